@@ -1,0 +1,135 @@
+"""Building what is missing of a plan: one eb, watched through its hooks, nothing of it left behind."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from filelock import FileLock
+from rich.console import Console
+
+from envkit import diagnose, host, locks, receipt
+from envkit.errors import BuildFailed, DiskFull, Interrupted
+from envkit.methods import easybuild
+from envkit.plan import Plan, Step
+from envkit.prefix import Prefix, Tree
+from envkit.progress import BuildProgress, Events, say
+
+ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
+
+
+def missing(plan: Plan, tree: Tree) -> list[str]:
+    """Return the modules of a plan that are not there yet, in the order of building."""
+    return [step.module for step in plan.steps if not tree.has(step.module)]
+
+
+def outdated(plan: Plan, tree: Tree) -> list[str]:
+    """Return the modules to build again: those whose recipe has changed and what depends on them.
+
+    When none has changed it is the last one, the stack's own.
+    """
+    records = {step.module: receipt.built(tree, step.module) for step in plan.steps}
+    affected = {s.module for s in plan.steps if (r := records[s.module]) and r.sha256 != s.checksum()}
+    affected = affected or {plan.steps[-1].module}
+    for step in plan.steps:
+        if affected & set(step.dependencies):
+            affected.add(step.module)
+    return [s.module for s in plan.steps if s.module in affected and tree.has(s.module)]
+
+
+def new_log_folder(prefix: Prefix, stack: str) -> Path:
+    """Make the folder for the logs of one installation."""
+    folder = prefix.logs / f"{stack}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{stack}-{time.strftime('%Y%m%d-%H%M%S')}-{number}")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def build(job: easybuild.Build, tree: Tree, seconds: dict[str, int], console: Console) -> None:
+    """Build what is missing and what is to be built again. Raises BuildFailed, DiskFull, Interrupted.
+
+    A module that another process is building is waited for, and not built again.
+    """
+    with ExitStack() as stack:
+        held = {}
+        for module in sorted({*missing(job.plan, tree), *job.rebuild}):
+            message = f"Another process is building {module}; waiting for it."
+            held[module] = stack.enter_context(locks.held(tree, locks.lock_name(module), console, message))
+        left = missing(job.plan, tree)
+        modules = [s.module for s in job.plan.steps if s.module in left or s.module in job.rebuild]
+        for module in set(held) - set(modules):
+            held[module].release(force=True)
+        if not modules:
+            return
+        shutil.rmtree(tree.locks / "easybuild", ignore_errors=True)
+        count = f"{len(modules)} of {len(job.plan.steps)} modules"
+        say(console, f"Building {count}; log: {job.log}")
+        known = {m: round(record.seconds) for m in modules if (record := receipt.built(tree, m))}
+        with BuildProgress(console, modules, {**seconds, **known}) as shown:
+            watched(job, tree, shown, held)
+    shutil.rmtree(job.folder / "tmp", ignore_errors=True)
+
+
+def watched(job: easybuild.Build, tree: Tree, shown: BuildProgress, held: dict[str, FileLock]) -> None:
+    """Run eb under the eyes of its hooks; a module's lock is dropped as soon as the module is there."""
+    steps = {step.module: step for step in job.plan.steps}
+    events = Events(job.events)
+    failures: list[str] = []
+
+    def watch() -> None:
+        for event in events.new():
+            shown.on(event)
+            module = event.get("module", "")
+            if event["event"] == "failed":
+                failures.append(event["message"])
+            if event["event"] == "ended" and module in steps and tree.has(module):
+                record(tree, steps[module], shown.took.get(module, 0.0))
+                if module in held:
+                    held[module].release(force=True)
+        shown.tick()
+
+    ccache = shutil.which("ccache", path=job.host.env["PATH"]) is not None
+    try:
+        status = easybuild.build(job, watch, ccache=ccache)
+    except Interrupted as stopped:
+        stopped.why = f"{shown.module or 'eb'} was being built; nothing of the build goes on."
+        stopped.fix = f"Run the same command again: it resumes. Log: {job.log}"
+        raise
+    if status:
+        raise failed(job, shown, failures)
+
+
+def record(tree: Tree, step: Step, seconds: float) -> None:
+    """Record what a module was made from."""
+    made = receipt.Built(
+        module=step.module, easyconfig=step.easyconfig, sha256=step.checksum(), seconds=round(seconds, 1)
+    )
+    receipt.write(receipt.built_path(tree, step.module), made)
+
+
+def failed(job: easybuild.Build, shown: BuildProgress, failures: Sequence[str]) -> BuildFailed | DiskFull:
+    """Say why a build failed, in a few lines, from the fullest log that there is."""
+    logs = (job.folder / "tmp").rglob("easybuild-*.log")
+    log = max(logs, key=lambda path: path.stat().st_size, default=job.log)
+    found = diagnose.first_cause_in(log) or diagnose.first_cause_in(job.log)
+    room = shutil.disk_usage(job.prefix.root).free
+    full = room < ALMOST_NOTHING or (found is not None and found.rule.id == "disk-full")
+    kind = DiskFull if full else BuildFailed
+    why = "\n".join(failures) or f"See {job.log}."
+    fix = "Look into the log, mend the cause, and run the same command again: it resumes."
+    if found is not None:
+        why, fix = f"{found.rule.cause}\n{log}:{found.number}: {found.line}", found.rule.fix
+    if full and (found is None or found.rule.id != "disk-full"):
+        why = f"The disk is full: {room // 1_000_000} MB are free at {job.prefix.root}."
+        fix = "Free space, or choose another --prefix, then run the same command again: it resumes."
+    what = f"Building {shown.module} failed in step {shown.step}." if shown.module else "The build did not start."
+    return kind(what=what, why=why, fix=f"{fix}\nLog: {log}")
+
+
+def jobs(wanted: int) -> int:
+    """Return how many files to compile at a time."""
+    return wanted or host.cores()

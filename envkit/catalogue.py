@@ -1,0 +1,86 @@
+"""What can be installed and what is, as values and as text."""
+
+import msgspec
+
+from envkit.host import Platform
+from envkit.prefix import Prefix
+from envkit.receipt import Receipt, installed
+from envkit.stack import stacks
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of ``envkit list``; ``state`` says whether it is installed, begun, available or not for here."""
+
+    name: str
+    method: str
+    framework: str
+    accelerator: str
+    state: str
+
+
+def entries(prefix: Prefix) -> list[Entry]:
+    """Return an entry for each stack and each installed environment."""
+    here = Platform.own()
+    tree = prefix.tree(here)
+    there = {receipt.name: receipt for receipt in reversed(list(installed(prefix)))}
+    found = [
+        Entry(
+            name=r.name,
+            method=r.method,
+            framework=r.framework,
+            accelerator=r.accelerator,
+            state=f"installed, verified {r.verified}",
+        )
+        for r in there.values()
+    ]
+    for stack in (stack for stack in stacks() if stack.name not in there):
+        if (tree.unfinished / f"{stack.name}.json").is_file():
+            state = "begun, not finished: 'envkit install' resumes it"
+        elif here.python not in stack.pythons or here.machine not in stack.machines:
+            state = f"not for Python {here.python} on {here.machine}"
+        else:
+            state = "can be installed"
+        found.append(
+            Entry(
+                name=stack.name,
+                method=stack.method,
+                framework=stack.framework,
+                accelerator=stack.accelerator.value,
+                state=state,
+            )
+        )
+    return found
+
+
+def to_json(found: list[Entry]) -> str:
+    """Return the entries as versioned JSON."""
+    return msgspec.json.format(msgspec.json.encode({"version": 1, "environments": found})).decode()
+
+
+def receipt_json(receipt: Receipt) -> str:
+    """Return a receipt as JSON."""
+    return msgspec.json.format(msgspec.json.encode(receipt)).decode()
+
+
+def describe(receipt: Receipt) -> str:
+    """Return a receipt for people."""
+    inside = receipt.environment
+    mpi = (
+        f"{receipt.mpi.family} {receipt.mpi.version}{' (came with it)' if receipt.mpi.embedded else ''}"
+        if receipt.mpi
+        else "none"
+    )
+    lines = {
+        "Name": receipt.name,
+        "Method": receipt.method,
+        "Framework": f"{receipt.framework} on {receipt.accelerator}",
+        "Python": receipt.python,
+        "MPI": mpi,
+        "Verified": receipt.verified,
+        "Horovod": receipt.horovod or "none",
+        "Tree": receipt.tree,
+        "Log": receipt.log,
+        "By hand": f"module use {inside.modulepath} && module load {' '.join((*receipt.load, receipt.module))}",
+        "Modules": "\n            ".join(module.name for module in receipt.modules),
+    }
+    return "\n".join(f"{key + ':':<11} {value}" for key, value in lines.items())

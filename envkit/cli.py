@@ -1,0 +1,98 @@
+"""The command line: names the sub-commands, imports the one that is asked for, explains failures."""
+
+import importlib
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from envkit import __version__
+from envkit.errors import EnvkitError
+
+COMMANDS = {
+    "install": ("install", "Install a Horovod environment and prove that it works."),
+    "fetch": ("fetch", "Fetch every source of a stack, for an installation without a network."),
+    "list": ("listing", "List what can be installed and what is."),
+    "show": ("listing", "Show an environment: its parts, its paths, its module."),
+    "remove": ("remove", "Remove an environment."),
+    "shell": ("enter", "Start a shell inside an environment."),
+    "run": ("enter", "Run a command inside an environment, on one rank or several."),
+    "verify": ("verify", "Say in one verdict whether an environment works on this machine."),
+    "check-build": ("verify", "Print the block of 'horovodrun --check-build', but true, and quickly."),
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"envkit.commands.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_").replace("list", "list_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command when there is none of that name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand:
+            raise
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            error.message += f" Did you mean '{near[0]}'?" if near else ""
+            raise
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="envkit")
+def envkit() -> None:
+    """Get Horovod to run on HPC systems, and prove that it does."""
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command line; return its exit code (errors.py lists them)."""
+    try:
+        status: Any = envkit.main(args=arguments, prog_name="envkit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("envkit: stopped by Ctrl-C.", file=sys.stderr)
+        return 130
+    except EnvkitError as error:
+        explain(error)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+    return status if isinstance(status, int) else 0
+
+
+def explain(error: EnvkitError) -> None:
+    """Say what happened, why, and what to do, on standard error."""
+    parts = [f"envkit: {error.what}"]
+    if error.why:
+        parts += ["", *(f"  {line}" for line in error.why.splitlines())]
+    if error.fix:
+        parts += ["", f"What to do: {error.fix}"]
+    print("\n".join(parts), file=sys.stderr)
+
+
+def usage(message: str) -> NoReturn:
+    """End with a usage error, exit code 2."""
+    raise click.UsageError(message)

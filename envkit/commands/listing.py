@@ -1,0 +1,42 @@
+"""``envkit list`` and ``envkit show``."""
+
+import click
+
+from envkit.commands import options
+
+
+@click.command(name="list")
+@options.prefix
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(prefix: str | None, as_json: bool) -> None:
+    """List what can be installed and what is, with its state."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from envkit import catalogue
+    from envkit import prefix as place
+
+    entries = catalogue.entries(place.locate(prefix))
+    if as_json:
+        click.echo(catalogue.to_json(entries))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NAME", "METHOD", "FRAMEWORK", "FOR", "STATE"):
+        table.add_column(heading, overflow="fold")
+    for entry in entries:
+        table.add_row(entry.name, entry.method, entry.framework, entry.accelerator, entry.state)
+    Console().print(table)
+    click.echo("Any recipe of EasyBuild's own collection can be installed by its file name (.eb), too.")
+
+
+@click.command()
+@click.argument("name", required=False)
+@options.prefix
+@click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
+def show(name: str | None, prefix: str | None, as_json: bool) -> None:
+    """Show the environment NAME: its parts, its paths, and how its module is loaded by hand."""
+    from envkit import catalogue, receipt
+    from envkit import prefix as place
+
+    found = receipt.find(place.locate(prefix), name)
+    click.echo(catalogue.receipt_json(found) if as_json else catalogue.describe(found))

@@ -1,0 +1,161 @@
+"""Environments: how to get inside one, and what of the caller's own settings is left outside."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from envkit import process
+from envkit.errors import HostProblem
+from envkit.resources import data
+
+MODULE_FAILED = 92
+KEPT = re.compile(
+    r"HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG|LC_\w+|PATH|TMPDIR|MODULEPATH|MODULEPATH_ROOT|MODULESHOME"
+    r"|LMOD_\w+|MODULES_CMD|LOADEDMODULES|_LMFILES_|__LMOD_\w+|_ModuleTable\w*"
+    r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(https?|no|all|ftp)_proxy|(HTTPS?|NO|ALL|FTP)_PROXY"
+)
+MODULES_STATE = re.compile(
+    r"LOADEDMODULES|_LMFILES_|__LMOD_\w+|_ModuleTable\w*|MODULEPATH|MODULEPATH_ROOT|__MODULES_\w+"
+)
+
+
+class Environment(Protocol):
+    """A place where Horovod is, and the way in."""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+
+    def command(self, argv: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
+        """Return the argv that runs ``argv`` inside, started by ``launcher``."""
+
+    def shell(self) -> list[str]:
+        """Return the argv of an interactive shell inside."""
+
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return ``env`` as the commands above need it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModulesTool:
+    """The program that loads modules; ``kind`` as EasyBuild names it: Lmod or EnvironmentModules."""
+
+    kind: str
+    command: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleEnvironment:
+    """Modules in a folder, loaded by a modules tool after the site modules in ``load``."""
+
+    name: str
+    tool: ModulesTool
+    modulepath: Path
+    modules: tuple[str, ...]
+    load: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of load.sh."""
+        return [str(self.tool.command), str(self.modulepath), *self.load, "--", *self.modules]
+
+    def command(self, argv: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
+        """Return the argv that runs ``argv`` inside; the launcher belongs to the environment."""
+        script = str(data("shell/enter.sh"))
+        return ["bash", "--noprofile", "--norc", script, *self.words, "--", *launcher, *argv]
+
+    def shell(self) -> list[str]:
+        """Return the argv of an interactive bash that reads ~/.bashrc and then enters."""
+        return ["bash", "--noprofile", "--rcfile", str(data("shell/rc.bash")), "-i"]
+
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return ``env`` so that nothing in it runs before the modules are loaded (BASH_ENV)."""
+        changed = {key: value for key, value in env.items() if key not in {"BASH_ENV", "ENV"}}
+        if "BASH_ENV" in env:
+            changed["ENVKIT_BASH_ENV"] = env["BASH_ENV"]
+        return changed | {"ENVKIT_NAME": self.name, "ENVKIT_WORDS": "\n".join(self.words)}
+
+
+def find_modules_tool(env: Mapping[str, str] = os.environ) -> ModulesTool | None:
+    """Find Lmod or Environment Modules: by the variables they set, then by the usual places."""
+    for kind, candidates in (
+        ("Lmod", (env.get("LMOD_CMD"), *LMOD_PLACES)),
+        ("EnvironmentModules", (env.get("MODULES_CMD"), *ENVIRONMENT_MODULES_PLACES)),
+    ):
+        for command in existing(filter(None, candidates)):
+            return ModulesTool(kind=kind, command=command)
+    return None
+
+
+LMOD_PLACES = (
+    "/usr/share/lmod/lmod/libexec/lmod",
+    "/opt/apps/lmod/lmod/libexec/lmod",
+    "/usr/local/lmod/lmod/libexec/lmod",
+    "/opt/cray/pe/lmod/lmod/libexec/lmod",
+)
+ENVIRONMENT_MODULES_PLACES = (
+    "/usr/lib/x86_64-linux-gnu/modulecmd.tcl",
+    "/usr/lib/aarch64-linux-gnu/modulecmd.tcl",
+    "/usr/share/Modules/libexec/modulecmd.tcl",
+    "/usr/local/Modules/libexec/modulecmd.tcl",
+)
+
+
+def existing(candidates: Iterable[str]) -> Iterable[Path]:
+    """Yield the candidates that are files this user may run."""
+    return (Path(path) for path in candidates if Path(path).is_file() and os.access(path, os.X_OK))
+
+
+def clean(env: Mapping[str, str], tool: ModulesTool | None, load: Sequence[str]) -> dict[str, str]:
+    """Return the settings a build starts from: nothing of the caller's modules, virtual environment or paths
+    to libraries; the modules in ``load`` are loaded on top.
+
+    Raises HostProblem when one of these cannot be loaded.
+    """
+    kept = {key: value for key, value in env.items() if KEPT.fullmatch(key)}
+    kept["PATH"] = without_private_folders(env)
+    if tool is not None and (load or kept.get("LOADEDMODULES")):
+        kept = loaded(kept, tool, load)
+    elif load:
+        raise HostProblem(
+            what=f"The modules {', '.join(load)} cannot be loaded.",
+            why="Neither Lmod nor Environment Modules was found on this machine.",
+            fix="Leave --load out, or install Lmod (Debian, Ubuntu: apt install lmod).",
+        )
+    return {key: value for key, value in kept.items() if not MODULES_STATE.fullmatch(key)}
+
+
+def loaded(env: Mapping[str, str], tool: ModulesTool, load: Sequence[str]) -> dict[str, str]:
+    """Return ``env`` after unloading every module and loading those in ``load``."""
+    words = [str(tool.command), "/nonexistent", *load, "--"]
+    argv = ["bash", "--noprofile", "--norc", str(data("shell/enter.sh")), *words, "--", "env", "-0"]
+    done = process.capture(argv, env={**env, "PATH": env["PATH"]})
+    if done.status:
+        raise HostProblem(
+            what=f"The modules {', '.join(load)} could not be loaded.",
+            why=done.stderr.strip(),
+            fix="See what there is with 'module avail', and name it as it is listed.",
+        )
+    pairs = (entry.partition("=") for entry in done.stdout.split("\0") if "=" in entry)
+    return {
+        key: value
+        for key, _, value in pairs
+        if not key.startswith("BASH_FUNC_") and key not in {"_", "SHLVL", "PWD", "OLDPWD"}
+    }
+
+
+def without_private_folders(env: Mapping[str, str]) -> str:
+    """Return PATH without the folders of a virtual environment, of conda and of pyenv's stand-ins."""
+    private = [env[key] for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT") if env.get(key)]
+    own = str(Path(shutil.which("envkit") or "/").parent)
+    folders = env.get("PATH", os.defpath).split(os.pathsep)
+    kept = (
+        f
+        for f in folders
+        if f.startswith("/") and f != own and not any(Path(f).is_relative_to(p) for p in private)
+    )
+    return os.pathsep.join(dict.fromkeys((*kept, "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")))

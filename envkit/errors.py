@@ -1,0 +1,121 @@
+"""Every failure that a user can meet: what happened, why, and what to do next.
+
+Exit codes are part of the interface:
+
+====  =====================================================================
+code  meaning
+====  =====================================================================
+0     done; for ``verify`` and ``check-build``: everything required holds
+1     the verdict is FAIL: the environment does not work on this machine
+2     the command line cannot be understood, or names something unknown
+3     this machine cannot do it as it is; each problem is listed with its remedy
+4     a source is missing, damaged, or cannot be fetched
+5     the build failed
+6     no such environment, or it is damaged
+7     a file could not be written: no space, no permission
+8     another process holds what is needed
+130   interrupted by Ctrl-C; 143: by SIGTERM
+====  =====================================================================
+
+``envkit run`` and ``envkit shell`` end with the status of the command itself.
+"""
+
+
+class EnvkitError(Exception):
+    """A failure that the user can repair. ``what`` happened, ``why``, and how to ``fix`` it."""
+
+    exit_code = 3
+
+    def __init__(self, *, what: str, why: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+
+class UsageProblem(EnvkitError):
+    """A name or option that means nothing here."""
+
+    exit_code = 2
+
+
+class UnknownStack(UsageProblem):
+    """No stack of that name, or none that fits what was asked for."""
+
+
+class UnknownMethod(UsageProblem):
+    """No such installation method, or one that cannot provide this stack."""
+
+
+class HostProblem(EnvkitError):
+    """This machine cannot do it as it is."""
+
+    exit_code = 3
+
+
+class PlanFailed(EnvkitError):
+    """The recipes cannot be resolved to an order of steps."""
+
+    exit_code = 3
+
+
+class SourcesMissing(EnvkitError):
+    """Sources that are neither in the cache nor to be had."""
+
+    exit_code = 4
+
+
+class ChecksumMismatch(EnvkitError):
+    """A source whose content is not what the recipe pins."""
+
+    exit_code = 4
+
+
+class BundleInvalid(EnvkitError):
+    """A bundle that cannot be trusted or read."""
+
+    exit_code = 4
+
+
+class BuildFailed(EnvkitError):
+    """The build tool gave up."""
+
+    exit_code = 5
+
+
+class EnvironmentMissing(EnvkitError):
+    """No installed environment of that name."""
+
+    exit_code = 6
+
+
+class EnvironmentDamaged(EnvkitError):
+    """An environment whose files are no longer what its receipt says."""
+
+    exit_code = 6
+
+
+class DiskFull(EnvkitError):
+    """No space or no inodes left."""
+
+    exit_code = 7
+
+
+class NotWritable(EnvkitError):
+    """A directory that this user may not write to."""
+
+    exit_code = 7
+
+
+class Busy(EnvkitError):
+    """Something that another process holds."""
+
+    exit_code = 8
+
+
+class Interrupted(EnvkitError):
+    """The user or the system asked to stop; ``exit_code`` is 128 plus the signal number."""
+
+    def __init__(self, *, signal_number: int, what: str, why: str = "", fix: str = "") -> None:
+        super().__init__(what=what, why=why, fix=fix)
+        self.exit_code = 128 + signal_number

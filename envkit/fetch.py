@@ -1,0 +1,138 @@
+"""Gets every source of a plan into one checked cache, so that a build needs no network.
+
+``missing`` looks, ``fetch`` downloads, ``write_bundle`` and ``read_bundle`` carry sources to a machine
+without a network. EasyBuild's sourcepath points at the cache.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from envkit.errors import ChecksumMismatch, SourcesMissing
+from envkit.sources.bundle import Manifest, read_bundle, write_bundle
+from envkit.sources.cache import Source, SourceCache, distinct
+from envkit.sources.download import Download, FetchEvent, FetchState, Problem
+
+__all__ = [
+    "FetchEvent",
+    "FetchState",
+    "Manifest",
+    "Source",
+    "fetch",
+    "missing",
+    "read_bundle",
+    "write_bundle",
+]
+
+UNPINNED = "its recipe pins no SHA-256, so that no download of it can be trusted"
+WRONG_CONTENT = (
+    "What is offered is damaged, or not what the author of the recipe saw. Get the right file from a site "
+    "that has it and put it into the cache; change the checksum in the recipe only if you know why."
+)
+NOT_FETCHED = (
+    "Check the network, the proxy and pip's configuration (python -m pip config list), then repeat the "
+    "command: what is complete is kept. Files that you put into the cache under these names are used, too."
+)
+
+
+def missing(sources: Sequence[Source], cache: Path) -> list[Source]:
+    """Return the sources that a build would lack, each file once. A file is hashed only if it changed."""
+    here = SourceCache(cache)
+    absent = [source for source in distinct(sources) if not here.holds(source)]
+    here.save_stamps()
+    return absent
+
+
+def fetch(
+    sources: Sequence[Source],
+    cache: Path,
+    *,
+    offline: bool,
+    progress: Callable[[FetchEvent], None],
+    stack: str = "STACK",
+) -> None:
+    """Get what is missing into ``cache``; offline, only say what is missing.
+
+    ``progress`` is called from several threads, one at a time. ``stack`` is named in what to do next.
+    Raises one SourcesMissing or ChecksumMismatch for all sources together, DiskFull, NotWritable, and
+    HostProblem if pip's configuration is unusable.
+    """
+    wanted = distinct(sources)
+    here = SourceCache(cache)
+    if not offline:
+        here.prepare()
+    try:
+        absent = [source for source in wanted if not here.holds(source)]
+        history = _set_wrong_aside(absent, here, progress)
+        unpinned = [source for source in absent if source.sha256 is None]
+        pinned = [source for source in absent if source.sha256 is not None]
+        problems = [Problem(source=source, reasons=[UNPINNED]) for source in unpinned]
+        if offline:
+            problems += [Problem(source=source, reasons=[]) for source in pinned]
+        elif pinned:
+            problems += Download(here, progress, pinned).all()
+    finally:
+        here.save_stamps()
+    if problems:
+        raise _all_in_one(problems, len(wanted), history, cache, offline=offline, stack=stack)
+
+
+def _set_wrong_aside(
+    absent: Sequence[Source], here: SourceCache, progress: Callable[[FetchEvent], None]
+) -> dict[str, str]:
+    history = {}
+    for number, source in enumerate(absent, 1):
+        if actual := here.sha256(source.filename):
+            bad = here.set_aside(source.filename, actual)
+            note = f"the cache had it with SHA-256 {actual} instead of {source.sha256}; now {bad.name}"
+            history[source.filename] = note
+            progress(
+                FetchEvent(
+                    state=FetchState.SET_ASIDE,
+                    filename=source.filename,
+                    number=number,
+                    count=len(absent),
+                    note=note,
+                )
+            )
+    return history
+
+
+def _all_in_one(
+    problems: Sequence[Problem],
+    count: int,
+    history: dict[str, str],
+    cache: Path,
+    *,
+    offline: bool,
+    stack: str,
+) -> SourcesMissing | ChecksumMismatch:
+    number = f"{len(problems)} of {count} sources"
+    why = "\n".join(_line(problem, history) for problem in problems)
+    unpinned = [problem.source for problem in problems if problem.source.sha256 is None]
+    advice = [
+        f"{source.filename}: add its SHA-256 to {source.needed_by}, or put the file into the cache yourself."
+        for source in unpinned
+    ]
+    if all(problem.wrong_content or problem.source.filename in history for problem in problems):
+        advice += [_elsewhere(stack)] if offline else [WRONG_CONTENT]
+        return ChecksumMismatch(
+            what=f"The content of {number} is not what the recipe pins.", why=why, fix="\n".join(advice)
+        )
+    if len(unpinned) < len(problems):
+        advice += [_elsewhere(stack)] if offline else [NOT_FETCHED]
+    what = f"missing from the cache {cache}" if offline else f"could not be fetched into {cache}"
+    return SourcesMissing(what=f"{number} {what}.", why=why, fix="\n".join(advice))
+
+
+def _line(problem: Problem, history: dict[str, str]) -> str:
+    source = problem.source
+    known = [history[source.filename]] if source.filename in history else []
+    return "\n    ".join([f"{source.filename} (for {source.needed_by})", *known, *problem.reasons])
+
+
+def _elsewhere(stack: str) -> str:
+    return (
+        f"Where there is a network and the same cache: envkit fetch {stack}\n"
+        f"Or carry them over. There: envkit fetch {stack} --bundle FILE.tar\n"
+        f"and here: envkit install {stack} --bundle FILE.tar"
+    )

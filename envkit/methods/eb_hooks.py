@@ -1,0 +1,214 @@
+"""EasyBuild's hooks as a stream of events: one JSON object a line in the file named by ENVKIT_EVENTS.
+
+Events: ``easyconfig`` (what a recipe needs; at exit, when ENVKIT_INVENTORY is set), ``plan``, ``begin``, ``step``,
+``extension``, ``command``, ``done``, ``failed``. Every event has ``time`` (s since the epoch). The site's own
+hooks (ENVKIT_SITE_HOOKS) are called too, each after the event has been written, and what they return is what
+EasyBuild gets. Runs inside ``eb``, under any Python that EasyBuild supports.
+"""
+
+import atexit
+import json
+import os
+import re
+import tempfile
+import time
+from types import SimpleNamespace
+
+from easybuild.framework.easyblock import EasyBlock
+from easybuild.framework.easyconfig.easyconfig import get_easyblock_class, resolve_template
+from easybuild.framework.easyconfig.templates import PYPI_SOURCE, template_constant_dict
+from easybuild.tools.hooks import HOOK_NAMES, load_source
+
+PARSED = {}
+
+
+def tell(event, **facts):
+    with open(os.environ["ENVKIT_EVENTS"], "a") as stream:
+        stream.write(json.dumps(dict(facts, event=event, time=time.time()), default=str) + "\n")
+
+
+def site_hooks():
+    path = os.environ.get("ENVKIT_SITE_HOOKS")
+    return load_source("envkit_site_hooks", path) if path else None
+
+
+SITE = site_hooks()
+
+
+def on_parse(ec):
+    PARSED[ec.path] = ec
+
+
+def on_pre_build_and_install_loop(ecs):
+    tell("plan", modules=[ec["full_mod_name"] for ec in ecs])
+
+
+def on_pre_easyblock(app):
+    tell("begin", module=app.full_mod_name, log=app.logfile)
+
+
+def on_post_easyblock(app):
+    tell("ended", module=app.full_mod_name)
+
+
+def on_module_write(app, path, text):
+    tell("module", module=app.full_mod_name, path=path)
+    return text
+
+
+def on_pre_single_extension(extension):
+    tell("extension", module=extension.master.full_mod_name, name=extension.name)
+
+
+def on_pre_run_shell_cmd(cmd, *_args, **facts):
+    if not facts.get("hidden"):
+        tell("command", command=str(cmd)[:200])
+
+
+def on_fail(error):
+    tell("failed", message=str(error), exit_code=int(getattr(error, "exit_code", 1) or 1))
+
+
+def on_cancel(error):
+    tell("failed", message="cancelled: " + str(error), exit_code=1)
+
+
+def on_crash(error):
+    tell("failed", message="EasyBuild crashed: " + repr(error), exit_code=1)
+
+
+def on_step(step):
+    def begin(app):
+        tell("step", module=app.full_mod_name, step=step)
+
+    return begin
+
+
+def compose(name):
+    own = globals().get("on_" + name)
+    if own is None and name.startswith("pre_") and name[4:] not in ("build_and_install_loop", "easyblock"):
+        own = on_step(name[4:])
+    site = getattr(SITE, name + "_hook", None)
+
+    def call(*args, **kwargs):
+        result = own(*args, **kwargs) if own else None
+        return site(*args, **kwargs) if site else result
+
+    call.__name__ = name + "_hook"
+    return call if own or site else None
+
+
+for _name in HOOK_NAMES:
+    _call = compose(_name)
+    if _call:
+        globals()[_name + "_hook"] = _call
+
+
+def inventory():
+    tempfile.tempdir = os.path.dirname(os.environ["ENVKIT_EVENTS"])  # eb's own is gone by now
+    for path, ec in PARSED.items():
+        try:
+            with ec.allow_unresolved_templates():
+                tell("easyconfig", **facts_of(ec, path))
+        except Exception as error:
+            tell("unreadable", path=path, message=repr(error))
+
+
+def facts_of(ec, path):
+    if "%(" in str(ec["sources"]):  # some easyblocks define templates of their own, when they are made
+        get_easyblock_class(ec["easyblock"], name=ec.name)(ec)
+    return {
+        "path": path,
+        "module": ec.full_mod_name,
+        "name": ec.name,
+        "version": ec.version,
+        "accept_eula": bool(ec["accept_eula"]),
+        "os_dependencies": os_packages(ec),
+        "dependencies": [dependency["full_mod_name"] for dependency in ec.all_dependencies],
+        "sources": sources_of(ec),
+        "patches": patches_of(ec),
+    }
+
+
+def os_packages(ec):
+    return [dep if isinstance(dep, str) else list(dep) for dep in ec["osdependencies"]]
+
+
+def sources_of(ec):
+    found = listed(ec["sources"], ec["checksums"], ec["source_urls"] or default_urls(ec))
+    for component in ec.get("components") or []:
+        if isinstance(component, (list, tuple)) and len(component) > 2:
+            names = template_constant_dict({"name": component[0], "version": component[1]})
+            options = resolved(component[2], dict(ec.template_values, **names))
+            found += listed(
+                options.get("sources", []), options.get("checksums", []), options.get("source_urls", [])
+            )
+    reader = SimpleNamespace(cfg=ec, dry_run=False, log=ec.log)
+    for extension in EasyBlock.collect_exts_file_info(reader, fetch_files=False, verify_checksums=False):
+        if extension.get("sources"):
+            values = dict(ec.template_values, **template_constant_dict(extension))
+            options = extension["options"]
+            urls = resolved(options.get("source_urls") or ec.get_ref("source_urls") or [PYPI_SOURCE], values)
+            given = resolved(options.get("sources") or [], values)
+            found += listed(given or extension["sources"], extension["checksums"], urls)
+    return found
+
+
+def resolved(value, template_values):
+    return resolve_template(value, template_values, expect_resolved=False)
+
+
+def default_urls(ec):
+    return resolved([PYPI_SOURCE], ec.template_values) if (ec["easyblock"] or "").startswith("Python") else []
+
+
+def listed(sources, checksums, urls):
+    found = []
+    for index, source in enumerate([sources] if isinstance(sources, (str, dict)) else sources or []):
+        facts = (
+            source
+            if isinstance(source, dict)
+            else {"filename": source[0] if isinstance(source, tuple) else source}
+        )
+        name = facts["filename"]
+        found.append(
+            {
+                "filename": name,
+                "download_filename": facts.get("download_filename") or name,
+                "sha256": checksum(checksums, index, name),
+                "urls": list(facts.get("source_urls") or urls),
+                "git": bool(facts.get("git_config")),
+            }
+        )
+    return found
+
+
+def checksum(checksums, index, filename):
+    """Return the SHA-256 that a recipe pins: a string, a pair, one of several, or per file name."""
+    value = checksums
+    if isinstance(value, (list, tuple)):
+        value = value[index] if index < len(value) else None
+    if isinstance(value, dict):
+        value = value.get(filename)
+    if isinstance(value, (list, tuple)):
+        value = next(
+            (one for one in value if isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one)), value[-1:]
+        )
+    return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
+
+
+def patches_of(ec):
+    names = [
+        patch if isinstance(patch, str) else patch[0] if isinstance(patch, (list, tuple)) else patch["name"]
+        for patch in ec["patches"]
+    ]
+    for extension in ec.get_ref("exts_list"):
+        if isinstance(extension, (list, tuple)) and len(extension) > 2:
+            names += [
+                patch if isinstance(patch, str) else patch[0] for patch in extension[2].get("patches", [])
+            ]
+    return names
+
+
+if os.environ.get("ENVKIT_INVENTORY"):
+    atexit.register(inventory)

@@ -1,0 +1,54 @@
+"""Plans: what will be built, in order, from which files. A plan is a value: it can be printed and compared."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import msgspec
+
+from envkit.fetch import Source
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One module and the recipe that makes it. ``eula`` names a licence that must be accepted first."""
+
+    module: str
+    easyconfig: str
+    dependencies: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
+    patches: tuple[str, ...] = ()
+    os_dependencies: tuple[tuple[str, ...], ...] = ()
+    eula: str = ""
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of the recipe and of the patches beside it, to notice an edited recipe."""
+        return recipe_checksum(Path(self.easyconfig))
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of a stack in the order of building, with the recipe folders they were found in."""
+
+    stack: str
+    steps: tuple[Step, ...]
+    robot: tuple[str, ...]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Every source of every step."""
+        return tuple(source for step in self.steps for source in step.sources)
+
+
+def recipe_checksum(easyconfig: Path) -> str:
+    """Return the SHA-256 of a recipe followed by those of the patches it names that lie beside it.
+
+    A recipe that is not there counts as empty.
+    """
+    if not easyconfig.is_file():
+        return ""
+    text = easyconfig.read_bytes()
+    digest = hashlib.sha256(text)
+    for name in sorted(set(re.findall(rb"[\w.+-]+\.patch", text))):
+        patch = easyconfig.parent / name.decode()
+        if patch.is_file():
+            digest.update(patch.read_bytes())
+    return digest.hexdigest()

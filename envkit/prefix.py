@@ -1,0 +1,127 @@
+"""Where environments are installed: one folder for all of a user's, with one tree per kind of machine in it.
+
+::
+
+    PREFIX/sources/                every source, checked
+    PREFIX/logs/                   one folder per install
+    PREFIX/ccache/                 the compiler cache
+    PREFIX/x86_64-py3.11/          what belongs to one machine type and Python: a tree
+        software/ modules/         EasyBuild's own layout
+        environments/NAME.json     receipts: an environment exists when its receipt does
+        unfinished/NAME.json       installs that have begun and not ended
+        locks/
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from envkit.errors import HostProblem, NotWritable
+from envkit.host import Platform
+
+TOLERATED = re.compile(r"[\w./+@=,~^-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """The part of a prefix that belongs to one machine type and Python."""
+
+    root: Path
+
+    @property
+    def modulepath(self) -> Path:
+        """The folder to give to ``module use``."""
+        return self.root / "modules" / "all"
+
+    @property
+    def software(self) -> Path:
+        """Where EasyBuild installs."""
+        return self.root / "software"
+
+    @property
+    def environments(self) -> Path:
+        """Where the receipts lie."""
+        return self.root / "environments"
+
+    @property
+    def unfinished(self) -> Path:
+        """Where the notes of installs under way lie."""
+        return self.root / "unfinished"
+
+    @property
+    def locks(self) -> Path:
+        """Where the locks lie; the kernel drops them with the process that holds them."""
+        return self.root / "locks"
+
+    def has(self, module: str) -> bool:
+        """Say whether a module has been installed in this tree."""
+        return (self.modulepath / f"{module}.lua").is_file() or (self.modulepath / module).is_file()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """The folder that holds a user's environments."""
+
+    root: Path
+
+    @property
+    def sources(self) -> Path:
+        """Every source, checked; EasyBuild's sourcepath."""
+        return self.root / "sources"
+
+    @property
+    def logs(self) -> Path:
+        """One folder per install."""
+        return self.root / "logs"
+
+    def tree(self, platform: Platform) -> Tree:
+        """Return the tree for a platform."""
+        return Tree(root=self.root / str(platform))
+
+    def trees(self, machine: str) -> list[Tree]:
+        """Return the trees there are for a machine type, newest Python first."""
+        found = self.root.glob(f"{machine}-py*") if self.root.is_dir() else ()
+        return [
+            Tree(root=path)
+            for path in sorted(found, key=lambda p: int(p.name.rpartition(".")[2]), reverse=True)
+        ]
+
+    def create(self) -> None:
+        """Make the folder, private to the user. Raises NotWritable."""
+        try:
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.sources, self.logs):
+                folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise not_writable(self.root, error) from error
+
+
+def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:
+    """Return the prefix: ``--prefix``, else ENVKIT_PREFIX, else EBU_USER_PREFIX, else the user's data folder.
+
+    Raises HostProblem for a path that compilers, shebang lines and module files cannot carry.
+    """
+    named = option or env.get("ENVKIT_PREFIX") or env.get("EBU_USER_PREFIX")
+    root = Path(named).expanduser().absolute() if named else Path(platformdirs.user_data_dir("envkit"))
+    if not TOLERATED.fullmatch(str(root)):
+        odd = " ".join(sorted({repr(c) for c in str(root) if not TOLERATED.fullmatch(c)}))
+        raise HostProblem(
+            what=f"The prefix {str(root)!r} cannot be used: it has {odd} in it.",
+            why="Shebang lines, make and search paths split or change such a path, and a build fails in the middle.",
+            fix="Choose another with --prefix, of letters, digits and . _ - + @ = , ~ ^ only.",
+        )
+    return Prefix(root=root)
+
+
+def not_writable(path: Path, error: OSError) -> NotWritable:
+    """Say that a folder cannot be written to."""
+    return NotWritable(
+        what=f"{path} cannot be written to.",
+        why=f"{error.strerror or error}.",
+        fix="Choose another folder with --prefix, or set ENVKIT_PREFIX.",
+    )

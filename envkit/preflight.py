@@ -1,0 +1,132 @@
+"""What would stop an installation, found before it starts: all of it at once, each with its remedy."""
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit import fetch, process
+from envkit.errors import HostProblem, NotWritable, SourcesMissing
+from envkit.host import Host, writable_parent
+from envkit.methods import easybuild
+from envkit.plan import Plan
+from envkit.prefix import Prefix
+from envkit.stack import Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that stands in the way, and what to do about it."""
+
+    what: str
+    fix: str
+
+
+def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
+    """Yield what this machine lacks for a stack."""
+    if stack.pythons and host.python.minor not in stack.pythons:
+        yield Problem(
+            what=f"Python {host.python.version} ({host.python.path}) is not one that {stack.name} has wheels for.",
+            fix=f"Install envkit under Python {', '.join(stack.pythons)}, or load such a Python with --load.",
+        )
+    if stack.machines and host.machine not in stack.machines:
+        yield Problem(
+            what=f"{stack.name} has no wheels for {host.machine}.",
+            fix=f"It can be installed on {', '.join(stack.machines)}.",
+        )
+    if host.modules_tool is None:
+        yield Problem(
+            what="Neither Lmod nor Environment Modules was found.", fix=easybuild.MODULES_TOOL_REMEDY
+        )
+    if host.compiler is None:
+        yield Problem(
+            what="There is no gcc and g++ that compile C++17.",
+            fix="Debian, Ubuntu: apt install g++. RHEL: dnf install gcc-c++. On a cluster: --load the compiler's module.",
+        )
+    if not host.python.headers:
+        yield Problem(
+            what=f"The headers of {host.python.path} are missing (Python.h).",
+            fix="Debian, Ubuntu: apt install python3-dev. RHEL: dnf install python3-devel.",
+        )
+    for tool in ("make", "tar", "patch"):
+        if shutil.which(tool, path=host.env["PATH"]) is None:
+            yield Problem(what=f"The program {tool} is missing.", fix=f"Install the package {tool}.")
+
+
+def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[Problem]:
+    """Yield what the place lacks: permission, bytes, inodes. ``remaining`` is the share that is not built yet."""
+    parent = writable_parent(prefix.root)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        yield Problem(what=f"{parent} cannot be written to.", fix="Choose another folder with --prefix.")
+        return
+    room = os.statvfs(parent)
+    free_mb = room.f_bavail * room.f_frsize // 1_000_000
+    if free_mb < stack.disk_mb * remaining:
+        yield Problem(
+            what=f"{parent} has {free_mb} MB free; {stack.name} takes about {stack.disk_mb * remaining:.0f} MB.",
+            fix="Free space, or choose another --prefix.",
+        )
+    if room.f_files and room.f_favail < stack.inodes * remaining:
+        yield Problem(
+            what=f"{parent} has {room.f_favail} inodes left; {stack.name} takes about {stack.inodes * remaining:.0f}.",
+            fix="Remove files, or choose another --prefix.",
+        )
+
+
+def plan_problems(
+    plan: Plan, missing: Sequence[str], accepted: Sequence[str], host: Host
+) -> Iterable[Problem]:
+    """Yield what the steps that are left would stop at: licences, packages of the system, unpinned sources."""
+    left = [step for step in plan.steps if step.module in missing]
+    for name in sorted({step.eula for step in left} - {"", *accepted}):
+        yield Problem(
+            what=f"The licence of {name} has to be accepted.", fix=f"Read it, then add --accept-eula {name}."
+        )
+    groups = sorted({group for step in left for group in step.os_dependencies})
+    for group in groups:
+        if not any(has_package(name, host) for name in group):
+            yield Problem(
+                what=f"A package of the system is missing: {' or '.join(group)}.", fix="Install one of them."
+            )
+    for source in (source for step in left for source in step.sources):
+        if source.sha256 is None:
+            yield Problem(
+                what=f"{source.needed_by} pins no SHA-256 for {source.filename}.",
+                fix=f"Add it to the recipe: eb --inject-checksums {source.needed_by}",
+            )
+
+
+def source_problems(plan: Plan, missing: Sequence[str], prefix: Prefix, stack: Stack) -> Iterable[Problem]:
+    """Yield each source that is not in the cache, for an installation without a network."""
+    wanted = [source for step in plan.steps if step.module in missing for source in step.sources]
+    try:
+        fetch.fetch(wanted, prefix.sources, offline=True, progress=lambda _: None, stack=stack.name)
+    except SourcesMissing as error:
+        yield Problem(what=f"{error.what}\n{error.why}".strip(), fix=error.fix)
+
+
+def has_package(name: str, host: Host) -> bool:
+    """Say whether the system's package manager, or the file system, has a package of that name."""
+    if (
+        process.capture(["dpkg-query", "-W", "-f=${Status}", name], env=host.env).stdout
+        == "install ok installed"
+    ):
+        return True
+    return (
+        process.capture(["rpm", "-q", "--whatprovides", name], env=host.env).status == 0
+        or Path(name).exists()
+    )
+
+
+def demand(problems: Sequence[Problem], stack: Stack) -> None:
+    """Raise HostProblem with every problem, if there is one."""
+    if not problems:
+        return
+    listed = "\n".join(f"{number}. {p.what}\n   -> {p.fix}" for number, p in enumerate(problems, start=1))
+    kind = NotWritable if len(problems) == 1 and "cannot be written" in problems[0].what else HostProblem
+    raise kind(
+        what=f"{stack.name} cannot be installed on this machine as it is.",
+        why=listed,
+        fix="Do what the arrows say, and run the same command again. Nothing has been changed.",
+    )

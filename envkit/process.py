@@ -1,0 +1,153 @@
+"""The only place that starts programs: argv lists, a chosen environment, no shell."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from envkit.errors import HostProblem, Interrupted
+from envkit.resources import data
+
+GRACE_S = 5.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What a short command left behind. ``status`` is 128 + N after signal N, 124 after a timeout."""
+
+    argv: tuple[str, ...]
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+def printable(argv: Sequence[str]) -> str:
+    """Return the command as a person would type it."""
+    return shlex.join(argv)
+
+
+def capture(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = 60,
+) -> Completed:
+    """Run a short command and keep what it prints; a program that does not exist ends with status 127."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            argv,
+            env=env,
+            cwd=cwd,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        return Completed(argv=tuple(argv), status=127, stdout="", stderr=str(error), seconds=0.0)
+    except subprocess.TimeoutExpired as error:
+        partial = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
+        return Completed(
+            argv=tuple(argv), status=124, stdout=partial, stderr="timed out", seconds=time.monotonic() - began
+        )
+    status = 128 - done.returncode if done.returncode < 0 else done.returncode
+    return Completed(
+        argv=tuple(argv),
+        status=status,
+        stdout=done.stdout,
+        stderr=done.stderr,
+        seconds=time.monotonic() - began,
+    )
+
+
+def supervise(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    cwd: Path | None = None,
+    watch: Callable[[], None] = lambda: None,
+    timeout_s: float | None = None,
+) -> int:
+    """Run a long command with its output in ``log``, calling ``watch`` ten times a second.
+
+    Nothing that the command starts outlives this call or this process, however either ends. Returns the
+    exit status, 124 if it ran past ``timeout_s``. Raises Interrupted on Ctrl-C and SIGTERM, after the
+    command has been stopped.
+    """
+    reader, writer = os.pipe()
+    supervisor = [sys.executable, "-I", "-S", str(data("supervise.py")), str(GRACE_S), str(reader), *argv]
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    with log.open("ab") as output, interruptible():
+        try:
+            running = subprocess.Popen(
+                supervisor,
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(reader,),
+                start_new_session=True,
+            )
+            os.close(reader)
+            try:
+                while running.poll() is None:
+                    watch()
+                    if deadline is not None and time.monotonic() > deadline:
+                        return 124
+                    time.sleep(POLL_S)
+                watch()
+                return running.returncode
+            finally:
+                os.close(writer)
+                writer = -1
+                running.wait()
+        finally:
+            if writer >= 0:
+                os.close(writer)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Ctrl-C, SIGTERM and a lost terminal into Interrupted while the block runs."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        raise Interrupted(signal_number=number, what=f"Stopped by {name}.")
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Replace this process by the command, so that signals, terminal and exit status are its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(argv[0], list(argv), dict(env))
+    except OSError as error:
+        raise HostProblem(
+            what=f"{argv[0]} could not be started.",
+            why=error.strerror or str(error),
+            fix=f"Check that {argv[0]} is installed and on PATH.",
+        ) from error

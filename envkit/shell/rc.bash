@@ -1,0 +1,14 @@
+# The start of an interactive shell inside an environment, given to bash as --rcfile: the person's own
+# settings first, then the environment, so that nothing in the settings hides it.
+# ENVKIT_WORDS holds the arguments of load.sh, one per line; ENVKIT_NAME the name to show in the prompt.
+
+if [ -r ~/.bashrc ]; then
+    # shellcheck source=/dev/null
+    . ~/.bashrc
+fi
+# shellcheck disable=SC2153
+mapfile -t envkit_words <<<"$ENVKIT_WORDS"
+# shellcheck source=envkit/shell/load.sh
+. "${BASH_SOURCE[0]%/*}/load.sh" "${envkit_words[@]}"
+PS1="(envkit ${ENVKIT_NAME}) ${PS1-\\$ }"
+unset ENVKIT_WORDS envkit_words

@@ -1,0 +1,214 @@
+"""Bundles: the sources of a stack in one tar file, for a machine without a network.
+
+The first member is ``manifest.json``; each further one is a source under its plain name. Two bundles of the
+same sources are equal byte by byte.
+"""
+
+import hashlib
+import io
+import os
+import socket
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from envkit.errors import BundleInvalid, ChecksumMismatch, SourcesMissing
+from envkit.sources.cache import CHUNK_BYTES, Source, SourceCache, WrongContentError, distinct, writing
+
+VERSION = 1
+MANIFEST = "manifest.json"
+MANIFEST_LIMIT_BYTES = 16 << 20
+AGAIN = "Write it again where there is a network (envkit fetch STACK --bundle FILE.tar) and copy it whole."
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a bundle."""
+
+    filename: str
+    sha256: str
+    needed_by: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bundle holds, and for which stack."""
+
+    version: int
+    stack: str
+    files: tuple[Entry, ...]
+
+
+def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stack: str) -> Manifest:
+    """Write the sources, all of which must be in the cache, to ``tar_path``; an older file there is replaced.
+
+    A source without a pinned SHA-256 is pinned to what the cache has. Raises SourcesMissing,
+    ChecksumMismatch if a file changes meanwhile, DiskFull and NotWritable.
+    """
+    manifest = _manifest(sources, SourceCache(cache), stack)
+    part = tar_path.with_name(f"{tar_path.name}.part-{os.getpid()}@{socket.gethostname()}")
+    with writing(tar_path.parent, tar_path.name):
+        try:
+            with (
+                part.open("wb") as stream,
+                tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
+            ):
+                listing = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+                tar.addfile(_member(MANIFEST, len(listing)), io.BytesIO(listing))
+                for entry in manifest.files:
+                    _add(tar, cache / entry.filename, entry)
+                tar.close()
+                stream.flush()
+                os.fsync(stream.fileno())
+            part.replace(tar_path)
+        finally:
+            part.unlink(missing_ok=True)
+    return manifest
+
+
+def read_bundle(tar_path: Path, cache: Path) -> Manifest:
+    """Put the files of a bundle into the cache, each only after its SHA-256 has been found right.
+
+    Raises BundleInvalid for what is no whole bundle or holds what its manifest does not name,
+    ChecksumMismatch for a file with another content, DiskFull and NotWritable.
+    """
+    here = SourceCache(cache)
+    try:
+        with _opened(tar_path) as tar:
+            manifest = _read_manifest(tar, tar_path)
+            here.prepare()
+            wrong = _take_all(tar, manifest, here, tar_path)
+    finally:
+        here.save_stamps()
+    if wrong:
+        raise ChecksumMismatch(
+            what=f"{len(wrong)} files in {tar_path} have not the content that its manifest names.",
+            why="\n".join(wrong),
+            fix=AGAIN,
+        )
+    return manifest
+
+
+def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> Manifest:
+    entries = []
+    absent = []
+    for source in sorted(distinct(sources), key=lambda source: source.filename):
+        actual = here.sha256(source.filename)
+        if actual is None or source.sha256 not in (None, actual):
+            absent.append(source)
+        else:
+            entries.append(Entry(filename=source.filename, sha256=actual, needed_by=source.needed_by))
+    here.save_stamps()
+    if absent:
+        raise SourcesMissing(
+            what=f"{len(absent)} sources for the bundle are not in the cache {here.folder}.",
+            why="\n".join(f"{source.filename} (for {source.needed_by})" for source in absent),
+            fix=f"envkit fetch {stack}",
+        )
+    return Manifest(version=VERSION, stack=stack, files=tuple(entries))
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    member.mode = 0o644
+    return member
+
+
+class _Hashing:
+    """Hashes what is read through it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read like the stream itself."""
+        data = self._stream.read(size)
+        self.digest.update(data)
+        return data
+
+
+def _add(tar: tarfile.TarFile, path: Path, entry: Entry) -> None:
+    with path.open("rb") as stream:
+        hashing = _Hashing(stream)
+        tar.addfile(_member(entry.filename, os.fstat(stream.fileno()).st_size), hashing)
+    if hashing.digest.hexdigest() != entry.sha256:
+        raise ChecksumMismatch(
+            what=f"{path} changed while the bundle was written.",
+            why=f"Its SHA-256 was {entry.sha256} and is {hashing.digest.hexdigest()}.",
+            fix="Repeat the command when nothing else writes to the cache.",
+        )
+
+
+@contextmanager
+def _opened(tar_path: Path) -> Iterator[tarfile.TarFile]:
+    try:
+        with tarfile.open(tar_path, mode="r:") as tar:
+            yield tar
+    except tarfile.TarError as error:
+        raise _invalid(tar_path, f"It is no tar file, or not the whole of one ({error}).") from error
+    except OSError as error:
+        raise _invalid(tar_path, f"It cannot be read: {error.strerror}.") from error
+
+
+def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
+    member = tar.next()
+    if member is None or member.name != MANIFEST or member.size > MANIFEST_LIMIT_BYTES:
+        raise _invalid(tar_path, f"Its first member is not {MANIFEST}: another program has written it.")
+    try:
+        listing = msgspec.json.decode(_content(tar, member, tar_path).read())
+        if isinstance(listing, dict) and listing.get("version") != VERSION:
+            raise _invalid(tar_path, f"It has version {listing.get('version')}; this envkit reads {VERSION}.")
+        manifest = msgspec.convert(listing, Manifest)
+        for entry in manifest.files:
+            Source(filename=entry.filename, sha256=entry.sha256, needed_by=entry.needed_by)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _invalid(tar_path, f"Its {MANIFEST} is not one of a bundle: {error}.") from error
+    return manifest
+
+
+def _take_all(tar: tarfile.TarFile, manifest: Manifest, here: SourceCache, tar_path: Path) -> list[str]:
+    rest = {entry.filename: entry for entry in manifest.files}
+    wrong = []
+    while (member := tar.next()) is not None:
+        entry = rest.pop(member.name, None)
+        if entry is None:
+            raise _invalid(tar_path, f"It holds {member.name!r}, which its manifest does not name, or twice.")
+        try:
+            _take(_content(tar, member, tar_path), entry, here)
+        except WrongContentError as error:
+            wrong.append(f"{entry.filename}: {error}, but the manifest names {entry.sha256}")
+    if rest:
+        raise _invalid(tar_path, f"It ends, or is damaged, before {', '.join(sorted(rest))}.")
+    return wrong
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, tar_path: Path) -> IO[bytes]:
+    stream = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
+    if stream is None or member.issparse():
+        raise _invalid(tar_path, f"{member.name!r} is not a plain file in it.")
+    return stream
+
+
+def _take(stream: IO[bytes], entry: Entry, here: SourceCache) -> None:
+    present = here.sha256(entry.filename)
+    if present == entry.sha256:
+        actual = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+        if actual != entry.sha256:
+            raise WrongContentError(actual)
+        return
+    if present:
+        here.set_aside(entry.filename, present)
+    here.store(entry.filename, _chunks(stream), entry.sha256)
+
+
+def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    while chunk := stream.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _invalid(tar_path: Path, why: str) -> BundleInvalid:
+    return BundleInvalid(what=f"{tar_path} cannot be used as a bundle.", why=why, fix=AGAIN)

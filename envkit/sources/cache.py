@@ -1,0 +1,241 @@
+"""One flat folder of checked sources, which a build reads instead of the network.
+
+A file appears in it by rename, complete and with the right SHA-256, or not at all. Which content was
+verified is remembered in ``.verified.json`` by size, modification time and inode, so that a file is hashed
+again only after it changed.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from envkit.errors import ChecksumMismatch, DiskFull, NotWritable
+
+STAMPS = ".verified.json"
+CHUNK_BYTES = 1 << 20
+FOREIGN_PART_AGE_S = 24 * 3600
+PART = re.compile(r"\.part-(?P<pid>\d+)@(?P<host>[^/]+)$")
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+
+Stamp = tuple[int, int, int, str]
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One file that a recipe needs.
+
+    ``urls`` are base URLs or whole URLs; ``project`` is its name on the Python package index, if it comes
+    from there; ``needed_by`` names the easyconfig. Raises ValueError for a name with a directory in it and
+    for a checksum that is no SHA-256.
+    """
+
+    filename: str
+    sha256: str | None
+    urls: tuple[str, ...] = ()
+    project: str | None = None
+    needed_by: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]*", self.filename) or PART.search(self.filename):
+            raise ValueError(f"{self.needed_by}: not a plain file name: {self.filename!r}")
+        if self.sha256 is not None:
+            if not re.fullmatch(r"[0-9a-fA-F]{64}", self.sha256):
+                raise ValueError(f"{self.needed_by}: not a SHA-256 of {self.filename}: {self.sha256!r}")
+            msgspec.structs.force_setattr(self, "sha256", self.sha256.lower())
+
+
+class WrongContentError(Exception):
+    """What was to be stored hashes to ``actual``, which is not what is pinned."""
+
+    def __init__(self, actual: str) -> None:
+        super().__init__(f"its SHA-256 is {actual}")
+        self.actual = actual
+
+
+class SourceCache:
+    """The folder, and what is known to be verified in it. Its methods may be called from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stamps = self._recorded()
+        self._new: dict[str, Stamp] = {}
+
+    def path(self, filename: str) -> Path:
+        """Return where a file lies, or would lie."""
+        return self.folder / filename
+
+    def sha256(self, filename: str) -> str | None:
+        """Return the SHA-256 of a file in the cache, hashing it only if it changed, or None."""
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
+            with self.path(filename).open("rb") as stream:
+                size_mtime_inode = _identity(os.fstat(stream.fileno()))
+                stamp = self._stamps.get(filename)
+                if stamp and stamp[:3] == size_mtime_inode:
+                    return stamp[3]
+                actual = hashlib.file_digest(stream, "sha256").hexdigest()
+                self._remember(filename, (*size_mtime_inode, actual))
+                return actual
+        return None
+
+    def holds(self, source: Source) -> bool:
+        """Say whether the source is here with the content that its recipe pins, if it pins any."""
+        actual = self.sha256(source.filename)
+        return actual is not None and source.sha256 in (None, actual)
+
+    def store(self, filename: str, chunks: Iterable[bytes], expected: str | None) -> str:
+        """Write a file under a temporary name, check it, put it in place; return its SHA-256.
+
+        Raises WrongContentError (nothing is kept then), DiskFull and NotWritable.
+        """
+        part = self.path(f"{filename}.part-{os.getpid()}@{socket.gethostname()}")
+        digest = hashlib.sha256()
+        with writing(self.folder, filename):
+            try:
+                with part.open("wb", buffering=0) as stream:
+                    for chunk in chunks:
+                        digest.update(chunk)
+                        _write_all(stream.write, chunk)
+                    os.fsync(stream.fileno())
+                    size_mtime_inode = _identity(os.fstat(stream.fileno()))
+                actual = digest.hexdigest()
+                if expected not in (None, actual):
+                    raise WrongContentError(actual)
+                part.replace(self.path(filename))
+            finally:
+                part.unlink(missing_ok=True)
+        self._remember(filename, (*size_mtime_inode, actual))
+        return actual
+
+    def set_aside(self, filename: str, actual: str) -> Path:
+        """Rename a file with the wrong content to ``<filename>.bad-<first 8 of its SHA-256>``."""
+        bad = self.path(f"{filename}.bad-{actual[:8]}")
+        with writing(self.folder, filename), suppress(FileNotFoundError):
+            self.path(filename).replace(bad)
+        return bad
+
+    def prepare(self) -> None:
+        """Make the folder, if need be, and remove what killed processes left in it."""
+        with writing(self.folder.parent, self.folder.name):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove_dead_parts()
+
+    def _remove_dead_parts(self) -> None:
+        """Remove the parts that killed processes of this host left, and day-old ones of other hosts."""
+        for part in self.folder.glob("*.part-*"):
+            with suppress(OSError):
+                if (found := PART.search(part.name)) and _is_dead(part, found["host"], int(found["pid"])):
+                    part.unlink()
+
+    def save_stamps(self) -> None:
+        """Record what was verified since; a cache that cannot be written to is merely slower."""
+        if not self._new:
+            return
+        stamps = self._recorded() | self._new
+        kept = {name: stamp for name, stamp in sorted(stamps.items()) if self.path(name).exists()}
+        part = self.path(f"{STAMPS}.part-{os.getpid()}@{socket.gethostname()}")
+        with suppress(OSError):
+            try:
+                part.write_bytes(msgspec.json.encode({"version": 1, "files": kept}))
+                part.replace(self.path(STAMPS))
+                self._new = {}
+            finally:
+                part.unlink(missing_ok=True)
+
+    def _remember(self, filename: str, stamp: Stamp) -> None:
+        self._stamps[filename] = self._new[filename] = stamp
+
+    def _recorded(self) -> dict[str, Stamp]:
+        with suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode(self.path(STAMPS).read_bytes(), type=_StampFile).files
+        return {}
+
+
+class _StampFile(msgspec.Struct):
+    files: dict[str, Stamp]
+    version: int = 1
+
+
+def distinct(sources: Sequence[Source]) -> list[Source]:
+    """Return each file once, by name, with the URLs of all that need it.
+
+    Raises ChecksumMismatch if two recipes pin different contents for one name.
+    """
+    merged: dict[str, Source] = {}
+    for source in sources:
+        earlier = merged.setdefault(source.filename, source)
+        pinned = {one.sha256: one.needed_by for one in (earlier, source) if one.sha256}
+        if len(pinned) > 1:
+            raise ChecksumMismatch(
+                what=f"Two recipes pin different contents for {source.filename}.",
+                why="\n".join(f"{recipe}: {sha256}" for sha256, recipe in pinned.items()),
+                fix="Sources lie in one folder, by name: correct the checksum, or rename one of the files.",
+            )
+        merged[source.filename] = msgspec.structs.replace(
+            earlier,
+            sha256=earlier.sha256 or source.sha256,
+            urls=tuple(dict.fromkeys(earlier.urls + source.urls)),
+            project=earlier.project or source.project,
+        )
+    return list(merged.values())
+
+
+@contextmanager
+def writing(folder: Path, filename: str) -> Iterator[None]:
+    """Turn the system's refusals to write into DiskFull and NotWritable."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFull(
+                what=f"There is no space for {filename} in {folder}.",
+                why=f"{error.strerror}. {_free(folder)}",
+                fix="Make space or ask for more quota, or use a cache on another file system; "
+                "then repeat the command: the files that are complete are kept.",
+            ) from error
+        if error.errno in NO_PERMISSION:
+            raise NotWritable(
+                what=f"{filename} cannot be written into {folder}.",
+                why=f"{error.strerror}.",
+                fix="Use a cache folder that you may write to.",
+            ) from error
+        raise
+
+
+def _free(folder: Path) -> str:
+    with suppress(OSError):
+        return (
+            f"The file system has {shutil.disk_usage(folder).free / 1e6:.0f} MB and "
+            f"{os.statvfs(folder).f_favail} inodes free (a quota may allow less)."
+        )
+    return ""
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _write_all(write: Callable[[memoryview], int], chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[write(rest) :]
+
+
+def _is_dead(part: Path, host: str, pid: int) -> bool:
+    if host != socket.gethostname():
+        return time.time() - part.stat().st_mtime > FOREIGN_PART_AGE_S
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -1,0 +1,236 @@
+"""Downloads over HTTP and from ``file://``, with pip's certificates, proxies, credentials and timeouts.
+
+No password leaves this module: URLs in messages go through ``shown``, other texts through ``redact``, and the
+log records of the HTTP libraries, some of which hold whole URLs, are dropped while a connection is open.
+"""
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from envkit.errors import HostProblem
+from envkit.sources.cache import CHUNK_BYTES
+from envkit.sources.pipconfig import PipSettings
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
+    from unearth.fetchers import PyPIClient
+
+BACKOFF_S = (0.5, 2.0)
+CONNECT_S = 20.0
+TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504, 520, 522, 524}
+CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
+LOGGERS = (
+    *("httpx2", "httpcore2.connection", "httpcore2.http11", "httpcore2.proxy", "httpcore2.socks"),
+    *("unearth.auth", "unearth.collector", "unearth.evaluator", "unearth.utils"),
+)
+ASK_FOR_PASSWORD = {401, 403, 407}
+
+T = TypeVar("T")
+
+
+class RefusedError(Exception):
+    """A URL does not give the file; the text says why, without secrets."""
+
+
+class TransientError(RefusedError):
+    """The same URL may give the file in a moment."""
+
+
+class UnreachableError(TransientError):
+    """There is no connection to the host."""
+
+
+class Connection:
+    """One HTTP client for all downloads of a fetch; its methods may be called from several threads."""
+
+    def __init__(self, settings: PipSettings) -> None:
+        self.settings = settings
+        self.stopped = threading.Event()
+        self._client = _client(settings)
+        self._unreachable: dict[str, str] = {}
+        self._drop = lambda _record: False
+        for name in LOGGERS:
+            logging.getLogger(name).addFilter(self._drop)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._client.close()
+        for name in LOGGERS:
+            logging.getLogger(name).removeFilter(self._drop)
+
+    @contextmanager
+    def opened(self, url: str) -> Iterator[tuple[int | None, Iterable[bytes]]]:
+        """Give the length in bytes, if it is known, and the content in pieces. Raises RefusedError."""
+        if url.startswith("file://"):
+            with _opened_file(url) as found:
+                yield found
+            return
+        with self._translated(url):
+            # A server that declares a .tar.gz as a compressed .tar must not have it unpacked on the way.
+            with self._client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response:
+                _check_status(response)
+                length = response.headers.get("Content-Length", "")
+                yield int(length) if length.isdecimal() else None, response.iter_raw()
+
+    def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> "httpx2.Response":
+        """Get a page. Raises RefusedError."""
+        with self._translated(url):
+            response = self._client.get(url, headers=headers)
+        _check_status(response)
+        return response
+
+    def head(self, url: str, *, headers: Mapping[str, str] | None = None) -> "httpx2.Response":
+        """Ask about a page. Raises RefusedError."""
+        with self._translated(url):
+            response = self._client.head(url, headers=headers)
+        _check_status(response)
+        return response
+
+    def iter_secure_origins(self) -> Iterable[tuple[str, str, str]]:
+        """Return the (scheme, host, port) patterns of origins that pip would read pages from."""
+        return self._client.iter_secure_origins()
+
+    def patiently(self, url: str, attempt: Callable[[], T], tell: Callable[[str], None]) -> T:
+        """Try what gets ``url``, and again after each of BACKOFF_S while the failure may pass.
+
+        A host that could not be reached then is not tried again for any other file.
+        """
+        for wait_s in (*BACKOFF_S, None):
+            try:
+                return attempt()
+            except TransientError as error:
+                host = urlsplit(url).netloc
+                if wait_s is None and isinstance(error, UnreachableError):
+                    self._unreachable.setdefault(host, str(error))
+                if wait_s is None or host in self._unreachable:
+                    raise
+                tell(f"{shown(url)}: {error}; trying again")
+                if self.stopped.wait(wait_s):
+                    raise
+        raise AssertionError
+
+    @contextmanager
+    def _translated(self, url: str) -> Iterator[None]:
+        import httpx2
+
+        if known := self._unreachable.get(urlsplit(url).netloc):
+            raise UnreachableError(known)
+        try:
+            yield
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise RefusedError(f"its certificate is not accepted: {redact(str(error))}") from None
+            raise UnreachableError(_said(error)) from None
+        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.TooManyRedirects) as error:
+            raise RefusedError(_said(error)) from None
+        except httpx2.HTTPError as error:
+            raise TransientError(_said(error)) from None
+
+
+def redact(text: str) -> str:
+    """Replace the user and password of every URL in a text."""
+    return re.sub(r"://[^\s/'\"]*@", "://***@", text)
+
+
+def shown(url: str) -> str:
+    """Return a URL as it may be shown: without password, query and fragment."""
+    return redact(urlunsplit(urlsplit(url)._replace(query="", fragment="")))
+
+
+def file_path(url: str) -> Path:
+    """Return the path that a ``file://`` URL means."""
+    return Path(unquote(urlsplit(url).path))
+
+
+def _said(error: Exception) -> str:
+    return redact(str(error)) or type(error).__name__
+
+
+def _check_status(response: "httpx2.Response") -> None:
+    status = response.status_code
+    if status >= 400 or status < 200:
+        advice = (
+            ": check the password in pip's configuration or ~/.netrc" if status in ASK_FOR_PASSWORD else ""
+        )
+        kind = TransientError if status in TRANSIENT_STATUS else RefusedError
+        raise kind(f"{status} {response.reason_phrase}{advice}")
+
+
+@contextmanager
+def _opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
+    try:
+        stream = file_path(url).open("rb")
+    except OSError as error:
+        raise RefusedError(error.strerror or str(error)) from None
+    with stream:
+        yield os.fstat(stream.fileno()).st_size, iter(lambda: stream.read(CHUNK_BYTES), b"")
+
+
+def _client(settings: PipSettings) -> "PyPIClient":
+    import httpx2
+    from unearth.auth import MultiDomainBasicAuth
+    from unearth.fetchers import PyPIClient
+
+    unverified = {
+        f"all://{host}": httpx2.HTTPTransport(verify=False, proxy=_proxy_for(host, settings))
+        for host in settings.trusted_hosts
+    }
+    client = PyPIClient(
+        trusted_hosts=settings.trusted_hosts,
+        verify=_tls(settings),
+        proxy=settings.proxy,
+        mounts=unverified,
+        timeout=httpx2.Timeout(settings.timeout_s, connect=min(settings.timeout_s, CONNECT_S), pool=None),
+        follow_redirects=True,
+    )
+    client.auth = MultiDomainBasicAuth(
+        prompting=False, index_urls=[*settings.index_urls, *filter(_is_http, settings.find_links)]
+    )
+    return client
+
+
+def _is_http(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def _proxy_for(host: str, settings: PipSettings) -> str | None:
+    from urllib.request import getproxies, proxy_bypass
+
+    if settings.proxy or proxy_bypass(host):
+        return settings.proxy
+    proxies = getproxies()
+    return proxies.get("https") or proxies.get("all")
+
+
+def _tls(settings: PipSettings) -> "ssl.SSLContext":
+    import ssl
+
+    import httpx2
+
+    named = [os.environ[name] for name in CA_VARIABLES if os.environ.get(name)]
+    authorities = settings.cert or next(iter(named), None)
+    try:
+        if authorities is None:
+            context = httpx2.create_ssl_context()
+        elif Path(authorities).is_dir():
+            context = ssl.create_default_context(capath=authorities)
+        else:
+            context = ssl.create_default_context(cafile=authorities)
+        if settings.client_cert:
+            context.load_cert_chain(settings.client_cert)
+    except OSError as error:
+        raise HostProblem(
+            what="The certificates for downloads cannot be read.",
+            why=f"{authorities or 'default'}, {settings.client_cert or 'no client certificate'}: {error}.",
+            fix=f"Correct pip's 'cert' and 'client-cert', or {', '.join(CA_VARIABLES)} in the environment.",
+        ) from error
+    return context

@@ -1,0 +1,167 @@
+"""Several downloads at once, with news of them."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from enum import StrEnum
+
+import msgspec
+
+from envkit.sources.cache import Source, SourceCache, WrongContentError
+from envkit.sources.connection import Connection, RefusedError, shown
+from envkit.sources.index import Candidate, candidates
+from envkit.sources.pipconfig import pip_settings
+
+DOWNLOADS_AT_ONCE = 3
+EVENT_BYTES = 1 << 20
+FAREWELL_S = 1.0
+
+
+class FetchState(StrEnum):
+    """What has just happened to a file."""
+
+    SET_ASIDE = "set aside"
+    STARTED = "started"
+    PROGRESS = "progress"
+    RETRYING = "retrying"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class FetchEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """News of file ``number`` of ``count``, in bytes; ``bytes_total`` is None while nobody has said it.
+
+    ``note`` is the URL (without secrets) of a start, and the reason of anything that went wrong.
+    """
+
+    state: FetchState
+    filename: str
+    number: int
+    count: int
+    bytes_done: int = 0
+    bytes_total: int | None = None
+    note: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that could not be had, and why at each place where it was sought."""
+
+    source: Source
+    reasons: list[str]
+    wrong_content: bool = False
+
+
+class Download:
+    """The downloads of one fetch: a few threads that take sources from a queue."""
+
+    def __init__(
+        self, here: SourceCache, progress: Callable[[FetchEvent], None], sources: Sequence[Source]
+    ) -> None:
+        self._here = here
+        self._progress = progress
+        self._sources = sources
+        self._telling = threading.Lock()
+        self._connection = Connection(pip_settings())
+        self._queue: queue.SimpleQueue[tuple[int, Source]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Problem | BaseException | None] = queue.SimpleQueue()
+
+    def all(self) -> list[Problem]:
+        """Get every source; return what could not be had. What is not a source's own fault is raised."""
+        for job in enumerate(self._sources, 1):
+            self._queue.put(job)
+        # Daemons: Ctrl-C must not wait for a server that has gone silent.
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(DOWNLOADS_AT_ONCE)]
+        try:
+            for thread in threads:
+                thread.start()
+            return list(self._problems())
+        finally:
+            self._connection.stopped.set()
+            deadline = time.monotonic() + FAREWELL_S
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            self._connection.close()
+
+    def _problems(self) -> Iterator[Problem]:
+        for _ in self._sources:
+            outcome = self._outcomes.get()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome:
+                yield outcome
+
+    def _work(self) -> None:
+        with suppress(queue.Empty):
+            while not self._connection.stopped.is_set():
+                number, source = self._queue.get_nowait()
+                try:
+                    self._outcomes.put(self._get(number, source))
+                except BaseException as error:  # handed to the thread that waits
+                    self._outcomes.put(error)
+
+    def _get(self, number: int, source: Source) -> Problem | None:
+        reasons: list[str] = []
+        wrong_content = False
+        for place in candidates(source, self._connection, reasons.append):
+            try:
+                if place.sha256 not in (None, source.sha256):
+                    raise WrongContentError(place.sha256 or "")
+                self._download(number, source, place)
+            except WrongContentError as error:
+                wrong_content = True
+                reasons.append(f"{shown(place.url)}: {error}, but the recipe pins {source.sha256}")
+            except RefusedError as error:
+                reasons.append(f"{shown(place.url)}: {error}")
+            else:
+                return None
+        self._tell(number, source, FetchState.FAILED, note="; ".join(reasons))
+        return Problem(source=source, reasons=reasons, wrong_content=wrong_content)
+
+    def _download(self, number: int, source: Source, place: Candidate) -> None:
+        def attempt() -> None:
+            self._tell(number, source, FetchState.STARTED, note=shown(place.url))
+            with self._connection.opened(place.url) as (total, chunks):
+                watched = self._watched(number, source, total, chunks)
+                self._here.store(source.filename, watched, source.sha256)
+
+        self._connection.patiently(
+            place.url, attempt, lambda note: self._tell(number, source, FetchState.RETRYING, note=note)
+        )
+        size = self._here.path(source.filename).stat().st_size
+        self._tell(number, source, FetchState.DONE, size, size)
+
+    def _watched(
+        self, number: int, source: Source, total: int | None, chunks: Iterable[bytes]
+    ) -> Iterator[bytes]:
+        done = told = 0
+        for chunk in chunks:
+            if self._connection.stopped.is_set():
+                raise RefusedError("stopped")
+            yield chunk
+            done += len(chunk)
+            if done - told >= EVENT_BYTES:
+                told = done
+                self._tell(number, source, FetchState.PROGRESS, done, total)
+
+    def _tell(
+        self,
+        number: int,
+        source: Source,
+        state: FetchState,
+        bytes_done: int = 0,
+        bytes_total: int | None = None,
+        note: str = "",
+    ) -> None:
+        event = FetchEvent(
+            state=state,
+            filename=source.filename,
+            number=number,
+            count=len(self._sources),
+            bytes_done=bytes_done,
+            bytes_total=bytes_total,
+            note=note,
+        )
+        with self._telling:
+            self._progress(event)

@@ -1,0 +1,102 @@
+"""What the pip of this machine is told about indexes and connections.
+
+``pip config list`` knows it best: files and ``PIP_*`` variables. Without any pip, the variables alone count.
+"""
+
+import ast
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+
+import msgspec
+
+from envkit.errors import HostProblem
+from envkit.process import capture
+
+PRECEDENCE = {"global": 0, "install": 1, "download": 2, ":env:": 3}
+SETTING = re.compile(r"^(?P<section>:env:|[\w-]+)\.(?P<name>[\w-]+)=(?P<value>['\"].*)$")
+SILENCING = {"PIP_QUIET", "PIP_VERBOSE", "PIP_LOG"}
+TRUE = {"1", "true", "t", "yes", "y", "on"}
+TIMEOUT_S = 15.0
+
+
+class PipSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Indexes and connections as pip has them. May hold passwords: never print it.
+
+    ``index_urls`` is empty with pip's ``no-index``; ``timeout_s`` is for each wait, not for a whole download.
+    """
+
+    index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    trusted_hosts: tuple[str, ...] = ()
+    cert: str | None = None
+    client_cert: str | None = None
+    proxy: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+
+def pip_settings(environ: Mapping[str, str] | None = None) -> PipSettings:
+    """Read pip's configuration. Raises HostProblem if pip cannot read it itself."""
+    options = _options(os.environ if environ is None else environ)
+    index_urls: tuple[str, ...] = ()
+    if options.get("no-index", "").lower() not in TRUE:
+        index_urls = (
+            options.get("index-url") or default_index(),
+            *options.get("extra-index-url", "").split(),
+        )
+    proxy = options.get("proxy")
+    return PipSettings(
+        index_urls=index_urls,
+        find_links=tuple(options.get("find-links", "").split()),
+        trusted_hosts=tuple(options.get("trusted-host", "").split()),
+        cert=options.get("cert"),
+        client_cert=options.get("client-cert"),
+        proxy=f"http://{proxy}" if proxy and "://" not in proxy else proxy,
+        timeout_s=float(options.get("timeout") or options.get("default-timeout") or TIMEOUT_S),
+    )
+
+
+def default_index() -> str:
+    """Return the index that is used where pip is told of none."""
+    from unearth import PackageFinder
+
+    return PackageFinder().sources[0]["url"]
+
+
+def _options(env: Mapping[str, str]) -> dict[str, str]:
+    chosen: dict[str, tuple[int, str]] = {}
+    for section, name, value in _configured(env):
+        rank = PRECEDENCE.get(section)
+        if rank is not None and value and rank >= chosen.get(name, (-1, ""))[0]:
+            chosen[name] = (rank, value)
+    return {name: value for name, (_, value) in chosen.items()}
+
+
+def _configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    pip = _pip_command()
+    if not pip:
+        for name, value in env.items():
+            if name.startswith("PIP_"):
+                yield ":env:", name.removeprefix("PIP_").lower().replace("_", "-"), value
+        return
+    audible = {name: value for name, value in env.items() if name not in SILENCING}
+    done = capture([*pip, "config", "list"], env=audible)
+    if done.status:
+        raise HostProblem(
+            what="pip cannot read its own configuration.",
+            why=re.sub(r"://[^\s/]*@", "://***@", "\n".join(done.stderr.strip().splitlines()[-3:])),
+            fix="'python -m pip config debug' names the files: correct the one that is wrong.",
+        )
+    for line in done.stdout.splitlines():
+        if found := SETTING.match(line):
+            yield found["section"], found["name"], str(ast.literal_eval(found["value"]))
+
+
+def _pip_command() -> list[str]:
+    if find_spec("pip"):
+        return [sys.executable, "-P", "-m", "pip"]
+    found = shutil.which("pip3") or shutil.which("pip")
+    return [found] if found else []

@@ -1,0 +1,109 @@
+"""Run one command so that nothing of it outlives the process that asked for it.
+
+``python supervise.py GRACE FD COMMAND...``: FD is the reading end of a pipe whose other end the parent holds
+open. The command is stopped, with every process it started, when the parent closes the pipe or dies in
+whatever way, or when this process gets SIGTERM or SIGINT: first SIGTERM, after GRACE seconds SIGKILL.
+Processes that detach themselves are found too, because this process adopts orphans (PR_SET_CHILD_SUBREAPER).
+Ends with the command's exit status, 128 + N if it died by signal N.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command given on the command line and return its exit status."""
+    grace_s, pipe, command = float(arguments[0]), int(arguments[1]), arguments[2:]
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.set_inheritable(pipe, False)
+    wake_reader, wake_writer = os.pipe()
+    os.set_blocking(wake_writer, False)
+    signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
+    for number in (*STOP_SIGNALS, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    child = start(command, libc)
+    status: int | None = None
+    while status is None:
+        ready, _, _ = select.select([pipe, wake_reader], [], [])
+        if pipe in ready and not os.read(pipe, 1):
+            break
+        if wake_reader in ready and set(os.read(wake_reader, 64)) & set(STOP_SIGNALS):
+            break
+        status = reap().get(child)
+    ended = stop_descendants(grace_s if status is None else 0.5)
+    status = ended.get(child, 0) if status is None else status
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def start(command: list[str], libc: ctypes.CDLL) -> int:
+    """Start the command, to be killed at once if this process is; return its process id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        signal.set_wakeup_fd(-1)
+        for number in (*STOP_SIGNALS, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    os._exit(127)
+
+
+def reap() -> dict[int, int]:
+    """Collect every child that has ended, adopted ones too: process id to wait status."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = found[1]
+    return ended
+
+
+def stop_descendants(grace_s: float) -> dict[int, int]:
+    """Stop every process below this one: SIGTERM, after ``grace_s`` seconds SIGKILL, until none is left."""
+    deadline = time.monotonic() + grace_s
+    told: set[int] = set()
+    ended = reap()
+    while alive := descendants(os.getpid()):
+        late = time.monotonic() > deadline
+        for pid in alive if late else alive - told:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        told |= alive
+        time.sleep(0.02)
+        ended |= reap()
+    return ended | reap()
+
+
+def descendants(root: int) -> set[int]:
+    """Return the process ids below ``root`` that have not ended yet, read from /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] not in "ZX":
+                    children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: set[int] = set()
+    queue = [root]
+    while queue:
+        for pid in children.get(queue.pop(), []):
+            found.add(pid)
+            queue.append(pid)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Facts, checks and report: what an environment is, and whether Horovod works in it."""

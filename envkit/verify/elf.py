@@ -1,0 +1,248 @@
+"""What an ELF shared object says about itself, read from its dynamic segment alone.
+
+Covers 64-bit little-endian files (x86_64, aarch64, ppc64le). Layouts follow the System V ABI and the GNU hash
+and symbol version extensions as described in the Linux Standard Base.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_NEEDED, _HASH, _STRTAB, _SYMTAB, _SONAME, _RPATH, _RUNPATH = 1, 4, 5, 6, 14, 15, 29
+_GNU_HASH, _VERDEF, _VERNEED = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFE
+_WEAK = 2
+_FUNCTION = 2
+
+
+class ElfError(ValueError):
+    """The file is not a 64-bit little-endian ELF file with a dynamic segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symbol:
+    """One dynamic symbol: binding and type as in `st_info`, address and size in bytes."""
+
+    name: str
+    info: int
+    section: int
+    address: int
+    size: int
+
+    @property
+    def is_weak(self) -> bool:
+        return self.info >> 4 == _WEAK
+
+    @property
+    def is_function(self) -> bool:
+        return self.info & 0xF == _FUNCTION
+
+
+def gnu_hash(name: bytes) -> int:
+    """The 32-bit hash that DT_GNU_HASH tables use."""
+    value = 5381
+    for byte in name:
+        value = (value * 33 + byte) & 0xFFFFFFFF
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elf:
+    """A mapped shared object. Strings are decoded as UTF-8 with surrogate escapes, sizes are bytes."""
+
+    path: Path
+    machine: int
+    _data: mmap.mmap = field(repr=False)
+    _loads: tuple[tuple[int, int, int], ...] = field(repr=False)
+    _dynamic: dict[int, list[int]] = field(repr=False)
+
+    @classmethod
+    def open(cls, path: Path) -> Elf:
+        """Map the file; raises ElfError for any other format and OSError where it cannot be read."""
+        with path.open("rb") as stream:
+            try:
+                data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            except ValueError as error:
+                raise ElfError(f"{path}: empty file") from error
+        try:
+            return cls._parse(path, data)
+        except (struct.error, IndexError) as error:
+            raise ElfError(f"{path}: truncated") from error
+
+    @classmethod
+    def _parse(cls, path: Path, data: mmap.mmap) -> Elf:
+        if data[:6] != b"\x7fELF\x02\x01":
+            raise ElfError(f"{path}: not a 64-bit little-endian ELF file")
+        (machine,) = struct.unpack_from("<H", data, 18)
+        (table,) = struct.unpack_from("<Q", data, 32)
+        entry_size, count = struct.unpack_from("<HH", data, 54)
+        loads: list[tuple[int, int, int]] = []
+        dynamic: dict[int, list[int]] = {}
+        for index in range(count):
+            entry = struct.unpack_from("<IIQQQQ", data, table + index * entry_size)
+            kind, _, offset, address, _, size = entry
+            if kind == _PT_LOAD:
+                loads.append((address, address + size, offset - address))
+            elif kind == _PT_DYNAMIC:
+                for tag, value in struct.iter_unpack("<qQ", data[offset : offset + size // 16 * 16]):
+                    if tag == 0:
+                        break
+                    dynamic.setdefault(tag, []).append(value)
+        if not dynamic:
+            raise ElfError(f"{path}: no dynamic segment")
+        return cls(path=path, machine=machine, _data=data, _loads=tuple(loads), _dynamic=dynamic)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """DT_NEEDED, in order."""
+        return tuple(self._string(offset) for offset in self._dynamic.get(_NEEDED, []))
+
+    @property
+    def soname(self) -> str:
+        """DT_SONAME, or the file's name where there is none."""
+        offsets = self._dynamic.get(_SONAME)
+        return self._string(offsets[0]) if offsets else self.path.name
+
+    @property
+    def rpath(self) -> tuple[str, ...]:
+        """DT_RPATH, which counts only where there is no DT_RUNPATH; dynamic string tokens unexpanded."""
+        return () if self.runpath else self._paths(_RPATH)
+
+    @property
+    def runpath(self) -> tuple[str, ...]:
+        """DT_RUNPATH; dynamic string tokens unexpanded."""
+        return self._paths(_RUNPATH)
+
+    def defined(self, name: str) -> Symbol | None:
+        """The symbol that this object defines under this name, found through its hash table."""
+        raw = name.encode("utf-8", "surrogateescape")
+        index = self._find(raw, gnu_hash(raw))
+        return None if index is None else self._symbol(index)
+
+    def defines(self, name: bytes, hashed: int) -> bool:
+        """Whether a name, given with its `gnu_hash`, is defined here."""
+        return self._find(name, hashed) is not None
+
+    def undefined(self) -> Iterator[Symbol]:
+        """The dynamic symbols that other objects must define."""
+        for index in range(1, self._first_hashed):
+            symbol = self._symbol(index)
+            if symbol.section == 0 and symbol.name:
+                yield symbol
+
+    def code(self, symbol: Symbol, size: int) -> bytes:
+        """Up to `size` bytes of a symbol's contents; its own size is the limit where the file states one."""
+        start = self._offset(symbol.address)
+        return self._data[start : start + min(size, symbol.size or size)]
+
+    @cached_property
+    def defined_versions(self) -> frozenset[str]:
+        """The symbol versions (such as GLIBCXX_3.4.30) that this object defines."""
+        names = set()
+        for at in self._chain(_VERDEF, 16):
+            (aux,) = struct.unpack_from("<I", self._data, at + 12)
+            (name,) = struct.unpack_from("<I", self._data, at + aux)
+            names.add(self._string(name))
+        return frozenset(names)
+
+    @property
+    def needed_versions(self) -> dict[str, frozenset[str]]:
+        """The symbol versions that this object wants from each library; weak references are left out."""
+        wanted: dict[str, frozenset[str]] = {}
+        for at in self._chain(_VERNEED, 12):
+            _, count, file, aux = struct.unpack_from("<HHII", self._data, at)
+            names, at = set(), at + aux
+            for _ in range(count):
+                _, flags, _, name, step = struct.unpack_from("<IHHII", self._data, at)
+                if not flags & _WEAK:
+                    names.add(self._string(name))
+                at += step
+            wanted[self._string(file)] = frozenset(names)
+        return wanted
+
+    def _chain(self, tag: int, next_at: int) -> Iterator[int]:
+        for address in self._dynamic.get(tag, [])[:1]:
+            at, step = self._offset(address), 1
+            while step:
+                yield at
+                (step,) = struct.unpack_from("<I", self._data, at + next_at)
+                at += step
+
+    def _paths(self, tag: int) -> tuple[str, ...]:
+        joined = [self._string(offset) for offset in self._dynamic.get(tag, [])]
+        return tuple(path for paths in joined for path in paths.split(":") if path)
+
+    def _offset(self, address: int) -> int:
+        for first, end, shift in self._loads:
+            if first <= address < end:
+                return address + shift
+        raise ElfError(f"{self.path}: address {address:#x} is not in the file")
+
+    @cached_property
+    def _strings(self) -> int:
+        return self._offset(self._dynamic[_STRTAB][0])
+
+    @cached_property
+    def _symbols(self) -> int:
+        return self._offset(self._dynamic[_SYMTAB][0])
+
+    def _string(self, offset: int) -> str:
+        start = self._strings + offset
+        return self._data[start : self._data.find(b"\0", start)].decode("utf-8", "surrogateescape")
+
+    def _symbol(self, index: int) -> Symbol:
+        at = self._symbols + index * 24
+        name, info, _, section, address, size = struct.unpack_from("<IBBHQQ", self._data, at)
+        return Symbol(name=self._string(name), info=info, section=section, address=address, size=size)
+
+    @cached_property
+    def _gnu(self) -> tuple[int, int, int, int, int] | None:
+        if _GNU_HASH not in self._dynamic:
+            return None
+        at = self._offset(self._dynamic[_GNU_HASH][0])
+        buckets, first, words, shift = struct.unpack_from("<IIII", self._data, at)
+        return at + 16, buckets, first, words, shift
+
+    @cached_property
+    def _first_hashed(self) -> int:
+        if self._gnu:
+            return self._gnu[2]
+        chains: int = struct.unpack_from("<II", self._data, self._offset(self._dynamic[_HASH][0]))[1]
+        return chains
+
+    @cached_property
+    def _by_name(self) -> dict[bytes, int]:
+        every = ((index, self._symbol(index)) for index in range(1, self._first_hashed))
+        return {s.name.encode("utf-8", "surrogateescape"): index for index, s in every if s.section}
+
+    def _find(self, name: bytes, hashed: int) -> int | None:
+        if self._gnu is None:
+            return self._by_name.get(name)
+        data, (bloom, buckets, first, words, shift) = self._data, self._gnu
+        (word,) = struct.unpack_from("<Q", data, bloom + hashed // 64 % words * 8)
+        if not word >> (hashed % 64) & word >> ((hashed >> shift) % 64) & 1:
+            return None
+        table = bloom + words * 8
+        (index,) = struct.unpack_from("<I", data, table + hashed % buckets * 4)
+        chains = table + buckets * 4
+        while index >= first:
+            (entry,) = struct.unpack_from("<I", data, chains + (index - first) * 4)
+            if entry | 1 == hashed | 1 and self._is_defined_as(index, name):
+                return int(index)
+            if entry & 1:
+                return None
+            index += 1
+        return None
+
+    def _is_defined_as(self, index: int, name: bytes) -> bool:
+        offset, _, _, section = struct.unpack_from("<IBBH", self._data, self._symbols + index * 24)
+        start = self._strings + offset
+        return section != 0 and self._data[start : start + len(name) + 1] == name + b"\0"

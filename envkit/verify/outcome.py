@@ -1,0 +1,99 @@
+"""What a check is asked and what it answers. The words of the answers are in checks.toml."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from envkit import resources
+from envkit.verify.build_flags import BuildFlags
+from envkit.verify.facts import RankFacts
+
+
+class Status(StrEnum):
+    """What a check found."""
+
+    PASS = "pass"  # noqa: S105
+    FAIL = "fail"
+    WARN = "warn"
+    SKIP = "skip"
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for.
+
+    `size` is the number of ranks, `required` names flags, `built` is what the files say, and `gpus` demands
+    that the collectives ran on GPUs too.
+    """
+
+    size: int
+    frameworks: tuple[str, ...]
+    required: frozenset[str] = frozenset()
+    built: BuildFlags | None = None
+    gpus: bool = False
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One check of one framework; `required` tells whether a skip keeps the verdict from PASS."""
+
+    id: str
+    status: Status
+    framework: str
+    message: str
+    cause: str = ""
+    remedy: str = ""
+    required: bool = True
+
+
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of one framework, in rank order, and what is expected of them."""
+
+    framework: str
+    facts: tuple[RankFacts, ...]
+    expected: Expected
+
+    @property
+    def is_world(self) -> bool:
+        """Whether Horovod told every rank once, in a world of the size that was asked for."""
+        size = self.expected.size
+        ranks = [facts.rank for facts in self.facts]
+        return ranks == list(range(size)) and all(facts.size == size for facts in self.facts)
+
+    def outcome(self, check: str, case: str, /, **values: object) -> Result:
+        """The result that checks.toml words as `case` of `check`, under the id `check_id` if given."""
+        words = catalogue()[check][case]
+        texts = {key: words.get(key, "").format(**values) for key in ("message", "cause", "remedy")}
+        return Result(
+            id=str(values.get("check_id", check)),
+            status=Status(words["status"]),
+            framework=self.framework,
+            required=words.get("required", True),
+            **texts,
+        )
+
+    def not_measured(self, check: str, facts: RankFacts, *, required: bool = True) -> Result:
+        """The result for a check whose facts one rank does not have."""
+        case = "required" if required else "optional"
+        reason = "after an error there" if facts.finished else f"it got as far as '{facts.phase}'"
+        return self.outcome("not-measured", case, check_id=check, rank=facts.label, reason=reason)
+
+    def lacking(self, fact: str) -> RankFacts | None:
+        """The first rank that has no such fact at all."""
+        return next((facts for facts in self.facts if getattr(facts, fact) is None), None)
+
+
+@functools.cache
+def catalogue() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Status, message, cause and remedy by check and case, as checks.toml has them."""
+    return tomllib.loads(resources.data("verify/checks.toml").read_text())
+
+
+def verdict(results: Sequence[Result]) -> Status:
+    """PASS where nothing failed, nothing required was skipped, and something was checked; else FAIL."""
+    bad = any(r.status is Status.FAIL or (r.status is Status.SKIP and r.required) for r in results)
+    return Status.FAIL if bad or not results else Status.PASS

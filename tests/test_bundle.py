@@ -1,0 +1,210 @@
+import hashlib
+import io
+import json
+import os
+import socket
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import BundleInvalid, ChecksumMismatch, DiskFull, EnvkitError, NotWritable, SourcesMissing
+from envkit.fetch import Manifest, Source, missing, read_bundle, write_bundle
+
+CONTENT = {"a-1.tar.gz": b"a" * 5000, "torch-2+cpu.whl": os.urandom(3 << 20), "c.patch": b""}
+
+
+def source(filename: str, *, pinned: bool = True) -> Source:
+    sha256 = hashlib.sha256(CONTENT[filename]).hexdigest()
+    return Source(filename=filename, sha256=sha256 if pinned else None, needed_by="x.eb")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for name, content in CONTENT.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, cache: Path) -> Path:
+    path = tmp_path / "bundle.tar"
+    write_bundle([source(name) for name in CONTENT], cache, path, stack="pytorch")
+    return path
+
+
+def forged(path: Path, files: list[dict[str, str]], add: Callable[[tarfile.TarFile], None]) -> Path:
+    listing = json.dumps({"version": 1, "stack": "s", "files": files}).encode()
+    with tarfile.open(path, "w") as tar:
+        plain(tar, "manifest.json", listing)
+        add(tar)
+    return path
+
+
+def plain(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def entry(name: str, content: bytes = b"x") -> dict[str, str]:
+    return {"filename": name, "sha256": hashlib.sha256(content).hexdigest(), "needed_by": "x.eb"}
+
+
+def refusal(path: Path, cache: Path) -> BundleInvalid:
+    with pytest.raises(BundleInvalid) as caught:
+        read_bundle(path, cache)
+    assert str(path) in caught.value.what
+    assert caught.value.fix
+    return caught.value
+
+
+def test_round_trip(tmp_path: Path, bundle: Path) -> None:
+    target = tmp_path / "elsewhere" / "cache"
+    manifest = read_bundle(bundle, target)
+    assert isinstance(manifest, Manifest)
+    assert manifest.stack == "pytorch"
+    assert [file.filename for file in manifest.files] == sorted(CONTENT)
+    assert {path.name: path.read_bytes() for path in target.iterdir() if path.name[0] != "."} == CONTENT
+    assert missing([source(name) for name in CONTENT], target) == []
+
+
+def test_plain_tar_reads_it(tmp_path: Path, bundle: Path) -> None:
+    with tarfile.open(bundle, "r:") as tar:
+        assert tar.getnames() == ["manifest.json", *sorted(CONTENT)]
+
+
+def test_same_sources_give_the_same_bytes(tmp_path: Path, cache: Path, bundle: Path) -> None:
+    for name in CONTENT:
+        os.utime(cache / name, (1, 1))
+    again = tmp_path / "again.tar"
+    write_bundle([source(name) for name in reversed(CONTENT)], cache, again, stack="pytorch")
+    assert again.read_bytes() == bundle.read_bytes()
+
+
+def test_unpinned_source_is_pinned_by_the_bundle(tmp_path: Path, cache: Path) -> None:
+    manifest = write_bundle([source("c.patch", pinned=False)], cache, tmp_path / "b.tar", stack="s")
+    assert manifest.files[0].sha256 == hashlib.sha256(b"").hexdigest()
+
+
+def test_bundle_of_an_incomplete_cache_is_refused(tmp_path: Path, cache: Path) -> None:
+    (cache / "a-1.tar.gz").unlink()
+    (cache / "c.patch").write_bytes(b"changed")
+    with pytest.raises(SourcesMissing) as caught:
+        write_bundle([source(name) for name in CONTENT], cache, tmp_path / "b.tar", stack="pytorch")
+    assert "a-1.tar.gz" in caught.value.why
+    assert "c.patch" in caught.value.why
+    assert "torch" not in caught.value.why
+    assert not list(tmp_path.glob("b.tar*"))
+
+
+def test_bundle_cannot_be_written(tmp_path: Path, cache: Path, bundle: Path) -> None:
+    with pytest.raises(NotWritable):
+        write_bundle([source("c.patch")], cache, bundle / "b.tar", stack="s")
+
+
+def test_full_disk_while_a_bundle_is_written(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "b.tar"
+    path.with_name(f"b.tar.part-{os.getpid()}@{socket.gethostname()}").symlink_to("/dev/full")
+    with pytest.raises(DiskFull):
+        write_bundle([source(name) for name in CONTENT], cache, path, stack="s")
+    assert not list(tmp_path.glob("b.tar*"))
+
+
+def test_bundle_read_over_a_wrong_file_sets_it_aside(cache: Path, bundle: Path) -> None:
+    (cache / "a-1.tar.gz").write_bytes(b"wrong")
+    read_bundle(bundle, cache)
+    assert (cache / "a-1.tar.gz").read_bytes() == CONTENT["a-1.tar.gz"]
+    assert [path.read_bytes() for path in cache.glob("a-1.tar.gz.bad-*")] == [b"wrong"]
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x1f\x8b" + bytes(600), bytes(10240)])
+def test_not_a_bundle(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "b.tar"
+    path.write_bytes(content)
+    refusal(path, tmp_path / "cache")
+
+
+def test_no_such_bundle(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path / "b.tar", tmp_path / "cache").why
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("part", [0.01, 0.3, 0.6, 0.9])
+def test_truncated_bundle(tmp_path: Path, bundle: Path, part: float) -> None:
+    bundle.write_bytes(bundle.read_bytes()[: int(bundle.stat().st_size * part)])
+    target = tmp_path / "elsewhere"
+    refusal(bundle, target)
+    for path in target.glob("[!.]*"):
+        assert path.read_bytes() == CONTENT[path.name]
+
+
+def test_bundle_cut_between_two_files_names_what_is_not_there(tmp_path: Path) -> None:
+    path = forged(tmp_path / "b.tar", [entry("a"), entry("b")], lambda tar: plain(tar, "a", b"x"))
+    assert "before b" in refusal(path, tmp_path / "cache").why
+
+
+def test_wrong_content_is_named_and_not_kept(tmp_path: Path, bundle: Path) -> None:
+    content = bytearray(bundle.read_bytes())
+    content[content.index(b"a" * 5000)] = ord("b")
+    bundle.write_bytes(content)
+    target = tmp_path / "elsewhere"
+    with pytest.raises(ChecksumMismatch) as caught:
+        read_bundle(bundle, target)
+    assert "a-1.tar.gz" in caught.value.why
+    assert hashlib.sha256(CONTENT["a-1.tar.gz"]).hexdigest() in caught.value.why
+    assert "torch" not in caught.value.why
+    assert {path.name for path in target.glob("[!.]*")} == set(CONTENT) - {"a-1.tar.gz"}
+
+
+def test_wrong_content_is_found_even_if_the_cache_is_complete(cache: Path, bundle: Path) -> None:
+    content = bytearray(bundle.read_bytes())
+    content[content.index(b"a" * 5000)] = ord("b")
+    bundle.write_bytes(content)
+    with pytest.raises(ChecksumMismatch):
+        read_bundle(bundle, cache)
+    assert (cache / "a-1.tar.gz").read_bytes() == CONTENT["a-1.tar.gz"]
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "x/evil", ".hidden", "evil.part-1@host"])
+def test_paths_are_refused_even_if_the_manifest_names_them(tmp_path: Path, name: str) -> None:
+    path = forged(tmp_path / "b.tar", [entry(name)], lambda tar: plain(tar, name, b"x"))
+    refusal(path, tmp_path / "cache")
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("a")
+    member.type, member.linkname = kind, "manifest.json"
+    path = forged(tmp_path / "b.tar", [entry("a")], lambda tar: tar.addfile(member))
+    assert "not a plain file" in refusal(path, tmp_path / "cache").why
+
+
+@pytest.mark.parametrize("second", ["a", "b"])
+def test_what_the_manifest_does_not_name_is_refused(tmp_path: Path, second: str) -> None:
+    def add(tar: tarfile.TarFile) -> None:
+        plain(tar, "a", b"x")
+        plain(tar, second, b"x")
+
+    path = forged(tmp_path / "b.tar", [entry("a")], add)
+    assert repr(second) in refusal(path, tmp_path / "cache").why
+
+
+@pytest.mark.parametrize(
+    "listing", [b"{}", b"[]", b"nonsense", b'{"version": 2}', b'{"version": 1, "files": 3}']
+)
+def test_manifest_is_checked(tmp_path: Path, listing: bytes) -> None:
+    path = tmp_path / "b.tar"
+    with tarfile.open(path, "w") as tar:
+        plain(tar, "manifest.json", listing)
+    refusal(path, tmp_path / "cache")
+
+
+def test_every_failure_can_be_shown(tmp_path: Path) -> None:
+    with pytest.raises(EnvkitError) as caught:
+        read_bundle(tmp_path, tmp_path / "cache")
+    assert caught.value.exit_code == 4

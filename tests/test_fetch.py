@@ -1,0 +1,709 @@
+import base64
+import hashlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import ChecksumMismatch, DiskFull, EnvkitError, HostProblem, NotWritable, SourcesMissing
+from envkit.fetch import FetchEvent, FetchState, Source, fetch, missing
+
+REPOSITORY = Path(__file__).parents[1]
+HOROVOD = b"sdist of horovod" * 1000
+TORCH = b"wheel of torch" * 300_000
+TORCH_NAME = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+Answer = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves ``site.files``; ``site.answers`` holds behaviours that are used up before."""
+
+    protocol_version = "HTTP/1.1"
+    server: "Site"
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        if self.server.password and not self._is_welcome():
+            self.reply(401)
+            return
+        answers = self.server.answers.get(self.path, [])
+        content = self.server.files.get(self.path.partition("#")[0])
+        if answers:
+            answers.pop(0)(self)
+        elif content is None:
+            self.reply(404)
+        else:
+            self.reply(200, content)
+
+    do_HEAD = do_GET
+
+    def _is_welcome(self) -> bool:
+        token = base64.b64encode(self.server.password.encode()).decode()
+        return self.headers.get("Authorization") == f"Basic {token}"
+
+    def reply(self, status: int, content: bytes = b"", length: int | None = None, **headers: str) -> None:
+        self.send_response(status)
+        kind = "text/html" if self.path.endswith("/") else "application/octet-stream"
+        for name, value in ({"Content_Type": kind} | headers).items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(content) if length is None else length))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Site(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.answers: dict[str, list[Answer]] = {}
+        self.asked: list[str] = []
+        self.password = ""
+        self.released = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_: object) -> None:
+        pass
+
+    def publish(self, project: str, filename: str, content: bytes, stated: str = "") -> None:
+        link = f"/files/{filename.replace('+', '%2B')}"
+        self.files[link] = content
+        fragment = f"#sha256={stated}" if stated else ""
+        page = self.files.get(f"/simple/{project}/", b"<!DOCTYPE html>")
+        self.files[f"/simple/{project}/"] = page + f"<a href='{link}{fragment}'>{filename}</a>".encode()
+
+
+def drop(handler: Handler) -> None:
+    handler.reply(200, b"beginning", length=100_000)
+    handler.close_connection = True
+    handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def status(code: int) -> Answer:
+    return lambda handler: handler.reply(code)
+
+
+def hang(handler: Handler) -> None:
+    handler.reply(200, b"beginning", length=100_000)
+    handler.server.released.wait(20)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.released.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def pip(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("PIP_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{site.url}/simple")
+    monkeypatch.setenv("PIP_TIMEOUT", "1")
+    monkeypatch.setenv("NETRC", os.devnull)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def source(
+    filename: str = "horovod-0.28.1.tar.gz",
+    content: bytes = HOROVOD,
+    project: str | None = "horovod",
+    urls: tuple[str, ...] = (),
+) -> Source:
+    return Source(
+        filename=filename, sha256=sha(content), urls=urls, project=project, needed_by="Horovod-0.28.1.eb"
+    )
+
+
+def torch(*urls: str) -> Source:
+    return source(TORCH_NAME, TORCH, "torch", urls)
+
+
+def get(cache: Path, *sources: Source, offline: bool = False) -> list[FetchEvent]:
+    events: list[FetchEvent] = []
+    fetch(sources, cache, offline=offline, progress=events.append)
+    return events
+
+
+def refusal(cache: Path, *sources: Source, offline: bool = False) -> SourcesMissing:
+    with pytest.raises(SourcesMissing) as caught:
+        get(cache, *sources, offline=offline)
+    assert caught.value.fix
+    return caught.value
+
+
+def states(events: list[FetchEvent]) -> list[FetchState]:
+    return [event.state for event in events]
+
+
+def files(cache: Path) -> set[str]:
+    return {path.name for path in cache.iterdir() if path.name != ".verified.json"}
+
+
+# The index
+
+
+def test_sdist_and_wheel_of_another_machine_come_from_the_index(site: Site, cache: Path) -> None:
+    wheel = source("horovod-0.28.1-cp39-cp39-win_arm64.whl", b"wheel")
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD, stated=sha(HOROVOD))
+    site.publish("horovod", wheel.filename, b"wheel")
+    events = get(cache, source(), wheel)
+    assert files(cache) == {"horovod-0.28.1.tar.gz", wheel.filename}
+    assert missing([source(), wheel], cache) == []
+    assert sorted(states(events)) == sorted([FetchState.STARTED, FetchState.DONE] * 2)
+    assert {(event.number, event.count) for event in events} == {(1, 2), (2, 2)}
+
+
+def test_progress_says_how_much_of_how_much(site: Site, cache: Path) -> None:
+    site.publish("torch", TORCH_NAME, TORCH)
+    events = get(cache, torch())
+    assert states(events)[0] == FetchState.STARTED
+    assert {event.bytes_total for event in events[1:]} == {len(TORCH)}
+    assert [event.bytes_done for event in events] == sorted(event.bytes_done for event in events)
+    assert states(events)[-1] == FetchState.DONE
+    assert FetchState.PROGRESS in states(events)
+
+
+def test_complete_cache_asks_nobody(site: Site, cache: Path) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    get(cache, source())
+    site.asked.clear()
+    assert get(cache, source()) == []
+    assert site.asked == []
+
+
+def test_plain_build_never_stands_in_for_the_cpu_build(site: Site, cache: Path) -> None:
+    site.publish("torch", TORCH_NAME.replace("+cpu", ""), TORCH)
+    assert TORCH_NAME in refusal(cache, torch()).why
+    assert files(cache) == set()
+
+
+def test_cpu_build_comes_from_find_links_without_asking_the_index(
+    site: Site, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / TORCH_NAME).write_bytes(TORCH)
+    monkeypatch.setenv("PIP_FIND_LINKS", f"/nonexistent {links}")
+    get(cache, torch(f"{site.url}/whl/cpu"))
+    assert files(cache) == {TORCH_NAME}
+    assert site.asked == []
+
+
+def test_cpu_build_comes_from_the_index_page_below_its_url(site: Site, cache: Path) -> None:
+    site.publish("torch", TORCH_NAME.replace("+cpu", ""), b"plain")
+    site.files["/whl/cpu/torch/"] = (
+        f"<a href='/blob/{TORCH_NAME.replace('+', '%2B')}#sha256={sha(TORCH)}'>x</a>".encode()
+    )
+    site.files[f"/blob/{TORCH_NAME.replace('+', '%2B')}"] = TORCH
+    get(cache, torch(f"{site.url}/whl/cpu"))
+    assert (cache / TORCH_NAME).read_bytes() == TORCH
+
+
+def test_index_as_a_folder_and_find_links_as_a_page(
+    site: Site, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "simple" / "horovod").mkdir(parents=True)
+    (tmp_path / "horovod-0.28.1.tar.gz").write_bytes(HOROVOD)
+    (tmp_path / "simple" / "horovod" / "index.html").write_text("<a href='../../horovod-0.28.1.tar.gz'>x</a>")
+    site.files["/links/"] = f"<a href='/blob/{TORCH_NAME.replace('+', '%2B')}'>x</a>".encode()
+    site.files[f"/blob/{TORCH_NAME.replace('+', '%2B')}"] = TORCH
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{site.url}/links/")
+    get(cache, source(), torch())
+    assert files(cache) == {"horovod-0.28.1.tar.gz", TORCH_NAME}
+
+
+def test_wrong_file_at_one_index_is_passed_over(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", b"other", stated=sha(b"other"))
+    site.files["/more/horovod/"] = b"<a href='/more/horovod-0.28.1.tar.gz'>x</a>"
+    site.files["/more/horovod-0.28.1.tar.gz"] = HOROVOD
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"{site.url}/more")
+    get(cache, source())
+    assert "/files/horovod-0.28.1.tar.gz" not in site.asked
+
+
+def test_json_index(site: Site, cache: Path) -> None:
+    site.files["/files/horovod-0.28.1.tar.gz"] = HOROVOD
+    listing = {"files": [{"url": "/files/horovod-0.28.1.tar.gz", "hashes": {"sha256": sha(HOROVOD)}}]}
+    site.answers["/simple/horovod/"] = [
+        lambda handler: handler.reply(
+            200, json.dumps(listing).encode(), Content_Type="application/vnd.pypi.simple.v1+json"
+        )
+    ]
+    get(cache, source())
+
+
+def test_busy_index_is_asked_again(site: Site, cache: Path) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    site.answers["/simple/horovod/"] = [status(503)]
+    get(cache, source())
+
+
+def test_index_that_pip_would_not_trust_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://index.invalid/simple")
+    assert "trusted-host" in refusal(cache, source()).why
+
+
+def test_no_index_asks_only_the_recipes_own_urls(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    refusal(cache, source())
+    get(cache, source(urls=(f"{site.url}/files",)))
+    assert "/simple/horovod/" not in site.asked
+
+
+# The recipe's own URLs
+
+
+def test_urls_are_tried_in_turn(site: Site, cache: Path) -> None:
+    site.files["/good/a-1.tar.gz"] = b"a"
+    site.files["/bad/a-1.tar.gz"] = b"an error page"
+    wanted = source("a-1.tar.gz", b"a", None, tuple(f"{site.url}/{name}" for name in ("gone", "bad", "good")))
+    events = get(cache, wanted)
+    assert site.asked == ["/gone/a-1.tar.gz", "/bad/a-1.tar.gz", "/good/a-1.tar.gz"]
+    assert events[-1].bytes_total == 1
+
+
+def test_redirect_and_whole_url_under_another_name(
+    site: Site, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    site.answers["/archive/v1.tar.gz"] = [lambda handler: handler.reply(302, Location="/blob?token=s3cret")]
+    site.files["/blob?token=s3cret"] = b"a"
+    told = str(get(cache, source("a-1.tar.gz", b"a", None, (f"{site.url}/archive/v1.tar.gz",))))
+    assert "s3cret" not in told + caplog.text
+    assert (cache / "a-1.tar.gz").read_bytes() == b"a"
+
+
+def test_declared_compression_is_left_alone(site: Site, cache: Path) -> None:
+    site.answers["/a-1.tar.gz"] = [
+        lambda handler: handler.reply(200, b"not gzip at all", Content_Encoding="gzip")
+    ]
+    get(cache, source("a-1.tar.gz", b"not gzip at all", None, (site.url,)))
+
+
+def test_dropped_connection_is_tried_again(site: Site, cache: Path) -> None:
+    site.files["/a-1.tar.gz"] = b"a"
+    site.answers["/a-1.tar.gz"] = [drop]
+    events = get(cache, source("a-1.tar.gz", b"a", None, (site.url,)))
+    assert states(events) == ["started", "retrying", "started", "done"]
+    assert files(cache) == {"a-1.tar.gz"}
+
+
+def test_silent_server_is_given_up(site: Site, cache: Path) -> None:
+    site.answers["/a-1.tar.gz"] = [hang] * 3
+    began = time.monotonic()
+    why = refusal(cache, source("a-1.tar.gz", b"a", None, (site.url,))).why
+    assert "timed out" in why or "ReadTimeout" in why
+    assert time.monotonic() - began < 15
+    assert files(cache) == set()
+
+
+def test_dead_host_is_found_dead_once(cache: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    began = time.monotonic()
+    wanted = [source(f"a-{number}.tar.gz", b"a", None, (dead,)) for number in range(30)]
+    assert refusal(cache, *wanted).why.count("refused") == 30
+    assert time.monotonic() - began < 8
+
+
+def test_one_error_names_everything_that_is_wrong(site: Site, cache: Path) -> None:
+    site.files["/wrong.tar.gz"] = b"other"
+    site.files["/good.tar.gz"] = b"good"
+    unpinned = Source(filename="old.tar.gz", sha256=None, urls=(site.url,), needed_by="Old-1.eb")
+    error = refusal(
+        cache,
+        source("gone.tar.gz", b"a", None, (site.url,)),
+        source("wrong.tar.gz", b"a", None, (site.url,)),
+        unpinned,
+        source("good.tar.gz", b"good", None, (site.url,)),
+    )
+    assert "3 of 4" in error.what
+    assert "404" in error.why
+    assert sha(b"other") in error.why
+    assert sha(b"a") in error.why
+    assert "Old-1.eb" in error.why
+    assert "Old-1.eb" in error.fix
+    assert "/old.tar.gz" not in site.asked
+    assert files(cache) == {"good.tar.gz"}
+
+
+def test_unpinned_source_in_the_cache_is_used(cache: Path) -> None:
+    cache.mkdir()
+    (cache / "old.tar.gz").write_bytes(b"old")
+    unpinned = Source(filename="old.tar.gz", sha256=None, needed_by="Old-1.eb")
+    assert get(cache, unpinned) == []
+    assert missing([unpinned], cache) == []
+
+
+def test_wrong_content_everywhere(site: Site, cache: Path) -> None:
+    site.files["/a.tar.gz"] = b"other"
+    with pytest.raises(ChecksumMismatch) as caught:
+        get(cache, source("a.tar.gz", b"a", None, (site.url,)))
+    assert sha(b"other") in caught.value.why
+    assert files(cache) == set()
+
+
+# The cache
+
+
+def test_damaged_file_is_set_aside_and_fetched_again(site: Site, cache: Path) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    get(cache, source())
+    (cache / "horovod-0.28.1.tar.gz").write_bytes(b"damaged")
+    assert missing([source()], cache) == [source()]
+    events = get(cache, source())
+    bad = f"horovod-0.28.1.tar.gz.bad-{sha(b'damaged')[:8]}"
+    assert states(events) == ["set aside", "started", "done"]
+    assert sha(b"damaged") in events[0].note
+    assert sha(HOROVOD) in events[0].note
+    assert files(cache) == {"horovod-0.28.1.tar.gz", bad}
+
+
+def test_unchanged_file_is_not_read_again(cache: Path) -> None:
+    cache.mkdir()
+    path = cache / "a.tar.gz"
+    path.write_bytes(b"aaa")
+    wanted = source("a.tar.gz", b"aaa")
+    assert missing([wanted], cache) == []
+    before = path.stat()
+    path.write_bytes(b"bbb")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert missing([wanted], cache) == []
+    os.utime(path)
+    assert missing([wanted], cache) == [wanted]
+
+
+@pytest.mark.parametrize("stamps", [b"", b"[]", b'{"files": {"a.tar.gz": 1}}'])
+def test_broken_record_of_checks_is_replaced(cache: Path, stamps: bytes) -> None:
+    cache.mkdir()
+    (cache / "a.tar.gz").write_bytes(b"a")
+    (cache / ".verified.json").write_bytes(stamps)
+    assert missing([source("a.tar.gz", b"a")], cache) == []
+    assert "a.tar.gz" in json.loads((cache / ".verified.json").read_text())["files"]
+
+
+def test_missing_without_a_cache_creates_nothing(cache: Path) -> None:
+    assert missing([source(), source()], cache) == [source()]
+    assert not cache.exists()
+
+
+def test_two_contents_for_one_name_are_refused(cache: Path) -> None:
+    with pytest.raises(ChecksumMismatch) as caught:
+        missing([source(), source(content=b"other")], cache)
+    assert sha(b"other") in caught.value.why
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/a", "a\\b", "a\nb", ".hidden"])
+def test_names_with_directories_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="plain file name"):
+        source(name)
+
+
+def test_checksum_must_be_one() -> None:
+    with pytest.raises(ValueError, match="not a SHA-256"):
+        Source(filename="a", sha256="d41d8cd98f00b204e9800998ecf8427e", needed_by="x.eb")
+    assert Source(filename="a", sha256="AB" * 32, needed_by="x.eb").sha256 == "ab" * 32
+
+
+# Offline
+
+
+def test_offline_asks_nobody_and_says_what_to_do(site: Site, cache: Path) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    error = refusal(cache, source(), torch(), offline=True)
+    assert "2 of 2" in error.what
+    assert "horovod-0.28.1.tar.gz (for Horovod-0.28.1.eb)" in error.why
+    assert "envkit fetch STACK --bundle FILE.tar" in error.fix
+    assert "envkit install STACK --bundle FILE.tar" in error.fix
+    assert site.asked == []
+    assert not cache.exists()
+
+
+def test_offline_sets_a_damaged_file_aside(cache: Path) -> None:
+    cache.mkdir()
+    (cache / "horovod-0.28.1.tar.gz").write_bytes(b"damaged")
+    with pytest.raises(ChecksumMismatch) as caught:
+        get(cache, source(), offline=True)
+    assert sha(b"damaged") in caught.value.why
+    assert sha(HOROVOD) in caught.value.why
+    assert "--bundle" in caught.value.fix
+
+
+# Passwords, proxies, certificates
+
+
+def test_password_of_the_index_is_used_and_never_shown(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    site.password = "me:s3cret"
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{site.url.replace('//', '//me:s3cret@')}/simple")
+    told = str(get(cache, source()))
+    site.password = "other:password"
+    error = refusal(cache, torch(site.url.replace("//", "//me:s3cret@") + "/whl"))
+    assert "401" in error.why
+    assert "~/.netrc" in error.why
+    assert "s3cret" not in told + str(error) + error.what + error.why + error.fix + caplog.text
+
+
+def test_password_from_netrc(
+    site: Site, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.password = "me:s3cret"
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password s3cret\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    get(cache, source())
+
+
+def test_password_is_not_carried_to_another_host(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str | None] = []
+
+    def listen(handler: Handler) -> None:
+        heard.append(handler.headers.get("Authorization"))
+        handler.reply(200, b"a")
+
+    def redirect(handler: Handler) -> None:
+        heard.append(handler.headers.get("Authorization"))
+        handler.reply(302, Location=f"{site.url.replace('127.0.0.1', 'localhost')}/target")
+
+    site.answers = {"/a.tar.gz": [redirect], "/target": [listen]}
+    get(cache, source("a.tar.gz", b"a", None, (site.url.replace("//", "//me:s3cret@"),)))
+    assert heard[0] is not None
+    assert heard[1] is None
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_proxy_of_pip(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    monkeypatch.setenv("PIP_PROXY", f"{scheme}127.0.0.1:{site.server_port}")
+    site.files["http://files.invalid/a.tar.gz"] = b"a"
+    get(cache, source("a.tar.gz", b"a", None, ("http://files.invalid",)))
+
+
+def test_proxy_also_for_trusted_hosts(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_PROXY", site.url)
+    monkeypatch.setenv("PIP_TRUSTED_HOST", "index.invalid")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://index.invalid/simple")
+    site.files["http://index.invalid/simple/horovod/"] = b"<a href='horovod-0.28.1.tar.gz'>x</a>"
+    site.files["http://index.invalid/simple/horovod/horovod-0.28.1.tar.gz"] = HOROVOD
+    get(cache, source())
+
+
+@pytest.fixture
+def certificate(site: Site, tmp_path: Path) -> Path:
+    """Make the site speak TLS with a certificate of its own."""
+    import ssl
+
+    path = tmp_path / "site.pem"
+    subprocess.run(
+        [
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=127.0.0.1",
+            ),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", tmp_path / "cert.pem"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    path.write_bytes(path.read_bytes() + (tmp_path / "cert.pem").read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    site.socket = context.wrap_socket(site.socket, server_side=True)
+    return path
+
+
+@pytest.mark.parametrize("variable", ["PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "PIP_TRUSTED_HOST"])
+def test_certificates_as_pip_has_them(
+    site: Site, cache: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    url = site.url.replace("http:", "https:")
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple")
+    assert "certificate" in refusal(cache, source()).why
+    monkeypatch.setenv(variable, "127.0.0.1" if variable == "PIP_TRUSTED_HOST" else str(certificate))
+    get(cache, source())
+
+
+def test_certificates_that_cannot_be_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_CERT", "/nonexistent.pem")
+    with pytest.raises(HostProblem) as caught:
+        get(cache, source())
+    assert "/nonexistent.pem" in caught.value.why
+
+
+# Disks, permissions, other processes
+
+SCRIPT = textwrap.dedent("""
+    import resource, sys
+    from pathlib import Path
+    from envkit.fetch import Source, fetch
+    name, sha256, url, cache, limit = sys.argv[1:]
+    if int(limit):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+    wanted = Source(filename=name, sha256=sha256, urls=(url,), needed_by="x.eb")
+    fetch([wanted], Path(cache), offline=False, progress=lambda event: None)
+""")
+
+
+def fetching(site: Site, cache: Path, content: bytes, limit: int = 0) -> "subprocess.Popen[str]":
+    arguments = ["a.whl", sha(content), site.url, str(cache), str(limit)]
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", SCRIPT, *arguments],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_full_disk_stops_the_fetch_with_one_message(site: Site, cache: Path) -> None:
+    site.files["/a.whl"] = TORCH
+    cache.mkdir()
+    (cache / f"a.whl.part-{os.getpid()}@{socket.gethostname()}").symlink_to("/dev/full")
+    with pytest.raises(DiskFull) as caught:
+        get(cache, source("a.whl", TORCH, None, (site.url,)))
+    assert "a.whl" in caught.value.what
+    assert str(cache) in caught.value.what
+    assert "inodes free" in caught.value.why
+    assert files(cache) == set()
+
+
+def test_limit_on_file_sizes_is_a_full_disk(site: Site, cache: Path) -> None:
+    site.files["/a.whl"] = TORCH
+    with fetching(site, cache, TORCH, limit=1_000_000) as process:
+        _, errors = process.communicate()
+    assert "DiskFull: There is no space for a.whl" in errors
+    assert files(cache) == set()
+
+
+def test_cache_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for cache in (tmp_path / "file", tmp_path / "file" / "cache"):
+        with pytest.raises(NotWritable) as caught:
+            get(cache, source())
+        assert caught.value.exit_code == 7
+
+
+def test_two_fetches_at_once(site: Site, cache: Path) -> None:
+    site.files["/a.whl"] = TORCH * 5
+    with fetching(site, cache, TORCH * 5) as one, fetching(site, cache, TORCH * 5) as other:
+        assert one.communicate()[1] == ""
+        assert other.communicate()[1] == ""
+    assert files(cache) == {"a.whl"}
+    assert missing([source("a.whl", TORCH * 5)], cache) == []
+
+
+def test_killed_fetch_leaves_nothing_behind_the_next(site: Site, cache: Path) -> None:
+    site.files["/a.whl"] = TORCH
+    site.answers["/a.whl"] = [hang]
+    foreign = cache / "b.whl.part-1@another-host"
+    with fetching(site, cache, TORCH) as process:
+        while not list(cache.glob("a.whl.part-*")):
+            time.sleep(0.02)
+        foreign.write_bytes(b"in use")
+        process.kill()
+    assert len(files(cache)) == 2
+    get(cache, source("a.whl", TORCH, None, (site.url,)))
+    assert files(cache) == {"a.whl", foreign.name}
+    os.utime(foreign, (1, 1))
+    get(cache, source("a.whl", TORCH, None, (site.url,)))
+    assert files(cache) == {"a.whl"}
+
+
+def test_ctrl_c_does_not_wait_for_a_silent_server(
+    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_TIMEOUT", "60")
+    site.answers["/a.whl"] = [hang]
+    with fetching(site, cache, TORCH) as process:
+        while not list(cache.glob("a.whl.part-*")):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, errors = process.communicate()
+    assert time.monotonic() - began < 6
+    assert "KeyboardInterrupt" in errors
+
+
+def test_failure_of_the_listener_is_not_swallowed(site: Site, cache: Path) -> None:
+    def listen(event: FetchEvent) -> None:
+        raise RuntimeError("terminal gone")
+
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    with pytest.raises(RuntimeError, match="terminal gone"):
+        fetch([source()], cache, offline=False, progress=listen)
+
+
+def test_import_is_light() -> None:
+    code = "import envkit.fetch, sys; print({'unearth', 'httpx2', 'ssl', 'packaging'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_every_refusal_is_one_that_a_user_can_repair(cache: Path) -> None:
+    with pytest.raises(EnvkitError) as caught:
+        get(cache, source(), offline=True)
+    assert caught.value.exit_code == 4
