@@ -9,7 +9,7 @@ from envkit.stack import stacks
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``envkit list``; ``state`` says whether it is installed, begun, available or not for here."""
+    """One line of ``envkit list``; ``state``: installed, begun, to be installed, or not for this machine."""
 
     name: str
     method: str

@@ -1,5 +1,6 @@
 """The command line: names the sub-commands, imports the one that is asked for, explains failures."""
 
+import difflib
 import importlib
 import sys
 from typing import Any, NoReturn
@@ -25,11 +26,11 @@ COMMANDS = {
 class Commands(click.Group):
     """A group whose commands are imported when they are called."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of use."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
@@ -37,25 +38,19 @@ class Commands(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_").replace("list", "list_"))
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of commands without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command when there is none of that name."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand:
-            raise
-        except click.UsageError as error:
-            import difflib
-
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            error.message += f" Did you mean '{near[0]}'?" if near else ""
-            raise
+            usage(f"There is no command {args[0]!r}." + (f" Did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -154,8 +154,6 @@ def without_private_folders(env: Mapping[str, str]) -> str:
     own = str(Path(shutil.which("envkit") or "/").parent)
     folders = env.get("PATH", os.defpath).split(os.pathsep)
     kept = (
-        f
-        for f in folders
-        if f.startswith("/") and f != own and not any(Path(f).is_relative_to(p) for p in private)
+        f for f in folders if f.startswith("/") and f != own and not any(Path(f).is_relative_to(p) for p in private)
     )
     return os.pathsep.join(dict.fromkeys((*kept, "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")))

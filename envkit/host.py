@@ -106,18 +106,14 @@ def interpreter(env: Mapping[str, str]) -> Interpreter:
     PATH (``env``), such as cray-python.
     """
     found = shutil.which("python3", path=env["PATH"])
-    if found is not None and found != shutil.which(
-        "python3", path=environment.without_private_folders(os.environ)
-    ):
+    if found is not None and found != shutil.which("python3", path=environment.without_private_folders(os.environ)):
         told = process.capture([found, "-I", "-c", INTERPRETER_FACTS], env=env)
         if told.status == 0:
             path, version, include = told.stdout.splitlines()
             return Interpreter(path=Path(path), version=version, headers=Path(include, "Python.h").is_file())
     own = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     include = sysconfig.get_path("include", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
-    return Interpreter(
-        path=own, version=platform.python_version(), headers=Path(include, "Python.h").is_file()
-    )
+    return Interpreter(path=own, version=platform.python_version(), headers=Path(include, "Python.h").is_file())
 
 
 INTERPRETER_FACTS = (

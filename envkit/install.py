@@ -86,7 +86,10 @@ def install(request: Request, console: Console) -> "Report | None":
     preflight.demand(problems(work), work.stack)
     request.prefix.create()
     message = receipt.waiting(work.tree, work.stack.name)
-    with disk_full_explained(request.prefix), locks.held(work.tree, f"stack-{work.stack.name}", console, message):
+    with (
+        disk_full_explained(request.prefix),
+        locks.held(work.tree, f"stack-{work.stack.name}", console, message),
+    ):
         if (there := already(request)) is not None:
             say_already(there, console)
             return None
@@ -127,9 +130,7 @@ def problems(work: Work) -> list[preflight.Problem]:
 def already(request: Request) -> Receipt | None:
     """Return the receipt of what is asked for, if it is installed and no rebuild is wanted. Quick."""
     here = host.Platform.own()
-    stack = select(
-        request.wanted, framework=request.framework, accelerator=request.accelerator, platform=here
-    )
+    stack = select(request.wanted, framework=request.framework, accelerator=request.accelerator, platform=here)
     tree = request.prefix.tree(here)
     path = receipt.path_of(tree, stack.name)
     if request.rebuild or not path.is_file():

@@ -85,10 +85,7 @@ class Prefix:
     def trees(self, machine: str) -> list[Tree]:
         """Return the trees there are for a machine type, newest Python first."""
         found = self.root.glob(f"{machine}-py*") if self.root.is_dir() else ()
-        return [
-            Tree(root=path)
-            for path in sorted(found, key=lambda p: int(p.name.rpartition(".")[2]), reverse=True)
-        ]
+        return [Tree(root=path) for path in sorted(found, key=lambda p: int(p.name.rpartition(".")[2]), reverse=True)]
 
     def create(self) -> None:
         """Make the folder, private to the user. Raises NotWritable."""

@@ -36,13 +36,11 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
             fix=f"It can be installed on {', '.join(stack.machines)}.",
         )
     if host.modules_tool is None:
-        yield Problem(
-            what="Neither Lmod nor Environment Modules was found.", fix=easybuild.MODULES_TOOL_REMEDY
-        )
+        yield Problem(what="Neither Lmod nor Environment Modules was found.", fix=easybuild.MODULES_TOOL_REMEDY)
     if host.compiler is None:
         yield Problem(
             what="There is no gcc and g++ that compile C++17.",
-            fix="Debian, Ubuntu: apt install g++. RHEL: dnf install gcc-c++. On a cluster: --load the compiler's module.",
+            fix="Debian, Ubuntu: apt install g++. RHEL: dnf install gcc-c++. On a cluster: --load its module.",
         )
     if not host.python.headers:
         yield Problem(
@@ -74,21 +72,15 @@ def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[
         )
 
 
-def plan_problems(
-    plan: Plan, missing: Sequence[str], accepted: Sequence[str], host: Host
-) -> Iterable[Problem]:
+def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], host: Host) -> Iterable[Problem]:
     """Yield what the steps that are left would stop at: licences, packages of the system, unpinned sources."""
     left = [step for step in plan.steps if step.module in missing]
     for name in sorted({step.eula for step in left} - {"", *accepted}):
-        yield Problem(
-            what=f"The licence of {name} has to be accepted.", fix=f"Read it, then add --accept-eula {name}."
-        )
+        yield Problem(what=f"The licence of {name} has to be accepted.", fix=f"Read it, then add --accept-eula {name}.")
     groups = sorted({group for step in left for group in step.os_dependencies})
     for group in groups:
         if not any(has_package(name, host) for name in group):
-            yield Problem(
-                what=f"A package of the system is missing: {' or '.join(group)}.", fix="Install one of them."
-            )
+            yield Problem(what=f"A package of the system is missing: {' or '.join(group)}.", fix="Install one of them.")
     for source in (source for step in left for source in step.sources):
         if source.sha256 is None:
             yield Problem(
@@ -108,15 +100,9 @@ def source_problems(plan: Plan, missing: Sequence[str], prefix: Prefix, stack: S
 
 def has_package(name: str, host: Host) -> bool:
     """Say whether the system's package manager, or the file system, has a package of that name."""
-    if (
-        process.capture(["dpkg-query", "-W", "-f=${Status}", name], env=host.env).stdout
-        == "install ok installed"
-    ):
+    if process.capture(["dpkg-query", "-W", "-f=${Status}", name], env=host.env).stdout == "install ok installed":
         return True
-    return (
-        process.capture(["rpm", "-q", "--whatprovides", name], env=host.env).status == 0
-        or Path(name).exists()
-    )
+    return process.capture(["rpm", "-q", "--whatprovides", name], env=host.env).status == 0 or Path(name).exists()
 
 
 def demand(problems: Sequence[Problem], stack: Stack) -> None:

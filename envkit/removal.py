@@ -22,10 +22,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -
     ):
         receipt.path_of(tree, found.name).unlink(missing_ok=True)
         used = {
-            module.name
-            for other in receipt.installed(prefix)
-            if other.tree == found.tree
-            for module in other.modules
+            module.name for other in receipt.installed(prefix) if other.tree == found.tree for module in other.modules
         }
         own = [module.name for module in found.modules] if dependencies else [found.module]
         gone = [module for module in own if module not in used]

@@ -43,9 +43,7 @@ def stacks() -> tuple[Stack, ...]:
     return tuple(msgspec.convert({"name": name, **table}, Stack) for name, table in tables.items())
 
 
-def select(
-    wanted: str | None, *, framework: str | None = None, accelerator: str = "auto", platform: Platform
-) -> Stack:
+def select(wanted: str | None, *, framework: str | None = None, accelerator: str = "auto", platform: Platform) -> Stack:
     """Choose the stack that the user asked for, by name or by what it should contain.
 
     Raises UnknownStack, with the nearest names, when none fits.
@@ -80,7 +78,7 @@ def nothing_fits(framework: str, device: Accelerator, fitting: list[Stack], plat
     raise UnknownStack(
         what=f"There is no stack for {framework} on {device.value}.",
         why=f"On {platform.machine} envkit can install: {', '.join(s.name for s in stacks())}.",
-        fix=f"Use --accelerator cpu, or a recipe of EasyBuild's own collection by its file name, such as {REFERENCE}.",
+        fix=f"Use --accelerator cpu, or name a recipe of EasyBuild's own collection, such as {REFERENCE}.",
     )
 
 

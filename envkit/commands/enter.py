@@ -28,9 +28,7 @@ def shell(name: str | None, prefix: str | None) -> None:
     epilog="The command follows after --, unchanged.",
 )
 @click.argument("name", required=False)
-@click.option(
-    "-n", "--ranks", type=click.IntRange(min=1), help="Start this many ranks with the environment's MPI."
-)
+@click.option("-n", "--ranks", type=click.IntRange(min=1), help="Start this many ranks with the environment's MPI.")
 @options.prefix
 @click.pass_context
 def run(context: click.Context, name: str | None, ranks: int | None, prefix: str | None) -> None:

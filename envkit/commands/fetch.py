@@ -18,7 +18,8 @@ from envkit.commands.install import check_method
     help="Write the sources into one file, to carry to a machine without a network.",
 )
 def fetch(
-    stack: str | None, method: str, framework: str | None, accelerator: str, load: tuple[str, ...], prefix: str | None, bundle: Path | None
+    stack: str | None, method: str, framework: str | None, accelerator: str, load: tuple[str, ...],
+    prefix: str | None, bundle: Path | None,
 ) -> None:  # fmt: skip
     """Fetch every source of a stack into the cache, checked, through the index that pip is configured for.
 
@@ -40,9 +41,7 @@ def fetch(
     request.prefix.create()
     wanted = prepared.plan.sources
     with process.interruptible():
-        sources.fetch(
-            wanted, request.prefix.sources, offline=False, progress=lambda _: None, stack=prepared.stack.name
-        )
+        sources.fetch(wanted, request.prefix.sources, offline=False, progress=lambda _: None, stack=prepared.stack.name)
         console.print(
             f"{len(wanted)} sources of {prepared.stack.name} are in {request.prefix.sources}, checked.",
             soft_wrap=True,

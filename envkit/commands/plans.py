@@ -15,9 +15,7 @@ def show(work: install.Work, console: Console) -> int:
 
     line(f"Stack:    {work.stack.name} ({work.stack.easyconfig}); {work.stack.status}")
     line(f"Prefix:   {prefix.root}")
-    line(
-        f"Machine:  {machine.machine} ({host.cpu_target()}), Python {machine.python.version} ({machine.python.path})"
-    )
+    line(f"Machine:  {machine.machine} ({host.cpu_target()}), Python {machine.python.version} ({machine.python.path})")
     line(f"MPI:      {found(machine.mpi, 'openmpi' in work.plan.robot[0])}")
     line(f"CMake:    {found(machine.cmake, any('embedded/cmake' in folder for folder in work.plan.robot))}")
     if hooks := easybuild.site_hooks(dict(machine.env)):

@@ -49,7 +49,7 @@ def plan(host: Host, stack: Stack, prefix: Prefix) -> Plan:
     with tempfile.TemporaryDirectory(prefix="envkit-plan-") as folder:
         scratch = Path(folder)
         events = scratch / "events.jsonl"
-        argv = eb(host, prefix, scratch, robot) + ["--dry-run", stack.easyconfig]
+        argv = [*eb(host, prefix, scratch, robot), "--dry-run", stack.easyconfig]
         env = eb_environment(host, scratch) | {"ENVKIT_EVENTS": str(events), "ENVKIT_INVENTORY": "1"}
         done = process.capture(argv, env=env, cwd=scratch, timeout_s=600)
         if done.status:
@@ -64,9 +64,7 @@ def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
     """Return the recipe folders, those that stand in for what the host lacks first."""
     own = recipes("easyconfigs")
     embedded = (
-        [str(own / "embedded" / name) for name in stand_ins(host, tree)]
-        if (own / stack.easyconfig).is_file()
-        else []
+        [str(own / "embedded" / name) for name in stand_ins(host, tree)] if (own / stack.easyconfig).is_file() else []
     )
     return (*embedded, str(own), str(easybuild_collection()))
 
@@ -130,10 +128,9 @@ def eb_environment(host: Host, scratch: Path) -> dict[str, str]:
     """Return the settings that eb starts with: the host's, and none of the site's configuration but its hooks."""
     env = dict(host.env)
     if host.modules_tool is not None:
-        env["LMOD_CMD" if host.modules_tool.kind == "Lmod" else "MODULES_CMD"] = str(
-            host.modules_tool.command
-        )
+        env["LMOD_CMD" if host.modules_tool.kind == "Lmod" else "MODULES_CMD"] = str(host.modules_tool.command)
         env["PATH"] = os.pathsep.join((env["PATH"], str(host.modules_tool.command.parent)))
+    env["EB_SCRIPT_PATH"] = str(easybuild_collection().parents[1] / "bin" / "eb")
     if os.geteuid() == 0:
         env["EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"] = "1"
     if hooks := site_hooks(os.environ):
@@ -165,15 +162,11 @@ def site_hooks(env: Mapping[str, str]) -> Path | None:
 
 def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed:
     """Say what eb says of a recipe that it cannot resolve."""
-    said = [
-        line
-        for line in (done.stderr + done.stdout).splitlines()
-        if re.match(r"ERROR|\s*\*|EasyBuildError", line)
-    ]
+    said = [line for line in (done.stderr + done.stdout).splitlines() if re.match(r"ERROR|\s*\*|EasyBuildError", line)]
     return PlanFailed(
         what=f"EasyBuild cannot resolve {stack.easyconfig}.",
         why="\n".join(said).removeprefix("ERROR: ") or (done.stderr + done.stdout)[-600:],
-        fix="Check the recipe with 'eb --dry-run --robot' and the folders of recipes shown by 'envkit install --dry-run'.",
+        fix="Check the recipe with 'eb --dry-run --robot'.",
     )
 
 
@@ -193,23 +186,18 @@ def steps(listing: str, facts: Mapping[str, Mapping[str, Any]]) -> Iterable[Step
             module=line["module"].replace(" | ", "/"),
             easyconfig=path,
             dependencies=tuple(fact["dependencies"]),
-            sources=tuple(
-                source(one, fact["name"], Path(path).name) for one in fact["sources"] if not one["git"]
-            ),
+            sources=tuple(source(one, Path(path).name) for one in fact["sources"] if not one["git"]),
             patches=tuple(fact["patches"]),
             os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
             eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
         )
 
 
-def source(fact: Mapping[str, Any], software: str, easyconfig: str) -> Source:
+def source(fact: Mapping[str, Any], easyconfig: str) -> Source:
     """Return a source as fetch takes it, with its name on the package index if it comes from there."""
     filename, download = fact["filename"], fact["download_filename"]
     project = re.search(r"/packages/(?:source|[\w.]+)/[^/]/([^/]+)", " ".join(fact["urls"]))
-    if filename.endswith(".whl"):
-        named = filename.partition("-")[0]
-    else:
-        named = project[1] if project else ""
+    named = filename.partition("-")[0] if filename.endswith(".whl") else project[1] if project else ""
     urls = (url if download == filename else f"{url.rstrip('/')}/{download}" for url in fact["urls"])
     return Source(
         filename=filename,
@@ -250,9 +238,7 @@ def read_cached(path: Path) -> Plan | None:
         kept = msgspec.json.decode(path.read_bytes(), type=CachedPlan)
     except (OSError, msgspec.DecodeError):
         return None
-    return (
-        kept.plan if all(state(name) == (name, changed, size) for name, changed, size in kept.files) else None
-    )
+    return kept.plan if all(state(name) == (name, changed, size) for name, changed, size in kept.files) else None
 
 
 def write_cached(path: Path, made: Plan) -> None:
@@ -303,7 +289,7 @@ def build(job: Build, watch: Callable[[], None], ccache: bool) -> int:
     """Build what is missing of a plan with one eb; return its exit status."""
     scratch = job.folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    argv = eb(job.host, job.prefix, scratch, job.plan.robot) + [f"--parallel={job.jobs}"]
+    argv = [*eb(job.host, job.prefix, scratch, job.plan.robot), f"--parallel={job.jobs}"]
     if ccache:
         argv.append(f"--use-ccache={job.prefix.root / 'ccache'}")
     if job.accepted_eulas:

@@ -1,9 +1,9 @@
 """EasyBuild's hooks as a stream of events: one JSON object a line in the file named by ENVKIT_EVENTS.
 
-Events: ``easyconfig`` (what a recipe needs; at exit, when ENVKIT_INVENTORY is set), ``plan``, ``begin``, ``step``,
-``extension``, ``command``, ``done``, ``failed``. Every event has ``time`` (s since the epoch). The site's own
-hooks (ENVKIT_SITE_HOOKS) are called too, each after the event has been written, and what they return is what
-EasyBuild gets. Runs inside ``eb``, under any Python that EasyBuild supports.
+Events: ``easyconfig`` (what a recipe needs; at exit, when ENVKIT_INVENTORY is set), ``plan``, ``begin``,
+``step``, ``extension``, ``command``, ``module``, ``ended``, ``failed``. Every event has ``time`` (s since the
+epoch). The site's own hooks (ENVKIT_SITE_HOOKS) are called too, after the event has been written, and what they
+return is what EasyBuild gets. Runs inside ``eb``, under the Python that environments are made for.
 """
 
 import atexit
@@ -12,22 +12,27 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class, resolve_template
 from easybuild.framework.easyconfig.templates import PYPI_SOURCE, template_constant_dict
 from easybuild.tools.hooks import HOOK_NAMES, load_source
 
-PARSED = {}
+PARSED: dict[str, Any] = {}
 
 
-def tell(event, **facts):
-    with open(os.environ["ENVKIT_EVENTS"], "a") as stream:
+def tell(event: str, **facts: Any) -> None:
+    """Write one event."""
+    with Path(os.environ["ENVKIT_EVENTS"]).open("a") as stream:
         stream.write(json.dumps(dict(facts, event=event, time=time.time()), default=str) + "\n")
 
 
-def site_hooks():
+def site_hooks() -> Any:
+    """Return the site's own hooks as a module, None without any."""
     path = os.environ.get("ENVKIT_SITE_HOOKS")
     return load_source("envkit_site_hooks", path) if path else None
 
@@ -35,62 +40,65 @@ def site_hooks():
 SITE = site_hooks()
 
 
-def on_parse(ec):
+def on_parse(ec: Any) -> None:
     PARSED[ec.path] = ec
 
 
-def on_pre_build_and_install_loop(ecs):
+def on_pre_build_and_install_loop(ecs: list[Any]) -> None:
     tell("plan", modules=[ec["full_mod_name"] for ec in ecs])
 
 
-def on_pre_easyblock(app):
+def on_pre_easyblock(app: Any) -> None:
     tell("begin", module=app.full_mod_name, log=app.logfile)
 
 
-def on_post_easyblock(app):
+def on_post_easyblock(app: Any) -> None:
     tell("ended", module=app.full_mod_name)
 
 
-def on_module_write(app, path, text):
+def on_module_write(app: Any, path: str, text: str) -> str:
     tell("module", module=app.full_mod_name, path=path)
     return text
 
 
-def on_pre_single_extension(extension):
+def on_pre_single_extension(extension: Any) -> None:
     tell("extension", module=extension.master.full_mod_name, name=extension.name)
 
 
-def on_pre_run_shell_cmd(cmd, *_args, **facts):
+def on_pre_run_shell_cmd(cmd: Any, *_args: Any, **facts: Any) -> None:
     if not facts.get("hidden"):
         tell("command", command=str(cmd)[:200])
 
 
-def on_fail(error):
+def on_fail(error: Any) -> None:
     tell("failed", message=str(error), exit_code=int(getattr(error, "exit_code", 1) or 1))
 
 
-def on_cancel(error):
+def on_cancel(error: Any) -> None:
     tell("failed", message="cancelled: " + str(error), exit_code=1)
 
 
-def on_crash(error):
+def on_crash(error: Any) -> None:
     tell("failed", message="EasyBuild crashed: " + repr(error), exit_code=1)
 
 
-def on_step(step):
-    def begin(app):
+def on_step(step: str) -> Callable[[Any], None]:
+    """Return the hook that tells of the beginning of a step."""
+
+    def begin(app: Any) -> None:
         tell("step", module=app.full_mod_name, step=step)
 
     return begin
 
 
-def compose(name):
+def compose(name: str) -> Callable[..., Any] | None:
+    """Return what eb shall call for a hook: our own, then the site's."""
     own = globals().get("on_" + name)
     if own is None and name.startswith("pre_") and name[4:] not in ("build_and_install_loop", "easyblock"):
         own = on_step(name[4:])
     site = getattr(SITE, name + "_hook", None)
 
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         result = own(*args, **kwargs) if own else None
         return site(*args, **kwargs) if site else result
 
@@ -104,8 +112,9 @@ for _name in HOOK_NAMES:
         globals()[_name + "_hook"] = _call
 
 
-def inventory():
-    tempfile.tempdir = os.path.dirname(os.environ["ENVKIT_EVENTS"])  # eb's own is gone by now
+def inventory() -> None:
+    """Tell what every recipe that was read needs."""
+    tempfile.tempdir = str(Path(os.environ["ENVKIT_EVENTS"]).parent)  # eb's own is gone by now
     for path, ec in PARSED.items():
         try:
             with ec.allow_unresolved_templates():
@@ -114,7 +123,8 @@ def inventory():
             tell("unreadable", path=path, message=repr(error))
 
 
-def facts_of(ec, path):
+def facts_of(ec: Any, path: str) -> dict[str, Any]:
+    """Return what a recipe needs, with its templates filled in."""
     if "%(" in str(ec["sources"]):  # some easyblocks define templates of their own, when they are made
         get_easyblock_class(ec["easyblock"], name=ec.name)(ec)
     return {
@@ -130,19 +140,19 @@ def facts_of(ec, path):
     }
 
 
-def os_packages(ec):
+def os_packages(ec: Any) -> list[str | list[str]]:
+    """Return the packages of the system that a recipe asks for."""
     return [dep if isinstance(dep, str) else list(dep) for dep in ec["osdependencies"]]
 
 
-def sources_of(ec):
+def sources_of(ec: Any) -> list[dict[str, Any]]:
+    """Return the sources of a recipe, of its components and of its extensions."""
     found = listed(ec["sources"], ec["checksums"], ec["source_urls"] or default_urls(ec))
     for component in ec.get("components") or []:
         if isinstance(component, (list, tuple)) and len(component) > 2:
             names = template_constant_dict({"name": component[0], "version": component[1]})
             options = resolved(component[2], dict(ec.template_values, **names))
-            found += listed(
-                options.get("sources", []), options.get("checksums", []), options.get("source_urls", [])
-            )
+            found += listed(options.get("sources", []), options.get("checksums", []), options.get("source_urls", []))
     reader = SimpleNamespace(cfg=ec, dry_run=False, log=ec.log)
     for extension in EasyBlock.collect_exts_file_info(reader, fetch_files=False, verify_checksums=False):
         if extension.get("sources"):
@@ -154,22 +164,21 @@ def sources_of(ec):
     return found
 
 
-def resolved(value, template_values):
+def resolved(value: Any, template_values: dict[str, Any]) -> Any:
+    """Return a value with its templates filled in."""
     return resolve_template(value, template_values, expect_resolved=False)
 
 
-def default_urls(ec):
+def default_urls(ec: Any) -> list[str]:
+    """Return where a recipe without source URLs looks."""
     return resolved([PYPI_SOURCE], ec.template_values) if (ec["easyblock"] or "").startswith("Python") else []
 
 
-def listed(sources, checksums, urls):
+def listed(sources: Any, checksums: Any, urls: list[str]) -> list[dict[str, Any]]:
+    """Return sources, in whichever way a recipe writes them, as facts."""
     found = []
     for index, source in enumerate([sources] if isinstance(sources, (str, dict)) else sources or []):
-        facts = (
-            source
-            if isinstance(source, dict)
-            else {"filename": source[0] if isinstance(source, tuple) else source}
-        )
+        facts = source if isinstance(source, dict) else {"filename": source[0] if isinstance(source, tuple) else source}
         name = facts["filename"]
         found.append(
             {
@@ -183,7 +192,7 @@ def listed(sources, checksums, urls):
     return found
 
 
-def checksum(checksums, index, filename):
+def checksum(checksums: Any, index: int, filename: str) -> str | None:
     """Return the SHA-256 that a recipe pins: a string, a pair, one of several, or per file name."""
     value = checksums
     if isinstance(value, (list, tuple)):
@@ -191,22 +200,19 @@ def checksum(checksums, index, filename):
     if isinstance(value, dict):
         value = value.get(filename)
     if isinstance(value, (list, tuple)):
-        value = next(
-            (one for one in value if isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one)), value[-1:]
-        )
+        value = next((one for one in value if isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one)), value[-1:])
     return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
 
 
-def patches_of(ec):
+def patches_of(ec: Any) -> list[str]:
+    """Return the names of the patches of a recipe and of its extensions."""
     names = [
         patch if isinstance(patch, str) else patch[0] if isinstance(patch, (list, tuple)) else patch["name"]
         for patch in ec["patches"]
     ]
     for extension in ec.get_ref("exts_list"):
         if isinstance(extension, (list, tuple)) and len(extension) > 2:
-            names += [
-                patch if isinstance(patch, str) else patch[0] for patch in extension[2].get("patches", [])
-            ]
+            names += [patch if isinstance(patch, str) else patch[0] for patch in extension[2].get("patches", [])]
     return names
 
 

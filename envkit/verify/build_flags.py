@@ -36,6 +36,8 @@ class Framework:
     preloaded: tuple[str, ...]
 
 
+PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}  # what people say: the Python package
+
 FRAMEWORKS = (
     Framework(
         name="tensorflow",

@@ -26,13 +26,15 @@ def extension_present(ranks: Ranks) -> list[Result]:
     lacking = next((f for f in ranks.facts if not f.horovod or f.horovod.error), None)
     if lacking:
         return [ranks.not_measured("extension-present", lacking)]
-    absent = next((f for f in ranks.facts if f.horovod and not f.horovod.extensions.get(f.framework)), None)
+    absent = next((facts for facts in ranks.facts if not _extension(facts)), None)
     case = "absent" if absent else "pass"
     rank, path = (absent.label, absent.horovod.path if absent.horovod else "") if absent else ("", "")
     return [ranks.outcome("extension-present", case, framework=ranks.framework, rank=rank, path=path)]
 
 
 def extension_loads(ranks: Ranks) -> list[Result]:
+    if any(f.horovod and not f.horovod.error and not _extension(f) for f in ranks.facts):
+        return [ranks.outcome("extension-loads", "absent")]
     failed = next((facts for facts in ranks.facts if facts.load and facts.load.error), None)
     if failed and failed.load and failed.load.error:
         values = {"rank": failed.label, "error": failed.load.error}
@@ -130,6 +132,10 @@ def _flag_required(ranks: Ranks, name: str) -> Result:
     if lacking:
         return ranks.not_measured("flag-required", lacking)
     return ranks.outcome("flag-required", "pass", flag=name)
+
+
+def _extension(facts: RankFacts) -> str | None:
+    return facts.horovod.extensions.get(facts.framework) if facts.horovod else None
 
 
 def _flags_in_file(ranks: Ranks) -> Mapping[str, int | None]:

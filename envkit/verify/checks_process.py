@@ -71,7 +71,7 @@ def world_size(ranks: Ranks) -> list[Result]:
     values = {"count": len(ranks.facts), "size": wanted}
     if all(facts.size == wanted for facts in ranks.facts):
         return [ranks.outcome("world-size", "pass", **values)]
-    if all((facts.size, facts.rank) == (1, 0) for facts in ranks.facts):
+    if ranks.are_singletons:
         mpi = next((path for facts in ranks.facts for path in mpi_paths(facts)), "none")
         launcher = _launcher(ranks.facts[0])
         return [ranks.outcome("world-size", "singletons", launcher=launcher, mpi=mpi, **values)]
@@ -83,6 +83,8 @@ def ranks_unique(ranks: Ranks) -> list[Result]:
     unknown = next((facts for facts in ranks.facts if facts.rank is None), None)
     if unknown:
         return [ranks.not_measured("ranks-unique", unknown)]
+    if ranks.are_singletons:
+        return [ranks.outcome("not-measured", "no-world", check_id="ranks-unique")]
     told = sorted(facts.rank for facts in ranks.facts if facts.rank is not None)
     case = "pass" if told == list(range(ranks.expected.size)) else "wrong"
     shown = ", ".join(map(str, told[:16])) + (", ..." if len(told) > 16 else "")
@@ -90,6 +92,9 @@ def ranks_unique(ranks: Ranks) -> list[Result]:
 
 
 def versions_agree(ranks: Ranks) -> list[Result]:
+    lacking = ranks.lacking("imported")
+    if lacking:
+        return [ranks.not_measured("versions-agree", lacking)]
     seen = {_versions(facts) for facts in ranks.facts}
     case = "pass" if len(seen) == 1 else "differ"
     return [ranks.outcome("versions-agree", case, versions="; ".join(sorted(seen)))]

@@ -9,54 +9,57 @@ from pathlib import Path
 from envkit import launcher, process
 from envkit.receipt import Receipt
 from envkit.resources import data
-from envkit.verify.build_flags import read_extensions
-from envkit.verify.checks import Expected, check
+from envkit.verify.build_flags import PACKAGES, BuildFlags, read_extensions
+from envkit.verify.checks import check
 from envkit.verify.facts import load
+from envkit.verify.outcome import Expected
 from envkit.verify.report import Report, make_report
 
 TIMEOUT_S = 300
+FAREWELL_S = 60
 
 
-def verify(
-    receipt: Receipt, *, ranks: int, require: Sequence[str] = (), env: Mapping[str, str] = os.environ
-) -> Report:
+def verify(receipt: Receipt, *, ranks: int, require: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> Report:
     """Start ``ranks`` ranks of the probe inside an environment and return the verdict on what they state."""
     began = time.monotonic()
-    built = read_extensions(Path(receipt.horovod), paths(receipt.library_path), paths(receipt.site_packages))
+    framework = PACKAGES[receipt.framework]
+    inside = receipt.environment
     with tempfile.TemporaryDirectory(prefix="envkit-verify-") as folder:
-        output = Path(folder)
-        probe = [
-            "python",
-            str(data("verify/probe.py")),
-            "--framework",
-            receipt.framework,
-            "--output",
-            str(output),
-        ]
-        inside = receipt.environment
-        argv = inside.command([*probe, "--timeout", str(TIMEOUT_S)], launcher.command(receipt.mpi, ranks))
-        log = output / "launcher.log"
+        log = Path(folder) / "launcher.log"
+        facts_folder = Path(folder) / "facts"
+        facts_folder.mkdir()
+        probe = ["python", str(data("verify/probe.py")), "--framework", framework]
+        probe += ["--output", str(facts_folder), "--timeout", str(TIMEOUT_S)]
+        argv = inside.command(probe, launcher.command(receipt.mpi, ranks))
         status = process.supervise(
-            argv, env=inside.variables(launcher.variables(env)), log=log, timeout_s=TIMEOUT_S + 60
+            argv,
+            env=inside.variables(launcher.variables(env)),
+            log=log,
+            timeout_s=TIMEOUT_S + FAREWELL_S,
         )
-        facts = load(output)
+        facts = load(facts_folder)
         said = log.read_text(errors="replace")
     expected = Expected(
         size=ranks,
-        frameworks=(receipt.framework,),
+        frameworks=(framework,),
         required=frozenset((*receipt.requires, *require)),
-        built=built,
+        built=built(receipt),
     )
     return make_report(
         receipt.name,
         facts,
         check(facts, expected),
+        expected=expected,
         launcher_status=status,
         said=said,
         seconds=time.monotonic() - began,
     )
 
 
-def paths(names: Sequence[str]) -> list[Path]:
-    """Return names as paths."""
-    return [Path(name) for name in names]
+def built(receipt: Receipt) -> BuildFlags:
+    """Return the build flags of an environment, read from its compiled extensions."""
+    return read_extensions(
+        Path(receipt.horovod),
+        [Path(path) for path in receipt.library_path],
+        [Path(path) for path in receipt.site_packages],
+    )

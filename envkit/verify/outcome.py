@@ -64,6 +64,11 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
         ranks = [facts.rank for facts in self.facts]
         return ranks == list(range(size)) and all(facts.size == size for facts in self.facts)
 
+    @property
+    def are_singletons(self) -> bool:
+        """Whether every process was alone, as rank 0 of 1, where more ranks were asked for."""
+        return self.expected.size > 1 and all((facts.size, facts.rank) == (1, 0) for facts in self.facts)
+
     def outcome(self, check: str, case: str, /, **values: object) -> Result:
         """The result that checks.toml words as `case` of `check`, under the id `check_id` if given."""
         words = catalogue()[check][case]

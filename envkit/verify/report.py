@@ -164,11 +164,17 @@ def _paragraph(console: Console, label: str, style: str, text: str, *, gap: bool
 
 
 def _flags_table(report: Report) -> Table:
-    table = _table("framework", "built for", "installed", *FLAGS)
+    table = _table("framework", "version", *FLAGS)
     for row in report.frameworks:
         flags = [_flag_word(name, row.flags.get(name)) for name in FLAGS]
-        table.add_row(row.name, row.built_for or "-", row.installed or "-", *flags)
+        table.add_row(row.name, _version_words(row), *flags)
     return table
+
+
+def _version_words(row: FrameworkRow) -> str:
+    if row.built_for is None or row.built_for == row.installed:
+        return row.installed or "-"
+    return f"{row.installed or 'none'}, built for {row.built_for}"
 
 
 def _ranks_table(report: Report) -> Table:
@@ -198,7 +204,7 @@ def _flag_word(name: str, value: int | None) -> str:
 
 
 def nccl_version(code: int) -> str:
-    """NCCL_VERSION_CODE as a version: major * 1000 + minor * 100 + patch up to 2.8, major * 10000 from 2.9."""
+    """NCCL_VERSION_CODE as a version: major * 10000 + minor * 100 + patch; * 1000 before 2.9 (nccl.h)."""
     unit = 10000 if code >= 10000 else 1000
     return f"{code // unit}.{code % unit // 100}.{code % 100}"
 

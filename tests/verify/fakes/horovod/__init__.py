@@ -1,3 +1,3 @@
-"""A stand-in for Horovod: its ranks talk through files. What it is to do wrong is told in FAKE_* variables."""
+"""A stand-in for Horovod: its ranks talk through files. FAKE_* variables tell what goes wrong."""
 
-__version__ = '0.28.1'  # noqa: Q000
+__version__ = "0.28.1"

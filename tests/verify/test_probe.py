@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from envkit.verify import arithmetic, probe
+from envkit.verify.facts import Fact, RankFacts, load
+
+from .conftest import PROBE, Probe, start_probe
+
+
+def ended(facts: RankFacts) -> str:
+    assert facts.ended is not None
+    return facts.ended.how
+
+
+def test_it_is_valid_python_3_6() -> None:
+    ast.parse(PROBE.read_text(), feature_version=(3, 6))
+
+
+def test_it_imports_nothing_but_the_standard_library() -> None:
+    tree = ast.parse(PROBE.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+def test_its_arithmetic_is_the_one_that_is_checked() -> None:
+    assert [probe.prime(index) for index in range(200)] == arithmetic.primes(200)
+
+
+def test_two_ranks_state_their_facts(probe: Probe) -> None:
+    ran = probe()
+    assert ran.statuses == (0, 0)
+    assert ran.outputs == ("", "")
+    assert [facts.rank for facts in ran.facts] == [0, 1]
+    for facts in ran.facts:
+        assert facts.finished
+        assert facts.collectives_cpu is not None
+        assert facts.collectives_cpu.sum == tuple(arithmetic.expected_sum(2))
+        assert facts.flags is not None
+        assert (facts.flags.get("gloo"), facts.flags.get("mpi"), facts.flags.get("nccl")) == (1, 0, 0)
+        assert isinstance(facts.mpi_threads, Fact)
+        assert "not enabled" in str(facts.mpi_threads.error)
+        assert facts.horovod is not None
+        assert facts.horovod.metadata["pytorch"] == "2.1.0"
+        assert all(phase.seconds is not None for phase in facts.phases if phase.name in {"import", "init"})
+
+
+def test_secrets_and_the_rest_of_the_environment_are_not_recorded(probe: Probe) -> None:
+    for facts in probe().facts:
+        assert set(facts.environment) == {"HOROVOD_RANK", "HOROVOD_SIZE"}
+
+
+def test_singletons_leave_a_record_each(probe: Probe) -> None:
+    ran = probe(3, faults="singletons")
+    assert ran.statuses == (0, 0, 0)
+    assert [(facts.rank, facts.size) for facts in ran.facts] == [(0, 1)] * 3
+
+
+def test_a_hang_is_ended_and_the_place_is_known(probe: Probe) -> None:
+    start = time.monotonic()
+    ran = probe(faults="hang-allreduce", timeout=1.5)
+    assert time.monotonic() - start < 6
+    assert ran.statuses == (124, 124)
+    for facts in ran.facts:
+        assert ended(facts) == "timeout"
+        assert facts.phase == "sum_cpu"
+        assert facts.ended is not None
+        assert "in allreduce" in (facts.ended.stack or "")
+        assert facts.init is not None
+    assert not list(ran.output.glob("*.stack"))
+
+
+@pytest.mark.parametrize("place", ["init", "step", "shutdown"])
+def test_a_crash_leaves_the_facts_up_to_it(probe: Probe, place: str) -> None:
+    ran = probe(faults=f"segfault-{place}", timeout=2)
+    assert ran.statuses[1] == 1
+    crashed = next(facts for facts in ran.facts if facts.launcher_rank == 1)
+    assert crashed.ended is not None
+    assert (crashed.ended.how, crashed.ended.signal) == ("signal", "SIGSEGV")
+    assert crashed.phase == {"step": "training_torch"}.get(place, place)
+    assert "in _fail" in (crashed.ended.stack or "")
+    assert crashed.flags is not None
+
+
+def test_a_library_that_ends_the_process_is_recorded(probe: Probe) -> None:
+    ran = probe(1, faults="exit-init")
+    assert ran.statuses == (1,)
+    (facts,) = ran.facts
+    assert facts.ended is not None
+    assert (facts.ended.how, facts.ended.status, facts.phase) == ("exit", 7, "init")
+
+
+def test_an_exception_is_a_fact(probe: Probe) -> None:
+    ran = probe(1, faults="raise-init")
+    assert ran.statuses == (0,)
+    (facts,) = ran.facts
+    assert facts.init is not None
+    assert facts.init.error == "RuntimeError: init failed"
+    assert "in init" in (facts.init.traceback or "")
+    assert facts.world is None
+
+
+def test_an_extension_that_does_not_load_is_a_fact(probe: Probe) -> None:
+    (facts,) = probe(1, faults="no-extension").facts
+    assert facts.load is not None
+    assert "libmpi.so.40" in (facts.load.error or "")
+
+
+def test_being_told_to_stop_is_recorded(tmp_path: Path) -> None:
+    process = start_probe(tmp_path, 0, 1, faults="hang-broadcast")
+    wait_for_phase(tmp_path / "facts", "broadcast_cpu")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode == 143
+    (facts,) = load(tmp_path / "facts")
+    assert facts.ended is not None
+    assert (facts.ended.how, facts.ended.signal) == ("terminated", "SIGTERM")
+    assert facts.ended.phase == "broadcast_cpu"
+    assert "in broadcast" in (facts.ended.stack or "")
+
+
+def test_a_killed_probe_leaves_no_process_and_no_ending(tmp_path: Path) -> None:
+    process = start_probe(tmp_path, 0, 1, faults="hang-broadcast")
+    wait_for_phase(tmp_path / "facts", "broadcast_cpu")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.communicate(timeout=10)
+    (facts,) = load(tmp_path / "facts")
+    assert facts.ended is None
+    assert facts.phase == "broadcast_cpu"
+    assert len(children) == 1
+    assert is_gone(int(children[0]))
+
+
+def test_without_a_framework_what_is_there_is_stated(tmp_path: Path) -> None:
+    argv = [sys.executable, str(PROBE), "--framework", "none", "--output", str(tmp_path)]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    (path,) = tmp_path.glob("none-*.json")
+    assert {"python", "environment", "installed", "horovod"} <= set(json.loads(path.read_text()))
+
+
+def test_a_framework_that_is_not_there_is_a_fact(tmp_path: Path) -> None:
+    argv = [sys.executable, "-I", str(PROBE), "--framework", "tensorflow", "--output", str(tmp_path)]
+    subprocess.run(argv, capture_output=True, text=True, check=True)
+    (facts,) = load(tmp_path)
+    assert facts.imported is not None
+    assert facts.imported.error
+
+
+def wait_for_phase(folder: Path, phase: str) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if any(f'"phase": "{phase}"' in path.read_text() for path in folder.glob("*.json")):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no rank came to {phase}")
+
+
+def is_gone(pid: int) -> bool:
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+            return True
+        time.sleep(0.02)
+    return False
