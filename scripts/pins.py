@@ -3,7 +3,8 @@
 
     scripts/pins.py numpy==2.2.6 horovod==0.28.1
 
-Files are looked up through the index that pip is configured for. Where a release has no wheel for a host, its sdist is named.
+Files are looked up through the index that pip is configured for.
+Where a release has no wheel for a host, its sdist is named.
 """
 
 import argparse
@@ -21,7 +22,9 @@ GLIBCS = (28, 27, 17)
 
 def pip_settings() -> dict[str, str]:
     """pip's own settings by option name, the environment's before the files'."""
-    listing = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
     settings: dict[str, str] = {}
     for line in listing.stdout.splitlines():
         key, _, value = line.partition("=")

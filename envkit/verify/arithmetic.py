@@ -47,9 +47,7 @@ def expected_gathered(size: int) -> list[float]:
     return [float(prime) for rank, prime in enumerate(primes(size)) for _ in range(1 + rank % 3)]
 
 
-def agree(
-    first: Sequence[float] | None, second: Sequence[float] | None, tolerance: float = FLOAT64_TOLERANCE
-) -> bool:
+def agree(first: Sequence[float] | None, second: Sequence[float] | None, tolerance: float = FLOAT64_TOLERANCE) -> bool:
     """Whether two vectors have one length and equal elements, relative to 1 or to the elements if larger."""
     if first is None or second is None or len(first) != len(second):
         return False

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from envkit.verify.elf import Elf, ElfError
 from envkit.verify.loader import loading
 from envkit.verify.machine_code import LONGEST, returned_constant
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
+_ROOT = Path("/")
 FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 
 
@@ -119,21 +117,21 @@ def same_version(first: str | None, second: str | None) -> bool:
 
 
 def read_extensions(
-    horovod_dir: Path, library_path: Sequence[Path], site_packages: Sequence[Path]
+    horovod_dir: Path, library_path: Sequence[Path], site_packages: Sequence[Path], *, root: Path = _ROOT
 ) -> BuildFlags:
     """Read an installation.
 
     `horovod_dir` is the package directory (the one that holds metadata.json), `library_path` what
     LD_LIBRARY_PATH is inside the environment, `site_packages` the directories on its module search path,
-    of which the first match wins.
+    of which the first match wins. `root` is where the loader's cache and default directories lie: `/`, or the
+    prefix of a compatibility layer (EESSI's `.../compat/linux/x86_64`).
     """
     built_for = _metadata(horovod_dir)
     names = [(directory, name) for directory in site_packages for name in _listdir(directory)]
     return BuildFlags(
         horovod=_horovod_version(horovod_dir),
         extensions=tuple(
-            _extension(framework, horovod_dir, library_path, names, built_for)
-            for framework in FRAMEWORKS
+            _extension(framework, horovod_dir, library_path, names, built_for, root) for framework in FRAMEWORKS
         ),
     )
 
@@ -144,6 +142,7 @@ def _extension(
     library_path: Sequence[Path],
     names: Sequence[tuple[Path, str]],
     built_for: Mapping[str, str],
+    root: Path,
 ) -> Extension:
     path = _extension_path(horovod_dir / framework.name, framework.extension)
     installed = _installed(framework.distributions, names)
@@ -157,7 +156,7 @@ def _extension(
             elf = Elf.open(path)
             flags = read_flags(elf)
             preloaded = _preloaded(package, framework.preloaded)
-            met = loading(elf, library_path, preloaded)
+            met = loading(elf, library_path, preloaded, root=root)
             libraries, symbols = met.missing_libraries, met.missing_symbols
         except (ElfError, OSError) as error:
             unreadable = str(error)

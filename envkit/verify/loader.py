@@ -18,17 +18,17 @@ from envkit.verify.elf import Elf, ElfError, gnu_hash
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_CACHE = Path("/etc/ld.so.cache")
+_ROOT = Path("/")
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _DEFAULT_DIRECTORIES = (
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "usr/lib64",
+    "lib",
+    "usr/lib",
+    "lib/x86_64-linux-gnu",
+    "usr/lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
 )
 _INTERPRETER_PREFIXES = ("Py", "_Py")
 
@@ -54,6 +54,7 @@ class _Process:
 
     library_path: tuple[str, ...]
     machine: int
+    root: Path
     known: dict[str, Elf] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     listings: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -97,9 +98,10 @@ class _Process:
         for directory in (*wanted_by.rpath, *self.library_path, *runpath):
             if name in self._listing(directory):
                 yield Path(directory, name)
-        yield from self._cache.get(name, [])
+        for path in self._cache.get(name, []):
+            yield path if path.is_relative_to(self.root) else self.root / path.relative_to(_ROOT)
         for directory in _DEFAULT_DIRECTORIES:
-            yield Path(directory, name)
+            yield self.root / directory / name
 
     def _listing(self, directory: str) -> frozenset[str]:
         if directory not in self.listings:
@@ -112,7 +114,7 @@ class _Process:
     @cached_property
     def _cache(self) -> dict[str, list[Path]]:
         try:
-            return read_loader_cache(_CACHE.read_bytes())
+            return read_loader_cache((self.root / "etc/ld.so.cache").read_bytes())
         except (OSError, struct.error):
             return {}
 
@@ -132,9 +134,12 @@ def read_loader_cache(data: bytes) -> dict[str, list[Path]]:
     return paths
 
 
-def loading(extension: Elf, library_path: Sequence[Path], preloaded: Sequence[Elf]) -> Loading:
-    """What loading `extension` would meet where `preloaded` are loaded and `library_path` is searched."""
-    process = _Process(library_path=tuple(map(str, library_path)), machine=extension.machine)
+def loading(extension: Elf, library_path: Sequence[Path], preloaded: Sequence[Elf], *, root: Path = _ROOT) -> Loading:
+    """What loading `extension` would meet where `preloaded` are loaded and `library_path` is searched.
+
+    `root` is where the loader's cache and default directories lie: `/`, or the prefix of a compatibility layer.
+    """
+    process = _Process(library_path=tuple(map(str, library_path)), machine=extension.machine, root=root)
     for elf in (*preloaded, extension):
         process.load(elf)
     objects = process.objects()

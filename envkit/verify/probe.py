@@ -322,7 +322,9 @@ def tensorflow_training(hvd: Any, tf: Any) -> Dict[str, Any]:
 
 def keras_implementation(tf: Any) -> Dict[str, Any]:
     module = tf.keras.Model.__module__
-    return {"implementation": module.split(".")[0], "version": str(tf.keras.__version__), "module": module}
+    package = module.split(".")[0]
+    version = getattr(tf.keras, "__version__", None) or sys.modules[package].__version__
+    return {"implementation": package, "version": str(version), "module": module}
 
 
 def keras_fit(tf: Any, task: Any, start: List[float], optimizer: Any, epochs: int, *callbacks: Any) -> Any:
@@ -424,7 +426,10 @@ def die_with_parent() -> None:
 
 
 def collect(record: Record, framework: str, stack: str) -> None:
+    """Measure, in the child; being told to stop is the parent's business."""
     die_with_parent()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: None)
     os.dup2(2, 1)
     with open(stack, "w") as stream:
         faulthandler.enable(stream)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 VERSION = 1
 _STYLES = {Status.PASS: "green", Status.FAIL: "bold red", Status.WARN: "yellow", Status.SKIP: "cyan"}
 _SHOWN_RANKS = 16
+_SHOWN_LINES = 6
 _SHOWN_CHARACTERS = 4000
 
 
@@ -114,6 +115,7 @@ def render(report: Report, console: Console) -> None:
     for result in report.results:
         if result.status in {Status.FAIL, Status.WARN}:
             _render_problem(result, console)
+    _render_launcher(report, console)
     _render_skips(report, console)
     _render_passes(report, console)
     slowest = sorted(report.timings.items(), key=operator.itemgetter(1), reverse=True)[:3]
@@ -128,6 +130,15 @@ def _render_problem(result: Result, console: Console) -> None:
     for name, text in (("cause", result.cause), ("remedy", result.remedy)):
         if text:
             _paragraph(console, f"      {name:>6}", "bold", text, gap=False)
+
+
+def _render_launcher(report: Report, console: Console) -> None:
+    lines = [line for line in report.launcher_said.splitlines() if line.strip("- ")]
+    if report.verdict == "pass" or not lines:
+        return
+    _paragraph(console, "launcher", "bold", f"ended with status {report.launcher_status}; the end of what it said:")
+    for line in lines[-_SHOWN_LINES:]:
+        _paragraph(console, " " * 8, "bold", line, gap=False)
 
 
 def _render_skips(report: Report, console: Console) -> None:

@@ -60,9 +60,7 @@ def probe(tmp_path: Path) -> Probe:
     """Run the probe on `size` ranks with the faults that the fake Horovod knows."""
 
     def run(size: int = 2, *, faults: str = "", timeout: float = 30.0) -> Ran:
-        started = [
-            start_probe(tmp_path, rank, size, faults=faults, timeout=timeout) for rank in range(size)
-        ]
+        started = [start_probe(tmp_path, rank, size, faults=faults, timeout=timeout) for rank in range(size)]
         outputs = [process.communicate()[0] for process in started]
         return Ran([process.returncode for process in started], outputs, tmp_path / "facts")
 

@@ -19,8 +19,6 @@ import msgspec
 from envkit.verify.checks import Expected, check, verdict
 from envkit.verify.facts import RankFacts, ordered
 
-_NULLS = (None, [], {}, "")
-
 
 def anonymous(records: list[dict[str, Any]], hidden: list[tuple[str, str]]) -> list[dict[str, Any]]:
     """The same records with hosts node1, node2, ..., processes 1, 2, ... and the hidden paths replaced."""

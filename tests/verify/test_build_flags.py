@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,10 @@ def test_nothing_at_all_is_no_crash(tmp_path: Path) -> None:
 )
 def test_versions_agree_up_to_an_unstated_local_part(first: str | None, second: str, same: bool) -> None:
     assert same_version(first, second) is same
+
+
+def test_it_is_quick_to_import() -> None:
+    heavy = "{'msgspec', 'rich', 'elftools', 'click', 'importlib.metadata', 'subprocess'}"
+    source = f"import sys, envkit.verify.build_block; sys.exit(str({heavy} & set(sys.modules) or ''))"
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert ran.stderr.strip() == ""

@@ -107,6 +107,14 @@ def test_a_library_for_another_processor_is_passed_over(tmp_path: Path) -> None:
     assert load(outer, foreign.parent, inner.parent).missing_libraries == ()
 
 
+def test_a_compatibility_layer_has_its_own_default_directories(tmp_path: Path) -> None:
+    _, outer = linked(tmp_path)
+    layer = tmp_path / "compat"
+    shared_object(layer / "usr" / "lib64" / "libinner.so", DEFINES_INNER)
+    met = loading(Elf.open(outer), [], [], root=layer)
+    assert not [name for name in met.missing_libraries if "libinner" in name]
+
+
 def test_the_loader_cache_is_read_as_ldconfig_prints_it() -> None:
     cache = Path("/etc/ld.so.cache")
     if not cache.exists():
@@ -121,9 +129,7 @@ def test_a_cache_of_an_unknown_format_is_empty() -> None:
     assert read_loader_cache(b"ld.so-1.7.0 and no more") == {}
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"text", b"\x7fELF\x01\x01" + bytes(60), b"\x7fELF\x02\x01" + bytes(20)]
-)
+@pytest.mark.parametrize("content", [b"", b"text", b"\x7fELF\x01\x01" + bytes(60), b"\x7fELF\x02\x01" + bytes(20)])
 def test_what_is_no_shared_object_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.so").write_bytes(content)
     with pytest.raises(ElfError, match=r"x\.so"):

@@ -40,12 +40,9 @@ AARCH64_OPTIONS = [
 @pytest.mark.parametrize("values", [VALUES, NO_NCCL, LARGE], ids=["nccl", "no-nccl", "large"])
 @pytest.mark.parametrize(
     ("compiler", "options"),
-    [(X86_64_GCC, options) for options in X86_64_OPTIONS]
-    + [(AARCH64_GCC, options) for options in AARCH64_OPTIONS],
+    [(X86_64_GCC, options) for options in X86_64_OPTIONS] + [(AARCH64_GCC, options) for options in AARCH64_OPTIONS],
 )
-def test_compiled_flags_are_read(
-    tmp_path: Path, compiler: str, options: list[str], values: dict[str, int]
-) -> None:
+def test_compiled_flags_are_read(tmp_path: Path, compiler: str, options: list[str], values: dict[str, int]) -> None:
     path = shared_object(tmp_path / "mpi_lib.so", flags_source(values), options, compiler)
     assert read_flags(Elf.open(path)) == values
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit.verify import arithmetic, probe
+from envkit.verify import arithmetic
+from envkit.verify import probe as probe_module
+from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.facts import Fact, RankFacts, load
 
 from .conftest import PROBE, Probe, start_probe
@@ -34,7 +36,7 @@ def test_it_imports_nothing_but_the_standard_library() -> None:
 
 
 def test_its_arithmetic_is_the_one_that_is_checked() -> None:
-    assert [probe.prime(index) for index in range(200)] == arithmetic.primes(200)
+    assert [probe_module.prime(index) for index in range(200)] == arithmetic.primes(200)
 
 
 def test_two_ranks_state_their_facts(probe: Probe) -> None:
@@ -119,7 +121,9 @@ def test_an_extension_that_does_not_load_is_a_fact(probe: Probe) -> None:
 def test_being_told_to_stop_is_recorded(tmp_path: Path) -> None:
     process = start_probe(tmp_path, 0, 1, faults="hang-broadcast")
     wait_for_phase(tmp_path / "facts", "broadcast_cpu")
-    process.send_signal(signal.SIGTERM)
+    (child,) = children(process.pid)
+    for pid in (child, process.pid):
+        os.kill(pid, signal.SIGTERM)
     process.communicate(timeout=10)
     assert process.returncode == 143
     (facts,) = load(tmp_path / "facts")
@@ -132,14 +136,13 @@ def test_being_told_to_stop_is_recorded(tmp_path: Path) -> None:
 def test_a_killed_probe_leaves_no_process_and_no_ending(tmp_path: Path) -> None:
     process = start_probe(tmp_path, 0, 1, faults="hang-broadcast")
     wait_for_phase(tmp_path / "facts", "broadcast_cpu")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (child,) = children(process.pid)
     process.kill()
     process.communicate(timeout=10)
     (facts,) = load(tmp_path / "facts")
     assert facts.ended is None
     assert facts.phase == "broadcast_cpu"
-    assert len(children) == 1
-    assert is_gone(int(children[0]))
+    assert is_gone(child)
 
 
 def test_without_a_framework_what_is_there_is_stated(tmp_path: Path) -> None:
@@ -156,6 +159,10 @@ def test_a_framework_that_is_not_there_is_a_fact(tmp_path: Path) -> None:
     (facts,) = load(tmp_path)
     assert facts.imported is not None
     assert facts.imported.error
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def wait_for_phase(folder: Path, phase: str) -> None:
@@ -178,3 +185,21 @@ def is_gone(pid: int) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+@pytest.mark.parametrize(
+    ("faults", "failed"),
+    [
+        ("", set()),
+        ("absent", {"extension-present"}),
+        ("singletons", {"world-size"}),
+        ("no-allreduce", {"training-truth-torch"}),
+        ("wrong-average", {"allreduce"}),
+        ("raise-init", {"init", "rank-hung"}),
+        ("segfault-step", {"rank-died", "rank-hung"}),
+    ],
+)
+def test_what_it_states_is_enough_to_judge(probe: Probe, faults: str, failed: set[str]) -> None:
+    results = check(probe(faults=faults, timeout=3).facts, Expected(size=2, frameworks=("torch",)))
+    assert {result.id for result in results if result.status is Status.FAIL} == failed
+    assert verdict(results) is (Status.FAIL if failed else Status.PASS)

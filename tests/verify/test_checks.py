@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from envkit.verify.build_flags import BuildFlags, Extension
+from envkit.verify.checks import Expected, Result, Status, check, verdict
+from envkit.verify.facts import Device, Ended, Fact, Phase, RankFacts
+from envkit.verify.outcome import catalogue
+
+from . import recorded
+
+GOOD = recorded.case("pytorch-2ranks").facts
+ASKED = Expected(size=2, frameworks=("torch",), required=frozenset({"mpi", "gloo"}))
+
+
+def by_id(facts: Sequence[RankFacts], expected: Expected = ASKED) -> dict[str, Result]:
+    results = check(facts, expected)
+    assert verdict(results) in {Status.PASS, Status.FAIL}
+    return {result.id: result for result in reversed(results)}
+
+
+def changed(which: int, /, **facts: Any) -> tuple[RankFacts, ...]:
+    """The good records, in which one rank, or with -1 every rank, states other facts."""
+    return tuple(replace(f, **facts) if which in {-1, f.rank} else f for f in GOOD)
+
+
+def within(which: int, fact: str, /, **values: Any) -> tuple[RankFacts, ...]:
+    """The good records with other values inside one fact."""
+    replaced = [replace(f, **{fact: replace(getattr(f, fact), **values)}) for f in GOOD]
+    return tuple(new if which in {-1, f.rank} else f for f, new in zip(GOOD, replaced, strict=True))
+
+
+def built(**flags: int | None) -> BuildFlags:
+    told = {"rocm": 0, "cuda": 0, "nccl": 0, "mpi": 1, "gloo": 1, "ddl": 0, "ccl": 0, **flags}
+    extension = Extension(
+        framework="torch",
+        path="/x.so",
+        exists=True,
+        flags=told,
+        framework_found=True,
+        unreadable=None,
+        missing_libraries=(),
+        missing_symbols=(),
+        built_for=None,
+        installed=None,
+    )
+    return BuildFlags(horovod="0.28.1", extensions=(extension,))
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_a_recorded_case_has_its_recorded_verdict(name: str) -> None:
+    case = recorded.case(name)
+    results = check(case.facts, case.expected)
+    assert verdict(results) == case.verdict
+    assert {r.id: r.status for r in results if r.status is not Status.PASS} == case.not_passed
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_a_recorded_case_says_nothing_of_the_machine(name: str) -> None:
+    text = (recorded.FOLDER / f"{name}.json").read_text()
+    assert "/work" not in text
+    assert "/root" not in text
+
+
+DEAD = Ended(how="signal", signal="SIGSEGV", phase="sum_cpu")
+HUNG = Ended(how="timeout", limit=60.0, phase="sum_cpu", stack='  File "x.py", line 1 in allreduce\n')
+ERROR = Fact(error="RuntimeError: broken")
+
+
+@pytest.mark.parametrize(
+    ("facts", "failed", "words"),
+    [
+        (GOOD[:1], "rank-missing", "only 1 of 2"),
+        ((*GOOD, GOOD[0]), "rank-missing", "3 processes"),
+        ((), "rank-missing", "none of 2"),
+        (changed(1, ended=DEAD), "rank-died", "SIGSEGV"),
+        (changed(1, ended=None), "rank-died", "vanished"),
+        (changed(1, ended=Ended(how="exit", status=7, phase="init")), "rank-died", "status 7"),
+        (changed(1, ended=Ended(how="terminated", signal="SIGTERM", phase="init")), "rank-died", "SIGTERM"),
+        (changed(-1, ended=HUNG), "rank-hung", "stuck in"),
+        (changed(1, ended=HUNG, phases=GOOD[1].phases[:4]), "rank-hung", "rank 1 (node1, pid 2)"),
+        (within(1, "horovod", error="ImportError: none"), "horovod-present", "none"),
+        (within(1, "imported", error="ImportError: none"), "framework-present", "none"),
+        (within(1, "horovod", extensions={"torch": None}), "extension-present", "no extension"),
+        (changed(0, load=ERROR), "extension-loads", "broken"),
+        (within(0, "flags", gloo=False), "flag-required", "not built with gloo"),
+        (changed(0, init=ERROR), "init", "broken"),
+        (within(-1, "world", rank=0, size=1), "world-size", "mpirun of Open MPI"),
+        (within(-1, "world", size=3), "world-size", "worlds of 3"),
+        (within(-1, "world", rank=1), "ranks-unique", "1, 1"),
+        (within(0, "imported", version="2.12.0"), "versions-agree", "2.12.0"),
+        (changed(0, libraries={}), "mpi-loaded", "no MPI library"),
+        (changed(0, libraries={"libmpi": ("/a/libmpi.so", "/b/libmpi.so")}), "mpi-loaded", "several"),
+        (changed(-1, device=Device(uuid="GPU-1")), "gpu-shared", "ranks 0 1"),
+        (changed(0, mpi_threads=ERROR), "mpi-threads", "broken"),
+        (within(0, "collectives_cpu", broadcast=(2.0, -2.0, 1.0)), "broadcast", "[3, -3, 1.5]"),
+        (within(0, "collectives_cpu", sum=(4.0, -4.0, 2.0)), "allreduce", "sum on cpu"),
+        (within(0, "collectives_cpu", average=(5.0, -5.0, 2.5)), "allreduce", "average on cpu"),
+        (within(0, "collectives_cpu", gathered=(2.0, 3.0)), "allgather", "gathered"),
+        (within(0, "collectives_cpu", gathered=None), "allgather", "nothing"),
+        (within(0, "collectives_cpu", error="HorovodInternalError: lost"), "broadcast", "lost"),
+        (within(0, "training_torch", error="RuntimeError: broken"), "training-truth-torch", "broken"),
+        (within(1, "training_torch", weights=(0.1, 0.2)), "training-truth-torch", "differ"),
+        (within(-1, "training_torch", weights=(0.1, 0.2)), "training-truth-torch", "wrong weights"),
+        (within(1, "training_torch", started=(0.5, 0.5)), "training-truth-torch", "start from"),
+    ],
+)
+def test_a_fault_fails_its_check(facts: tuple[RankFacts, ...], failed: str, words: str) -> None:
+    result = by_id(facts)[failed]
+    assert result.status is Status.FAIL
+    assert words in f"{result.message} {result.cause}"
+    assert result.cause
+    assert result.remedy
+    assert verdict(check(facts, ASKED)) is Status.FAIL
+
+
+def test_the_late_rank_is_named_and_not_those_that_wait() -> None:
+    facts = tuple(replace(f, ended=HUNG, phases=f.phases[: 6 if f.rank else 9], phase=f.phases[5].name) for f in GOOD)
+    message = by_id(facts)["rank-hung"].message
+    assert "rank 1" in message
+    assert "rank 0" not in message
+    assert "with 1 waiting" in message
+
+
+def test_a_rank_that_waits_for_a_dead_one_is_not_to_blame() -> None:
+    facts = (replace(GOOD[0], ended=HUNG), replace(GOOD[1], ended=DEAD))
+    assert "see rank-died" in by_id(facts)["rank-hung"].cause
+
+
+def test_ranks_that_trained_alone_are_seen_for_what_they_are() -> None:
+    from envkit.verify.arithmetic import trained_alone
+
+    facts = tuple(
+        replace(f, training_torch=replace(task, weights=tuple(trained_alone(task, task.started))))
+        for f in GOOD
+        if (task := f.training_torch)
+    )
+    result = by_id(facts)["training-truth-torch"]
+    assert result.status is Status.FAIL
+    assert "each rank trained alone" in result.message
+
+
+def test_data_that_would_not_show_a_skipped_allreduce_prove_nothing() -> None:
+    facts = changed(-1, training_torch=GOOD[0].training_torch)
+    assert by_id(facts)["training-truth-torch"].status is Status.SKIP
+    assert verdict(check(facts, ASKED)) is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        "horovod",
+        "imported",
+        "load",
+        "flags",
+        "init",
+        "world",
+        "mpi_threads",
+        "collectives_cpu",
+        "training_torch",
+    ],
+)
+def test_a_missing_fact_is_never_a_pass(fact: str) -> None:
+    assert verdict(check(changed(1, **{fact: None}), ASKED)) is Status.FAIL
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_two_ranks_never_pass_for_another_number(size: int) -> None:
+    assert verdict(check(GOOD, replace(ASKED, size=size))) is Status.FAIL
+
+
+def test_one_rank_never_passes_for_two() -> None:
+    alone = within(0, "world", size=1)[0]
+    assert verdict(check([alone], ASKED)) is Status.FAIL
+    assert by_id([alone])["world-size"].status is Status.FAIL
+
+
+def test_a_framework_without_records_fails() -> None:
+    both = replace(ASKED, frameworks=("torch", "tensorflow"))
+    failed = [r for r in check(GOOD, both) if r.status is Status.FAIL]
+    assert [(r.id, r.framework) for r in failed] == [("rank-missing", "tensorflow")]
+
+
+def test_nothing_checked_is_not_a_pass() -> None:
+    assert verdict([]) is Status.FAIL
+    assert verdict(check(GOOD, replace(ASKED, frameworks=()))) is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [({}, Status.PASS), ({"nccl": 21803}, Status.FAIL), ({"ccl": None}, Status.WARN)],
+)
+def test_the_loaded_library_is_held_against_its_file(flags: dict[str, int | None], status: Status) -> None:
+    assert by_id(GOOD, replace(ASKED, built=built(**flags)))["flags-agree"].status is status
+
+
+def test_drift_is_a_warning() -> None:
+    facts = within(-1, "horovod", metadata={"pytorch": "2.12.0"})
+    assert by_id(facts)["framework-drift"].status is Status.WARN
+    assert verdict(check(facts, ASKED)) is Status.PASS
+
+
+def test_no_gpu_matters_only_where_gpus_are_asked_for() -> None:
+    assert by_id(GOOD)["gpu-collectives"].required is False
+    assert verdict(check(GOOD, replace(ASKED, gpus=True))) is Status.FAIL
+
+
+def test_collectives_on_gpus_are_checked_too() -> None:
+    facts = changed(-1, collectives_gpu=GOOD[0].collectives_cpu)
+    assert verdict(check(facts, replace(ASKED, gpus=True))) is Status.PASS
+    alone = within(0, "collectives_cpu", sum=(2.0, -2.0, 1.0))[0].collectives_cpu
+    wrong = changed(-1, collectives_gpu=alone)
+    results = [r for r in check(wrong, ASKED) if r.id == "allreduce"]
+    assert [r.status for r in results] == [Status.PASS, Status.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("ImportError: libmpi.so.40: cannot open shared object file: No such file", "is not found here"),
+        ("ImportError: /x.so: undefined symbol: _ZN5torch3jitE", "another build"),
+        ("ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found", "older C or C++"),
+        ("HorovodVersionMismatchError: built for 2.0", "was changed after"),
+        ("ValueError: x", "does not work with"),
+    ],
+)
+def test_the_cause_of_a_failed_load_is_told_apart(error: str, words: str) -> None:
+    assert words in by_id(changed(0, load=Fact(error=error)))["extension-loads"].cause
+
+
+def test_the_order_of_the_records_does_not_matter() -> None:
+    assert check(GOOD[::-1], ASKED) == check(GOOD, ASKED)
+
+
+def test_every_case_is_worded_in_full() -> None:
+    for name, cases in catalogue().items():
+        for case, words in cases.items():
+            status = Status(words["status"])
+            assert words["message"], (name, case)
+            assert set(words) <= {"status", "message", "cause", "remedy", "pattern", "required"}, (name, case)
+            if status in {Status.FAIL, Status.WARN}:
+                assert words["cause"] and words["remedy"], (name, case)
+
+
+def test_a_phase_without_an_end_has_no_duration() -> None:
+    assert Phase(name="init", at=0.0).seconds is None
