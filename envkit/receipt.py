@@ -194,5 +194,5 @@ def missing(prefix: Prefix, name: str | None, there: list[Receipt]) -> Environme
     return EnvironmentMissing(
         what=f"There is no environment {name!r}." if name else "No environment is installed.",
         why=f"Installed in {prefix.root}: {names or 'none'}.",
-        fix=f"Install it with 'envkit install {name or ''}'.".replace(" '.", "'."),
+        fix="See with 'envkit list' what there is and what can be installed.",
     )

@@ -49,7 +49,7 @@ def select(wanted: str | None, *, framework: str | None = None, accelerator: str
     Raises UnknownStack, with the nearest names, when none fits.
     """
     if wanted is not None and wanted.endswith(".eb"):
-        return from_collection(wanted)
+        return from_recipe(wanted)
     if wanted is not None and wanted not in FRAMEWORKS:
         found = {stack.name: stack for stack in stacks()}
         if wanted in found:
@@ -85,24 +85,26 @@ def nothing_fits(framework: str, device: Accelerator, fitting: list[Stack], plat
 REFERENCE = "Horovod-0.28.1-foss-2022a-CUDA-11.7.0-TensorFlow-2.11.0.eb"
 
 
-def from_collection(easyconfig: str) -> Stack:
-    """Return a stack for a recipe of envkit's or EasyBuild's own collection, by file name.
+def from_recipe(easyconfig: str) -> Stack:
+    """Return a stack for a recipe: a file, or a file name of envkit's or EasyBuild's own collection.
 
-    Raises UnknownStack when there is none of that name.
+    Raises UnknownStack when there is none.
     """
     for stack in stacks():
         if stack.easyconfig == easyconfig:
             return stack
-    if find_easyconfig(easyconfig) is None:
+    if Path(easyconfig).is_file():
+        easyconfig = str(Path(easyconfig).resolve())
+    elif find_easyconfig(easyconfig) is None:
         folder = easybuild_collection() / easyconfig[0].lower()
         names = [path.name for path in folder.rglob("*.eb")] if folder.is_dir() else []
         near = difflib.get_close_matches(easyconfig, names, 3, 0.6)
         raise UnknownStack(
             what=f"There is no recipe {easyconfig}.",
             why=f"Nearest in EasyBuild's own collection: {', '.join(near)}." if near else "",
-            fix="Search the collection with 'eb --search NAME'.",
+            fix="Give the path of a recipe of your own, or a file name of the collection.",
         )
-    stem = easyconfig.removesuffix(".eb")
+    stem = Path(easyconfig).stem
     cuda = "CUDA" in stem
     match = re.match(r"(?P<name>.+?)-(?P<version>\d.*)$", stem)
     return Stack(

@@ -63,6 +63,8 @@ def plan(host: Host, stack: Stack, prefix: Prefix) -> Plan:
 def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
     """Return the recipe folders, those that stand in for what the host lacks first."""
     own = recipes("easyconfigs")
+    if Path(stack.easyconfig).is_absolute():
+        return str(Path(stack.easyconfig).parent), str(own), str(easybuild_collection())
     embedded = (
         [str(own / "embedded" / name) for name in stand_ins(host, tree)] if (own / stack.easyconfig).is_file() else []
     )
