@@ -79,11 +79,14 @@ def watched(job: easybuild.Build, tree: Tree, shown: BuildProgress, held: dict[s
     steps = {step.module: step for step in job.plan.steps}
     events = Events(job.events)
     failures: list[str] = []
+    logs: list[Path] = []
 
     def watch() -> None:
         for event in events.new():
             shown.on(event)
             module = event.get("module", "")
+            if event["event"] == "begin":
+                logs.append(Path(event["log"]))
             if event["event"] == "failed":
                 failures.append(event["message"])
             if event["event"] == "ended" and module in steps and tree.has(module):
@@ -100,7 +103,7 @@ def watched(job: easybuild.Build, tree: Tree, shown: BuildProgress, held: dict[s
         stopped.fix = f"Run the same command again: it resumes. Log: {job.log}"
         raise
     if status:
-        raise failed(job, shown, failures)
+        raise failed(job, shown, failures, logs[-1:])
 
 
 def record(tree: Tree, step: Step, seconds: float) -> None:
@@ -111,10 +114,12 @@ def record(tree: Tree, step: Step, seconds: float) -> None:
     receipt.write(receipt.built_path(tree, step.module), made)
 
 
-def failed(job: easybuild.Build, shown: BuildProgress, failures: Sequence[str]) -> BuildFailed | DiskFull:
-    """Say why a build failed, in a few lines, from the fullest log that there is."""
-    logs = (job.folder / "tmp").rglob("easybuild-*.log")
-    log = max(logs, key=lambda path: path.stat().st_size, default=job.log)
+def failed(
+    job: easybuild.Build, shown: BuildProgress, failures: Sequence[str], logs: Sequence[Path]
+) -> BuildFailed | DiskFull:
+    """Say why a build failed, in a few lines, from the log of the module, else from the fullest that there is."""
+    kept = [log for log in logs if log.is_file()] or (job.folder / "tmp").rglob("easybuild-*.log")
+    log = max(kept, key=lambda path: path.stat().st_size, default=job.log)
     found = diagnose.first_cause_in(log) or diagnose.first_cause_in(job.log)
     room = shutil.disk_usage(job.prefix.root).free
     full = room < ALMOST_NOTHING or (found is not None and found.rule.id == "disk-full")

@@ -36,7 +36,7 @@ def entries(prefix: Prefix) -> list[Entry]:
     for stack in (stack for stack in stacks() if stack.name not in there):
         if (tree.unfinished / f"{stack.name}.json").is_file():
             state = "begun, not finished: 'envkit install' resumes it"
-        elif here.python not in stack.pythons or here.machine not in stack.machines:
+        elif not stack.runs_on(here):
             state = f"not for Python {here.python} on {here.machine}"
         else:
             state = "can be installed"

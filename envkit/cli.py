@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -42,10 +43,18 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command when there is none of that name."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
             usage(f"There is no command {args[0]!r}." + (f" Did you mean '{near[0]}'?" if near else ""))
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """End with 141 when the reader of standard output has gone; click's own 1 would be a verdict."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing any."""
@@ -72,9 +81,6 @@ def run(arguments: list[str] | None = None) -> int:
     except EnvkitError as error:
         explain(error)
         return error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 141
     return status if isinstance(status, int) else 0
 
 

@@ -156,4 +156,4 @@ def without_private_folders(env: Mapping[str, str]) -> str:
     kept = (
         f for f in folders if f.startswith("/") and f != own and not any(Path(f).is_relative_to(p) for p in private)
     )
-    return os.pathsep.join(dict.fromkeys((*kept, "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")))
+    return os.pathsep.join(dict.fromkeys(kept))

@@ -13,7 +13,6 @@ code  meaning
 5     the build failed
 6     no such environment, or it is damaged
 7     a file could not be written: no space, no permission
-8     another process holds what is needed
 130   interrupted by Ctrl-C; 143: by SIGTERM
 ====  =====================================================================
 
@@ -105,12 +104,6 @@ class NotWritable(EnvkitError):
     """A directory that this user may not write to."""
 
     exit_code = 7
-
-
-class Busy(EnvkitError):
-    """Something that another process holds."""
-
-    exit_code = 8
 
 
 class Interrupted(EnvkitError):

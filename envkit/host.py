@@ -108,7 +108,7 @@ def interpreter(env: Mapping[str, str]) -> Interpreter:
     found = shutil.which("python3", path=env["PATH"])
     if found is not None and found != shutil.which("python3", path=environment.without_private_folders(os.environ)):
         told = process.capture([found, "-I", "-c", INTERPRETER_FACTS], env=env)
-        if told.status == 0:
+        if told.status == 0 and told.stdout.count("\n") == 3:
             path, version, include = told.stdout.splitlines()
             return Interpreter(path=Path(path), version=version, headers=Path(include, "Python.h").is_file())
     own = Path(getattr(sys, "_base_executable", sys.executable)).resolve()

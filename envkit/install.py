@@ -259,7 +259,7 @@ print(json.dumps({
 def describe(work: Work, folder: Path) -> Receipt:
     """Return the receipt of what was built, asked of the environment itself."""
     inside, tree = work.inside, str(work.tree.root)
-    told = process.capture(inside.command(["python", "-c", INSIDE]), env=inside.variables(work.host.env))
+    told = process.capture(inside.command(["python3", "-c", INSIDE]), env=inside.variables(work.host.env))
     if told.status:
         raise BuildFailed(
             what=f"The module {work.stack.module} was built but cannot be entered.",

@@ -25,15 +25,16 @@ class Problem:
 
 def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
     """Yield what this machine lacks for a stack."""
-    if stack.pythons and host.python.minor not in stack.pythons:
-        yield Problem(
-            what=f"Python {host.python.version} ({host.python.path}) is not one that {stack.name} has wheels for.",
-            fix=f"Install envkit under Python {', '.join(stack.pythons)}, or load such a Python with --load.",
-        )
-    if stack.machines and host.machine not in stack.machines:
+    if stack.pythons and host.machine not in stack.pythons:
         yield Problem(
             what=f"{stack.name} has no wheels for {host.machine}.",
-            fix=f"It can be installed on {', '.join(stack.machines)}.",
+            fix=f"It can be installed on {', '.join(stack.pythons)}.",
+        )
+    elif not stack.runs_on(host.platform):
+        fitting = ", ".join(stack.pythons[host.machine])
+        yield Problem(
+            what=f"Python {host.python.version} ({host.python.path}) is not one that {stack.name} has wheels for.",
+            fix=f"Install envkit under Python {fitting}, or load such a Python with --load.",
         )
     if host.modules_tool is None:
         yield Problem(what="Neither Lmod nor Environment Modules was found.", fix=easybuild.MODULES_TOOL_REMEDY)

@@ -16,8 +16,9 @@ from envkit.resources import data, easybuild_collection, recipes
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that can be installed.
 
-    ``requires`` are build flags that its Horovod must have. ``disk_mb``, ``inodes`` and ``seconds`` were
-    measured on the machine named in stacks.toml; 0 means not known.
+    ``requires`` are build flags that its Horovod must have; ``pythons`` are the ones it has wheels for, by machine
+    type (none named: not known, as of a recipe of EasyBuild's own collection). ``disk_mb``, ``inodes`` and
+    ``seconds`` were measured on the machine named in stacks.toml; 0 means not known.
     """
 
     name: str
@@ -27,13 +28,16 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     easyconfig: str
     module: str
     requires: tuple[str, ...] = ()
-    pythons: tuple[str, ...] = ()
-    machines: tuple[str, ...] = ()
+    pythons: dict[str, tuple[str, ...]] = {}
     default: bool = False
     status: str = "planned only"
     disk_mb: int = 0
     inodes: int = 0
     seconds: dict[str, int] = {}
+
+    def runs_on(self, platform: Platform) -> bool:
+        """Say whether there are wheels for a platform; of a recipe that names none, assume so."""
+        return not self.pythons or platform.python in self.pythons.get(platform.machine, ())
 
 
 @cache
@@ -63,7 +67,7 @@ def select(wanted: str | None, *, framework: str | None = None, accelerator: str
     framework = framework or wanted or "pytorch"
     device = Accelerator.CPU if accelerator == "auto" else Accelerator(accelerator)
     fitting = [s for s in stacks() if s.framework == framework and s.accelerator == device]
-    usable = [s for s in fitting if platform.python in s.pythons and platform.machine in s.machines]
+    usable = [s for s in fitting if s.runs_on(platform)]
     chosen = next((s for s in usable if s.default), usable[0] if usable else None)
     return chosen or nothing_fits(framework, device, fitting, platform)
 
@@ -96,8 +100,7 @@ def from_recipe(easyconfig: str) -> Stack:
     if Path(easyconfig).is_file():
         easyconfig = str(Path(easyconfig).resolve())
     elif find_easyconfig(easyconfig) is None:
-        folder = easybuild_collection() / easyconfig[0].lower()
-        names = [path.name for path in folder.rglob("*.eb")] if folder.is_dir() else []
+        names = [path.name for path in shelf(Path(easyconfig).name).rglob("*.eb")]
         near = difflib.get_close_matches(easyconfig, names, 3, 0.6)
         raise UnknownStack(
             what=f"There is no recipe {easyconfig}.",
@@ -106,7 +109,7 @@ def from_recipe(easyconfig: str) -> Stack:
         )
     stem = Path(easyconfig).stem
     cuda = "CUDA" in stem
-    match = re.match(r"(?P<name>.+?)-(?P<version>\d.*)$", stem)
+    match = re.match(r"(?P<name>.+?)-(?P<version>(\d|system).*)$", stem)
     return Stack(
         name=stem,
         method="easybuild",
@@ -123,6 +126,10 @@ def find_easyconfig(name: str) -> Path | None:
     own = recipes("easyconfigs") / name
     if own.is_file():
         return own
-    software = re.split(r"-(?=\d)", name, maxsplit=1)[0]
-    found = easybuild_collection() / name[0].lower() / software / name
-    return found if found.is_file() else None
+    there = shelf(name).glob("*/") if Path(name).name == name else ()
+    return next((folder / name for folder in there if (folder / name).is_file()), None)
+
+
+def shelf(name: str) -> Path:
+    """Return the folder of EasyBuild's collection that recipes of a first letter lie in."""
+    return easybuild_collection() / (name[0].lower() if name[0].isalpha() else "0")

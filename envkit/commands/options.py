@@ -51,6 +51,8 @@ class CommandAfterDashes(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split at the first ``--``. Ends with a usage error when there is no command after it."""
+        if ctx.resilient_parsing:  # a line that is being completed
+            return super().parse_args(ctx, args)
         if "--" not in args and "--help" not in args and "-h" not in args:
             usage("Put -- before the command: envkit run NAME -- python train.py")
         place = args.index("--") if "--" in args else len(args)

@@ -49,7 +49,8 @@ def plan(host: Host, stack: Stack, prefix: Prefix) -> Plan:
     with tempfile.TemporaryDirectory(prefix="envkit-plan-") as folder:
         scratch = Path(folder)
         events = scratch / "events.jsonl"
-        argv = [*eb(host, prefix, scratch, robot), "--dry-run", stack.easyconfig]
+        nowhere = Prefix(root=scratch / "prefix")  # eb makes folders even in a dry run
+        argv = [*eb(host, nowhere, scratch, robot), "--dry-run", stack.easyconfig]
         env = eb_environment(host, scratch) | {"ENVKIT_EVENTS": str(events), "ENVKIT_INVENTORY": "1"}
         done = process.capture(argv, env=env, cwd=scratch, timeout_s=600)
         if done.status:

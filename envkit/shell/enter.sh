@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Enter a module environment and become a command:
 #   bash --noprofile --norc enter.sh WORD... -- COMMAND ARG...
 # The WORDs are the arguments of load.sh, one "--" among them. Ends with status 92 when a module cannot be

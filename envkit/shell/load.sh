@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Load modules into this shell; sourced by enter.sh and rc.bash:
 #   . load.sh MODULES_COMMAND MODULEPATH LOAD... -- MODULE...
 # MODULES_COMMAND is Lmod's lmod or Environment Modules' modulecmd.tcl. Modules that are loaded already are

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # The start of an interactive shell inside an environment, given to bash as --rcfile: the person's own
 # settings first, then the environment, so that nothing in the settings hides it.
 # ENVKIT_WORDS holds the arguments of load.sh, one per line; ENVKIT_NAME the name to show in the prompt.

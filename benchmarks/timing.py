@@ -1,0 +1,61 @@
+"""Timing two commands side by side: in turn, A B A B ..., and the ratio of the medians."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from envkit import host, resources
+
+ENVKIT = str(Path(sys.executable).with_name("envkit"))
+
+
+def seconds(argv: Sequence[str], env: Mapping[str, str], status: int = 0) -> tuple[float, str]:
+    """Run a command; return the wall time (s) and standard output. Raises if it ends with another status."""
+    began = time.monotonic()
+    done = subprocess.run(argv, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    took = time.monotonic() - began
+    if done.returncode != status:
+        raise RuntimeError(f"{argv} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return took, done.stdout
+
+
+def side_by_side(ours: Callable[[], float], theirs: Callable[[], float], runs: int) -> tuple[float, float, float]:
+    """Run both in turn; return the two medians (s) and ours / theirs."""
+    pairs = [(ours(), theirs()) for _ in range(runs)]
+    first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return first, second, first / second
+
+
+def eb(prefix: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and settings of a plain eb that installs below ``prefix`` by the same recipes."""
+    tool = host.look().modules_tool
+    assert tool is not None
+    argv = [sys.executable, "-m", "easybuild.main", "--output-style=no_color", *arguments]
+    env = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("EASYBUILD_")},
+        "LMOD_CMD": str(tool.command),
+        "EASYBUILD_PREFIX": str(prefix),
+        "EASYBUILD_ROBOT_PATHS": f"{resources.recipes('easyconfigs')}:{resources.easybuild_collection()}",
+        "EB_SCRIPT_PATH": str(resources.easybuild_collection().parents[1] / "bin" / "eb"),
+        "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES": "1",
+    }
+    env.pop("BASH_ENV", None)
+    return argv, env
+
+
+def own(prefix: Path) -> dict[str, str]:
+    """Return the settings of an envkit that installs below ``prefix``."""
+    return {**os.environ, "ENVKIT_PREFIX": str(prefix)}
+
+
+def report(claim: str, ours: float, theirs: float, ratio: float, bound: float) -> int:
+    """Print one line; return 1 if the claim does not hold."""
+    holds = ratio <= bound
+    print(
+        f"{claim}: {ours:.3f} s against {theirs:.3f} s, ratio {ratio:.3f} (at most {bound:.3f}): {'holds' if holds else 'FAILS'}"
+    )
+    return 0 if holds else 1

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Pass the tests: style, types, shell scripts, unit tests, and the integration tests with the real tools.
+#   scripts/test.sh [ARGUMENT of pytest]...     for example: scripts/test.sh -m 'not integration'
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+scripts/prepare.sh test
+PATH=$PWD/.venv/bin:$PATH
+ruff check
+ruff format --check
+mypy
+exec pytest "$@"

@@ -1,0 +1,125 @@
+"""What several tests need: programs that stand in for real ones, a machine, an installed environment."""
+
+import os
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit import receipt
+from envkit.environment import ModulesTool
+from envkit.host import Accelerator, Host, Interpreter, Platform, Program
+from envkit.prefix import Prefix
+from envkit.receipt import Module, Mpi, Receipt
+
+Fake = Callable[..., Path]
+LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In continuous integration a test that is skipped has failed: everything it needs must be installed."""
+    report = yield
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Fake:
+    """Make a program: a shell script of that body in a folder of programs; return its path."""
+
+    def make(name: str, body: str = "", folder: str = "bin") -> Path:
+        path = tmp_path / folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def lmod() -> ModulesTool:
+    """The real Lmod."""
+    if not LMOD.is_file():
+        pytest.skip("Lmod is missing")
+    return ModulesTool(kind="Lmod", command=LMOD)
+
+
+@pytest.fixture
+def machine() -> Callable[..., Host]:
+    """Make a machine that has all that is needed, but for what is given."""
+
+    def make(**changes: Any) -> Host:
+        given: dict[str, Any] = {
+            "machine": "x86_64",
+            "python": Interpreter(path=Path(sys.base_prefix, "bin/python3"), version="3.11.7", headers=True),
+            "modules_tool": ModulesTool(kind="Lmod", command=LMOD),
+            "compiler": Program(path=Path("/usr/bin/g++"), version="12.2.0"),
+            "mpi": Program(path=Path("/usr/bin/mpirun"), version="4.1.4", family="Open MPI"),
+            "cmake": Program(path=Path("/usr/bin/cmake"), version="3.25.1"),
+            "accelerator": Accelerator.CPU,
+            "load": (),
+            "env": {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")},
+        }
+        return Host(**{**given, **changes})
+
+    return make
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Prefix:
+    """A prefix with nothing in it."""
+    made = Prefix(root=tmp_path / "prefix")
+    made.create()
+    return made
+
+
+@pytest.fixture
+def install(prefix: Prefix) -> Callable[..., Receipt]:
+    """Put an environment into the prefix: its receipt, and a file for each of its modules."""
+
+    def make(name: str = "toy-cpu", *modules: str, python: str = "3.11.7", **changes: Any) -> Receipt:
+        modules = modules or ("Python/system", "Toy/1.0")
+        minor = python.rpartition(".")[0]
+        tree = prefix.tree(Platform(machine=os.uname().machine, python=minor))
+        for module in modules:
+            for folder in ("all", "tools"):
+                path = tree.root / "modules" / folder / f"{module}.lua"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            (tree.software / module).mkdir(parents=True, exist_ok=True)
+            (tree.software / module / "file").touch()
+        given: dict[str, Any] = {
+            "name": name,
+            "method": "easybuild",
+            "framework": "pytorch",
+            "accelerator": "cpu",
+            "requires": ("mpi",),
+            "machine": os.uname().machine,
+            "python": python,
+            "tree": str(tree.root),
+            "module": modules[-1],
+            "modules": tuple(Module(name=m, easyconfig=f"/r/{m}.eb", sha256="0" * 64) for m in modules),
+            "modules_tool": "Lmod",
+            "modules_command": str(LMOD),
+            "load": (),
+            "mpi": Mpi(family="Open MPI", version="4.1.4"),
+            "horovod": "",
+            "site_packages": (),
+            "library_path": (),
+            "verified": "2026-01-02",
+            "log": "/logs/toy",
+            "created": "2026-01-02T03:04:05+00:00",
+            "envkit": "0.1.0",
+            "easybuild": "5.4.0",
+        }
+        made = Receipt(**{**given, **changes})
+        receipt.write(receipt.path_of(tree, name), made)
+        return made
+
+    return make

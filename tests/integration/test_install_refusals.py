@@ -1,0 +1,182 @@
+"""What install refuses before it starts, and what it says then."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .site import TOYS, Site, needs, sha256
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize(
+    "words, what, remedy",
+    [
+        (["pytorch-2.13-cpux"], "There is no stack named 'pytorch-2.13-cpux'", "Nearest: pytorch-2.13-cpu"),
+        (["--method", "spack"], "There is no method 'spack'", "Methods: easybuild"),
+        (["Horovod-0.28.1-foss-2022a-PyTorch-1.12.9.eb"], "There is no recipe", "Nearest in EasyBuild's own collection"),
+        (["/nowhere/toy-1.0.eb"], "There is no recipe /nowhere/toy-1.0.eb", "Give the path of a recipe of your own"),
+    ],
+    ids=["stack", "method", "recipe", "path"],
+)
+def test_unknown_name(site: Site, words: list[str], what: str, remedy: str) -> None:
+    refused = site.run("install", *words, status=2)
+    assert what in refused.err
+    assert remedy in refused.err
+    assert "What to do: " in refused.err
+    assert not site.prefix.exists()
+
+
+def unprivileged() -> list[str]:
+    """Return a program that takes from root the right to write anywhere."""
+    needs("setpriv")
+    return ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner", "--inh-caps=-all"]
+
+
+def test_prefix_that_cannot_be_written_to(site: Site) -> None:
+    parent = site.folder / "others"
+    parent.mkdir(mode=0o555)
+    refused = site.install("toy-top", prefix=parent / "deep" / "prefix", before=unprivileged()).expect(7)
+    assert f"{parent} cannot be written to." in refused.err
+    assert "Choose another folder with --prefix." in refused.err
+    assert "Nothing has been changed." in refused.err
+    assert list(parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["with space", "it's", 'say "x"', "a$b", "a:b", "new\nline"])
+def test_prefix_with_an_odd_name(site: Site, name: str) -> None:
+    refused = site.install("toy-top", prefix=site.folder / name / "prefix").expect(3)
+    assert "cannot be used: it has" in refused.err
+    assert "Shebang lines, make and search paths" in refused.err
+    assert "Choose another with --prefix" in refused.err
+    assert not (site.folder / name).exists()
+
+
+def test_prefix_below_a_file(site: Site) -> None:
+    (site.folder / "file").touch()
+    refused = site.install("toy-top", prefix=site.folder / "file" / "prefix").expect(3)
+    assert f"{site.folder / 'file'} is a file, not a folder." in refused.err
+
+
+def hidden(*paths: str) -> list[str]:
+    """Return a program that lays nothing over files and folders for what it becomes."""
+    needs("mount")
+    script = 'for path in "$@"; do shift; [ "$path" != -- ] || break; '
+    script += 'if [ -d "$path" ]; then mount -t tmpfs none "$path"; else mount --bind /dev/null "$path"; fi; done; '
+    return ["unshare", "--mount", "sh", "-ec", script + 'exec "$@"', "sh", *paths, "--"]
+
+
+def place(program: str) -> str:
+    """Return the file that a program is."""
+    found = shutil.which(program, path="/usr/local/bin:/usr/bin:/bin")
+    assert found is not None
+    return str(Path(found).resolve())
+
+
+def test_no_compiler_and_no_modules_tool(site: Site) -> None:
+    before = hidden("/usr/share/lmod", place("gcc"), place("g++"), place("make"), place("patch"))
+    refused = site.install("toy-top", before=before).expect(3)
+    problems = re.findall(r"^  \d\. (.*)\n     -> (.*)$", refused.err, re.MULTILINE)
+    assert [what for what, _ in problems] == [
+        "Neither Lmod nor Environment Modules was found.",
+        "There is no gcc and g++ that compile C++17.",
+        "The program make is missing.",
+        "The program patch is missing.",
+    ]
+    remedies = " ".join(remedy for _, remedy in problems)
+    assert "apt install lmod" in remedies
+    assert "apt install g++" in remedies
+    assert "Do what the arrows say, and run the same command again. Nothing has been changed." in refused.err
+    assert not site.prefix.exists()
+
+
+def test_modules_tool_in_an_unusual_place(site: Site) -> None:
+    lmod = site.folder / "lmod"
+    shutil.copytree("/usr/share/lmod/lmod", lmod)
+    env = {"LMOD_CMD": str(lmod / "libexec" / "lmod")}
+    site.installed("toy-base", env=env)
+    assert str(lmod) in (site.tree / "environments" / "toy-base-1.0.json").read_text()
+
+
+def test_source_with_the_wrong_content(site: Site) -> None:
+    site = site.own_recipes(source="tampered")
+    pinned = sha256(TOYS / "toy.c")
+    found = sha256(site.recipes / "toy.c")
+    refused = site.install("toy-top").expect(4)
+    assert "The content of 1 of 1 sources is not what the recipe pins." in refused.err
+    assert f"its SHA-256 is {found}, but the recipe pins {pinned}" in refused.err
+    assert "toy.c (for toy-base-1.0.eb)" in refused.err
+    assert "What to do: " in refused.err
+    assert site.begun() == []
+    assert not site.is_offered("toy-top")
+
+
+def test_damaged_source_in_the_cache(site: Site) -> None:
+    sources = site.prefix / "sources"
+    sources.mkdir(parents=True)
+    (sources / "toy.c").write_text("damaged")
+    bad = sources / f"toy.c.bad-{sha256(sources / 'toy.c')[:8]}"
+    refused = site.install("toy-top", "--offline").expect(4)
+    assert f"now {bad.name}" in refused.err
+    assert bad.read_text() == "damaged"
+    assert not (sources / "toy.c").exists()
+    assert site.begun() == []
+    mended = site.installed("toy-top")
+    assert "Fetched 1 sources" in mended.out
+    assert sha256(sources / "toy.c") == sha256(TOYS / "toy.c")
+
+
+def test_no_network(site: Site) -> None:
+    site = site.own_recipes(source="http://127.0.0.1:9")
+    refused = site.install("toy-top").expect(4)
+    assert "1 of 1 sources could not be fetched" in refused.err
+    assert "toy.c (for toy-base-1.0.eb)" in refused.err
+    assert "http://127.0.0.1:9/toy.c" in refused.err
+    assert "Check the network, the proxy and pip's configuration" in refused.err
+    assert site.begun() == []
+
+    offline = site.install("toy-top", "--offline").expect(3)
+    assert "1 of 1 sources missing from the cache" in offline.err
+    assert "envkit fetch toy-top-1.0" in offline.err
+    assert "--bundle" in offline.err
+    assert site.begun() == []
+
+
+def test_source_without_a_checksum(site: Site) -> None:
+    site = site.own_recipes()
+    recipe = site.recipe("toy-base")
+    recipe.write_text(re.sub(r"^checksums = .*$", "", recipe.read_text(), flags=re.MULTILINE))
+    refused = site.install("toy-base").expect(3)
+    assert "toy-base-1.0.eb pins no SHA-256 for toy.c." in refused.err
+    assert "eb --inject-checksums" in refused.err
+
+
+def test_recipe_that_cannot_be_resolved(site: Site) -> None:
+    site = site.own_recipes()
+    recipe = site.recipe("toy-middle")
+    recipe.write_text(recipe.read_text().replace("('toy-base', '1.0')", "('toy-absent', '9.9')"))
+    refused = site.install("toy-top").expect(3)
+    assert "EasyBuild cannot resolve" in refused.err
+    assert "toy-absent" in refused.err
+    assert not site.prefix.exists()
+
+
+def test_recipe_that_does_not_build(site: Site) -> None:
+    site = site.own_recipes()
+    recipe = site.recipe("toy-middle")
+    recipe.write_text(recipe.read_text().replace("env -0 > settings", "echo int x = @ > bad.c && gcc -c bad.c"))
+    broken = site.install("toy-top").expect(5)
+    assert "Building toy-middle/1.0 failed in step build." in broken.err
+    assert "bad.c:1:9: error: " in broken.err
+    assert "Log: " in broken.err
+    log = re.search(r"^Log: (.+)$", broken.err, re.MULTILINE)
+    assert log is not None and Path(log[1]).is_file()
+    assert not site.is_offered("toy-top")
+    assert site.built() == {"toy-base"}
+    shutil.copy(site.toys / recipe.name, recipe)
+    mended = site.installed("toy-top")
+    assert "1 of 3 modules are in place; left: toy-middle/1.0, toy-top/1.0." in mended.out
+    assert site.begun().count("toy-base/1.0") == 1

@@ -1,0 +1,217 @@
+"""The main job, for real: each stack is built by the real eb, verified on two ranks, and used."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ENVKIT = Path(sys.executable).with_name("envkit")
+STACKS = {
+    "pytorch-2.13-cpu": ("torch", "PyTorch"),
+    "tensorflow-2.21-cpu": ("tensorflow", "TensorFlow"),
+    "tensorflow-2.15-cpu": ("tensorflow", "TensorFlow"),
+}
+TENSORFLOW = [name for name in STACKS if name.startswith("tensorflow")]
+BUILD_S = 3000
+
+pytestmark = pytest.mark.integration
+
+
+class Site:
+    """A prefix, and envkit called as a person would."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+
+    def envkit(
+        self, *arguments: str, timeout_s: float = 300, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run envkit with this prefix."""
+        return subprocess.run(
+            [ENVKIT, *arguments],
+            env={**os.environ, "ENVKIT_PREFIX": str(self.prefix), **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def install(self, stack: str) -> str:
+        """Install a stack unless it is there; return what was printed."""
+        done = self.envkit("install", stack, timeout_s=BUILD_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One prefix for the whole session, so that each stack is built once."""
+    prefix = tmp_path_factory.mktemp("stacks") / "prefix"
+    yield Site(prefix)
+    shutil.rmtree(prefix, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def installed(site: Site) -> Callable[[str], str]:
+    """Install a stack on first use; return what the installation printed."""
+    said: dict[str, str] = {}
+
+    def install(stack: str) -> str:
+        if stack not in said:
+            said[stack] = site.install(stack)
+        return said[stack]
+
+    return install
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_install_ends_with_a_verdict(stack: str, site: Site, installed: Callable[[str], str]) -> None:
+    said = installed(stack)
+    assert f"PASS  {stack}, 2 ranks" in said
+    assert f"Installed {stack}." in said
+    again = site.envkit("install", stack)
+    assert again.returncode == 0
+    assert "Nothing to do." in again.stdout
+    listed = json.loads(site.envkit("list", "--json").stdout)
+    states = {entry["name"]: entry["state"] for entry in listed["environments"]}
+    assert states[stack].startswith("installed")
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_verify_tells_the_truth(stack: str, site: Site, installed: Callable[[str], str]) -> None:
+    installed(stack)
+    package, _ = STACKS[stack]
+    done = site.envkit("verify", stack, "-n", "2", "--json")
+    report = json.loads(done.stdout)
+    wrong = [result for result in report["results"] if result["status"] in ("fail", "warn")]
+    assert (done.returncode, report["verdict"], wrong) == (0, "pass", [])
+    assert sorted((rank["rank"], rank["size"]) for rank in report["ranks"]) == [(0, 2), (1, 2)]
+    passed = {result["id"] for result in report["results"] if result["status"] == "pass"}
+    training = {"training-truth-torch"} if package == "torch" else {"training-truth-tensorflow", "training-truth-keras"}
+    assert {"allreduce", "broadcast", "flags-agree", "mpi-threads", "world-size", *training} <= passed
+    flags = report["frameworks"][0]["flags"]
+    assert {name: bool(value) for name, value in flags.items()} == {
+        "rocm": False, "cuda": False, "nccl": False, "mpi": True, "gloo": True, "ddl": False, "ccl": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_verify_fails_for_a_flag_that_is_not_built(stack: str, site: Site, installed: Callable[[str], str]) -> None:
+    installed(stack)
+    done = site.envkit("verify", stack, "--require", "nccl")
+    assert done.returncode == 1
+    assert done.stdout.startswith("FAIL")
+    assert "nccl" in done.stdout
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_check_build_is_the_block_of_horovodrun_but_true(
+    stack: str, site: Site, installed: Callable[[str], str]
+) -> None:
+    installed(stack)
+    package, title = STACKS[stack]
+    ours = site.envkit("check-build", stack)
+    theirs = site.envkit("run", stack, "--", "horovodrun", "--check-build")
+    assert ours.returncode == 0
+    assert f"[X] {title}" in ours.stdout
+    true = theirs.stdout if package == "torch" else theirs.stdout.replace("[X] PyTorch", "[ ] PyTorch")
+    assert ours.stdout.rstrip() == true.rstrip()
+
+
+def test_check_build_says_when_an_extension_is_missing(site: Site, installed: Callable[[str], str]) -> None:
+    installed("pytorch-2.13-cpu")
+    receipt = json.loads(site.envkit("show", "pytorch-2.13-cpu", "--json").stdout)
+    extension = next(Path(receipt["horovod"], "torch").glob("mpi_lib_v2*.so"))
+    away = extension.with_name("away")
+    extension.rename(away)
+    try:
+        block = site.envkit("check-build", "pytorch-2.13-cpu")
+        verdict = site.envkit("verify", "pytorch-2.13-cpu")
+    finally:
+        away.rename(extension)
+    assert block.returncode == 1
+    assert "[ ] PyTorch" in block.stdout
+    assert verdict.returncode == 1
+    assert "extension-present" in verdict.stdout
+
+
+def test_a_script_that_nobody_prepared_for(site: Site, installed: Callable[[str], str]) -> None:
+    installed("pytorch-2.13-cpu")
+    done = site.envkit("run", "pytorch-2.13-cpu", "-n", "2", "--", "python", str(SCRIPTS / "train.py"))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "0 of 2: [0.0, 3.0, 6.0, 9.0]",
+        "1 of 2: [0.0, 3.0, 6.0, 9.0]",
+    ]
+
+
+def test_horovodrun_with_gloo(site: Site, installed: Callable[[str], str]) -> None:
+    installed("pytorch-2.13-cpu")
+    script = ["python", str(SCRIPTS / "train.py")]
+    done = site.envkit("run", "pytorch-2.13-cpu", "--", "horovodrun", "--gloo", "-np", "2", *script)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 2: [0.0, 3.0, 6.0, 9.0]" in done.stdout
+
+
+@pytest.mark.parametrize("stack", TENSORFLOW)
+def test_keras_as_the_tutorials_write_it(stack: str, site: Site, installed: Callable[[str], str]) -> None:
+    installed(stack)
+    done = site.envkit("run", stack, "-n", "2", "--", "python", str(SCRIPTS / "keras_fit.py"))
+    assert done.returncode == 0, done.stderr
+    first, second = sorted(
+        (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")),
+        key=lambda facts: int(facts["rank"]),
+    )
+    assert first["size"] == second["size"] == 2
+    assert first["weights"] == second["weights"]
+    assert first["loss"] == pytest.approx(second["loss"])
+    assert first["rates"][0] < first["rates"][1] < first["rates"][2] == pytest.approx(0.1)
+
+
+def test_keras_3_is_refused_rather_than_left_alone(site: Site, installed: Callable[[str], str]) -> None:
+    installed("tensorflow-2.21-cpu")
+    for legacy in ("0", "1"):
+        done = site.envkit(
+            "run", "tensorflow-2.21-cpu", "--",
+            "env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras3.py"),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "Keras 3" in done.stdout
+        assert "trained" not in done.stdout.splitlines()
+
+
+def test_without_mpi_cmake_and_network(tmp_path: Path, site: Site, installed: Callable[[str], str]) -> None:
+    """A machine without MPI and CMake gets both from wheels; sources come from a bundle."""
+    installed("pytorch-2.13-cpu")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    hidden = ("mpi", "orte", "ompi", "prte", "cmake", "ctest", "cpack", "opal", "shmem", "osh")
+    for folder in ("/bin", "/usr/bin"):
+        for program in Path(folder).iterdir():
+            link = programs / program.name
+            if not program.name.startswith(hidden) and not link.exists():
+                link.symlink_to(program)
+    bare = Site(tmp_path / "bare")
+    env = {"PATH": str(programs)}
+    bundle = tmp_path / "bundle.tar"
+    fetched = bare.envkit("fetch", "pytorch-2.13-cpu", "--bundle", str(bundle), env=env)
+    assert fetched.returncode == 0, fetched.stderr
+    shutil.rmtree(bare.prefix)
+    lonely = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
+    done = subprocess.run(
+        [*lonely, "sh", "-c", 'ip link set lo up 2>/dev/null; exec "$@"', "sh",
+         ENVKIT, "install", "pytorch-2.13-cpu", "--bundle", str(bundle)],
+        env={**os.environ, **env, "ENVKIT_PREFIX": str(bare.prefix)},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS" in done.stdout
+    receipt = json.loads(bare.envkit("show", "--json", env=env).stdout)
+    assert receipt["mpi"]["embedded"] is True

@@ -1,0 +1,117 @@
+"""Imports point one way: each module may see those of the layers below its own, never those above or beside."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import envkit
+
+PACKAGE = Path(envkit.__file__).parent
+LAYERS = (
+    ("errors", "supervise", "verify.probe", "methods.eb", "methods.eb_hooks"),
+    ("resources", "verify.elf", "verify.machine_code"),
+    ("process", "diagnose", "verify.loader", "sources.cache", "verify.facts"),
+    ("environment", "sources.pipconfig", "sources.bundle", "verify.build_flags", "verify.arithmetic"),
+    ("host", "sources.connection", "verify.build_block", "verify.outcome"),
+    ("stack", "prefix", "sources.index", "verify.checks_process", "verify.checks_truth"),
+    ("receipt", "sources.download", "verify.checks_build"),
+    ("fetch", "launcher", "catalogue", "verify.checks"),
+    ("plan", "progress", "verify.report"),
+    ("methods.easybuild", "locks", "verify.launch"),
+    ("preflight", "build", "removal"),
+    ("install",),
+    ("cli",),
+    ("commands.options", "__main__"),
+    ("commands.enter", "commands.listing", "commands.plans", "commands.remove", "commands.verify"),
+    ("commands.install",),
+    ("commands.fetch",),
+)
+# Within these, nothing but what is named may be imported of the rest of the package.
+ENCLOSED = {
+    "sources": {"errors", "process"},
+    "verify": {"errors", "resources", "process", "launcher", "receipt"},
+    "methods": {"errors", "resources", "process", "fetch", "host", "plan", "prefix", "stack"},
+}
+STARTS_PROGRAMS = {"process", "supervise", "verify.probe"}
+FOREIGN = {"supervise": set[str](), "verify.probe": {"torch", "tensorflow", "horovod", "keras", "tf_keras", "mpi4py"}}
+FILES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+    for path in PACKAGE.rglob("*.py")
+    if path.name != "__init__.py" and "recipes" not in path.parts
+}
+MODULES = sorted(FILES)
+
+
+def imported(module: str) -> set[str]:
+    """Every module that one imports, anywhere in it, by its whole name."""
+    found = set()
+    for node in ast.walk(ast.parse(FILES[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+def own(module: str) -> set[str]:
+    """The modules of the package that one imports."""
+    return {name.removeprefix("envkit.") for name in imported(module)} & set(FILES)
+
+
+def layer(module: str) -> int:
+    return next(number for number, names in enumerate(LAYERS) if module in names)
+
+
+def test_every_module_has_one_layer() -> None:
+    assert sorted(name for names in LAYERS for name in names) == MODULES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    assert {name for name in own(module) if layer(name) >= layer(module)} == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.partition(".")[0] in ENCLOSED])
+def test_folders_see_little_of_the_rest(module: str) -> None:
+    folder = module.partition(".")[0]
+    assert {name for name in own(module) if not name.startswith(f"{folder}.")} <= ENCLOSED[folder]
+
+
+def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
+    measures = {"process", "launcher", "verify.launch", "verify.elf", "verify.loader", "verify.probe"}
+    for module in ("verify.checks", "verify.checks_build", "verify.checks_process", "verify.checks_truth"):
+        assert not own(module) & measures
+    assert own("verify.facts") == {"errors"}
+
+
+@pytest.mark.parametrize("module", FOREIGN)
+def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at(module: str) -> None:
+    tops = {name.partition(".")[0] for name in imported(module)}
+    assert tops <= set(sys.stdlib_module_names) | FOREIGN[module]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in STARTS_PROGRAMS])
+def test_programs_are_started_in_one_place(module: str) -> None:
+    assert not {"subprocess", "pty", "multiprocessing"} & {name.partition(".")[0] for name in imported(module)}
+    for node in ast.walk(ast.parse(FILES[module].read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+            assert not node.attr.startswith(("exec", "fork", "spawn", "posix_spawn", "system", "popen")), node.attr
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_shell_reads_a_command(module: str) -> None:
+    for node in ast.walk(ast.parse(FILES[module].read_text())):
+        if isinstance(node, ast.Call):
+            assert "shell" not in {keyword.arg for keyword in node.keywords}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_own_process_is_left_as_it_is(module: str) -> None:
+    for node in ast.walk(ast.parse(FILES[module].read_text())):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in {"os.chdir", "os.umask", "os.putenv", "os.environ.update"}
+        if isinstance(node, ast.Assign):
+            assert not any(ast.unparse(target).startswith("os.environ") for target in node.targets)

@@ -1,0 +1,82 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import HostProblem, NotWritable
+from envkit.host import Platform
+from envkit.prefix import Prefix, locate
+
+ALL = {"ENVKIT_PREFIX": "/envkit", "EBU_USER_PREFIX": "/ebu"}
+
+
+@pytest.mark.parametrize(
+    ("option", "env", "expected"),
+    [
+        ("/option", ALL, "/option"),
+        (None, ALL, "/envkit"),
+        (None, {"EBU_USER_PREFIX": "/ebu"}, "/ebu"),
+        (None, {"ENVKIT_PREFIX": "", "EBU_USER_PREFIX": "/ebu"}, "/ebu"),
+        ("/a/b+c@d=e,f~g^h_i-j.k", {}, "/a/b+c@d=e,f~g^h_i-j.k"),
+    ],
+)
+def test_where_the_prefix_is(option: str | None, env: dict[str, str], expected: str) -> None:
+    assert locate(option, env) == Prefix(root=Path(expected))
+
+
+def test_without_being_told_it_is_the_data_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert locate(None, {}).root == tmp_path / "envkit"
+
+
+def test_a_prefix_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/u")
+    assert locate("here", {}).root == tmp_path / "here"
+    assert locate("~/there", {}).root == Path("/home/u/there")
+
+
+@pytest.mark.parametrize("odd", [" ", ":", "'", '"', "$", "\n", "*", "%", "#", "\\", ";"])
+def test_paths_that_a_build_cannot_carry(odd: str) -> None:
+    with pytest.raises(HostProblem, match="cannot be used") as problem:
+        locate(f"/a{odd}b", {})
+    assert repr(odd) in problem.value.what
+
+
+def test_create_is_private_and_may_be_repeated(tmp_path: Path) -> None:
+    made = Prefix(root=tmp_path / "a" / "b")
+    made.create()
+    made.create()
+    assert stat.S_IMODE(made.root.stat().st_mode) == 0o700
+    assert made.sources.is_dir() and made.logs.is_dir()
+
+
+def test_create_leaves_the_permissions_of_a_folder_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir(mode=0o755)
+    Prefix(root=tmp_path / "shared").create()
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o755
+
+
+def test_create_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotWritable, match=r"file/a/prefix cannot be written to\.") as problem:
+        Prefix(root=tmp_path / "file" / "a" / "prefix").create()
+    assert problem.value.why == "Not a directory."
+
+
+def test_trees_are_those_of_the_machine_type_newest_python_first(tmp_path: Path) -> None:
+    for name in ("x86_64-py3.9", "x86_64-py3.13", "x86_64-py3.10", "aarch64-py3.11", "sources"):
+        (tmp_path / name).mkdir()
+    found = Prefix(root=tmp_path).trees("x86_64")
+    assert [tree.root.name for tree in found] == ["x86_64-py3.13", "x86_64-py3.10", "x86_64-py3.9"]
+    assert Prefix(root=tmp_path / "nothing").trees("x86_64") == []
+
+
+def test_a_tree_has_modules_in_lua_and_tcl(tmp_path: Path) -> None:
+    tree = Prefix(root=tmp_path).tree(Platform(machine="x86_64", python="3.11"))
+    assert tree.root == tmp_path / "x86_64-py3.11"
+    (tree.modulepath / "Toy").mkdir(parents=True)
+    (tree.modulepath / "Toy" / "1.lua").touch()
+    (tree.modulepath / "Toy" / "2").touch()
+    assert [tree.has(f"Toy/{version}") for version in (1, 2, 3)] == [True, True, False]
+    assert not tree.has("Toy")

@@ -1,0 +1,206 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from envkit import process
+from envkit.errors import HostProblem, Interrupted
+
+ENV = {"PATH": os.environ["PATH"]}
+PYTHON = sys.executable
+DAEMON = """
+import os, time
+for _ in range(2):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+open({path!r}, "w").write(str(os.getpid()))
+{ignore}
+time.sleep(300)
+"""
+SUPERVISING = """
+import sys
+from pathlib import Path
+from envkit import process
+process.GRACE_S = 0.3
+print(process.supervise(sys.argv[2:], env={{"PATH": {path!r}}}, log=Path(sys.argv[1])), flush=True)
+"""
+
+
+def wait_for(path: Path) -> int:
+    """The process id that a process has written."""
+    for _ in range(500):
+        with suppress(OSError, ValueError):
+            return int(path.read_text())
+        time.sleep(0.01)
+    raise AssertionError(f"{path} was not written")
+
+
+def gone(pid: int, within_s: float = 8) -> bool:
+    """Whether a process has ended."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_capture_keeps_both_outputs_and_the_status() -> None:
+    done = process.capture(["sh", "-c", "echo out; echo err >&2; exit 3"], env=ENV)
+    assert (done.status, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert done.argv == ("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert 0 < done.seconds < 10
+
+
+def test_capture_gives_only_the_environment_it_is_given(tmp_path: Path) -> None:
+    done = process.capture([PYTHON, "-c", "import os; print(sorted(os.environ), os.getcwd())"], env={}, cwd=tmp_path)
+    assert str(tmp_path) in done.stdout and "HOME" not in done.stdout
+
+
+def test_capture_has_no_input() -> None:
+    assert process.capture(["cat"]).stdout == ""
+
+
+def test_capture_of_what_is_not_text() -> None:
+    assert process.capture(["printf", "a\\377b"]).stdout == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_capture_of_a_signal_and_of_a_timeout() -> None:
+    assert process.capture(["sh", "-c", "kill -SEGV $$"]).status == 128 + signal.SIGSEGV
+    late = process.capture(["sh", "-c", "echo begun; exec sleep 60"], timeout_s=0.3)
+    assert (late.status, late.stdout, late.stderr) == (124, "begun\n", "timed out")
+
+
+def test_capture_of_what_cannot_be_run(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    for argv in (["no-such-program"], [str(tmp_path / "plain")]):
+        done = process.capture(argv)
+        assert done.status == 127 and argv[0] in done.stderr
+
+
+def test_printable() -> None:
+    assert process.printable(["echo", "a b", "$HOME"]) == "echo 'a b' '$HOME'"
+
+
+def test_supervise_writes_the_log_and_returns_the_status(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    calls: list[float] = []
+    status = process.supervise(
+        ["sh", "-c", "pwd; echo err >&2; sleep 0.35; exit 7"],
+        env=ENV,
+        log=log,
+        cwd=tmp_path,
+        watch=lambda: calls.append(time.monotonic()),
+    )
+    assert status == 7
+    assert log.read_text() == f"before\n{tmp_path}\nerr\n"
+    assert 3 <= len(calls) <= 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
+def test_supervise_of_a_command_that_dies_of_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    argv = ["sh", "-c", f"kill -{number.value} $$"]
+    assert process.supervise(argv, env=ENV, log=tmp_path / "log") == 128 + number
+
+
+def test_supervise_of_what_is_not_there(tmp_path: Path) -> None:
+    assert process.supervise(["no-such-program"], env=ENV, log=tmp_path / "log") == 127
+    assert (tmp_path / "log").read_text() == "no-such-program: No such file or directory\n"
+
+
+def test_supervise_stops_what_runs_too_long(tmp_path: Path) -> None:
+    began = time.monotonic()
+    argv = ["sh", "-c", "echo $$ > pid; exec sleep 300"]
+    status = process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path, timeout_s=0.4)
+    assert status == 124
+    assert gone(int((tmp_path / "pid").read_text()), 0.1)
+    assert time.monotonic() - began < 4
+
+
+def test_supervise_ends_what_a_command_leaves_behind(tmp_path: Path) -> None:
+    daemon = DAEMON.format(path=str(tmp_path / "pid"), ignore="")
+    argv = ["sh", "-c", '"$0" -c "$1"; while [ ! -s pid ]; do sleep 0.02; done', PYTHON, daemon]
+    assert process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path) == 0
+    assert gone(wait_for(tmp_path / "pid"), 0.1)
+
+
+def test_a_watch_that_fails_stops_the_command(tmp_path: Path) -> None:
+    def watch() -> None:
+        if (tmp_path / "pid").exists():
+            raise ZeroDivisionError
+
+    argv = ["sh", "-c", "echo $$ > pid; exec sleep 300"]
+    with pytest.raises(ZeroDivisionError):
+        process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path, watch=watch)
+    assert gone(wait_for(tmp_path / "pid"), 0.1)
+
+
+@pytest.mark.parametrize("ignore", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_nothing_outlives_a_supervising_process_that_is_killed(ignore: str, tmp_path: Path) -> None:
+    daemon = DAEMON.format(path=str(tmp_path / "daemon"), ignore=ignore)
+    script = f'"$0" -c "$1"; echo $$ > {tmp_path}/command; exec sleep 300'
+    argv = [PYTHON, "-c", SUPERVISING.format(path=ENV["PATH"]), str(tmp_path / "log")]
+    with subprocess.Popen([*argv, "sh", "-c", script, PYTHON, daemon], stdout=subprocess.PIPE) as supervising:
+        pids = [wait_for(tmp_path / "daemon"), wait_for(tmp_path / "command")]
+        supervising.send_signal(signal.SIGKILL)
+    assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_stop_the_command_first(number: signal.Signals, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        wait_for(tmp_path / "pid")
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    argv = ["sh", "-c", "echo $$ > pid; exec sleep 300"]
+    with pytest.raises(Interrupted) as stopped:
+        process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path)
+    sender.join()
+    assert stopped.value.exit_code == 128 + number
+    assert gone(wait_for(tmp_path / "pid"), 0.1)
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_interruptible_puts_the_handlers_back(number: signal.Signals, said: str) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted, match=rf"Stopped by {said}\."), process.interruptible():
+        os.kill(os.getpid(), number)
+        time.sleep(1)
+    assert signal.getsignal(number) == before
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    process.supervise(["true"], env=ENV, log=tmp_path / "log")
+    process.supervise(["sleep", "9"], env=ENV, log=tmp_path / "log", timeout_s=0.1)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_become_is_the_command() -> None:
+    code = (
+        "import os; from envkit import process; print('first');"
+        "process.become(['sh', '-c', 'echo $A; exit 5'], {'A': 'x', 'PATH': os.environ['PATH']})"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (5, "first\nx\n")
+
+
+def test_become_of_what_is_not_there() -> None:
+    with pytest.raises(HostProblem, match=r"no-such-program could not be started\."):
+        process.become(["no-such-program"], {"PATH": "/nonexistent"})

@@ -1,0 +1,181 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.errors import UnknownStack
+from envkit.host import Accelerator, Platform
+from envkit.resources import recipes
+from envkit.stack import REFERENCE, Stack, find_easyconfig, from_recipe, select, stacks
+
+HERE = Platform(machine="x86_64", python="3.11")
+STACKS = {stack.name: stack for stack in stacks()}
+ARCHS = ("x86_64", "aarch64", "ppc64le")
+PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+
+
+def parsed(recipe: Path, platform: Platform) -> dict[str, Any]:
+    """The parameters of an easyconfig, as EasyBuild would see them on that platform."""
+    parameters: dict[str, Any] = {
+        "ARCH": platform.machine,
+        "PYPI_SOURCE": "pypi",
+        "SHLIB_EXT": "so",
+        "SYSTEM": {"name": "system", "version": "system"},
+        "SYS_PYTHON_VERSION": f"{platform.python}.1",
+    }
+    exec(compile(recipe.read_text(), recipe, "exec"), parameters)
+    return parameters
+
+
+def parts(stack: Stack, platform: Platform) -> list[Path]:
+    """The recipes of envkit's own that a stack is made of: its own and its framework's."""
+    own = recipes("easyconfigs")
+    found = [own / stack.easyconfig]
+    for name, version, *_ in parsed(found[0], platform)["dependencies"]:
+        found += own.glob(f"{name}-{version}-*.eb")
+    return found
+
+
+def served(stack: Stack, platform: Platform) -> bool:
+    """Whether no recipe of a stack refuses a platform."""
+    try:
+        for recipe in parts(stack, HERE):
+            parsed(recipe, platform)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_stack_by_its_name(name: str) -> None:
+    for platform in (HERE, Platform(machine="riscv64", python="3.9")):
+        assert select(name, platform=platform) == STACKS[name]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "framework", "accelerator", "expected"),
+    [
+        (None, None, "auto", "pytorch-2.13-cpu"),
+        ("pytorch", None, "auto", "pytorch-2.13-cpu"),
+        ("pytorch", None, "cpu", "pytorch-2.13-cpu"),
+        ("tensorflow", None, "auto", "tensorflow-2.21-cpu"),
+        (None, "tensorflow", "cpu", "tensorflow-2.21-cpu"),
+    ],
+)
+def test_a_stack_by_what_it_contains(
+    wanted: str | None, framework: str | None, accelerator: str, expected: str
+) -> None:
+    assert select(wanted, framework=framework, accelerator=accelerator, platform=HERE).name == expected
+
+
+def test_a_stack_for_the_python_and_the_machine_there_is() -> None:
+    for stack in stacks():
+        for machine, pythons in stack.pythons.items():
+            for python in pythons:
+                platform = Platform(machine=machine, python=python)
+                assert select(stack.framework, platform=platform).runs_on(platform)
+
+
+def test_a_stack_that_fits_but_for_the_host_is_left_to_the_preflight() -> None:
+    found = select("pytorch", platform=Platform(machine="x86_64", python="3.10"))
+    assert found.name == "pytorch-2.13-cpu"
+    assert not found.runs_on(Platform(machine="x86_64", python="3.10"))
+    assert found.runs_on(Platform(machine="aarch64", python="3.10"))
+
+
+def test_no_stack_for_an_accelerator() -> None:
+    with pytest.raises(UnknownStack, match=r"There is no stack for pytorch on rocm\.") as problem:
+        select("pytorch", accelerator="rocm", platform=HERE)
+    assert "pytorch-2.13-cpu" in problem.value.why
+    assert "--accelerator cpu" in problem.value.fix
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [("pytorch-2.13", "pytorch-2.13-cpu"), ("tensorflow-2.15", "tensorflow-2.15-cpu"), ("xyz", "pytorch-2.13-cpu")],
+)
+def test_unknown_names_and_the_nearest(wanted: str, near: str) -> None:
+    with pytest.raises(UnknownStack, match=re.escape(f"There is no stack named {wanted!r}.")) as problem:
+        select(wanted, platform=HERE)
+    assert near in problem.value.why
+
+
+def test_a_recipe_of_the_collection() -> None:
+    assert find_easyconfig(REFERENCE) is not None
+    found = select(REFERENCE, platform=HERE)
+    assert found == from_recipe(REFERENCE)
+    assert found.name == REFERENCE.removesuffix(".eb")
+    assert found.module == "Horovod/0.28.1-foss-2022a-CUDA-11.7.0-TensorFlow-2.11.0"
+    assert (found.framework, found.accelerator) == ("tensorflow", Accelerator.CUDA)
+    assert found.requires == ("cuda", "nccl")
+    assert found.runs_on(Platform(machine="ppc64le", python="3.6"))
+
+
+def test_a_recipe_without_horovod() -> None:
+    found = from_recipe("GCC-system.eb")
+    assert (found.name, found.module, found.framework) == ("GCC-system", "GCC/system", "none")
+    assert found.requires == ()
+
+
+def test_the_recipe_of_a_stack_is_the_stack() -> None:
+    for stack in stacks():
+        assert select(stack.easyconfig, platform=HERE) == stack
+
+
+def test_a_recipe_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tmp_path / "Toy-1.0-PyTorch-2.0.eb"
+    recipe.write_text("")
+    monkeypatch.chdir(tmp_path)
+    for wanted in (str(recipe), recipe.name, f"./{recipe.name}"):
+        found = select(wanted, platform=HERE)
+        assert found.easyconfig == str(recipe)
+        assert (found.name, found.module, found.framework) == ("Toy-1.0-PyTorch-2.0", "Toy/1.0-PyTorch-2.0", "pytorch")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [
+        ("Horovod-0.28.1-foss-2022a-CUDA-11.7.0-TensorFlow-2.12.0.eb", REFERENCE),
+        ("/nowhere/Toy-1.0.eb", ""),
+        ("*-system.eb", ""),
+        ("ünknown-1.eb", ""),
+        (".eb", ""),
+    ],
+)
+def test_unknown_recipes(wanted: str, near: str) -> None:
+    with pytest.raises(UnknownStack, match=re.escape(f"There is no recipe {wanted}.")) as problem:
+        select(wanted, platform=HERE)
+    assert near in problem.value.why
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_recipe_of_a_stack_is_there_and_makes_its_module(name: str) -> None:
+    stack = STACKS[name]
+    made = parsed(recipes("easyconfigs") / stack.easyconfig, HERE)
+    toolchain = f"-{made['toolchain']['name']}-{made['toolchain']['version']}"
+    assert stack.module == f"{made['name']}/{made['version']}{toolchain}{made['versionsuffix']}"
+    assert stack.easyconfig == stack.module.replace("/", "-") + ".eb"
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_stack_is_for_the_platforms_that_its_recipes_serve(name: str) -> None:
+    stack = STACKS[name]
+    assert len(parts(stack, HERE)) > 1
+    for machine in ARCHS:
+        for python in PYTHONS:
+            platform = Platform(machine=machine, python=python)
+            assert stack.runs_on(platform) == served(stack, platform), platform
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_times_are_of_modules_that_a_stack_has(name: str) -> None:
+    stack = STACKS[name]
+    made = [parsed(recipe, HERE) for recipe in parts(stack, HERE)]
+    modules = {stack.module} | {f"{one['name']}/{one['version']}-gompi-system" for one in made}
+    assert set(stack.seconds) <= modules
+
+
+def test_one_stack_is_the_default_of_a_framework_and_accelerator() -> None:
+    kinds = {(stack.framework, stack.accelerator) for stack in stacks()}
+    assert sorted(kinds) == sorted((stack.framework, stack.accelerator) for stack in stacks() if stack.default)
