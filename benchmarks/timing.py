@@ -55,7 +55,6 @@ def own(prefix: Path) -> dict[str, str]:
 def report(claim: str, ours: float, theirs: float, ratio: float, bound: float) -> int:
     """Print one line; return 1 if the claim does not hold."""
     holds = ratio <= bound
-    print(
-        f"{claim}: {ours:.3f} s against {theirs:.3f} s, ratio {ratio:.3f} (at most {bound:.3f}): {'holds' if holds else 'FAILS'}"
-    )
+    times = f"{ours:.3f} s against {theirs:.3f} s, ratio {ratio:.3f}"
+    print(f"{claim}: {times} (at most {bound:.3f}): {'holds' if holds else 'FAILS'}")
     return 0 if holds else 1

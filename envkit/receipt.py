@@ -168,11 +168,7 @@ def find(prefix: Prefix, name: str | None) -> Receipt:
 
     Raises EnvironmentMissing, or EnvironmentDamaged when its modules have gone.
     """
-    there = list(installed(prefix))
-    fitting = [one for one in there if name in (None, one.name, one.module)]
-    if not fitting or (name is None and len(there) > 1):
-        raise missing(prefix, name, there)
-    receipt = fitting[0]
+    receipt = named(prefix, name)
     if not Tree(root=Path(receipt.tree)).has(receipt.module):
         raise EnvironmentDamaged(
             what=f"The environment {receipt.name} is damaged: its module {receipt.module} has gone.",
@@ -180,6 +176,15 @@ def find(prefix: Prefix, name: str | None) -> Receipt:
             fix=f"Put it back with 'envkit install {receipt.name} --prefix {prefix.root}'.",
         )
     return receipt
+
+
+def named(prefix: Prefix, name: str | None) -> Receipt:
+    """Find the receipt of an environment, whether its modules are there or not. Raises EnvironmentMissing."""
+    there = list(installed(prefix))
+    fitting = [one for one in there if name in (None, one.name, one.module)]
+    if not fitting or (name is None and len(there) > 1):
+        raise missing(prefix, name, there)
+    return fitting[0]
 
 
 def missing(prefix: Prefix, name: str | None, there: list[Receipt]) -> EnvironmentMissing:

@@ -15,7 +15,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -
 
     Raises EnvironmentMissing.
     """
-    found = receipt.find(prefix, name)
+    found = receipt.named(prefix, name)
     tree = Tree(root=Path(found.tree))
     with locks.held(
         tree, f"stack-{found.name}", console, f"Another process is installing {found.name}; waiting for it."
@@ -36,7 +36,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -
 
 def remove_module(tree: Tree, module: str) -> None:
     """Remove a module file and what it makes available."""
-    for folder in (tree.root / "modules").iterdir():
+    for folder in (tree.root / "modules").glob("*/"):
         for path in (folder / module, folder / f"{module}.lua"):
             path.unlink(missing_ok=True)
     shutil.rmtree(tree.software / module, ignore_errors=True)

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterator
 
+import os
+
 from rich.console import Console
 
 from envkit import fetch, host, install

@@ -1,0 +1,137 @@
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from envkit import receipt
+from envkit.errors import EnvironmentDamaged, EnvironmentMissing
+from envkit.host import Platform
+from envkit.prefix import Prefix, Tree
+from envkit.receipt import Built, Receipt
+
+Install = Callable[..., Receipt]
+
+
+@pytest.fixture
+def tree(prefix: Prefix) -> Tree:
+    return prefix.tree(Platform(machine=os.uname().machine, python="3.11"))
+
+
+def test_what_is_written_is_read(install: Install, tree: Tree) -> None:
+    made = install("toy-cpu", load=("site/1",))
+    path = receipt.path_of(tree, "toy-cpu")
+    assert receipt.read(path) == made
+    assert msgspec.json.decode(path.read_bytes())["version"] == 1
+    assert path.read_text().endswith("}\n") and "\n  " in path.read_text()
+
+
+def test_the_way_in(install: Install, tree: Tree) -> None:
+    inside = install("toy-cpu", load=("site/1",)).environment
+    assert (inside.name, inside.modules, inside.load) == ("toy-cpu", ("Toy/1.0",), ("site/1",))
+    assert inside.modulepath == tree.root / "modules" / "all"
+
+
+def test_readers_see_all_of_a_record_or_nothing(tree: Tree) -> None:
+    path = tree.root / "built" / "x.json"
+    records = [Built(module=letter * 200_000, easyconfig="", sha256="", seconds=0.0) for letter in "ab"]
+    receipt.write(path, records[0])
+    seen: list[Built] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(msgspec.json.decode(path.read_bytes(), type=Built))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for record in records * 10:
+        receipt.write(path, record)
+    done.set()
+    reader.join()
+    assert seen and all(one in records for one in seen)
+    assert [one.name for one in path.parent.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '{"version": 1, "name": 5}', "\0" * 100])
+def test_a_damaged_receipt(text: str, install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy-cpu")
+    path = receipt.path_of(tree, "toy-cpu")
+    path.write_text(text)
+    with pytest.raises(EnvironmentDamaged, match=r"The receipt .+/toy-cpu\.json cannot be read\.") as damaged:
+        receipt.find(prefix, "toy-cpu")
+    assert "envkit install toy-cpu" in damaged.value.fix
+
+
+def test_a_receipt_that_is_being_written_is_none(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy-cpu")
+    (tree.environments / ".toy-cpu.json.123").write_text("{")
+    assert [one.name for one in receipt.installed(prefix)] == ["toy-cpu"]
+
+
+def test_newest_python_first_and_of_this_machine_only(install: Install, prefix: Prefix) -> None:
+    for python in ("3.9.1", "3.13.0", "3.11.7"):
+        install("toy-cpu", python=python)
+    other = prefix.root / "other-py3.14" / "environments"
+    other.mkdir(parents=True)
+    (other / "x.json").write_text("{")
+    assert [one.python for one in receipt.installed(prefix)] == ["3.13.0", "3.11.7", "3.9.1"]
+    assert receipt.find(prefix, "toy-cpu").python == "3.13.0"
+
+
+def test_find_the_only_one_without_a_name(install: Install, prefix: Prefix) -> None:
+    made = install("toy-cpu")
+    assert receipt.find(prefix, None) == receipt.find(prefix, "toy-cpu") == receipt.find(prefix, "Toy/1.0") == made
+
+
+def test_find_needs_a_name_where_there_are_several(install: Install, prefix: Prefix) -> None:
+    install("a")
+    install("b")
+    assert receipt.find(prefix, "b").name == "b"
+    with pytest.raises(EnvironmentMissing, match=r"Which environment\? There is more than one\.") as several:
+        receipt.find(prefix, None)
+    assert several.value.why == f"Installed in {prefix.root}: a, b."
+
+
+def test_find_what_is_not_there(install: Install, prefix: Prefix) -> None:
+    with pytest.raises(EnvironmentMissing, match=r"No environment is installed\."):
+        receipt.find(prefix, None)
+    install("a")
+    with pytest.raises(EnvironmentMissing, match=r"There is no environment 'b'\.") as missing:
+        receipt.find(prefix, "b")
+    assert missing.value.why == f"Installed in {prefix.root}: a."
+
+
+def test_find_in_a_prefix_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentMissing):
+        receipt.find(Prefix(root=tmp_path / "none"), None)
+
+
+def test_an_environment_whose_module_has_gone(install: Install, prefix: Prefix, tree: Tree) -> None:
+    made = install("toy-cpu")
+    (tree.modulepath / "Toy" / "1.0.lua").unlink()
+    with pytest.raises(EnvironmentDamaged, match=r"its module Toy/1\.0 has gone"):
+        receipt.find(prefix, "toy-cpu")
+    assert receipt.named(prefix, "toy-cpu") == made
+
+
+def test_records_of_modules(tree: Tree) -> None:
+    made = Built(module="Toy/1.0", easyconfig="/r/Toy-1.0.eb", sha256="0" * 64, seconds=1.5)
+    assert receipt.built(tree, "Toy/1.0") is None
+    receipt.write(receipt.built_path(tree, "Toy/1.0"), made)
+    assert receipt.built(tree, "Toy/1.0") == made
+    receipt.built_path(tree, "Toy/1.0").write_text("{")
+    assert receipt.built(tree, "Toy/1.0") is None
+
+
+def test_notes_of_installations_under_way(tree: Tree, tmp_path: Path) -> None:
+    assert receipt.waiting(tree, "toy") == "Another process is installing toy; waiting for it."
+    receipt.begin(tree, "toy", "building", tmp_path)
+    note = receipt.unfinished(tree, "toy")
+    assert note is not None and (note.stage, note.pid, note.log) == ("building", os.getpid(), str(tmp_path))
+    assert f"Process {os.getpid()} on " in receipt.waiting(tree, "toy")
+    receipt.end(tree, "toy")
+    receipt.end(tree, "toy")
+    assert receipt.unfinished(tree, "toy") is None

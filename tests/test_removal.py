@@ -1,0 +1,81 @@
+import io
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from envkit import receipt, removal
+from envkit.errors import EnvironmentMissing
+from envkit.host import Platform
+from envkit.prefix import Prefix, Tree
+from envkit.receipt import Receipt
+
+Install = Callable[..., Receipt]
+
+
+@pytest.fixture
+def tree(prefix: Prefix) -> Tree:
+    return prefix.tree(Platform(machine=os.uname().machine, python="3.11"))
+
+
+def remove(prefix: Prefix, name: str, *, dependencies: bool = False) -> str:
+    """Remove, and return what was said."""
+    said = io.StringIO()
+    removal.remove(prefix, name, dependencies=dependencies, console=Console(file=said))
+    return said.getvalue()
+
+
+def left(tree: Tree) -> list[str]:
+    """The modules of a tree that have a module file in each folder and software."""
+    found = [
+        sorted(str(path.relative_to(folder)).removesuffix(".lua") for path in folder.glob("*/*"))
+        for folder in (tree.modulepath, tree.root / "modules" / "tools", tree.software)
+    ]
+    assert found[0] == found[1] == found[2]
+    return found[0]
+
+
+def test_the_own_module_goes_and_the_rest_stays(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy", "Python/system", "Toy/1.0")
+    said = remove(prefix, "toy")
+    assert said == "Removed toy: Toy/1.0.\nKept for the next installation: Python/system.\n"
+    assert left(tree) == ["Python/system"]
+    assert list(receipt.installed(prefix)) == []
+
+
+def test_dependencies_go_unless_another_environment_uses_them(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("a", "Python/system", "OnlyA/1", "A/1")
+    install("b", "Python/system", "B/1")
+    assert remove(prefix, "a", dependencies=True) == "Removed a: OnlyA/1, A/1.\n"
+    assert left(tree) == ["B/1", "Python/system"]
+    assert remove(prefix, "b", dependencies=True) == "Removed b: Python/system, B/1.\n"
+    assert left(tree) == []
+
+
+def test_a_module_that_another_environment_is_made_of_stays(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("base", "Python/system", "Base/1")
+    install("top", "Python/system", "Base/1", "Top/1")
+    assert remove(prefix, "base").startswith("Removed base: its receipt.\n")
+    assert left(tree) == ["Base/1", "Python/system", "Top/1"]
+
+
+def test_records_go_with_the_modules(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy", "Toy/1.0")
+    made = receipt.Built(module="Toy/1.0", easyconfig="", sha256="", seconds=0)
+    receipt.write(receipt.built_path(tree, "Toy/1.0"), made)
+    remove(prefix, "toy")
+    assert receipt.built(tree, "Toy/1.0") is None
+
+
+def test_a_damaged_environment_can_be_removed(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy")
+    shutil.rmtree(tree.root / "modules")
+    remove(prefix, "toy")
+    assert list(receipt.installed(prefix)) == []
+
+
+def test_what_is_not_there(prefix: Prefix) -> None:
+    with pytest.raises(EnvironmentMissing, match=r"There is no environment 'toy'\."):
+        remove(prefix, "toy")
