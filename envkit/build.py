@@ -103,7 +103,7 @@ def watched(job: easybuild.Build, tree: Tree, shown: BuildProgress, held: dict[s
         stopped.fix = f"Run the same command again: it resumes. Log: {job.log}"
         raise
     if status:
-        raise failed(job, shown, failures, logs[-1:])
+        raise failed(job, shown, status, failures, logs[-1:])
 
 
 def record(tree: Tree, step: Step, seconds: float) -> None:
@@ -115,7 +115,7 @@ def record(tree: Tree, step: Step, seconds: float) -> None:
 
 
 def failed(
-    job: easybuild.Build, shown: BuildProgress, failures: Sequence[str], logs: Sequence[Path]
+    job: easybuild.Build, shown: BuildProgress, status: int, failures: Sequence[str], logs: Sequence[Path]
 ) -> BuildFailed | DiskFull:
     """Say why a build failed, in a few lines, from the log of the module, else from the fullest that there is."""
     kept = [log for log in logs if log.is_file()] or (job.folder / "tmp").rglob("easybuild-*.log")
@@ -124,7 +124,8 @@ def failed(
     room = shutil.disk_usage(job.prefix.root).free
     full = room < ALMOST_NOTHING or (found is not None and found.rule.id == "disk-full")
     kind = DiskFull if full else BuildFailed
-    why = "\n".join(failures) or f"See {job.log}."
+    killed = f"eb was ended by signal {status - 128}; was there too little memory?" if status > 128 else ""
+    why = "\n".join(failures) or killed or f"See {job.log}."
     fix = "Look into the log, mend the cause, and run the same command again: it resumes."
     if found is not None:
         why, fix = f"{found.rule.cause}\n{log}:{found.number}: {found.line}", found.rule.fix

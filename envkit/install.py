@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__, build, environment, fetch, host, launcher, locks, preflight, process, receipt
-from envkit.errors import BuildFailed, DiskFull
+from envkit.errors import BuildFailed, DiskFull, Interrupted
 from envkit.methods import easybuild
 from envkit.plan import Plan, recipe_checksum
 from envkit.prefix import Prefix, Tree
@@ -79,6 +79,12 @@ def install(request: Request, console: Console) -> "Report | None":
     if (there := already(request)) is not None:
         say_already(there, console)
         return None
+    with stoppable():
+        return install_now(request, console)
+
+
+def install_now(request: Request, console: Console) -> "Report | None":
+    """Install a stack that did not seem to be there."""
     if request.bundle is not None:
         request.prefix.create()
         fetch.read_bundle(request.bundle, request.prefix.sources)
@@ -97,6 +103,17 @@ def install(request: Request, console: Console) -> "Report | None":
         folder = build.new_log_folder(request.prefix, work.stack.name)
         build_all(work, folder, console)
         return prove(work, folder, console)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end an installation at any point, in an orderly way."""
+    try:
+        with process.interruptible():
+            yield
+    except Interrupted as stopped:
+        stopped.fix = stopped.fix or "Run the same command again: it resumes."
+        raise
 
 
 def prepare(request: Request) -> Work:

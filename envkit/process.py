@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -86,7 +86,7 @@ def supervise(
     """Run a long command with its output in ``log``, calling ``watch`` ten times a second.
 
     Nothing that the command starts outlives this call or this process, however either ends. Returns the
-    exit status, 124 if it ran past ``timeout_s``. Raises Interrupted on Ctrl-C and SIGTERM, after the
+    exit status, 128 + N after signal N, 124 if it ran past ``timeout_s``. Raises Interrupted on Ctrl-C and SIGTERM, after the
     command has been stopped.
     """
     reader, writer = os.pipe()
@@ -112,11 +112,13 @@ def supervise(
                         return 124
                     time.sleep(POLL_S)
                 watch()
-                return running.returncode
+                return 128 - running.returncode if running.returncode < 0 else running.returncode
             finally:
                 os.close(writer)
                 writer = -1
-                running.wait()
+                if running.wait() < 0:  # the supervisor itself was killed: its command died with it, what that started did not
+                    with suppress(ProcessLookupError):
+                        os.killpg(running.pid, signal.SIGKILL)
         finally:
             if writer >= 0:
                 os.close(writer)
