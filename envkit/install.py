@@ -125,7 +125,9 @@ def prepare(request: Request) -> Work:
         accelerator=request.accelerator,
         platform=machine.platform,
     )
-    preflight.demand(list(preflight.host_problems(machine, stack)), stack)
+    if machine.modules_tool is None or not stack.runs_on(machine.platform):
+        found = [*preflight.host_problems(machine, stack), *preflight.prefix_problems(request.prefix, stack, 1.0)]
+        preflight.demand(found, stack)
     plan = easybuild.plan(machine, stack, request.prefix)
     tree = request.prefix.tree(machine.platform)
     return Work(request=request, stack=stack, host=machine, plan=plan, tree=tree)
@@ -136,6 +138,7 @@ def problems(work: Work) -> list[preflight.Problem]:
     remaining = len(work.missing) / max(len(work.plan.steps), 1)
     prefix = work.request.prefix
     found = [
+        *preflight.host_problems(work.host, work.stack),
         *preflight.prefix_problems(prefix, work.stack, remaining),
         *preflight.plan_problems(work.plan, work.missing, work.request.accepted_eulas, work.host),
     ]

@@ -86,8 +86,8 @@ def supervise(
     """Run a long command with its output in ``log``, calling ``watch`` ten times a second.
 
     Nothing that the command starts outlives this call or this process, however either ends. Returns the
-    exit status, 128 + N after signal N, 124 if it ran past ``timeout_s``. Raises Interrupted on Ctrl-C and SIGTERM, after the
-    command has been stopped.
+    exit status, 128 + N after signal N, 124 if it ran past ``timeout_s``. Raises Interrupted on Ctrl-C and
+    SIGTERM, after the command has been stopped.
     """
     reader, writer = os.pipe()
     supervisor = [sys.executable, "-I", "-S", str(data("supervise.py")), str(GRACE_S), str(reader), *argv]
@@ -116,7 +116,7 @@ def supervise(
             finally:
                 os.close(writer)
                 writer = -1
-                if running.wait() < 0:  # the supervisor itself was killed: its command died with it, what that started did not
+                if running.wait() < 0:  # the supervisor was killed: its command died with it, what that started did not
                     with suppress(ProcessLookupError):
                         os.killpg(running.pid, signal.SIGKILL)
         finally:

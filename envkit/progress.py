@@ -144,14 +144,14 @@ class BuildProgress:
         return f"[{number}/{len(self.modules)}]"
 
     def left(self, now: float) -> float | None:
-        """Return the seconds left by what each module took before, None if that is not known."""
+        """Return the seconds left by what each module took before; None if unknown, or if this one takes longer."""
         if not any(self.seconds.get(module) for module in self.modules):
             return None
         waiting = [m for m in self.modules if m not in self.took and m != self.module]
         current = 0.0
         if self.module not in self.took:
-            current = max(self.seconds.get(self.module, 5.0) - (now - self.module_began), 0.0)
-        return current + sum(self.seconds.get(module, 5.0) for module in waiting)
+            current = self.seconds.get(self.module, 5.0) - (now - self.module_began)
+        return None if current < 0 else current + sum(self.seconds.get(module, 5.0) for module in waiting)
 
 
 def clock(seconds: float) -> str:

@@ -54,4 +54,4 @@ if [ -z "$python" ]; then
     exit 3
 fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --editable ".${extra:+[$extra]}"
+.venv/bin/python -m pip install -qq --editable ".${extra:+[$extra]}"

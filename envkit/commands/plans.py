@@ -3,8 +3,6 @@
 import os
 from collections.abc import Iterator
 
-import os
-
 from rich.console import Console
 
 from envkit import fetch, host, install

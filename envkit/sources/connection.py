@@ -158,9 +158,7 @@ def _said(error: Exception) -> str:
 def _check_status(response: "httpx2.Response") -> None:
     status = response.status_code
     if status >= 400 or status < 200:
-        advice = (
-            ": check the password in pip's configuration or ~/.netrc" if status in ASK_FOR_PASSWORD else ""
-        )
+        advice = ": check the password in pip's configuration or ~/.netrc" if status in ASK_FOR_PASSWORD else ""
         kind = TransientError if status in TRANSIENT_STATUS else RefusedError
         raise kind(f"{status} {response.reason_phrase}{advice}")
 

@@ -56,9 +56,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 class Download:
     """The downloads of one fetch: a few threads that take sources from a queue."""
 
-    def __init__(
-        self, here: SourceCache, progress: Callable[[FetchEvent], None], sources: Sequence[Source]
-    ) -> None:
+    def __init__(self, here: SourceCache, progress: Callable[[FetchEvent], None], sources: Sequence[Source]) -> None:
         self._here = here
         self._progress = progress
         self._sources = sources
@@ -132,9 +130,7 @@ class Download:
         size = self._here.path(source.filename).stat().st_size
         self._tell(number, source, FetchState.DONE, size, size)
 
-    def _watched(
-        self, number: int, source: Source, total: int | None, chunks: Iterable[bytes]
-    ) -> Iterator[bytes]:
+    def _watched(self, number: int, source: Source, total: int | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
         done = told = 0
         for chunk in chunks:
             if self._connection.stopped.is_set():

@@ -13,6 +13,7 @@ __all__ = ["CHECKS", "Expected", "Result", "Status", "check", "verdict"]
 CHECKS: tuple[Callable[[Ranks], list[Result]], ...] = (
     checks_process.rank_missing,
     checks_process.rank_died,
+    checks_process.launcher_ended,
     checks_process.rank_hung,
     checks_build.horovod_present,
     checks_build.framework_present,

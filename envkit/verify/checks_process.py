@@ -25,6 +25,13 @@ def rank_missing(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("rank-missing", case, found=found, size=size)]
 
 
+def launcher_ended(ranks: Ranks) -> list[Result]:
+    status = ranks.expected.launcher_status
+    if status is None:
+        return []
+    return [ranks.outcome("launcher-ended", "fail" if status else "pass", status=status)]
+
+
 def rank_died(ranks: Ranks) -> list[Result]:
     dead = [facts for facts in ranks.facts if not facts.finished and not _hung(facts)]
     if not dead:

@@ -44,13 +44,13 @@ def verify(receipt: Receipt, *, ranks: int, require: Sequence[str] = (), env: Ma
         frameworks=(framework,),
         required=frozenset((*receipt.requires, *require)),
         built=built(receipt),
+        launcher_status=status,
     )
     return make_report(
         receipt.name,
         facts,
         check(facts, expected),
         expected=expected,
-        launcher_status=status,
         said=said,
         seconds=time.monotonic() - began,
     )

@@ -27,8 +27,8 @@ class Status(StrEnum):
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for.
 
-    `size` is the number of ranks, `required` names flags, `built` is what the files say, and `gpus` demands
-    that the collectives ran on GPUs too.
+    `size` is the number of ranks, `required` names flags, `built` is what the files say, `gpus` demands that the
+    collectives ran on GPUs too, and `launcher_status` is how the launcher ended (None: there was none).
     """
 
     size: int
@@ -36,6 +36,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     required: frozenset[str] = frozenset()
     built: BuildFlags | None = None
     gpus: bool = False
+    launcher_status: int | None = None
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,7 +75,6 @@ def make_report(
     results: Sequence[Result],
     *,
     expected: Expected,
-    launcher_status: int | None = None,
     said: str = "",
     seconds: float | None = None,
 ) -> Report:
@@ -85,7 +84,7 @@ def make_report(
         verdict="pass" if verdict(results) is Status.PASS else "fail",
         environment=environment,
         world_size=expected.size,
-        launcher_status=launcher_status,
+        launcher_status=expected.launcher_status,
         launcher_said=said[-_SHOWN_CHARACTERS:],
         seconds=seconds,
         frameworks=tuple(_framework_row(name, in_order, expected) for name in expected.frameworks),

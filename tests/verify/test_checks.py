@@ -250,3 +250,12 @@ def test_every_case_is_worded_in_full() -> None:
 
 def test_a_phase_without_an_end_has_no_duration() -> None:
     assert Phase(name="init", at=0.0).seconds is None
+
+
+@pytest.mark.parametrize(("status", "verdict_wanted"), [(None, Status.PASS), (0, Status.PASS), (139, Status.FAIL)])
+def test_a_launcher_that_ends_badly_is_no_pass(status: int | None, verdict_wanted: Status) -> None:
+    """A rank may crash as it ends, after it has stated good facts."""
+    case = recorded.case("pytorch-2ranks")
+    results = check(case.facts, replace(case.expected, launcher_status=status))
+    assert verdict(results) is verdict_wanted
+    assert [r.status for r in results if r.id == "launcher-ended"] == ([] if status is None else [verdict_wanted])

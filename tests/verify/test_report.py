@@ -16,7 +16,7 @@ from . import recorded
 def report(name: str) -> Report:
     case = recorded.case(name)
     results = check(case.facts, case.expected)
-    return make_report("demo", case.facts, results, expected=case.expected, launcher_status=0, seconds=7.5)
+    return make_report("demo", case.facts, results, expected=case.expected, seconds=7.5)
 
 
 def printed(shown: Report, width: int = 80, *, terminal: bool = False) -> str:
