@@ -1,6 +1,7 @@
 """Installing: plan, preflight, lock and look again, fetch, build, verify, write the receipt."""
 
 import errno
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,12 @@ class Work:
             modules=(self.stack.module,),
             load=self.request.load,
         )
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The settings to enter with: the host's, and where the site's modules are found."""
+        found = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if self.request.load else {}
+        return {**self.host.env, **found}
 
 
 def install(request: Request, console: Console) -> "Report | None":
@@ -251,7 +258,7 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     report = None
     if made.horovod:
         say(console, "Verifying on 2 ranks")
-        report = verify(made, ranks=2, env=work.host.env)
+        report = verify(made, ranks=2, env=work.env)
         render(report, console)
         if report.verdict != "pass":
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
@@ -279,7 +286,7 @@ print(json.dumps({
 def describe(work: Work, folder: Path) -> Receipt:
     """Return the receipt of what was built, asked of the environment itself."""
     inside, tree = work.inside, str(work.tree.root)
-    told = process.capture(inside.command(["python3", "-c", INSIDE]), env=inside.variables(work.host.env))
+    told = process.capture(inside.command(["python3", "-c", INSIDE]), env=inside.variables(work.env))
     if told.status:
         raise BuildFailed(
             what=f"The module {work.stack.module} was built but cannot be entered.",
@@ -301,7 +308,7 @@ def describe(work: Work, folder: Path) -> Receipt:
         modules_tool=inside.tool.kind,
         modules_command=str(inside.tool.command),
         load=work.request.load,
-        mpi=launcher.mpi_of(inside, tree, work.host.env) if facts["horovod"] else None,
+        mpi=launcher.mpi_of(inside, tree, work.env) if facts["horovod"] else None,
         horovod=facts["horovod"],
         site_packages=tuple(facts["site_packages"]),
         library_path=tuple(facts["library_path"]),

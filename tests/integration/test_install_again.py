@@ -33,7 +33,7 @@ def test_edited_recipe(site: Site) -> None:
     assert "Build again with 'envkit install " in told.out
     assert "--rebuild'." in told.out
     assert site.begun() == before
-    assert "edited" not in (site.tree / "software/toy-middle/1.0/settings").read_text()
+    assert (site.tree / "software/toy-middle/1.0/settings").read_text() != "edited\n"
 
     rebuilt = site.installed("toy-top", "--rebuild")
     assert "Building 2 of 3 modules" in rebuilt.out
@@ -87,7 +87,7 @@ def test_list_show_and_remove(site: Site) -> None:
 
     site.run("remove", "toy-top-1.0", "--dependencies")
     assert site.built() == {"toy-base", "toy-other"}
-    assert not (site.tree / "software" / "toy-middle").exists()
+    assert not (site.tree / "software" / "toy-middle" / "1.0").exists()
     site.run("run", "toy-other-1.0", "--", "toy-other")
     site.run("remove", "toy-other-1.0", "--dependencies")
     assert site.built() == set()

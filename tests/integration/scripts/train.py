@@ -1,5 +1,5 @@
-import torch
 import horovod.torch as hvd
+import torch
 
 hvd.init()
 tensor = torch.arange(4.0) * (hvd.rank() + 1)
