@@ -182,12 +182,12 @@ def changed(module: receipt.Module) -> bool:
 
 
 def current_recipe(easyconfig: str) -> Path:
-    """Return where a recipe lies now, if envkit has been moved or upgraded since it was used."""
-    if Path(easyconfig).is_file():
-        return Path(easyconfig)
+    """Return where a recipe lies now: with this envkit, with this EasyBuild, or where it was when it was used."""
     tail = easyconfig.rpartition("/easyconfigs/")[2]
-    own = recipes("easyconfigs") / tail
-    return own if own.is_file() else easybuild_collection() / tail
+    for folder in (recipes("easyconfigs"), easybuild_collection()):
+        if (folder / tail).is_file():
+            return folder / tail
+    return Path(easyconfig)
 
 
 def say_resumed(work: Work, console: Console) -> None:
