@@ -106,6 +106,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
         if (there := already(request)) is not None:
             say_already(there, console)
             return None
+        say_unused(work, console)
         say_resumed(work, console)
         folder = build.new_log_folder(request.prefix, work.stack.name)
         build_all(work, folder, console)
@@ -188,6 +189,13 @@ def current_recipe(easyconfig: str) -> Path:
         if (folder / tail).is_file():
             return folder / tail
     return Path(easyconfig)
+
+
+def say_unused(work: Work, console: Console) -> None:
+    """Say that this machine has a GPU which the stack does not use, if nobody asked for that."""
+    gpu = work.host.accelerator
+    if work.request.accelerator == "auto" and gpu not in (host.Accelerator.CPU, work.stack.accelerator):
+        say(console, f"This machine has a GPU ({gpu}), which {work.stack.name} does not use: it is for CPUs.")
 
 
 def say_resumed(work: Work, console: Console) -> None:

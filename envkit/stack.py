@@ -57,13 +57,15 @@ def select(wanted: str | None, *, framework: str | None = None, accelerator: str
     if wanted is not None and wanted not in FRAMEWORKS:
         found = {stack.name: stack for stack in stacks()}
         if wanted in found:
-            return found[wanted]
+            return agreeing(found[wanted], framework, accelerator)
         near = difflib.get_close_matches(wanted, list(found), 3, 0.4) or sorted(found)
         raise UnknownStack(
             what=f"There is no stack named {wanted!r}.",
             why=f"Nearest: {', '.join(near)}. A file name ending in .eb means a recipe of EasyBuild's own collection.",
             fix="See 'envkit list' for what can be installed.",
         )
+    if wanted and framework and wanted != framework:
+        raise contradiction(wanted, f"--framework {framework}")
     framework = framework or wanted or "pytorch"
     device = Accelerator.CPU if accelerator == "auto" else Accelerator(accelerator)
     fitting = [s for s in stacks() if s.framework == framework and s.accelerator == device]
@@ -75,8 +77,25 @@ def select(wanted: str | None, *, framework: str | None = None, accelerator: str
 FRAMEWORKS = ("pytorch", "tensorflow")
 
 
+def agreeing(stack: Stack, framework: str | None, accelerator: str) -> Stack:
+    """Return a stack that was named, if the options say nothing else of it. Raises UnknownStack."""
+    if framework not in (None, stack.framework):
+        raise contradiction(stack.name, f"--framework {framework}")
+    if accelerator not in ("auto", stack.accelerator.value):
+        raise contradiction(stack.name, f"--accelerator {accelerator}")
+    return stack
+
+
+def contradiction(name: str, option: str) -> UnknownStack:
+    """Say that a name and an option do not go together."""
+    return UnknownStack(
+        what=f"{name} and {option} contradict each other.",
+        fix=f"Leave one of them out; 'envkit list' shows what {name} is for.",
+    )
+
+
 def nothing_fits(framework: str, device: Accelerator, fitting: list[Stack], platform: Platform) -> Stack:
-    """Raise UnknownStack, saying what rules each candidate out; when one fits but for the host, return it."""
+    """Return the stack that fits but for this machine, to say why not later. Raises UnknownStack without one."""
     if fitting:
         return fitting[0]
     raise UnknownStack(

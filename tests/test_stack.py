@@ -179,3 +179,16 @@ def test_times_are_of_modules_that_a_stack_has(name: str) -> None:
 def test_one_stack_is_the_default_of_a_framework_and_accelerator() -> None:
     kinds = {(stack.framework, stack.accelerator) for stack in stacks()}
     assert sorted(kinds) == sorted((stack.framework, stack.accelerator) for stack in stacks() if stack.default)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options"),
+    [
+        ("pytorch-2.13-cpu", {"framework": "tensorflow"}),
+        ("pytorch-2.13-cpu", {"accelerator": "cuda"}),
+        ("pytorch", {"framework": "tensorflow"}),
+    ],
+)
+def test_a_name_and_an_option_that_contradict_each_other(wanted: str, options: dict[str, str]) -> None:
+    with pytest.raises(UnknownStack, match="contradict each other"):
+        select(wanted, platform=Platform(machine="x86_64", python="3.11"), **options)
