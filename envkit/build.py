@@ -89,7 +89,7 @@ def watched(job: easybuild.Build, tree: Tree, shown: BuildProgress, held: dict[s
                 logs.append(Path(event["log"]))
             if event["event"] == "failed":
                 failures.append(event["message"])
-            if event["event"] == "ended" and module in steps and tree.has(module):
+            if event["event"] == "ended" and module in steps and module in shown.took and tree.has(module):
                 record(tree, steps[module], shown.took.get(module, 0.0))
                 if module in held:
                     held[module].release(force=True)

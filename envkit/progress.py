@@ -78,7 +78,7 @@ class FetchProgress:
 
 def say(console: Console, text: str) -> None:
     """Print a line as it is."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 class BuildProgress:

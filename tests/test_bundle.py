@@ -194,9 +194,7 @@ def test_what_the_manifest_does_not_name_is_refused(tmp_path: Path, second: str)
     assert repr(second) in refusal(path, tmp_path / "cache").why
 
 
-@pytest.mark.parametrize(
-    "listing", [b"{}", b"[]", b"nonsense", b'{"version": 2}', b'{"version": 1, "files": 3}']
-)
+@pytest.mark.parametrize("listing", [b"{}", b"[]", b"nonsense", b'{"version": 2}', b'{"version": 1, "files": 3}'])
 def test_manifest_is_checked(tmp_path: Path, listing: bytes) -> None:
     path = tmp_path / "b.tar"
     with tarfile.open(path, "w") as tar:

@@ -61,7 +61,7 @@ def test_a_long_line_is_cut() -> None:
 def test_a_long_log_is_read_as_a_stream() -> None:
     def log() -> Iterator[str]:
         for number in range(50_000):
-            yield f"[{number:6}/50000] g++ -O2 -fPIC -c source_{number}.cc -o object_{number}.o: compiled without a note\n"
+            yield f"[{number:6}/50000] g++ -O2 -fPIC -c source_{number}.cc -o object_{number}.o: nothing to note\n"
         yield "fatal error: Python.h: No such file or directory\n"
 
     tracemalloc.start()

@@ -145,9 +145,7 @@ def source(
     project: str | None = "horovod",
     urls: tuple[str, ...] = (),
 ) -> Source:
-    return Source(
-        filename=filename, sha256=sha(content), urls=urls, project=project, needed_by="Horovod-0.28.1.eb"
-    )
+    return Source(filename=filename, sha256=sha(content), urls=urls, project=project, needed_by="Horovod-0.28.1.eb")
 
 
 def torch(*urls: str) -> Source:
@@ -249,9 +247,7 @@ def test_index_as_a_folder_and_find_links_as_a_page(
     assert files(cache) == {"horovod-0.28.1.tar.gz", TORCH_NAME}
 
 
-def test_wrong_file_at_one_index_is_passed_over(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_file_at_one_index_is_passed_over(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.publish("horovod", "horovod-0.28.1.tar.gz", b"other", stated=sha(b"other"))
     site.files["/more/horovod/"] = b"<a href='/more/horovod-0.28.1.tar.gz'>x</a>"
     site.files["/more/horovod-0.28.1.tar.gz"] = HOROVOD
@@ -282,9 +278,7 @@ def test_index_that_pip_would_not_trust_is_named(cache: Path, monkeypatch: pytes
     assert "trusted-host" in refusal(cache, source()).why
 
 
-def test_no_index_asks_only_the_recipes_own_urls(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_index_asks_only_the_recipes_own_urls(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     refusal(cache, source())
@@ -304,9 +298,7 @@ def test_urls_are_tried_in_turn(site: Site, cache: Path) -> None:
     assert events[-1].bytes_total == 1
 
 
-def test_redirect_and_whole_url_under_another_name(
-    site: Site, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_redirect_and_whole_url_under_another_name(site: Site, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     site.answers["/archive/v1.tar.gz"] = [lambda handler: handler.reply(302, Location="/blob?token=s3cret")]
     site.files["/blob?token=s3cret"] = b"a"
@@ -316,9 +308,7 @@ def test_redirect_and_whole_url_under_another_name(
 
 
 def test_declared_compression_is_left_alone(site: Site, cache: Path) -> None:
-    site.answers["/a-1.tar.gz"] = [
-        lambda handler: handler.reply(200, b"not gzip at all", Content_Encoding="gzip")
-    ]
+    site.answers["/a-1.tar.gz"] = [lambda handler: handler.reply(200, b"not gzip at all", Content_Encoding="gzip")]
     get(cache, source("a-1.tar.gz", b"not gzip at all", None, (site.url,)))
 
 
@@ -490,9 +480,7 @@ def test_password_of_the_index_is_used_and_never_shown(
     assert "s3cret" not in told + str(error) + error.what + error.why + error.fix + caplog.text
 
 
-def test_password_from_netrc(
-    site: Site, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_password_from_netrc(site: Site, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.password = "me:s3cret"
     site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
     netrc = tmp_path / "netrc"
@@ -501,9 +489,7 @@ def test_password_from_netrc(
     get(cache, source())
 
 
-def test_password_is_not_carried_to_another_host(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_password_is_not_carried_to_another_host(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str | None] = []
 
     def listen(handler: Handler) -> None:
@@ -667,9 +653,7 @@ def test_killed_fetch_leaves_nothing_behind_the_next(site: Site, cache: Path) ->
     assert files(cache) == {"a.whl"}
 
 
-def test_ctrl_c_does_not_wait_for_a_silent_server(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_does_not_wait_for_a_silent_server(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_TIMEOUT", "60")
     site.answers["/a.whl"] = [hang]
     with fetching(site, cache, TORCH) as process:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit import host
+from envkit import environment, host
 from envkit.errors import HostProblem
 from envkit.host import Platform
 
@@ -111,7 +111,7 @@ def test_the_real_compiler() -> None:
 
 
 def test_interpreter_is_the_one_below_the_virtual_environment() -> None:
-    found = host.interpreter({"PATH": host.environment.without_private_folders(os.environ)})
+    found = host.interpreter({"PATH": environment.without_private_folders(os.environ)})
     assert found.path == Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     assert found.version == platform.python_version()
     assert found.minor == ".".join(map(str, sys.version_info[:2]))
@@ -120,7 +120,7 @@ def test_interpreter_is_the_one_below_the_virtual_environment() -> None:
 def test_interpreter_that_a_site_module_puts_on_path(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "include").mkdir()
     fake("python3", says(f"/opt/cray/pe/python/3.12.4/bin/python3.12\n3.12.4\n{tmp_path}/include\n"), "cray")
-    env = {"PATH": f"{tmp_path}/cray:{host.environment.without_private_folders(os.environ)}"}
+    env = {"PATH": f"{tmp_path}/cray:{environment.without_private_folders(os.environ)}"}
     found = host.interpreter(env)
     assert found == host.Interpreter(
         path=Path("/opt/cray/pe/python/3.12.4/bin/python3.12"), version="3.12.4", headers=False
@@ -132,7 +132,7 @@ def test_interpreter_that_a_site_module_puts_on_path(fake: Fake, tmp_path: Path)
 @pytest.mark.parametrize("body", ["exit 1", "echo hello"])
 def test_interpreter_on_path_that_does_not_answer(body: str, fake: Fake, tmp_path: Path) -> None:
     fake("python3", body, "broken")
-    env = {"PATH": f"{tmp_path}/broken:{host.environment.without_private_folders(os.environ)}"}
+    env = {"PATH": f"{tmp_path}/broken:{environment.without_private_folders(os.environ)}"}
     assert host.interpreter(env).version == platform.python_version()
 
 

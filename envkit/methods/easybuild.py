@@ -148,7 +148,7 @@ def site_hooks(env: Mapping[str, str]) -> Path | None:
     user = Path(env.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "easybuild" / "config.cfg"
     site = [
         file
-        for folder in (env.get("XDG_CONFIG_DIRS") or "/etc").split(os.pathsep)
+        for folder in reversed((env.get("XDG_CONFIG_DIRS") or "/etc/xdg:/etc").split(os.pathsep))
         for file in sorted((Path(folder) / "easybuild.d").glob("*.cfg"))
     ]
     for file in (user, *reversed(site)):

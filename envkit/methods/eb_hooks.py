@@ -20,6 +20,7 @@ from typing import Any
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class, resolve_template
 from easybuild.framework.easyconfig.templates import PYPI_SOURCE, template_constant_dict
+from easybuild.tools.config import install_path
 from easybuild.tools.hooks import HOOK_NAMES, load_source
 
 PARSED: dict[str, Any] = {}
@@ -57,7 +58,8 @@ def on_post_easyblock(app: Any) -> None:
 
 
 def on_module_write(app: Any, path: str, text: str) -> str:
-    tell("module", module=app.full_mod_name, path=path)
+    if path.startswith(install_path("mod")):  # eb writes others into its temporary folder, to load what it tests
+        tell("module", module=app.full_mod_name, path=path)
     return text
 
 

@@ -203,7 +203,9 @@ class Site:
         found = {}
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if entry.name.isdigit() and f"HOME={self.home}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                if entry.name.isdigit() and f"HOME={self.home}".encode() in (entry / "environ").read_bytes().split(
+                    b"\0"
+                ):
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
 

@@ -17,7 +17,11 @@ pytestmark = pytest.mark.integration
     [
         (["pytorch-2.13-cpux"], "There is no stack named 'pytorch-2.13-cpux'", "Nearest: pytorch-2.13-cpu"),
         (["--method", "spack"], "There is no method 'spack'", "Methods: easybuild"),
-        (["Horovod-0.28.1-foss-2022a-PyTorch-1.12.9.eb"], "There is no recipe", "Nearest in EasyBuild's own collection"),
+        (
+            ["Horovod-0.28.1-foss-2022a-PyTorch-1.12.9.eb"],
+            "There is no recipe",
+            "Nearest in EasyBuild's own collection",
+        ),
         (["/nowhere/toy-1.0.eb"], "There is no recipe /nowhere/toy-1.0.eb", "Give the path of a recipe of your own"),
     ],
     ids=["stack", "method", "recipe", "path"],

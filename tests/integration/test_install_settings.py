@@ -32,7 +32,9 @@ def with_loaded(site: Site, module: str) -> dict[str, str]:
     """Return the variables of a shell in which the real Lmod has loaded a module of the site."""
     tool = find_modules_tool()
     assert tool is not None
-    script = f'eval "$({tool.command} bash use {site_modules(site)})"; eval "$({tool.command} bash load {module})"; env -0'
+    script = (
+        f'eval "$({tool.command} bash use {site_modules(site)})"; eval "$({tool.command} bash load {module})"; env -0'
+    )
     done = subprocess.run(["bash", "-c", script], env=dict(site.env), capture_output=True, text=True, check=True)
     pairs = dict(pair.split("=", 1) for pair in done.stdout.split("\0") if "=" in pair)
     return {key: value for key, value in pairs.items() if not key.startswith("BASH_FUNC_")}

@@ -15,9 +15,7 @@ rng = np.random.default_rng(hvd.rank())
 x = rng.normal(size=(64, 8)).astype("float32")
 y = rng.integers(0, 3, size=64)
 tf.random.set_seed(hvd.rank())
-model = tf.keras.Sequential(
-    [tf.keras.layers.Dense(16, activation="relu", input_shape=(8,)), tf.keras.layers.Dense(3)]
-)
+model = tf.keras.Sequential([tf.keras.layers.Dense(16, activation="relu", input_shape=(8,)), tf.keras.layers.Dense(3)])
 rate = 0.05 * hvd.size()
 optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(rate, momentum=0.9))
 loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -1,0 +1,329 @@
+import ast
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit import host
+from envkit.errors import HostProblem, PlanFailed
+from envkit.fetch import Source
+from envkit.host import Host, Program
+from envkit.methods import easybuild
+from envkit.plan import Plan, Step
+from envkit.prefix import Prefix
+from envkit.resources import easybuild_collection, recipes
+from envkit.stack import from_recipe
+
+Machine = Callable[..., Host]
+LISTING = """\
+== Temporary log file in case of crash /tmp/eb-6yx/easybuild-oaa.log
+Dry run: printing build status of easyconfigs and dependencies
+CFGS=/opt/share
+ * [ ] $CFGS/easybuild/easyconfigs/g/GCC/GCC-system.eb (module: GCC/system)
+ * [x] $CFGS/own/Toy-1.0.eb (module: tools | Toy/1.0)
+ * [R] /elsewhere/Top-2.0.eb (module: Top/2.0)
+== Temporary log file(s) /tmp/eb-6yx/easybuild-oaa.log* have been removed.
+"""
+PATHS = ("/opt/share/easybuild/easyconfigs/g/GCC/GCC-system.eb", "/opt/share/own/Toy-1.0.eb", "/elsewhere/Top-2.0.eb")
+TOY = """\
+easyblock = 'Toolchain'
+name = 'Toy'
+version = '1.0'
+homepage = 'https://example.org'
+description = 'Nothing.'
+toolchain = SYSTEM
+moduleclass = 'toolchain'
+"""
+SITE_HOOKS = """\
+from pathlib import Path
+
+
+def parse_hook(ec, *args, **kwargs):
+    ec['moduleclass'] = 'tools'
+
+
+def module_write_hook(self, path, text):
+    return text + '\\n-- by the site\\n'
+
+
+def pre_sanitycheck_hook(self, *args, **kwargs):
+    Path(__file__).with_name('called').write_text(self.name)
+"""
+# Not under the present licence: no recipe uses the first three any more, the others do not run its installer.
+WITHOUT_LICENCE = {"icc", "ifort", "iccifort", "imkl-FFTW", "tbb"}
+
+
+def fact(path: str, **changes: Any) -> dict[str, Any]:
+    given = {"event": "easyconfig", "path": path, "name": Path(path).name.partition("-")[0], "accept_eula": False}
+    empty: dict[str, Any] = {"dependencies": [], "sources": [], "patches": [], "os_dependencies": []}
+    return {**given, **empty, **changes}
+
+
+def told(filename: str, *urls: str, **changes: Any) -> dict[str, Any]:
+    given = {"filename": filename, "download_filename": filename, "sha256": "0" * 64, "urls": list(urls), "git": False}
+    return {**given, **changes}
+
+
+def program(version: str, family: str = "") -> Program:
+    return Program(path=Path("/usr/bin/x"), version=version, family=family)
+
+
+def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
+    facts = {path: fact(path) for path in PATHS}
+    facts[PATHS[2]] |= {
+        "name": "CUDA",
+        "dependencies": ["Toy/1.0"],
+        "patches": ["a.patch"],
+        "os_dependencies": ["make", ["libx-dev", "libx-devel"]],
+        "sources": [told("toy.tar.gz"), told("clone.tar.gz", git=True)],
+    }
+    made = list(easybuild.steps(LISTING, facts))
+    assert made == [
+        Step(module="GCC/system", easyconfig=PATHS[0]),
+        Step(module="tools/Toy/1.0", easyconfig=PATHS[1]),
+        Step(
+            module="Top/2.0",
+            easyconfig=PATHS[2],
+            dependencies=("Toy/1.0",),
+            sources=(Source(filename="toy.tar.gz", sha256="0" * 64, needed_by="Top-2.0.eb"),),
+            patches=("a.patch",),
+            os_dependencies=(("make",), ("libx-dev", "libx-devel")),
+            eula="CUDA",
+        ),
+    ]
+
+
+def test_a_licence_that_the_recipe_accepts_itself() -> None:
+    facts = {path: fact(path, name="CUDA", accept_eula=True) for path in PATHS}
+    assert {step.eula for step in easybuild.steps(LISTING, facts)} == {""}
+
+
+def test_a_recipe_that_cannot_be_read() -> None:
+    facts = {PATHS[0]: fact(PATHS[0]), PATHS[1]: {"event": "unreadable", "message": "KeyError('x')"}}
+    with pytest.raises(PlanFailed, match=r"The recipe of tools \| Toy/1\.0 cannot be read\.") as failed:
+        list(easybuild.steps(LISTING, facts))
+    assert failed.value.why == "KeyError('x')" and PATHS[1] in failed.value.fix
+
+
+@pytest.mark.parametrize(
+    ("one", "project", "urls"),
+    [
+        (told("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "https://d.org/whl/cpu"), "torch", None),
+        (told("horovod-0.28.1.tar.gz", "https://pypi.python.org/packages/source/h/horovod"), "horovod", None),
+        (told("x-1.whl", "https://pypi.python.org/packages/py3/x/x-name"), "x", None),
+        (told("six-1.tar.gz", "https://pypi.python.org/packages/source/s/six/"), "six", None),
+        (told("cmake-3.tar.gz", "https://github.com/Kitware/CMake/releases/download/v3"), None, None),
+        (told("nothing.tar.gz"), None, ()),
+        (
+            told("saved.tar.gz", "https://d.org/a/", "https://e.org/b", download_filename="v1.tar.gz"),
+            None,
+            ("https://d.org/a/v1.tar.gz", "https://e.org/b/v1.tar.gz"),
+        ),
+    ],
+)
+def test_sources_with_their_project_and_urls(
+    one: dict[str, Any], project: str | None, urls: tuple[str, ...] | None
+) -> None:
+    made = easybuild.source(one, "Toy-1.0.eb")
+    assert made.project == project
+    assert made.urls == (tuple(one["urls"]) if urls is None else urls)
+    assert (made.filename, made.needed_by) == (one["filename"], "Toy-1.0.eb")
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"),
+    [
+        ("3.17.9", False),
+        ("3.18", True),
+        ("3.18.0", True),
+        ("3.25.1", True),
+        ("3.31.10", True),
+        ("3.30.0-rc2", True),
+        ("4.0.0", False),
+        ("4.1.2", False),
+        ("3.18.0-dirty", False),
+        ("", False),
+    ],
+)
+def test_cmake_that_builds_horovod(version: str, usable: bool) -> None:
+    assert easybuild.usable_cmake(program(version)) is usable
+
+
+def test_no_cmake_is_not_usable() -> None:
+    assert not easybuild.usable_cmake(None)
+
+
+@pytest.mark.parametrize(
+    ("mpi", "cmake", "expected"),
+    [
+        (program("4.1.4", "Open MPI"), program("3.25.1"), []),
+        (program("4.0.2", "MPICH"), program("3.25.1"), ["openmpi"]),
+        (None, program("4.0.0"), ["openmpi", "cmake"]),
+        (program("5.0.3", "Open MPI"), None, ["cmake"]),
+    ],
+)
+def test_what_stands_in_for_what_the_host_lacks(
+    mpi: Program | None, cmake: Program | None, expected: list[str], machine: Machine, prefix: Prefix
+) -> None:
+    lacking = machine(mpi=mpi, cmake=cmake)
+    tree = prefix.tree(lacking.platform)
+    assert easybuild.stand_ins(lacking, tree) == expected
+    assert all((recipes("easyconfigs") / "embedded" / name).is_dir() for name in expected)
+    for module in ("OpenMPI", "CMake"):
+        (tree.modulepath / module).mkdir(parents=True)
+        (tree.modulepath / module / "system.lua").touch()
+    assert easybuild.stand_ins(lacking, tree) == []
+
+
+def test_recipe_folders(machine: Machine, prefix: Prefix, tmp_path: Path) -> None:
+    bare = machine(mpi=None)
+    tree = prefix.tree(bare.platform)
+    own, collection = str(recipes("easyconfigs")), str(easybuild_collection())
+    stack = from_recipe("Horovod-0.28.1-gompi-system-PyTorch-2.13.0.eb")
+    assert easybuild.robot_path(bare, stack, tree) == (f"{own}/embedded/openmpi", own, collection)
+    assert easybuild.robot_path(bare, from_recipe("GCC-system.eb"), tree) == (own, collection)
+    toy = from_recipe(str(write(tmp_path / "Toy-1.0.eb", TOY)))
+    assert easybuild.robot_path(bare, toy, tree) == (str(tmp_path), own, collection)
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_hooks_of_the_site_and_the_user(tmp_path: Path) -> None:
+    folders = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "XDG_CONFIG_DIRS": f"{tmp_path}/first:{tmp_path}/second"}
+    assert easybuild.site_hooks(folders) is None
+    for place in ("second/easybuild.d/a", "first/easybuild.d/a", "first/easybuild.d/b", "home/easybuild/config"):
+        write(tmp_path / f"{place}.cfg", f"[MAIN]\nprefix = %(x)s\n[override]\nhooks = /{place}.py\n")
+        assert easybuild.site_hooks(folders) == Path(f"/{place}.py")
+    assert easybuild.site_hooks({**folders, "EASYBUILD_HOOKS": "/named.py"}) == Path("/named.py")
+    write(tmp_path / "home/easybuild/config.cfg", "this is no configuration\n")
+    assert easybuild.site_hooks(folders) == Path("/first/easybuild.d/b.py")
+
+
+def test_eb_needs_a_modules_tool(machine: Machine, prefix: Prefix, tmp_path: Path) -> None:
+    with pytest.raises(HostProblem, match="needs a modules tool"):
+        easybuild.eb(machine(modules_tool=None), prefix, tmp_path, ())
+
+
+def test_eb_gets_no_configuration_of_the_site(machine: Machine, tmp_path: Path) -> None:
+    env = easybuild.eb_environment(machine(), tmp_path)
+    assert env["XDG_CONFIG_HOME"] == env["XDG_CONFIG_DIRS"] == str(tmp_path)
+    assert {name for name in env if name.startswith("EASYBUILD_")} <= {
+        "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"
+    }
+
+
+@pytest.fixture
+def real(lmod: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """This machine, with a cache and configuration of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return host.look()
+
+
+def kept(tmp_path: Path) -> dict[str, int]:
+    """The plans in the cache and when they were written."""
+    return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache/envkit/plans").iterdir()}
+
+
+def test_a_plan_is_kept_until_a_recipe_of_it_changes(real: Host, prefix: Prefix, tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
+    stack = from_recipe(str(recipe))
+    made = easybuild.plan(real, stack, prefix)
+    assert made.steps == (Step(module="Toy/1.0", easyconfig=str(recipe)),)
+    written = kept(tmp_path)
+    assert easybuild.plan(real, stack, prefix) == made
+    assert kept(tmp_path) == written
+    recipe.write_text(TOY + "osdependencies = [('make', 'gmake')]\n")
+    assert easybuild.plan(real, stack, prefix).steps[0].os_dependencies == (("make", "gmake"),)
+    assert kept(tmp_path) != written
+    [path] = (tmp_path / "cache/envkit/plans").iterdir()
+    path.write_text("{")
+    assert easybuild.read_cached(path) is None
+
+
+def test_a_recipe_that_eb_cannot_resolve(real: Host, prefix: Prefix, tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY + "dependencies = [('Nowhere', '9')]\n")
+    with pytest.raises(PlanFailed, match=re.escape(f"EasyBuild cannot resolve {recipe}.")) as failed:
+        easybuild.plan(real, from_recipe(str(recipe)), prefix)
+    assert "Nowhere" in failed.value.why
+
+
+def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
+    real: Host, prefix: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
+    monkeypatch.setenv("EASYBUILD_HOOKS", str(write(tmp_path / "site/hooks.py", SITE_HOOKS)))
+    step = Step(module="Toy/1.0", easyconfig=str(recipe))
+    robot = (str(recipe.parent), str(easybuild_collection()))
+    folder = tmp_path / "log"
+    folder.mkdir()
+    job = easybuild.Build(
+        host=real,
+        prefix=prefix,
+        plan=Plan(stack="toy", steps=(step,), robot=robot),
+        folder=folder,
+        jobs=1,
+    )
+    status = easybuild.build(job, lambda: None, ccache=False)
+    assert status == 0, job.log.read_text()
+    events = [json.loads(line) for line in job.events.read_text().splitlines()]
+    kinds = [event["event"] for event in events if event["event"] not in ("step", "command")]
+    assert kinds == ["plan", "begin", "module", "ended"]
+    assert events[0]["modules"] == ["Toy/1.0"]
+    steps = [event["step"] for event in events if event["event"] == "step"]
+    assert steps[0] == "fetch" and "sanitycheck" in steps
+    tree = prefix.tree(real.platform)
+    assert tree.has("Toy/1.0")
+    assert (tree.modulepath / "Toy/1.0.lua").read_text().endswith("-- by the site\n")
+    assert (tree.root / "modules/tools/Toy/1.0.lua").exists()
+    assert (tmp_path / "site/called").read_text() == "Toy"
+
+
+def easyblocks() -> dict[str, tuple[set[str], set[str | None]]]:
+    """Each class of EasyBuild's easyblocks: those below it, and the licences it asks for (None: its own name)."""
+    found = {}
+    for path in Path(easybuild.site_packages(), "easybuild", "easyblocks").rglob("*.py"):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "class " in text else ():
+            if isinstance(node, ast.ClassDef):
+                asked = {
+                    next((ast.literal_eval(k.value) for k in call.keywords if k.arg == "name"), None)
+                    for call in ast.walk(node)
+                    if isinstance(call, ast.Call) and ast.unparse(call.func) == "self.check_accepted_eula"
+                }
+                found[node.name] = ({ast.unparse(base) for base in node.bases}, asked)
+    return found
+
+
+def test_every_easyblock_that_asks_for_a_licence_is_known() -> None:
+    classes = easyblocks()
+
+    def asked(name: str) -> set[str | None]:
+        bases, own = classes.get(name, (set(), set()))
+        return own or {licence for base in bases for licence in asked(base)}
+
+    named = {name.removeprefix("EB_").replace("_minus_", "-"): asked(name) for name in classes if name[:3] == "EB_"}
+    expected = {name: licences.pop() or name for name, licences in named.items() if licences}
+    table = easybuild.rules()["eula"]
+    assert {"CUDA": "CUDA", "CUDAcompat": "NVIDIA-driver", "impi": "Intel-oneAPI"}.items() <= expected.items()
+    assert {name: table.get(name) for name in expected.keys() - WITHOUT_LICENCE} == {
+        name: licence for name, licence in expected.items() if name not in WITHOUT_LICENCE
+    }
+    assert set(table.values()) <= set(expected.values())
+
+
+@pytest.mark.parametrize(
+    ("software", "easyblock"),
+    [("CUDAcore", "EB_CUDA"), ("IntelClusterChecker", "IntelBase")],
+)
+def test_recipes_that_borrow_an_easyblock_with_a_licence(software: str, easyblock: str) -> None:
+    texts = [path.read_text() for path in (easybuild_collection() / software[0].lower() / software).glob("*.eb")]
+    assert any(re.search(rf"easyblock = ['\"]{easyblock}['\"]", text) for text in texts)
+    assert software in easybuild.rules()["eula"]

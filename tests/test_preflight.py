@@ -1,0 +1,151 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from envkit import preflight
+from envkit.errors import HostProblem, NotWritable
+from envkit.fetch import Source
+from envkit.host import Accelerator, Host, Interpreter
+from envkit.plan import Plan, Step
+from envkit.prefix import Prefix
+from envkit.preflight import Problem
+from envkit.stack import Stack
+
+Fake = Callable[..., Path]
+Machine = Callable[..., Host]
+STACK = Stack(
+    name="toy-cpu",
+    method="easybuild",
+    framework="pytorch",
+    accelerator=Accelerator.CPU,
+    easyconfig="Toy-1.0.eb",
+    module="Toy/1.0",
+    pythons={"x86_64": ("3.11", "3.12"), "aarch64": ("3.10", "3.11")},
+)
+PYTHON = Interpreter(path=Path("/usr/bin/python3"), version="3.10.2", headers=True)
+
+
+def said(problems: Any) -> list[str]:
+    return [problem.what for problem in problems]
+
+
+def plan(**changes: Any) -> Plan:
+    steps = (
+        Step(module="Base/1", easyconfig="/Base-1.eb", eula="CUDA", os_dependencies=(("absent",),)),
+        msgspec.structs.replace(Step(module="Toy/1.0", easyconfig="/Toy-1.0.eb"), **changes),
+    )
+    return Plan(stack="toy-cpu", steps=steps, robot=())
+
+
+def test_nothing_is_missing(machine: Machine, fake: Fake) -> None:
+    for tool in ("make", "tar", "patch"):
+        folder = fake(tool).parent
+    assert said(preflight.host_problems(machine(env={"PATH": str(folder)}), STACK)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "fix"),
+    [
+        ({"modules_tool": None}, "Neither Lmod nor Environment Modules was found.", "apt install lmod"),
+        ({"compiler": None}, "There is no gcc and g++ that compile C++17.", "apt install g++"),
+        ({"machine": "ppc64le"}, "toy-cpu has no wheels for ppc64le.", "installed on x86_64, aarch64."),
+        (
+            {"python": PYTHON},
+            "Python 3.10.2 (/usr/bin/python3) is not one that toy-cpu has wheels for.",
+            "under Python 3.11, 3.12,",
+        ),
+        (
+            {"python": Interpreter(path=Path("/p"), version="3.11.7", headers=False)},
+            "The headers of /p are missing (Python.h).",
+            "python3-dev",
+        ),
+    ],
+)
+def test_what_a_machine_lacks(changes: dict[str, Any], what: str, fix: str, machine: Machine, fake: Fake) -> None:
+    for tool in ("make", "tar", "patch"):
+        folder = fake(tool).parent
+    [problem] = preflight.host_problems(machine(env={"PATH": str(folder)}, **changes), STACK)
+    assert problem.what == what
+    assert fix in problem.fix
+
+
+def test_a_python_that_another_machine_type_has_wheels_for(machine: Machine) -> None:
+    found = said(preflight.host_problems(machine(machine="aarch64", python=PYTHON), STACK))
+    assert not [what for what in found if "wheels" in what]
+
+
+def test_all_problems_are_found_at_once(machine: Machine, tmp_path: Path) -> None:
+    found = said(
+        preflight.host_problems(
+            machine(modules_tool=None, compiler=None, machine="riscv64", env={"PATH": str(tmp_path)}), STACK
+        )
+    )
+    assert len(found) == 6
+    assert [what for what in found if what.startswith("The program")] == [
+        f"The program {tool} is missing." for tool in ("make", "tar", "patch")
+    ]
+
+
+def test_room_for_what_is_not_built_yet(prefix: Prefix) -> None:
+    large = msgspec.structs.replace(STACK, disk_mb=10**12, inodes=10**15)
+    found = said(preflight.prefix_problems(prefix, large, 1.0))
+    assert "MB free; toy-cpu takes about 1000000000000 MB." in found[0]
+    assert len(found) == 1 or "inodes left; toy-cpu takes about" in found[1]
+    assert said(preflight.prefix_problems(prefix, large, 0.0)) == []
+    assert said(preflight.prefix_problems(prefix, STACK, 1.0)) == []
+
+
+def test_a_prefix_that_does_not_exist_yet(tmp_path: Path) -> None:
+    assert said(preflight.prefix_problems(Prefix(root=tmp_path / "a" / "b"), STACK, 1.0)) == []
+
+
+def test_licences_of_the_steps_that_are_left(machine: Machine) -> None:
+    both = plan(eula="Intel-oneAPI")
+    left = said(preflight.plan_problems(both, ["Toy/1.0"], (), machine()))
+    assert left == ["The licence of Intel-oneAPI has to be accepted."]
+    assert said(preflight.plan_problems(both, ["Toy/1.0"], ("Intel-oneAPI",), machine())) == []
+    assert said(preflight.plan_problems(both, [], (), machine())) == []
+
+
+def test_packages_of_the_system(machine: Machine, fake: Fake, tmp_path: Path) -> None:
+    fake("dpkg-query", '[ "$3" != there ] || printf "install ok installed"')
+    path = fake("rpm", '[ "$3" = provided ]').parent
+    header = tmp_path / "header.h"
+    header.touch()
+    needed = (("a", "there"), ("provided",), (str(header),), ("gone", "b"), ("c",))
+    host = machine(env={"PATH": f"{path}:/usr/bin:/bin"})
+    assert said(preflight.plan_problems(plan(os_dependencies=needed), ["Toy/1.0"], (), host)) == [
+        "A package of the system is missing: c.",
+        "A package of the system is missing: gone or b.",
+    ]
+
+
+def test_sources_without_a_checksum(machine: Machine) -> None:
+    source = Source(filename="toy.tar.gz", sha256=None, needed_by="Toy-1.0.eb")
+    [problem] = preflight.plan_problems(plan(sources=(source,)), ["Toy/1.0"], (), machine())
+    assert problem.what == "Toy-1.0.eb pins no SHA-256 for toy.tar.gz."
+    assert problem.fix.endswith("eb --inject-checksums Toy-1.0.eb")
+
+
+def test_sources_that_an_offline_installation_lacks(prefix: Prefix) -> None:
+    source = Source(filename="toy.tar.gz", sha256="0" * 64, needed_by="Toy-1.0.eb")
+    [problem] = preflight.source_problems(plan(sources=(source,)), ["Toy/1.0"], prefix, STACK)
+    assert problem.what.startswith("1 of 1 sources missing from the cache")
+    assert "envkit fetch toy-cpu" in problem.fix
+    assert said(preflight.source_problems(plan(sources=(source,)), ["Base/1"], prefix, STACK)) == []
+
+
+def test_demand_lists_every_problem_with_its_remedy() -> None:
+    preflight.demand([], STACK)
+    with pytest.raises(HostProblem) as refused:
+        preflight.demand([Problem(what="A.", fix="Do a."), Problem(what="B.", fix="Do b.")], STACK)
+    assert refused.value.why == "1. A.\n   -> Do a.\n2. B.\n   -> Do b."
+    assert refused.value.exit_code == 3
+
+
+def test_a_prefix_that_cannot_be_written_has_its_own_exit_code() -> None:
+    with pytest.raises(NotWritable):
+        preflight.demand([Problem(what="/x cannot be written to.", fix="Choose.")], STACK)

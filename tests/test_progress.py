@@ -1,0 +1,109 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from envkit.fetch import FetchEvent, FetchState
+from envkit.progress import BuildProgress, Events, FetchProgress, clock, say
+
+MODULES = ["A/1", "B/1", "C/1"]
+
+
+@pytest.fixture
+def said() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def console(said: io.StringIO) -> Console:
+    return Console(file=said, width=40)
+
+
+def event(state: FetchState, filename: str, bytes_done: int = 0, note: str = "") -> FetchEvent:
+    return FetchEvent(state=state, filename=filename, number=1, count=2, bytes_done=bytes_done, note=note)
+
+
+def test_events_come_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    events = Events(path)
+    assert events.new() == []
+    lines = [json.dumps({"event": "step", "step": f"é{number}"}).encode() + b"\n" for number in range(3)]
+    path.write_bytes(lines[0] + lines[1][:9])
+    assert [one["step"] for one in events.new()] == ["é0"]
+    assert events.new() == []
+    path.write_bytes(b"".join(lines))
+    assert [one["step"] for one in events.new()] == ["é1", "é2"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (125, "2:05"), (3661, "61:01")])
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_lines_are_printed_as_they_are(console: Console, said: io.StringIO) -> None:
+    text = "[2/7] PyTorch/2.13.0 [bold]not markup[/] :smile: " + "long " * 20
+    say(console, text)
+    assert said.getvalue() == text + "\n"
+
+
+def test_a_line_per_module_without_a_terminal(console: Console, said: io.StringIO) -> None:
+    with BuildProgress(console, MODULES, {}) as shown:
+        for module in MODULES[:2]:
+            shown.on({"event": "begin", "module": module})
+            shown.on({"event": "step", "module": module, "step": "configure_step"})
+            assert shown.step == "configure"
+            shown.on({"event": "extension", "module": module, "name": "torch"})
+            assert shown.step == "extension torch"
+            shown.on({"event": "module", "module": module, "path": "/m"})
+            shown.on({"event": "ended", "module": module})
+            shown.tick()
+        shown.on({"event": "command", "command": "make"})
+    assert said.getvalue() == "[1/3] A/1\n[2/3] B/1\n"
+    assert set(shown.took) == {"A/1", "B/1"}
+
+
+def test_time_left_by_what_each_module_took_before(console: Console) -> None:
+    shown = BuildProgress(console, MODULES, {"A/1": 100, "B/1": 30})
+    shown.on({"event": "begin", "module": "A/1"})
+    assert shown.left(shown.module_began + 10) == pytest.approx(90 + 30 + 5)
+    assert shown.left(shown.module_began + 500) is None
+    shown.on({"event": "module", "module": "A/1"})
+    assert shown.left(shown.module_began + 10) == pytest.approx(30 + 5)
+
+
+def test_no_time_left_without_experience(console: Console) -> None:
+    shown = BuildProgress(console, MODULES, {"Other/1": 100})
+    shown.on({"event": "begin", "module": "A/1"})
+    assert shown.left(shown.module_began) is None
+
+
+def test_a_terminal_gets_a_line_when_a_module_is_there(said: io.StringIO) -> None:
+    console = Console(file=said, width=100, force_terminal=True, color_system=None)
+    with BuildProgress(console, MODULES, {"A/1": 60}) as shown:
+        shown.on({"event": "begin", "module": "A/1"})
+        shown.tick()
+        shown.on({"event": "module", "module": "A/1"})
+    assert "[1/3] A/1  0:00\n" in said.getvalue()
+
+
+def test_fetched_files_are_counted(console: Console, said: io.StringIO) -> None:
+    with FetchProgress(console) as shown:
+        shown.on(event(FetchState.STARTED, "a.whl"))
+        shown.on(event(FetchState.PROGRESS, "a.whl", 1_000_000))
+        shown.on(event(FetchState.RETRYING, "a.whl", note="HTTP 503"))
+        shown.on(event(FetchState.DONE, "a.whl", 3_000_000))
+        shown.on(event(FetchState.SET_ASIDE, "b.whl", note="the cache had it wrong"))
+        shown.on(event(FetchState.DONE, "b.whl", 2_500_000))
+    assert said.getvalue().splitlines() == [
+        "a.whl: retrying, HTTP 503",
+        "b.whl: set aside, the cache had it wrong",
+        "Fetched 2 sources, 5 MB, in 0:00",
+    ]
+
+
+def test_nothing_fetched_is_nothing_said(console: Console, said: io.StringIO) -> None:
+    with FetchProgress(console):
+        pass
+    assert said.getvalue() == ""
