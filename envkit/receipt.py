@@ -182,14 +182,14 @@ def named(prefix: Prefix, name: str | None) -> Receipt:
     """Find the receipt of an environment, whether its modules are there or not. Raises EnvironmentMissing."""
     there = list(installed(prefix))
     fitting = [one for one in there if name in (None, one.name, one.module)]
-    if not fitting or (name is None and len(there) > 1):
+    if not fitting or (name is None and len({one.name for one in there}) > 1):
         raise missing(prefix, name, there)
     return fitting[0]
 
 
 def missing(prefix: Prefix, name: str | None, there: list[Receipt]) -> EnvironmentMissing:
     """Say that no environment fits."""
-    names = ", ".join(one.name for one in there)
+    names = ", ".join(dict.fromkeys(one.name for one in there))
     if name is None and there:
         return EnvironmentMissing(
             what="Which environment? There is more than one.",

@@ -135,3 +135,9 @@ def test_notes_of_installations_under_way(tree: Tree, tmp_path: Path) -> None:
     receipt.end(tree, "toy")
     receipt.end(tree, "toy")
     assert receipt.unfinished(tree, "toy") is None
+
+
+def test_one_environment_under_two_pythons_needs_no_name(prefix: Prefix, install: Callable[..., Receipt]) -> None:
+    install("toy-cpu", python="3.11.7")
+    install("toy-cpu", python="3.12.1")
+    assert receipt.find(prefix, None).python == "3.12.1"

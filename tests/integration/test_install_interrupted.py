@@ -122,7 +122,7 @@ class SlowSource:
                 go_on.wait()
                 self.wfile.write(content[10:])
 
-            def log_message(self, format: str, *_: object) -> None:
+            def log_message(self, *_: object) -> None:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
