@@ -48,7 +48,7 @@ print(
             "rank": hvd.rank(),
             "size": hvd.size(),
             "weights": digest,
-            "loss": history.history["loss"],
+            "loss": [float(loss) for loss in history.history["loss"]],
             "rates": rates.seen,
         }
     ),
