@@ -33,19 +33,24 @@ def entries(prefix: Prefix) -> list[Entry]:
         )
         for r in there.values()
     ]
-    for stack in (stack for stack in stacks() if stack.name not in there):
-        if (tree.unfinished / f"{stack.name}.json").is_file():
+    begun = {path.stem for path in tree.unfinished.glob("[!.]*.json")}
+    known = {stack.name: stack for stack in stacks()}
+    for name in [*known, *sorted(begun - known.keys())]:
+        if name in there:
+            continue
+        stack = known.get(name)
+        if name in begun:
             state = "begun, not finished: 'envkit install' resumes it"
-        elif not stack.runs_on(here):
+        elif stack is not None and not stack.runs_on(here):
             state = f"not for Python {here.python} on {here.machine}"
         else:
             state = "can be installed"
         found.append(
             Entry(
-                name=stack.name,
-                method=stack.method,
-                framework=stack.framework,
-                accelerator=stack.accelerator.value,
+                name=name,
+                method=stack.method if stack else "easybuild",
+                framework=stack.framework if stack else "none",
+                accelerator=stack.accelerator.value if stack else "cpu",
                 state=state,
             )
         )

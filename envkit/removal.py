@@ -1,6 +1,7 @@
 """Removing environments: the receipt first, so that nothing half-removed is ever offered."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -40,4 +41,6 @@ def remove_module(tree: Tree, module: str) -> None:
         for path in (folder / module, folder / f"{module}.lua"):
             path.unlink(missing_ok=True)
     shutil.rmtree(tree.software / module, ignore_errors=True)
+    with suppress(OSError):  # another version is there
+        (tree.software / module).parent.rmdir()
     receipt.built_path(tree, module).unlink(missing_ok=True)

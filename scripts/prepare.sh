@@ -12,6 +12,8 @@ declare -A package_of=(
     [ccache]=ccache
 )
 
+[ "$extra" != test ] || package_of[tclsh]=tcl
+
 find_python() {
     local candidate
     for candidate in python3 python3.13 python3.12 python3.11; do

@@ -41,6 +41,11 @@ def test_what_has_begun(prefix: Prefix) -> None:
     assert states(prefix)[stack] == "begun, not finished: 'envkit install' resumes it"
 
 
+def test_a_recipe_by_path_that_has_begun(prefix: Prefix) -> None:
+    receipt.begin(prefix.tree(HERE), "toy-1.0", "building", prefix.logs)
+    assert states(prefix)["toy-1.0"].startswith("begun, not finished")
+
+
 def test_json_of_the_list(prefix: Prefix) -> None:
     told = msgspec.json.decode(catalogue.to_json(catalogue.entries(prefix)))
     assert told["version"] == 1

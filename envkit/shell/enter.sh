@@ -19,5 +19,5 @@ shift
 if [ -n "${ENVKIT_BASH_ENV-}" ]; then
     export BASH_ENV=$ENVKIT_BASH_ENV
 fi
-unset ENVKIT_BASH_ENV envkit_words envkit_dashes
+unset ENVKIT_BASH_ENV ENVKIT_WORDS envkit_words envkit_dashes
 exec "$@"

@@ -12,4 +12,7 @@ mapfile -t envkit_words <<<"$ENVKIT_WORDS"
 # shellcheck source=envkit/shell/load.sh
 . "${BASH_SOURCE[0]%/*}/load.sh" "${envkit_words[@]}"
 PS1="(envkit ${ENVKIT_NAME}) ${PS1-\\$ }"
-unset ENVKIT_WORDS envkit_words
+if [ -n "${ENVKIT_BASH_ENV-}" ]; then
+    export BASH_ENV=$ENVKIT_BASH_ENV
+fi
+unset ENVKIT_BASH_ENV ENVKIT_WORDS envkit_words

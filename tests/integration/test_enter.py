@@ -116,7 +116,6 @@ def test_bash_env_of_the_caller(site: Site) -> None:
     assert told == ["seen toy-base/1.0:toy-middle/1.0:toy-top/1.0", str(script)]
 
 
-@pytest.mark.xfail(strict=True, reason="enter.sh leaves ENVKIT_WORDS, which only a shell needs, to the command")
 def test_nothing_of_envkit_is_left_in_the_environment(site: Site) -> None:
     told = inside(site, "env").stdout.decode()
     assert "ENVKIT_WORDS" not in told
@@ -182,7 +181,6 @@ def test_shell_at_a_terminal(site: Site) -> None:
     assert terminal.status() == 9
 
 
-@pytest.mark.xfail(strict=True, reason="rc.bash does not give BASH_ENV back, as enter.sh does")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_shell_gives_bash_env_back(site: Site) -> None:
     (site.home / ".bashrc").write_text("PS1='mine> '\n")
