@@ -22,7 +22,7 @@ from envkit.prefix import Prefix, Tree
 from envkit.progress import FetchProgress, say
 from envkit.receipt import Receipt
 from envkit.resources import easybuild_collection, recipes
-from envkit.stack import Stack, select
+from envkit.stack import FRAMEWORKS, Stack, select
 
 if TYPE_CHECKING:
     from envkit.verify.report import Report
@@ -283,8 +283,10 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
 INSIDE = """\
 import importlib.util, json, os, sys
 spec = importlib.util.find_spec("horovod")
+home = list(spec.submodule_search_locations)[0] if spec else ""
 print(json.dumps({
-    "horovod": list(spec.submodule_search_locations)[0] if spec else "",
+    "horovod": home,
+    "built_for": json.load(open(os.path.join(home, "metadata.json"))) if home else {},
     "site_packages": [path for path in sys.path if path.endswith("site-packages")],
     "library_path": [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path],
 }))
@@ -302,10 +304,17 @@ def describe(work: Work, folder: Path) -> Receipt:
             fix="Run 'envkit install --rebuild', and report it if it stays so.",
         )
     facts = msgspec.json.decode(told.stdout)
+    framework = next((name for name in FRAMEWORKS if facts["built_for"].get(name)), work.stack.framework)
+    if facts["horovod"] and framework not in FRAMEWORKS:
+        raise BuildFailed(
+            what=f"The Horovod of {work.stack.module} was built for no framework.",
+            why=f"{facts['horovod']}/metadata.json names neither PyTorch nor TensorFlow.",
+            fix="Make its recipe demand one: HOROVOD_WITH_PYTORCH=1 or HOROVOD_WITH_TENSORFLOW=1.",
+        )
     return Receipt(
         name=work.stack.name,
         method=work.stack.method,
-        framework=work.stack.framework,
+        framework=framework,
         accelerator=work.stack.accelerator.value,
         requires=work.stack.requires,
         machine=work.host.machine,

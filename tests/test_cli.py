@@ -217,8 +217,9 @@ def test_list_and_show_of_an_installed_environment(
     assert "toy-cpu" in capsys.readouterr().out
     assert run(["show", "--prefix", str(prefix.root)]) == 0
     assert capsys.readouterr().out.startswith("Name:       toy-cpu\n")
-    assert run(["check-build", "--prefix", str(prefix.root)]) == 2
-    assert "toy-cpu has no Horovod." in capsys.readouterr().err
+    for command in ("check-build", "verify"):
+        assert run([command, "--prefix", str(prefix.root)]) == 2
+        assert "toy-cpu has no Horovod, so there is nothing to verify." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

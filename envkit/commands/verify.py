@@ -1,9 +1,14 @@
 """``envkit verify`` and ``envkit check-build``."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from envkit.cli import usage
 from envkit.commands import options
+
+if TYPE_CHECKING:
+    from envkit.receipt import Receipt
 
 FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 
@@ -22,18 +27,28 @@ def verify(name: str | None, ranks: int, require: str, as_json: bool, prefix: st
     Starts the ranks inside it; ends with 0 only if everything required holds, otherwise with 1.
     """
     required = flags(require)
+    found = with_horovod(prefix, name)
     from rich.console import Console
 
-    from envkit import prefix as place
-    from envkit import receipt
     from envkit.verify import launch, report
 
-    made = launch.verify(receipt.find(place.locate(prefix), name), ranks=ranks, require=required)
+    made = launch.verify(found, ranks=ranks, require=required)
     if as_json:
         click.echo(report.to_json(made), nl=False)
     else:
         report.render(made, Console())
     return 0 if made.verdict == "pass" else 1
+
+
+def with_horovod(prefix: str | None, name: str | None) -> "Receipt":
+    """Return the receipt of an environment; ends with a usage error if it has no Horovod."""
+    from envkit import prefix as place
+    from envkit import receipt
+
+    found = receipt.find(place.locate(prefix), name)
+    if not found.horovod:
+        usage(f"{found.name} has no Horovod, so there is nothing to verify.")
+    return found
 
 
 def flags(text: str) -> list[str]:
@@ -54,14 +69,10 @@ def check_build(name: str | None, prefix: str | None) -> int:
     """
     from pathlib import Path
 
-    from envkit import prefix as place
-    from envkit import receipt
     from envkit.verify.build_block import check_build_block
     from envkit.verify.build_flags import PACKAGES, read_extensions
 
-    found = receipt.find(place.locate(prefix), name)
-    if not found.horovod:
-        usage(f"{found.name} has no Horovod.")
+    found = with_horovod(prefix, name)
     flags = read_extensions(
         Path(found.horovod), [Path(p) for p in found.library_path], [Path(p) for p in found.site_packages]
     )
