@@ -1,10 +1,12 @@
 """A Keras training as the tutorials write it: broadcast, metric average, warm-up; different data in each rank.
 
-Prints one JSON object a rank: rank, size, a digest of the weights, the losses, the learning rates.
+Writes one JSON file a rank into the folder named: rank, size, a digest of the weights, the losses, the rates.
 """
 
 import hashlib
 import json
+import pathlib
+import sys
 
 import horovod.tensorflow.keras as hvd
 import numpy as np
@@ -42,15 +44,11 @@ callbacks = [
 ]
 history = model.fit(x, y, batch_size=16, epochs=4, callbacks=callbacks, verbose=0)
 digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
-print(
-    json.dumps(
-        {
-            "rank": hvd.rank(),
-            "size": hvd.size(),
-            "weights": digest,
-            "loss": [float(loss) for loss in history.history["loss"]],
-            "rates": rates.seen,
-        }
-    ),
-    flush=True,
-)
+facts = {
+    "rank": hvd.rank(),
+    "size": hvd.size(),
+    "weights": digest,
+    "loss": [float(loss) for loss in history.history["loss"]],
+    "rates": rates.seen,
+}
+pathlib.Path(sys.argv[1], f"{hvd.rank()}.json").write_text(json.dumps(facts))
