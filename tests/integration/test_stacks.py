@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from envkit import host
+from envkit.methods import easybuild
+from envkit.prefix import Prefix
+from envkit.stack import select
+
 SCRIPTS = Path(__file__).parent / "scripts"
 ENVKIT = Path(sys.executable).with_name("envkit")
 STACKS = {
@@ -214,3 +219,15 @@ def test_without_mpi_cmake_and_network(tmp_path: Path, site: Site, installed: Ca
     assert "PASS" in done.stdout
     receipt = json.loads(bare.envkit("show", "--json", env=env).stdout)
     assert receipt["mpi"]["embedded"] is True
+
+
+def test_the_cpu_wheel_of_pytorch_is_sought_where_pytorch_publishes_it(tmp_path: Path) -> None:
+    """The plain wheel of the package index is the CUDA build; this one has a name of its own."""
+    machine = host.look()
+    stack = select("pytorch-2.13-cpu", platform=machine.platform)
+    sources = easybuild.plan(machine, stack, Prefix(root=tmp_path)).sources
+    [wheel] = [source for source in sources if source.project == "torch"]
+    name = f"torch-2.13.0+cpu-cp{machine.python.minor.replace('.', '')}"
+    assert wheel.filename.startswith(name)
+    [url] = wheel.urls
+    assert url == f"https://download.pytorch.org/whl/cpu/{wheel.filename.replace('+', '%2B')}"
