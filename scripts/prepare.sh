@@ -12,7 +12,7 @@ declare -A package_of=(
     [ccache]=ccache
 )
 
-[ "$extra" != test ] || package_of[tclsh]=tcl
+[ "$extra" != test ] || package_of+=([tclsh]=tcl [ip]=iproute2)
 
 find_python() {
     local candidate
