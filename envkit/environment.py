@@ -12,7 +12,6 @@ from envkit import process
 from envkit.errors import HostProblem
 from envkit.resources import data
 
-MODULE_FAILED = 92
 KEPT = re.compile(
     r"HOME|USER|LOGNAME|SHELL|TERM|TZ|LANG|LC_\w+|PATH|TMPDIR|MODULEPATH|MODULEPATH_ROOT|MODULESHOME"
     r"|LMOD_\w+|MODULES_CMD|LOADEDMODULES|_LMFILES_|__LMOD_\w+|_ModuleTable\w*"

@@ -16,7 +16,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     easyconfig: str
     dependencies: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
-    patches: tuple[str, ...] = ()
     os_dependencies: tuple[tuple[str, ...], ...] = ()
     eula: str = ""
 

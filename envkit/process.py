@@ -1,7 +1,6 @@
 """The only place that starts programs: argv lists, a chosen environment, no shell."""
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -29,11 +28,6 @@ class Completed:
     stdout: str
     stderr: str
     seconds: float
-
-
-def printable(argv: Sequence[str]) -> str:
-    """Return the command as a person would type it."""
-    return shlex.join(argv)
 
 
 def capture(

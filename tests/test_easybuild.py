@@ -58,7 +58,7 @@ WITHOUT_LICENCE = {"icc", "ifort", "iccifort", "imkl-FFTW", "tbb"}
 
 def fact(path: str, **changes: Any) -> dict[str, Any]:
     given = {"event": "easyconfig", "path": path, "name": Path(path).name.partition("-")[0], "accept_eula": False}
-    empty: dict[str, Any] = {"dependencies": [], "sources": [], "patches": [], "os_dependencies": []}
+    empty: dict[str, Any] = {"dependencies": [], "sources": [], "os_dependencies": []}
     return {**given, **empty, **changes}
 
 
@@ -76,7 +76,6 @@ def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
     facts[PATHS[2]] |= {
         "name": "CUDA",
         "dependencies": ["Toy/1.0"],
-        "patches": ["a.patch"],
         "os_dependencies": ["make", ["libx-dev", "libx-devel"]],
         "sources": [told("toy.tar.gz"), told("clone.tar.gz", git=True)],
     }
@@ -89,7 +88,6 @@ def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
             easyconfig=PATHS[2],
             dependencies=("Toy/1.0",),
             sources=(Source(filename="toy.tar.gz", sha256="0" * 64, needed_by="Top-2.0.eb"),),
-            patches=("a.patch",),
             os_dependencies=(("make",), ("libx-dev", "libx-devel")),
             eula="CUDA",
         ),

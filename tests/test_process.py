@@ -89,10 +89,6 @@ def test_capture_of_what_cannot_be_run(tmp_path: Path) -> None:
         assert done.status == 127 and argv[0] in done.stderr
 
 
-def test_printable() -> None:
-    assert process.printable(["echo", "a b", "$HOME"]) == "echo 'a b' '$HOME'"
-
-
 def test_supervise_writes_the_log_and_returns_the_status(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")

@@ -190,7 +190,6 @@ def steps(listing: str, facts: Mapping[str, Mapping[str, Any]]) -> Iterable[Step
             easyconfig=path,
             dependencies=tuple(fact["dependencies"]),
             sources=tuple(source(one, Path(path).name) for one in fact["sources"] if not one["git"]),
-            patches=tuple(fact["patches"]),
             os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
             eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
         )

@@ -138,7 +138,6 @@ def facts_of(ec: Any, path: str) -> dict[str, Any]:
         "os_dependencies": os_packages(ec),
         "dependencies": [dependency["full_mod_name"] for dependency in ec.all_dependencies],
         "sources": sources_of(ec),
-        "patches": patches_of(ec),
     }
 
 
@@ -204,18 +203,6 @@ def checksum(checksums: Any, index: int, filename: str) -> str | None:
     if isinstance(value, (list, tuple)):
         value = next((one for one in value if isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one)), value[-1:])
     return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
-
-
-def patches_of(ec: Any) -> list[str]:
-    """Return the names of the patches of a recipe and of its extensions."""
-    names = [
-        patch if isinstance(patch, str) else patch[0] if isinstance(patch, (list, tuple)) else patch["name"]
-        for patch in ec["patches"]
-    ]
-    for extension in ec.get_ref("exts_list"):
-        if isinstance(extension, (list, tuple)) and len(extension) > 2:
-            names += [patch if isinstance(patch, str) else patch[0] for patch in extension[2].get("patches", [])]
-    return names
 
 
 if os.environ.get("ENVKIT_INVENTORY"):
