@@ -79,6 +79,25 @@ class ModuleEnvironment:
         return changed | {"ENVKIT_NAME": self.name, "ENVKIT_WORDS": "\n".join(self.words)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class StandingEnvironment:
+    """What the caller stands in already: a loaded module, an activated conda or virtual environment."""
+
+    name: str
+
+    def command(self, argv: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
+        """Return the argv itself."""
+        return [*launcher, *argv]
+
+    def shell(self) -> list[str]:
+        """Return the argv of another bash in it."""
+        return ["bash", "-i"]
+
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return ``env`` as it is."""
+        return dict(env)
+
+
 def find_modules_tool(env: Mapping[str, str] = os.environ) -> ModulesTool | None:
     """Find Lmod or Environment Modules: by the variables they set, then by the usual places."""
     for kind, candidates in (

@@ -258,6 +258,7 @@ def disk_full_explained(prefix: Prefix) -> Iterator[None]:
 
 def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     """Verify what was built on two ranks; write the receipt if it passes."""
+    from envkit.verify import target
     from envkit.verify.launch import verify
     from envkit.verify.report import render
 
@@ -266,8 +267,8 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     report = None
     if made.horovod:
         say(console, "Verifying on 2 ranks")
-        report = verify(made, ranks=2, env=work.env)
-        render(report, console)
+        report = verify(target.installed(made), launcher.Wanted(ranks=2), env=work.env)
+        console.print(render(report, width=console.width), markup=False, highlight=False, soft_wrap=True, end="")
         if report.verdict != "pass":
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
             say(console, "Mend the cause and run the same command again: only what is missing is repeated.")

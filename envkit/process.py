@@ -1,6 +1,7 @@
 """The only place that starts programs: argv lists, a chosen environment, no shell."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -75,17 +76,16 @@ def supervise(
     log: Path,
     cwd: Path | None = None,
     watch: Callable[[], None] = lambda: None,
-    timeout_s: float | None = None,
+    until: Callable[[], bool] = lambda: False,
 ) -> int:
     """Run a long command with its output in ``log``, calling ``watch`` ten times a second.
 
     Nothing that the command starts outlives this call or this process, however either ends. Returns the
-    exit status, 128 + N after signal N, 124 if it ran past ``timeout_s``. Raises Interrupted on Ctrl-C and
+    exit status, 128 + N after signal N, 124 if it was stopped because ``until`` held. Raises Interrupted on Ctrl-C and
     SIGTERM, after the command has been stopped.
     """
     reader, writer = os.pipe()
     supervisor = [sys.executable, "-I", "-S", str(data("supervise.py")), str(GRACE_S), str(reader), *argv]
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with log.open("ab") as output, interruptible():
         try:
             running = subprocess.Popen(
@@ -102,9 +102,9 @@ def supervise(
             try:
                 while running.poll() is None:
                     watch()
-                    if deadline is not None and time.monotonic() > deadline:
+                    if until():
                         return 124
-                    time.sleep(POLL_S)
+                    wait_briefly(running)
                 watch()
                 return 128 - running.returncode if running.returncode < 0 else running.returncode
             finally:
@@ -116,6 +116,44 @@ def supervise(
         finally:
             if writer >= 0:
                 os.close(writer)
+
+
+def wait_briefly(running: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a process, a tenth of a second at most; its end is noticed at once."""
+    try:
+        descriptor = os.pidfd_open(running.pid)
+    except OSError:  # a kernel before 5.3
+        time.sleep(POLL_S)
+        return
+    try:
+        select.select([descriptor], [], [], POLL_S)
+    finally:
+        os.close(descriptor)
+
+
+def accompany(
+    argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, watch: Callable[[], None] = lambda: None
+) -> int:
+    """Run a command as a part of this rank: it keeps every descriptor that the launcher gave to this process.
+
+    Returns the status as ``supervise`` does. Raises Interrupted, after passing a signal on and a grace.
+    """
+    deadline = time.monotonic() + timeout_s
+    with interruptible():
+        running = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr, close_fds=False)
+        try:
+            while running.poll() is None:
+                watch()
+                if time.monotonic() > deadline:
+                    return 124
+                wait_briefly(running)
+            return 128 - running.returncode if running.returncode < 0 else running.returncode
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                running.terminate()
+                running.wait(GRACE_S)
+            running.kill()
+            running.wait()
 
 
 @contextmanager

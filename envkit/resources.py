@@ -6,7 +6,6 @@ editable install, they lie beside it.
 
 import sysconfig
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from envkit.errors import HostProblem
@@ -41,6 +40,8 @@ def easybuild_collection() -> Path:
     usual = Path(sysconfig.get_path("data")) / "easybuild" / "easyconfigs"
     if usual.is_dir():
         return usual
+    from importlib import metadata
+
     for file in metadata.files("easybuild-easyconfigs") or ():
         if file.name == "GCC-system.eb":
             return Path(str(file.locate())).resolve().parents[2]

@@ -1,8 +1,9 @@
 """What several tests need: programs that stand in for real ones, a machine, an installed environment."""
 
 import os
+import shutil
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from envkit.environment import ModulesTool
 from envkit.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.prefix import Prefix
 from envkit.receipt import Module, Mpi, Receipt
+
+from .stacks import Site
 
 Fake = Callable[..., Path]
 LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
@@ -26,6 +29,29 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         report.outcome = "failed"
         report.longrepr = f"skipped in CI: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """One prefix for the whole session, so that each stack is built once; $ENVKIT_TEST_PREFIX is kept."""
+    kept = os.environ.get("ENVKIT_TEST_PREFIX")
+    prefix = Path(kept) if kept else tmp_path_factory.mktemp("stacks") / "prefix"
+    yield Site(prefix)
+    if not kept:
+        shutil.rmtree(prefix, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def installed(stacks: Site) -> Callable[[str], str]:
+    """Install a stack on first use; return what the installation printed."""
+    said: dict[str, str] = {}
+
+    def install(stack: str) -> str:
+        if stack not in said:
+            said[stack] = stacks.install(stack)
+        return said[stack]
+
+    return install
 
 
 @pytest.fixture

@@ -189,15 +189,15 @@ def test_shell_reads_bashrc_and_then_enters(lmod: ModulesTool, tree: Path) -> No
 
 
 def test_environment_modules_are_told_the_same(fake: Fake, tree: Path) -> None:
-    command = fake("modulecmd.tcl", f'echo "$*" >> {tree}/told; echo "export TOY=faked;"')
+    command = fake("modulecmd.tcl", f'echo "$* [$MODULEPATH]" >> {tree}/told; echo "export TOY=faked;"')
     made = toy(ModulesTool(kind="EnvironmentModules", command=command), tree, load=("site/2",))
-    done = entered(made, ["sh", "-c", "echo $TOY"], {**env_of(tree), "LOADEDMODULES": "old/1"})
+    there = {"LOADEDMODULES": "old/1", "MODULEPATH": f"{tree}/site"}
+    done = entered(made, ["sh", "-c", "echo $TOY"], {**env_of(tree), **there})
     assert done.stdout == "faked\n", done.stderr
     assert (tree / "told").read_text().splitlines() == [
-        "bash purge",
-        "bash load site/2",
-        f"bash use {tree}/own",
-        "bash load toy/1.0",
+        f"bash purge [{tree}/site]",
+        f"bash load site/2 [{tree}/site]",
+        f"bash load toy/1.0 [{tree}/own:{tree}/site]",
     ]
 
 

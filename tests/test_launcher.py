@@ -1,13 +1,15 @@
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from envkit import launcher
-from envkit.errors import EnvironmentDamaged
+from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
 from envkit.host import cores
+from envkit.launcher import Wanted
 from envkit.receipt import Mpi
 
 Fake = Callable[..., Path]
@@ -34,6 +36,10 @@ class Plain:
         return dict(env)
 
 
+def words(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = MappingProxyType({})) -> str:
+    return " ".join(launcher.choose(mpi, wanted, env).argv)
+
+
 @pytest.mark.parametrize(
     ("mpi", "ranks", "argv"),
     [
@@ -44,11 +50,137 @@ class Plain:
         (MPICH, 1, "mpiexec -n 1"),
         (MPICH, MANY, f"mpiexec -n {MANY}"),
         (INTEL, 2, "mpiexec -n 2"),
-        (None, 2, "mpiexec -n 2"),
+        (None, 2, "horovodrun -np 2"),
     ],
 )
-def test_command_lines(mpi: Mpi | None, ranks: int, argv: str) -> None:
-    assert launcher.command(mpi, ranks) == argv.split()
+def test_on_one_machine_the_launcher_of_the_mpi(mpi: Mpi | None, ranks: int, argv: str) -> None:
+    assert words(mpi, Wanted(ranks=ranks)) == argv
+
+
+HOSTS = (("a", 2), ("b", 1))
+
+
+@pytest.mark.parametrize(
+    ("mpi", "argv"),
+    [
+        (OPEN_MPI_4, "mpirun -np 3 --host a:2,b:1"),
+        (MPICH, "mpiexec -n 3 -hosts a:2,b:1"),
+        (None, "horovodrun -np 3 -H a:2,b:1"),
+    ],
+)
+def test_hosts_are_named_as_the_launcher_wants_them(mpi: Mpi | None, argv: str) -> None:
+    chosen = launcher.choose(mpi, Wanted(ranks=3, hosts=HOSTS), {})
+    assert " ".join(chosen.argv) == argv
+    assert chosen.remote
+
+
+JOB = MappingProxyType({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"})
+
+
+@pytest.fixture
+def slurm(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """A Slurm whose srun speaks what is given."""
+
+    def make(speaks: str) -> None:
+        srun = fake("srun", f"echo 'MPI plugin types are...'; printf '\\t%s\\n' none {speaks}")
+        monkeypatch.setenv("PATH", f"{srun.parent}:{os.environ['PATH']}")
+        launcher.srun_types.cache_clear()
+
+    yield make
+    launcher.srun_types.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("mpi", "speaks", "argv"),
+    [
+        (OPEN_MPI_4, "pmi2 pmix pmix_v4", "srun --mpi=pmix --kill-on-bad-exit=0 -n 4 -N 2"),
+        (OPEN_MPI_5, "pmi2 pmix_v3", "srun --mpi=pmix_v3 --kill-on-bad-exit=0 -n 4 -N 2"),
+        (MPICH, "pmi2 pmix", "srun --mpi=pmi2 --kill-on-bad-exit=0 -n 4 -N 2"),
+        (MPICH, "cray_shasta", "srun --mpi=cray_shasta --kill-on-bad-exit=0 -n 4 -N 2"),
+        (OPEN_MPI_4, "pmi2", "mpirun -np 4 --oversubscribe"),
+    ],
+)
+def test_in_a_slurm_job_what_srun_and_the_mpi_both_speak(
+    mpi: Mpi, speaks: str, argv: str, slurm: Callable[[str], None]
+) -> None:
+    slurm(speaks)
+    chosen = launcher.choose(mpi, Wanted(ranks=4, nodes=2), JOB)
+    assert " ".join(chosen.argv).replace(" --bind-to none", "") == argv
+    assert mpi.family in chosen.why
+
+
+def test_gloo_in_a_slurm_job_is_told_the_hosts(slurm: Callable[[str], None], fake: Fake) -> None:
+    slurm("pmix")
+    scontrol = fake("scontrol", "printf 'n1\\nn2\\n'")
+    env = {**JOB, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "PATH": str(scontrol.parent)}
+    assert words(None, Wanted(ranks=4), env) == "horovodrun -np 4 -H n1:2,n2:2"
+
+
+def test_a_step_inside_a_step_shares_its_cpus(slurm: Callable[[str], None]) -> None:
+    slurm("pmix")
+    assert words(OPEN_MPI_4, Wanted(ranks=2), {**JOB, "SLURM_STEP_ID": "0"}).endswith("-n 2 --overlap")
+
+
+@pytest.mark.parametrize("name", ["mpirun", "mpiexec"])
+def test_a_launcher_that_was_asked_for(name: str) -> None:
+    chosen = launcher.choose(MPICH, Wanted(ranks=2, launcher=name), {})
+    assert chosen.argv == (name, "-n", "2")
+    assert chosen.why == "you asked for it"
+
+
+@pytest.mark.parametrize(
+    ("mpi", "wanted", "env", "what"),
+    [
+        (OPEN_MPI_4, Wanted(ranks=4, hosts=HOSTS), {}, "4 ranks do not fit into 3 slots."),
+        (OPEN_MPI_4, Wanted(ranks=1, nodes=2), {}, "1 ranks cannot fill 2 nodes."),
+        (OPEN_MPI_4, Wanted(ranks=4, nodes=2), {}, "There are no 2 nodes here."),
+        (OPEN_MPI_4, Wanted(ranks=5), JOB, "5 ranks do not fit this Slurm job."),
+        (OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), {}, "srun cannot be used here."),
+        (OPEN_MPI_4, Wanted(ranks=2, launcher="srun", hosts=HOSTS), JOB, "--hosts does not go with srun."),
+        (INTEL, Wanted(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
+        (None, Wanted(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str], what: str, slurm: Callable[[str], None]
+) -> None:
+    slurm("pmix")
+    with pytest.raises(EnvkitError) as refused:
+        launcher.choose(mpi, wanted, env)
+    assert refused.value.what == what
+    assert refused.value.fix
+
+
+def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(HostProblem, match=r"srun cannot be used here\."):
+        launcher.choose(OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), JOB)
+
+
+@pytest.mark.parametrize(
+    ("env", "ranks"),
+    [
+        ({}, 2),
+        (JOB, 4),
+        ({"SLURM_NTASKS": "4"}, 2),
+        ({"PBS_JOBID": "1.pbs", "PBS_NP": "6"}, 6),
+        ({"LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "3"}, 3),
+        ({"PBS_JOBID": "1.pbs"}, 2),
+    ],
+)
+def test_as_many_ranks_as_the_scheduler_granted(env: Mapping[str, str], ranks: int) -> None:
+    assert launcher.ranks_here(env) == ranks
+
+
+def test_hosts_are_read() -> None:
+    assert launcher.parse_hosts("node1:2, node-2.site,n3:10") == (("node1", 2), ("node-2.site", 1), ("n3", 10))
+    assert launcher.parse_hosts("") == ()
+
+
+@pytest.mark.parametrize("text", ["a:0", "a:b", "-x", "a b", "a:1:2", "a;b"])
+def test_what_is_no_host(text: str) -> None:
+    with pytest.raises(UsageProblem, match="is no host"):
+        launcher.parse_hosts(text)
 
 
 def test_what_open_mpi_wants_from_root_is_given_to_root_only() -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -116,10 +117,15 @@ def test_supervise_of_what_is_not_there(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "no-such-program: No such file or directory\n"
 
 
+def after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
 def test_supervise_stops_what_runs_too_long(tmp_path: Path) -> None:
     began = time.monotonic()
     argv = ["sh", "-c", "echo $$ > pid; exec sleep 300"]
-    status = process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path, timeout_s=0.4)
+    status = process.supervise(argv, env=ENV, log=tmp_path / "log", cwd=tmp_path, until=after(0.4))
     assert status == 124
     assert gone(int((tmp_path / "pid").read_text()), 0.1)
     assert time.monotonic() - began < 4
@@ -184,7 +190,7 @@ def test_interruptible_puts_the_handlers_back(number: signal.Signals, said: str)
 def test_no_file_stays_open(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     process.supervise(["true"], env=ENV, log=tmp_path / "log")
-    process.supervise(["sleep", "9"], env=ENV, log=tmp_path / "log", timeout_s=0.1)
+    process.supervise(["sleep", "9"], env=ENV, log=tmp_path / "log", until=after(0.1))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -200,3 +206,32 @@ def test_become_is_the_command() -> None:
 def test_become_of_what_is_not_there() -> None:
     with pytest.raises(HostProblem, match=r"no-such-program could not be started\."):
         process.become(["no-such-program"], {"PATH": "/nonexistent"})
+
+
+def test_a_part_of_a_rank_keeps_the_descriptors_of_the_launcher(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    status = process.accompany(["bash", "-c", f"echo PMI >&{writer}; exit 3"], env=ENV, timeout_s=9)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        assert stream.read() == "PMI\n"
+    assert status == 3
+
+
+def test_a_part_of_a_rank_that_runs_too_long_is_stopped() -> None:
+    began = time.monotonic()
+    assert process.accompany(["sleep", "300"], env=ENV, timeout_s=0.2) == 124
+    assert time.monotonic() - began < 3
+
+
+def test_a_part_of_a_rank_is_stopped_with_the_rank(tmp_path: Path) -> None:
+    code = (
+        "from envkit import process\n"
+        f"process.accompany(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 300'], env={ENV!r}, timeout_s=60)"
+    )
+    rank = subprocess.Popen([PYTHON, "-c", code], stderr=subprocess.DEVNULL)
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.02)
+    rank.terminate()
+    rank.wait(10)
+    assert gone(int((tmp_path / "pid").read_text()), 1)

@@ -43,6 +43,6 @@ def run(context: click.Context, name: str | None, ranks: int | None, prefix: str
 
     found = receipt.find(place.locate(prefix), name)
     inside = found.environment
-    start = launcher.command(found.mpi, ranks) if ranks is not None else []
+    start = launcher.choose(found.mpi, launcher.Wanted(ranks=ranks)).argv if ranks is not None else ()
     env = launcher.variables(os.environ) if ranks is not None else os.environ
     process.become(inside.command(context.meta["command"], start), inside.variables(env))

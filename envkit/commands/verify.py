@@ -1,6 +1,10 @@
 """``envkit verify`` and ``envkit check-build``."""
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -8,36 +12,205 @@ from envkit.cli import usage
 from envkit.commands import options
 
 if TYPE_CHECKING:
+    from envkit.launcher import Wanted
     from envkit.receipt import Receipt
+    from envkit.verify.probe.started import Started
+    from envkit.verify.report import Report
+    from envkit.verify.target import Target
 
+LAUNCHERS = ("auto", "srun", "mpirun", "mpiexec", "horovodrun")
 FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option(
-    "-n", "--ranks", type=click.IntRange(min=1), default=2, show_default=True, help="How many ranks to start."
+    "-n", "--ranks", type=click.IntRange(min=1), help="How many ranks. Default: what the job was granted, else 2."
 )
+@click.option(
+    "--launcher", type=click.Choice(LAUNCHERS), default="auto", help="What starts the ranks. Default: what fits."
+)
+@click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="On how many nodes of the job.")
+@click.option("--hosts", metavar="HOST:SLOTS,...", help="On which hosts, outside of a scheduler.")
+@click.option("--shared", type=click.Path(path_type=Path), metavar="DIR", help="A folder that all nodes see.")
+@click.option("--timeout", type=click.FloatRange(min=1), metavar="S", help="How long any one step may take (s).")
+@click.option("--framework", type=click.Choice(["pytorch", "tensorflow"]), help="Which, where Horovod has both.")
 @click.option("--require", metavar="FLAG[,FLAG]", default="", help=f"Build flags that must hold: {', '.join(FLAGS)}.")
+@click.option("--bench", is_flag=True, help="Measure latency and bus bandwidth of allreduce, beside the raw library's.")
+@click.option("--sizes", metavar="FROM:TO", help="Sizes of the messages for --bench. Default: 1K:256M.")
+@click.option(
+    "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Hold --bench against FILE, or save it."
+)
+@click.option(
+    "--tolerance", type=click.FloatRange(0, 1), help="How much slower than FILE is still right. Default: 0.2."
+)
+@click.option("--scale", metavar="N,N,...", help="Measure how training scales over these numbers of ranks.")
+@click.option("--with", "beside", type=click.Choice(["ddp"]), help="Measure PyTorch's DDP beside it, with --scale.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JUnit XML.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as one HTML file.")
 @options.prefix
-def verify(name: str | None, ranks: int, require: str, as_json: bool, prefix: str | None) -> int:
+def verify(name: str | None, **given: Any) -> int:
     """Say in one verdict whether the environment NAME works on this machine.
 
-    Starts the ranks inside it; ends with 0 only if everything required holds, otherwise with 1.
+    Starts the ranks inside it. Started as the ranks themselves (srun envkit verify), each enters the environment,
+    and one report comes out. Without NAME: the environment that this is called in, if it has Horovod; else the only
+    one installed. Ends with 0 only if everything required holds, otherwise with 1, in every rank.
     """
-    required = flags(require)
-    found = with_horovod(prefix, name)
-    from rich.console import Console
+    from envkit.verify import launch
+    from envkit.verify.options import Options
+    from envkit.verify.probe.started import detect
 
-    from envkit.verify import launch, report
+    asked = Options(
+        require=tuple(flags(given["require"])), limit_s=given["timeout"], shared=given["shared"], **measured(given)
+    )
+    for path in filter(None, (given["junit"], given["html"])):
+        demand_folder(path)
+    target = find_target(name, given["prefix"], given["framework"])
+    started = detect(os.environ)
 
-    made = launch.verify(found, ranks=ranks, require=required)
-    if as_json:
+    def show(made: "Report") -> int:
+        return shown(made, given)
+
+    if started is not None:
+        from envkit.verify import attend
+
+        return attend.attend(target, started, world_size(started, given), asked, show)
+    start = wanted(given, asked.scale)
+    if not sys.stderr.isatty():
+        return show(launch.verify(target, start, asked))
+    from envkit.verify.waiting import Waiting
+
+    waiting = Waiting(sys.stderr, start.ranks)
+    try:
+        made = launch.verify(target, start, asked, watch=waiting.look)
+    finally:
+        waiting.wipe()
+    return show(made)
+
+
+def shown(made: "Report", given: Mapping[str, Any]) -> int:
+    """Print a report and write it to the files asked for; return the status that it means."""
+    from envkit.verify import report
+
+    if given["junit"]:
+        from envkit.verify.report.junit import junit
+
+        write(given["junit"], junit(made))
+    if given["html"]:
+        from envkit.verify.report.page import html
+
+        write(given["html"], html(made).encode())
+    if given["as_json"]:
         click.echo(report.to_json(made), nl=False)
     else:
-        report.render(made, Console())
+        report.show(made, sys.stdout)
+    sys.stdout.flush()
     return 0 if made.verdict == "pass" else 1
+
+
+def demand_folder(path: Path) -> None:
+    """End with a usage error for a file that cannot be written, before anything is started."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        usage(f"{path} cannot be written: " + ("it is a folder." if path.is_dir() else f"see {path.parent}."))
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file. Raises NotWritable."""
+    from envkit.errors import NotWritable
+
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise NotWritable(
+            what=f"The report could not be written to {path}.",
+            why=str(error.strerror),
+            fix="Name a file in a folder with room.",
+        ) from error
+
+
+def measured(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is to be measured; ends with a usage error for what makes no sense."""
+    if given["sizes"] and not given["bench"]:
+        usage("--sizes goes with --bench.")
+    if given["tolerance"] is not None and not given["baseline"]:
+        usage("--tolerance goes with --baseline.")
+    if given["beside"] and not given["scale"]:
+        usage("--with ddp goes with --scale.")
+    if not (given["bench"] or given["baseline"] or given["scale"]):
+        return {}
+    from envkit.verify import speed
+    from envkit.verify.known import known
+
+    limits = known("speed")["bandwidth"]
+    sizes = given["sizes"] or f"{limits['from']}:{limits['to']}"
+    try:
+        bench = speed.message_sizes(sizes, limits["factor"]) if given["bench"] or given["baseline"] else ()
+    except ValueError as error:
+        usage(f"--sizes {sizes}: {error}. Write them as 1K:256M.")
+    tolerance = limits["tolerance"] if given["tolerance"] is None else given["tolerance"]
+    scale = worlds(given["scale"] or "")
+    return {
+        "bench": bench,
+        "scale": scale,
+        "ddp": bool(given["beside"]),
+        "baseline": given["baseline"],
+        "tolerance": tolerance,
+    }
+
+
+def worlds(text: str) -> tuple[int, ...]:
+    """Return the numbers of ranks named in an option, ascending; ends with a usage error for what is none."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not word.isdigit() or int(word) == 0:
+            usage(f"--scale: {word!r} is no number of ranks. Write them as 1,2,4,8.")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "Wanted":
+    """Return what is to be started; the largest of the worlds to scale over, if -n does not say another."""
+    from envkit import launcher
+
+    hosts = launcher.parse_hosts(given["hosts"] or "")
+    default = max(scale, default=0) or sum(slots for _, slots in hosts) or launcher.ranks_here(os.environ)
+    return launcher.Wanted(
+        ranks=given["ranks"] or default, nodes=given["nodes"], hosts=hosts, launcher=given["launcher"]
+    )
+
+
+def world_size(started: "Started", given: Mapping[str, Any]) -> int:
+    """Return how many ranks there should be; ends with a usage error where the options say how to start them."""
+    if given["launcher"] != "auto" or given["hosts"] or given["nodes"] or given["scale"]:
+        usage(
+            f"This process is rank {started.rank} of {started.title}: leave out --launcher, --nodes, --hosts and "
+            "--scale, or call envkit verify outside of a launcher."
+        )
+    size = given["ranks"] or started.size
+    if size is None:
+        usage(f"{started.title} does not tell how many ranks it started: say so with -n.")
+    return int(size)
+
+
+def find_target(name: str | None, prefix: str | None, framework: str | None) -> "Target":
+    """Return what is to be verified. Raises EnvironmentMissing."""
+    from envkit.errors import EnvironmentMissing
+    from envkit.verify import target
+
+    if name is not None:
+        return target.installed(with_horovod(prefix, name), framework)
+    here = target.standing(os.environ, framework)
+    if here is not None:
+        return here
+    try:
+        return target.installed(with_horovod(prefix, None), framework)
+    except EnvironmentMissing as error:
+        raise EnvironmentMissing(
+            what="There is no Horovod here: neither python nor python3 on PATH has it.",
+            why=f"{error.what} {error.why}",
+            fix="Name an installed environment ('envkit list'), or enter the one to verify first "
+            "(module load, conda activate).",
+        ) from error
 
 
 def with_horovod(prefix: str | None, name: str | None) -> "Receipt":

@@ -18,7 +18,7 @@ if [ -n "${LOADEDMODULES-}" ]; then
 fi
 for envkit_word; do
     if [ "$envkit_word" = -- ]; then
-        envkit_module use "$envkit_modulepath"
+        export MODULEPATH=$envkit_modulepath${MODULEPATH:+:$MODULEPATH}
     elif ! envkit_module load "$envkit_word"; then
         printf 'envkit: the module %s could not be loaded.\n' "$envkit_word" >&2
         exit 92

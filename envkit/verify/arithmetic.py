@@ -1,17 +1,26 @@
-"""What the collectives and the training of `probe.py` must give in a world of a certain size."""
+"""What the collectives and the training of the probe must give in a world of a certain size."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 from envkit.verify.facts import Training
 
+FLOATS = ("float16", "float32", "float64")
+TYPES = (*FLOATS, "int32", "int64")
 FLOAT32_TOLERANCE = 1e-4
-FLOAT64_TOLERANCE = 1e-9
+
+Results = dict[str, list[float]]
+
+_EXACT = {"float16": 512, "float32": 2000}
+_REACH = 8
+_ROUNDED = {"float16": 2**-9, "float32": 1e-6, "float64": 1e-12}
 
 
-def primes(count: int) -> list[int]:
+@functools.cache
+def primes(count: int) -> tuple[int, ...]:
     """The first `count` prime numbers."""
     found: list[int] = []
     candidate = 2
@@ -19,45 +28,85 @@ def primes(count: int) -> list[int]:
         if all(candidate % divisor for divisor in found if divisor * divisor <= candidate):
             found.append(candidate)
         candidate += 1
-    return found
+    return tuple(found)
 
 
-def sent(prime: int) -> list[float]:
-    """What a rank with that prime sends, 3 elements."""
-    return [float(prime), -float(prime), prime / 2]
+@functools.cache
+def sent(size: int, kind: str) -> tuple[list[float], ...]:
+    """What each rank sends in an element type, by rank, 3 elements; zeros from the rank on where sums grow inexact."""
+    return tuple(_sent(rank, prime, kind) for rank, prime in enumerate(primes(size)))
 
 
-def expected_broadcast(size: int) -> list[float]:
-    """What every rank receives: the last rank's elements."""
-    return sent(primes(size)[-1])
+@functools.cache
+def allreduce(size: int) -> Results:
+    """What every rank receives, by reduction and type."""
+    results = {f"sum {kind}": _sums(sent(size, kind)) for kind in TYPES}
+    results |= {f"average {kind}": [value / size for value in _sums(sent(size, kind))] for kind in FLOATS}
+    for kind in ("float32", "int64"):
+        results[f"min {kind}"] = [min(column) for column in zip(*sent(size, kind), strict=True)]
+        results[f"max {kind}"] = [max(column) for column in zip(*sent(size, kind), strict=True)]
+    factors = [2.0 ** min(size, 64), (-1.0) ** size, float(math.prod(primes(min(size, 12))))]
+    grouped = [float(_total(size) * count) for count in range(1, 6) for _ in range(count)]
+    single = results["sum float32"]
+    more = {"product float64": factors, "sum float64 grouped": grouped, "sum float32 in place": single}
+    return {**results, **more, "sum float32 large": [single[0], single[0]]}
 
 
-def expected_sum(size: int) -> list[float]:
-    """The sum over all ranks, element by element."""
-    return sent(sum(primes(size)))
+@functools.cache
+def broadcast(size: int) -> Results:
+    """What every rank receives from the last one, by type."""
+    results = {kind: sent(size, kind)[-1] for kind in TYPES}
+    return {**results, "float32 in place": results["float32"]}
 
 
-def expected_average(size: int) -> list[float]:
-    """The mean over all ranks, element by element."""
-    return [value / size for value in expected_sum(size)]
+@functools.cache
+def allgather(size: int) -> Results:
+    """Each rank's first element, 1 + rank % 3 times, in rank order, by type."""
+    kinds = ("float16", "float64", "int64")
+    parts = {kind: enumerate(values[0] for values in sent(size, kind)) for kind in kinds}
+    return {kind: [value for rank, value in part for _ in range(1 + rank % 3)] for kind, part in parts.items()}
 
 
-def expected_gathered(size: int) -> list[float]:
-    """Each rank's prime, 1 + rank % 3 times, in rank order."""
-    return [float(prime) for rank, prime in enumerate(primes(size)) for _ in range(1 + rank % 3)]
+def alltoall(size: int, rank: int) -> Results:
+    """What a rank receives: (sender + 2 * rank + 1) % 3 times the sender's prime * (rank + 1); then those counts.
+
+    Only the ranks less than 8 before it, in a ring, send anything.
+    """
+    senders = sorted((rank - distance) % size for distance in range(min(_REACH, size)))
+    counts = {sender: (sender + 2 * rank + 1) % 3 for sender in senders}
+    received = [float(primes(size)[sender] * (rank + 1)) for sender in senders for _ in range(counts[sender])]
+    return {"float64": [*received, *(float(count) for count in counts.values() if count)]}
 
 
-def agree(first: Sequence[float] | None, second: Sequence[float] | None, tolerance: float = FLOAT64_TOLERANCE) -> bool:
+def reducescatter(size: int, rank: int) -> Results:
+    """What a rank receives of the sums, 2 * size + 1 in all: three if it is the first, else two."""
+    first, count = (0, 3) if rank == 0 else (2 * rank + 1, 2)
+    return {"sum float64": [float(_total(size) * (row + 1)) for row in range(first, first + count)]}
+
+
+def process_sets(size: int, rank: int) -> Results:
+    """What a rank receives within the even, or the odd, ranks, and its place there."""
+    return {**_process_set(size, rank % 2), "rank and size": [float(rank // 2), float((size + 1 - rank % 2) // 2)]}
+
+
+def tolerance(what: str) -> float:
+    """How far a result may be off, relative to 1 or to it if larger: averages are rounded, all else is exact."""
+    return next((allowed for kind, allowed in _ROUNDED.items() if what == f"average {kind}"), 0.0)
+
+
+def agree(first: Sequence[float] | None, second: Sequence[float] | None, tolerance: float) -> bool:
     """Whether two vectors have one length and equal elements, relative to 1 or to the elements if larger."""
     if first is None or second is None or len(first) != len(second):
         return False
+    if tuple(first) == tuple(second):
+        return True
     pairs = zip(first, second, strict=True)
     return all(math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance) for a, b in pairs)
 
 
-def trained_together(tasks: Sequence[Training]) -> list[float]:
-    """The weights after gradient descent from rank 0's own weights on the mean of all ranks' gradients."""
-    weights = list(tasks[0].own)
+def trained_together(tasks: Sequence[Training], start: Sequence[float] | None = None) -> list[float]:
+    """The weights after gradient descent on the mean of these ranks' gradients; from the first one's own weights."""
+    weights = list(tasks[0].own if start is None else start)
     for _ in range(tasks[0].steps):
         gradients = [_gradient(task, weights) for task in tasks]
         mean = [sum(column) / len(tasks) for column in zip(*gradients, strict=True)]
@@ -89,3 +138,26 @@ def _gradient(task: Training, weights: Sequence[float]) -> list[float]:
     errors = _errors(task, weights)
     columns = zip(*task.inputs, strict=True)
     return [2 / len(errors) * sum(e * x for e, x in zip(errors, column, strict=True)) for column in columns]
+
+
+def _sent(rank: int, prime: int, kind: str) -> list[float]:
+    if rank >= _EXACT.get(kind, rank + 1):
+        return [0.0, 0.0, 0.0]
+    if kind == "float16":
+        return [1.0 + rank % 3, -1.0 - rank % 2, rank % 5 / 2]
+    return [float(prime), -float(prime), prime / 2 if kind in FLOATS else 1.0]
+
+
+@functools.cache
+def _total(size: int) -> int:
+    return sum(primes(size))
+
+
+@functools.cache
+def _process_set(size: int, first: int) -> Results:
+    mine = sent(size, "float64")[first::2]
+    return {"sum float64": _sums(mine), "broadcast float64": mine[-1]}
+
+
+def _sums(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(column) for column in zip(*rows, strict=True)]

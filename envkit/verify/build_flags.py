@@ -66,7 +66,10 @@ FRAMEWORKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """A compiled extension. A flag is None where it cannot be told; nccl is NCCL's version code."""
+    """A compiled extension. A flag is None where it cannot be told; nccl is NCCL's version code.
+
+    `mpi_libraries` are the files, free of links, that the loader would take for MPI.
+    """
 
     framework: str
     path: str | None
@@ -78,6 +81,7 @@ class Extension:
     missing_symbols: tuple[str, ...]
     built_for: str | None
     installed: str | None
+    mpi_libraries: tuple[str, ...] = ()
 
     @property
     def loads(self) -> bool:
@@ -151,6 +155,7 @@ def _extension(
     unreadable: str | None = None
     libraries: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
+    mpi: tuple[str, ...] = ()
     if path is not None:
         try:
             elf = Elf.open(path)
@@ -158,6 +163,7 @@ def _extension(
             preloaded = _preloaded(package, framework.preloaded)
             met = loading(elf, library_path, preloaded, root=root)
             libraries, symbols = met.missing_libraries, met.missing_symbols
+            mpi = tuple(str(found.resolve()) for found in met.libraries if found.name.startswith("libmpi"))
         except (ElfError, OSError) as error:
             unreadable = str(error)
     return Extension(
@@ -171,6 +177,7 @@ def _extension(
         missing_symbols=symbols,
         built_for=built_for.get(framework.metadata_key),
         installed=installed,
+        mpi_libraries=mpi,
     )
 
 

@@ -1,20 +1,21 @@
-"""The facts that `probe.py` states, one record per rank. A fact that could not be had carries `error`."""
+"""The facts that the probe states, one record per rank. A fact that could not be had carries `error`."""
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from envkit.errors import EnvkitError
 
-VERSION = 1
-_LAUNCHER_RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "PMI_RANK")
+VERSION = 2
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True):
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What any fact may be instead of a value: the exception's type and message, and its traceback's end."""
 
     error: str | None = None
@@ -61,6 +62,116 @@ class Flags(Fact, frozen=True, kw_only=True):
         return None if value is None or isinstance(value, Fact) else int(value)
 
 
+class Space(Fact, frozen=True, kw_only=True):
+    """A file system: bytes in all, and free."""
+
+    size: int = 0
+    free: int = 0
+
+
+class Machine(Fact, frozen=True, kw_only=True):
+    """What the ranks of a node have in common. `granted` is the number of cores that the control group allows."""
+
+    hostname: str = ""
+    kernel: str = ""
+    architecture: str = ""
+    libc: str = ""
+    cores: int | None = None
+    granted: int | Fact | None = None
+    shm: Space | None = None
+    container: str | None = None
+
+
+class SearchPath(Fact, frozen=True, kw_only=True):
+    """Preloaded libraries, and the folders of LD_LIBRARY_PATH with the libraries by which they may shadow others."""
+
+    preload: tuple[str, ...] = ()
+    preload_file: tuple[str, ...] = ()
+    folders: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True):
+    """A network interface; kind is physical, virtual, bridge or loopback; address and mask are IPv4's."""
+
+    name: str
+    kind: str = ""
+    up: bool = False
+    address: str | None = None
+    mask: str | None = None
+
+
+class RdmaDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of /sys/class/infiniband: the link layer of each active port."""
+
+    name: str
+    active: tuple[str, ...] = ()
+
+
+class Fabric(Fact, frozen=True, kw_only=True):
+    """Interfaces and fast fabrics of a node, and where the loader would find the libraries that use them."""
+
+    interfaces: tuple[Interface, ...] = ()
+    infiniband: tuple[RdmaDevice, ...] = ()
+    cxi: tuple[str, ...] = ()
+    libraries: dict[str, str | None] = msgspec.field(default_factory=dict)
+
+
+class NodeGpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU that the kernel driver knows; name is NVIDIA's model, or AMD's architecture (gfx90a)."""
+
+    name: str = ""
+    uuid: str | None = None
+
+
+class NodeGpus(Fact, frozen=True, kw_only=True):
+    """The GPUs of a node, whether or not a rank may use them: devices, device files, kernel driver."""
+
+    nvidia: tuple[NodeGpu, ...] = ()
+    nvidia_files: int = 0
+    nvidia_driver: str | None = None
+    mig: bool = False
+    amd: tuple[NodeGpu, ...] = ()
+    amd_files: bool = False
+    amd_driver: str | None = None
+
+
+class DriverDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that NVIDIA's driver shows to a rank; capability such as 9.0; mig: a slice of a GPU."""
+
+    name: str = ""
+    uuid: str | None = None
+    capability: str = ""
+    mig: bool = False
+
+
+class GpuDriver(Fact, frozen=True, kw_only=True):
+    """What libcuda.so.1 answers: CUDA version (12040 is 12.4), status of cuInit, devices; absent without NVIDIA."""
+
+    present: bool = False
+    cuda: int = 0
+    status: int = 0
+    devices: tuple[DriverDevice, ...] = ()
+
+
+class ExtensionFile(Fact, frozen=True, kw_only=True):
+    """An extension's file: size and the size that its headers ask for (bytes), libraries needed, folders named."""
+
+    size: int = 0
+    wanted: int = 0
+    needed: tuple[str, ...] | None = None
+    folders: tuple[str, ...] = ()
+
+
+class Compiled(Fact, frozen=True, kw_only=True):
+    """What the framework was compiled for: CUDA or ROCm version, architectures (sm_90), NCCL version, string ABI."""
+
+    cuda: str | None = None
+    rocm: str | None = None
+    architectures: tuple[str, ...] | Fact = ()
+    nccl: str | Fact | None = None
+    cxx11_abi: int | None = None
+
+
 class World(Fact, frozen=True, kw_only=True):
     """This rank's place, as Horovod tells it."""
 
@@ -88,18 +199,42 @@ class Device(Fact, frozen=True, kw_only=True):
     name: str = ""
 
 
-class Collectives(Fact, frozen=True, kw_only=True):
-    """What was sent and what came back, in elements; lengths 3, 3, 3, 3 and the sum of 1 + rank % 3."""
+Results = dict[str, tuple[float, ...] | Fact]
 
-    sent: tuple[float, ...] = ()
-    broadcast: tuple[float, ...] | None = None
-    sum: tuple[float, ...] | None = None
-    average: tuple[float, ...] | None = None
-    gathered: tuple[float, ...] | None = None
+
+class Collectives(Fact, frozen=True, kw_only=True):
+    """What came back from the operations that give every rank the same: elements by reduction and type."""
+
+    allreduce: Results = msgspec.field(default_factory=dict)
+    broadcast: Results = msgspec.field(default_factory=dict)
+    allgather: Results = msgspec.field(default_factory=dict)
+
+
+class Exchanges(Fact, frozen=True, kw_only=True):
+    """What came back from the operations that give each rank its own; alltoall ends with the counts from each rank."""
+
+    alltoall: Results = msgspec.field(default_factory=dict)
+    reducescatter: Results = msgspec.field(default_factory=dict)
+
+
+class ProcessSets(Fact, frozen=True, kw_only=True):
+    """What came back within the even, or within the odd, ranks."""
+
+    results: Results = msgspec.field(default_factory=dict)
+
+
+class Barrier(Fact, frozen=True, kw_only=True):
+    """When the rank came to a barrier and when it left (s, one clock per node)."""
+
+    entered: float = 0.0
+    left: float = 0.0
 
 
 class Training(Fact, frozen=True, kw_only=True):
-    """A least-squares problem of this rank (inputs: samples x features) and its weights before and after."""
+    """A least-squares problem of this rank (inputs: samples x features) and its weights before and after.
+
+    `rate` is the learning rate that the optimizer had after rank 0's state was broadcast, where that was tried.
+    """
 
     inputs: tuple[tuple[float, ...], ...] = ()
     targets: tuple[float, ...] = ()
@@ -109,6 +244,7 @@ class Training(Fact, frozen=True, kw_only=True):
     learning_rate: float = 0.0
     steps: int = 0
     digest: str = ""
+    rate: float | None = None
     loss: float | None = None
 
 
@@ -127,7 +263,53 @@ class Warmup(Fact, frozen=True, kw_only=True):
     reached: float = 0.0
 
 
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """The launcher that started a rank, and what it tells of it; `job` is the same in every rank of one start."""
+
+    launcher: str
+    title: str
+    rank: int
+    size: int | None = None
+    local_rank: int | None = None
+    local_size: int | None = None
+    job: str = ""
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """The allreduce of one size of message in bytes: seconds of a call (median, slowest rank), calls timed."""
+
+    size: int
+    seconds: float
+    calls: int
+
+
+class Sweep(Fact, frozen=True, kw_only=True):
+    """The allreduce over message sizes, on cpu or gpu; `left_out` are the sizes for which there was no time."""
+
+    where: str = ""
+    ranks: int = 0
+    library: str | None = None
+    rows: tuple[Timed, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples per second of all ranks together; `batch` is each rank's."""
+
+    samples_per_s: float
+    steps: int
+    batch: int
+
+
+class Throughput(Fact, frozen=True, kw_only=True):
+    """How fast all ranks together trained, by model, on cpu or gpu."""
+
+    where: str = ""
+    ranks: int = 0
+    models: dict[str, Trained] = msgspec.field(default_factory=dict)
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A step of the probe: when it began (seconds since 1970) and how long it took, if it ended."""
 
     name: str
@@ -135,41 +317,56 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """How the measuring process ended (exit, signal, timeout, terminated), in which phase, with its stack."""
+class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the measuring process ended (exit, signal, aborted by MPI, timeout, terminated from outside, stopped because
+    of another rank), with its Python stack and the end of what it said."""
 
     how: str
-    phase: str
     status: int | None = None
     signal: str | None = None
     limit: float | None = None
     stack: str | None = None
+    said: str | None = None
 
 
 class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's record. What is None was not reached."""
 
-    version: int
     framework: str
     host: str
     pid: int
     phase: str
     phases: tuple[Phase, ...] = ()
+    started: Started | None = None
     python: Python | None = None
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     installed: dict[str, str] = msgspec.field(default_factory=dict)
     horovod: Horovod | None = None
+    machine: Machine | None = None
+    affinity: tuple[int, ...] | Fact | None = None
+    search_path: SearchPath | None = None
+    fabric: Fabric | None = None
+    node_gpus: NodeGpus | None = None
+    gpu_driver: GpuDriver | None = None
+    extension_file: ExtensionFile | None = None
     imported: Import | None = msgspec.field(default=None, name="import")
+    compiled: Compiled | None = None
     load: Fact | None = None
     flags: Flags | None = None
     init: Fact | None = None
     world: World | None = None
     mpi_threads: bool | Fact | None = None
     libraries: dict[str, tuple[str, ...] | str] = msgspec.field(default_factory=dict)
+    nccl: dict[str, int | Fact | str] = msgspec.field(default_factory=dict)
+    nccl_network: tuple[str, ...] | Fact | None = None
     gpus: Gpus | None = None
     device: Device | None = None
     collectives_cpu: Collectives | None = None
+    exchanges_cpu: Exchanges | None = None
+    process_sets: ProcessSets | None = None
+    barrier: Barrier | None = None
     collectives_gpu: Collectives | None = None
+    exchanges_gpu: Exchanges | None = None
     training_torch: Training | None = None
     training_tensorflow: Training | None = None
     training_keras: Training | None = None
@@ -177,7 +374,12 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     broadcast_callback: Training | None = None
     metric_callback: Training | None = None
     warmup_callback: Warmup | None = None
+    raw_bandwidth: Sweep | None = None
+    bandwidth: Sweep | None = None
+    throughput: Throughput | None = None
+    ddp_meeting: Fact | None = None
     shutdown: Fact | None = None
+    ddp_throughput: Throughput | None = None
     ended: Ended | None = None
 
     @property
@@ -192,9 +394,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def launcher_rank(self) -> int | None:
-        """The rank that the launcher told in its variables, or None."""
-        told = (self.environment.get(name, "") for name in _LAUNCHER_RANKS)
-        return next((int(value) for value in told if value.isdigit()), None)
+        """The rank that the launcher told, or None."""
+        return self.started.rank if self.started else None
 
     @property
     def label(self) -> str:
@@ -210,10 +411,68 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
         return ended is not None and ended.how == "exit" and not ended.status and self.phase == "exit"
 
 
+class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node left: the facts that its ranks have in common, and each rank's own."""
+
+    version: int
+    node: str
+    written: float
+    complete: bool
+    common: dict[str, msgspec.Raw]
+    ranks: tuple[dict[str, msgspec.Raw], ...]
+
+
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything found in a shared folder; `complete` and `written` (s since 1970) by node."""
+
+    facts: tuple[RankFacts, ...]
+    complete: dict[str, bool]
+    written: dict[str, float]
+
+
 def load(directory: Path) -> tuple[RankFacts, ...]:
-    """Every record in a directory, by framework and rank; raises EnvkitError for one that cannot be read."""
-    decoder = msgspec.json.Decoder(RankFacts)
-    return ordered([_read(decoder, path) for path in sorted(directory.glob("*.json"))])
+    """Every record in a folder, by framework and rank; raises EnvkitError for a file that cannot be read."""
+    return gather(directory).facts
+
+
+def gather(directory: Path, since: float = 0.0) -> Gathered:
+    """Every record in a folder written `since` then (s since 1970), and how the nodes stand.
+
+    Equal facts are one object, however many ranks have them. Raises EnvkitError for a file that cannot be read.
+    """
+    read = [_read(path) for path in sorted(directory.glob("*.json"))]
+    files = [file for file in read if file.written >= since]
+    decoders = {name: msgspec.json.Decoder(type_) for name, type_ in _types().items()}
+    seen: dict[tuple[str, bytes], object] = {}
+
+    def decoded(name: str, raw: msgspec.Raw) -> Any:
+        key = (name, bytes(raw))
+        if key not in seen:
+            try:
+                seen[key] = decoders[name].decode(raw)
+            except msgspec.DecodeError as error:
+                raise _unreadable(directory, f"{name}: {error}") from error
+        return seen[key]
+
+    facts = []
+    for file in files:
+        common = {name: decoded(name, raw) for name, raw in file.common.items() if name in decoders}
+        for rank in file.ranks:
+            own = {name: decoded(name, raw) for name, raw in rank.items() if name in decoders}
+            facts.append(RankFacts(**{_FIELDS[name]: fact for name, fact in {**common, **own}.items()}))
+    return Gathered(
+        facts=ordered(facts),
+        complete={file.node: file.complete for file in files},
+        written={file.node: file.written for file in files},
+    )
+
+
+_FIELDS = {field.encode_name: field.name for field in msgspec.structs.fields(RankFacts)}
+
+
+@functools.cache
+def _types() -> dict[str, Any]:
+    return {field.encode_name: field.type for field in msgspec.structs.fields(RankFacts)}
 
 
 def ordered(facts: Sequence[RankFacts]) -> tuple[RankFacts, ...]:
@@ -227,13 +486,16 @@ def _order(facts: RankFacts) -> float:
     return float("inf") if rank is None else rank
 
 
-def _read(decoder: msgspec.json.Decoder[RankFacts], path: Path) -> RankFacts:
-    fix = "Remove it and verify again with the same version of envkit."
+def _read(path: Path) -> NodeFile:
     try:
-        facts = decoder.decode(path.read_bytes())
+        file = msgspec.json.decode(path.read_bytes(), type=NodeFile)
     except (msgspec.DecodeError, OSError) as error:
-        raise EnvkitError(what=f"The facts in {path} cannot be read.", why=str(error), fix=fix) from error
-    if facts.version != VERSION:
-        why = f"They are of version {facts.version}; this envkit reads version {VERSION}."
-        raise EnvkitError(what=f"The facts in {path} cannot be read.", why=why, fix=fix)
-    return facts
+        raise _unreadable(path, str(error)) from error
+    if file.version != VERSION:
+        raise _unreadable(path, f"They are of version {file.version}; this envkit reads version {VERSION}.")
+    return file
+
+
+def _unreadable(path: Path, why: str) -> EnvkitError:
+    fix = "Remove it and verify again with the same version of envkit."
+    return EnvkitError(what=f"The facts in {path} cannot be read.", why=why, fix=fix)

@@ -1,65 +1,180 @@
-"""Verifying: start the probe inside an environment, once per rank, and judge what it found."""
+"""Verifying from outside: start the probe inside an environment, once per rank, and judge what it found."""
 
+from __future__ import annotations
+
+import importlib
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envkit import launcher, process
-from envkit.receipt import Receipt
+from envkit.launcher import Launch, Wanted
 from envkit.resources import data
-from envkit.verify.build_flags import PACKAGES, BuildFlags, read_extensions
-from envkit.verify.checks import check
-from envkit.verify.facts import load
-from envkit.verify.outcome import Expected
-from envkit.verify.report import Report, make_report
+from envkit.verify import session
+from envkit.verify.facts import Gathered, gather
+from envkit.verify.known import known
+from envkit.verify.options import Options
+from envkit.verify.probe import node
+from envkit.verify.session import Session
+from envkit.verify.target import Target
 
-TIMEOUT_S = 300
-FAREWELL_S = 60
+if TYPE_CHECKING:
+    from envkit.verify.report import Report
+
+LIMIT_S = 120.0
+SLOW_STEPS = {"import": 300.0, "load": 180.0}
+FAREWELL_S = 60.0
 
 
-def verify(receipt: Receipt, *, ranks: int, require: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> Report:
-    """Start ``ranks`` ranks of the probe inside an environment and return the verdict on what they state."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One start of the ranks, and what they left."""
+
+    launch: Launch
+    status: int
+    said: str
+    gathered: Gathered
+
+
+def verify(
+    target: Target,
+    wanted: Wanted,
+    options: Options | None = None,
+    *,
+    env: Mapping[str, str] = os.environ,
+    watch: Callable[[Path], None] = lambda _shared: None,
+) -> Report:
+    """Start the ranks of the probe inside an environment and return the verdict on what they state.
+
+    Raises the EnvkitErrors of launcher.choose, session.of_starter and baseline.read. ``watch`` is called ten times a
+    second with the folder where the ranks meet.
+    """
     began = time.monotonic()
-    framework = PACKAGES[receipt.framework]
-    inside = receipt.environment
+    options = options or Options()
+    if options.baseline:
+        read_baseline(options.baseline)
+    frameworks = (target.framework, *target.others)
+    runs = [one_run(replace(target, framework=name), wanted, options, env, watch) for name in frameworks]
+    others = [number for number in options.scale if number != wanted.ranks]
+    smaller = [one_run(target, replace(wanted, ranks=n, nodes=None), options, env, watch) for n in others]
+    from envkit.verify.judge import judged
+    from envkit.verify.outcome import Expected
+    from envkit.verify.report import Started
+
+    first = runs[0]
+    expected = Expected(
+        size=wanted.ranks,
+        nodes=wanted.nodes or len(wanted.hosts) or None,
+        frameworks=frameworks,
+        required=target.requires | frozenset(options.require),
+        built=target.built,
+        measures=options.measures,
+        launcher_status=next((run.status for run in runs if run.status), 0),
+        launcher_said="".join(run.said for run in runs),
+    )
+    return judged(
+        target.name,
+        [facts for run in runs for facts in run.gathered.facts],
+        expected,
+        options,
+        [run.gathered.facts for run in (first, *smaller)],
+        Started(
+            launcher=first.launch.launcher,
+            why=first.launch.why,
+            command=first.launch.argv,
+            nodes=tuple(first.gathered.complete),
+        ),
+        began,
+    )
+
+
+def read_baseline(path: Path) -> None:
+    """Refuse a baseline that cannot be used, before anything is started."""
+    from envkit.verify import baseline
+
+    baseline.read(path)
+
+
+def one_run(
+    target: Target, wanted: Wanted, options: Options, env: Mapping[str, str], watch: Callable[[Path], None]
+) -> Run:
+    """Start so many ranks, and gather what they leave."""
+    launch = launcher.choose(target.mpi(env), wanted, env)
+    several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
+    meeting = session.of_starter(several, options.shared)
+    try:
+        status, said = start(target, launch, meeting, options, env, watch)
+        return Run(launch=launch, status=status, said=said, gathered=gather(meeting.shared))
+    finally:
+        shutil.rmtree(meeting.shared, ignore_errors=True)
+
+
+def start(
+    target: Target,
+    launch: Launch,
+    meeting: Session,
+    options: Options,
+    env: Mapping[str, str],
+    watch: Callable[[Path], None],
+) -> tuple[int, str]:
+    """Run the ranks to their end; the launcher's status and what it said."""
+    probe = probe_command(target, meeting, options)
+    inside = target.inside
+    argv = inside.command(inside.command(probe) if launch.remote else probe, launch.argv)
     with tempfile.TemporaryDirectory(prefix="envkit-verify-") as folder:
         log = Path(folder) / "launcher.log"
-        facts_folder = Path(folder) / "facts"
-        facts_folder.mkdir()
-        probe = ["python", str(data("verify/probe.py")), "--framework", framework]
-        probe += ["--output", str(facts_folder), "--timeout", str(TIMEOUT_S)]
-        argv = inside.command(probe, launcher.command(receipt.mpi, ranks))
-        status = process.supervise(
-            argv,
-            env=inside.variables(launcher.variables(env)),
-            log=log,
-            timeout_s=TIMEOUT_S + FAREWELL_S,
-        )
-        facts = load(facts_folder)
-        said = log.read_text(errors="replace")
-    expected = Expected(
-        size=ranks,
-        frameworks=(framework,),
-        required=frozenset((*receipt.requires, *require)),
-        built=built(receipt),
-        launcher_status=status,
-    )
-    return make_report(
-        receipt.name,
-        facts,
-        check(facts, expected),
-        expected=expected,
-        said=said,
-        seconds=time.monotonic() - began,
-    )
+        patience = Patience(meeting.shared, options.limit_s or LIMIT_S)
+
+        def look() -> None:
+            importlib.import_module("envkit.verify.judge")  # while the ranks start, when there is time for it
+            patience.look()
+            watch(meeting.shared)
+
+        try:
+            status = process.supervise(
+                argv, env=inside.variables(launcher.variables(env)), log=log, watch=look, until=patience.is_over
+            )
+        finally:
+            node.salvage(meeting.name, str(meeting.shared))
+        return status, log.read_text(errors="replace")
 
 
-def built(receipt: Receipt) -> BuildFlags:
-    """Return the build flags of an environment, read from its compiled extensions."""
-    return read_extensions(
-        Path(receipt.horovod),
-        [Path(path) for path in receipt.library_path],
-        [Path(path) for path in receipt.site_packages],
-    )
+class Patience:
+    """How long to wait for a launcher: for a first sign of its ranks, and after the last sign of any."""
+
+    def __init__(self, shared: Path, limit_s: float) -> None:
+        self.shared = shared
+        self.limit_s = limit_s + FAREWELL_S
+        self.sign = time.monotonic()
+        self.seen = 0.0
+
+    def look(self) -> None:
+        """Look for a sign of life: a node's file that was written anew."""
+        newest = max((path.stat().st_mtime for path in self.shared.glob("*.json")), default=0.0)
+        if newest > self.seen:
+            self.seen, self.sign = newest, time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether nothing more is to be expected."""
+        return time.monotonic() - self.sign > self.limit_s
+
+
+def probe_command(target: Target, meeting: Session, options: Options) -> list[str]:
+    """The argv of one rank of the probe."""
+    argv = [target.python, str(data("verify/probe")), "--framework", target.framework]
+    argv += ["--shared", str(meeting.shared), "--session", meeting.name]
+    argv += ["--bench", ",".join(map(str, options.bench))] if options.bench else []
+    argv += ["--throughput", str(known("speed")["scaling"]["steps"])] if options.scale else []
+    argv += ["--ddp"] if options.scale and options.ddp else []
+    return [*argv, *limits(options.limit_s)]
+
+
+def limits(limit_s: float | None) -> Sequence[str]:
+    """The probe's arguments that say how long each step may take; one limit for all if it is given."""
+    each = {"*": LIMIT_S, **SLOW_STEPS} if limit_s is None else {"*": limit_s}
+    return [word for step, seconds in each.items() for word in ("--limit", f"{step}={seconds:g}")]

@@ -1,4 +1,4 @@
-"""What a check is asked and what it answers. The words of the answers are in checks.toml."""
+"""What a check is asked and what it answers. The words of the answers are in checks/*.toml."""
 
 from __future__ import annotations
 
@@ -27,16 +27,24 @@ class Status(StrEnum):
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for.
 
-    `size` is the number of ranks, `required` names flags, `built` is what the files say, `gpus` demands that the
-    collectives ran on GPUs too, and `launcher_status` is how the launcher ended (None: there was none).
+    `size` is the number of ranks, `left_out` names frameworks that Horovod is for and that are not verified,
+    `required` names flags, `built` is what the files say, `measures` names the facts about speed that were asked for.
+    `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
+    matter), `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
+    else's) and `launcher_said` what it said.
     """
 
     size: int
     frameworks: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
     required: frozenset[str] = frozenset()
     built: BuildFlags | None = None
     gpus: bool = False
+    nodes: int | None = None
+    shared: str = ""
     launcher_status: int | None = None
+    launcher_said: str = ""
+    measures: frozenset[str] = frozenset()
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +79,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
         return self.expected.size > 1 and all((facts.size, facts.rank) == (1, 0) for facts in self.facts)
 
     def outcome(self, check: str, case: str, /, **values: object) -> Result:
-        """The result that checks.toml words as `case` of `check`, under the id `check_id` if given."""
+        """The result that the catalogue words as `case` of `check`, under the id `check_id` if given."""
         words = catalogue()[check][case]
         texts = {key: words.get(key, "").format(**values) for key in ("message", "cause", "remedy")}
         return Result(
@@ -95,8 +103,9 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def catalogue() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Status, message, cause and remedy by check and case, as checks.toml has them."""
-    return tomllib.loads(resources.data("verify/checks.toml").read_text())
+    """Status, message, cause and remedy by check and case, as the TOML files beside the checks have them."""
+    files = sorted(resources.data("verify/checks").glob("*.toml"))
+    return {name: cases for file in files for name, cases in tomllib.loads(file.read_text()).items()}
 
 
 def verdict(results: Sequence[Result]) -> Status:

@@ -5,8 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,85 +15,37 @@ from envkit.methods import easybuild
 from envkit.prefix import Prefix
 from envkit.stack import select
 
+from ..stacks import BUILD_S, ENVKIT, Site
+
 SCRIPTS = Path(__file__).parent / "scripts"
-ENVKIT = Path(sys.executable).with_name("envkit")
 STACKS = {
     "pytorch-2.13-cpu": ("torch", "PyTorch"),
     "tensorflow-2.21-cpu": ("tensorflow", "TensorFlow"),
     "tensorflow-2.15-cpu": ("tensorflow", "TensorFlow"),
 }
 TENSORFLOW = [name for name in STACKS if name.startswith("tensorflow")]
-BUILD_S = 3000
 
 pytestmark = pytest.mark.integration
 
 
-class Site:
-    """A prefix, and envkit called as a person would."""
-
-    def __init__(self, prefix: Path) -> None:
-        self.prefix = prefix
-
-    def envkit(
-        self, *arguments: str, timeout_s: float = 300, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run envkit with this prefix."""
-        return subprocess.run(
-            [ENVKIT, *arguments],
-            env={**os.environ, "ENVKIT_PREFIX": str(self.prefix), **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-
-    def install(self, stack: str) -> str:
-        """Install a stack unless it is there; return what was printed."""
-        done = self.envkit("install", stack, timeout_s=BUILD_S)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One prefix for the whole session, so that each stack is built once."""
-    prefix = tmp_path_factory.mktemp("stacks") / "prefix"
-    yield Site(prefix)
-    shutil.rmtree(prefix, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def installed(site: Site) -> Callable[[str], str]:
-    """Install a stack on first use; return what the installation printed."""
-    said: dict[str, str] = {}
-
-    def install(stack: str) -> str:
-        if stack not in said:
-            said[stack] = site.install(stack)
-        return said[stack]
-
-    return install
-
-
 @pytest.mark.parametrize("stack", STACKS)
-def test_install_ends_with_a_verdict(stack: str, site: Site, installed: Callable[[str], str]) -> None:
+def test_install_ends_with_a_verdict(stack: str, stacks: Site, installed: Callable[[str], str]) -> None:
     said = installed(stack)
-    assert f"PASS  {stack}, 2 ranks" in said
+    assert f"PASS  {stack}: 2 ranks" in said
     assert f"Installed {stack}." in said
-    again = site.envkit("install", stack)
+    again = stacks.envkit("install", stack)
     assert again.returncode == 0
     assert "Nothing to do." in again.stdout
-    listed = json.loads(site.envkit("list", "--json").stdout)
+    listed = json.loads(stacks.envkit("list", "--json").stdout)
     states = {entry["name"]: entry["state"] for entry in listed["environments"]}
     assert states[stack].startswith("installed")
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_verify_tells_the_truth(stack: str, site: Site, installed: Callable[[str], str]) -> None:
+def test_verify_tells_the_truth(stack: str, stacks: Site, installed: Callable[[str], str]) -> None:
     installed(stack)
     package, _ = STACKS[stack]
-    done = site.envkit("verify", stack, "-n", "2", "--json")
+    done = stacks.envkit("verify", stack, "-n", "2", "--json")
     report = json.loads(done.stdout)
     wrong = [result for result in report["results"] if result["status"] in ("fail", "warn")]
     assert (done.returncode, report["verdict"], wrong) == (0, "pass", [])
@@ -109,9 +60,9 @@ def test_verify_tells_the_truth(stack: str, site: Site, installed: Callable[[str
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_verify_fails_for_a_flag_that_is_not_built(stack: str, site: Site, installed: Callable[[str], str]) -> None:
+def test_verify_fails_for_a_flag_that_is_not_built(stack: str, stacks: Site, installed: Callable[[str], str]) -> None:
     installed(stack)
-    done = site.envkit("verify", stack, "--require", "nccl")
+    done = stacks.envkit("verify", stack, "--require", "nccl")
     assert done.returncode == 1
     assert done.stdout.startswith("FAIL")
     assert "nccl" in done.stdout
@@ -119,27 +70,27 @@ def test_verify_fails_for_a_flag_that_is_not_built(stack: str, site: Site, insta
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_check_build_is_the_block_of_horovodrun_but_true(
-    stack: str, site: Site, installed: Callable[[str], str]
+    stack: str, stacks: Site, installed: Callable[[str], str]
 ) -> None:
     installed(stack)
     package, title = STACKS[stack]
-    ours = site.envkit("check-build", stack)
-    theirs = site.envkit("run", stack, "--", "horovodrun", "--check-build")
+    ours = stacks.envkit("check-build", stack)
+    theirs = stacks.envkit("run", stack, "--", "horovodrun", "--check-build")
     assert ours.returncode == 0
     assert f"[X] {title}" in ours.stdout
     true = theirs.stdout if package == "torch" else theirs.stdout.replace("[X] PyTorch", "[ ] PyTorch")
     assert ours.stdout.rstrip() == true.rstrip()
 
 
-def test_check_build_says_when_an_extension_is_missing(site: Site, installed: Callable[[str], str]) -> None:
+def test_check_build_says_when_an_extension_is_missing(stacks: Site, installed: Callable[[str], str]) -> None:
     installed("pytorch-2.13-cpu")
-    receipt = json.loads(site.envkit("show", "pytorch-2.13-cpu", "--json").stdout)
+    receipt = json.loads(stacks.envkit("show", "pytorch-2.13-cpu", "--json").stdout)
     extension = next(Path(receipt["horovod"], "torch").glob("mpi_lib_v2*.so"))
     away = extension.with_name("away")
     extension.rename(away)
     try:
-        block = site.envkit("check-build", "pytorch-2.13-cpu")
-        verdict = site.envkit("verify", "pytorch-2.13-cpu")
+        block = stacks.envkit("check-build", "pytorch-2.13-cpu")
+        verdict = stacks.envkit("verify", "pytorch-2.13-cpu")
     finally:
         away.rename(extension)
     assert block.returncode == 1
@@ -148,29 +99,29 @@ def test_check_build_says_when_an_extension_is_missing(site: Site, installed: Ca
     assert "extension-present" in verdict.stdout
 
 
-def test_a_script_that_nobody_prepared_for(site: Site, installed: Callable[[str], str]) -> None:
+def test_a_script_that_nobody_prepared_for(stacks: Site, installed: Callable[[str], str]) -> None:
     installed("pytorch-2.13-cpu")
-    done = site.envkit("run", "pytorch-2.13-cpu", "-n", "2", "--", "python", str(SCRIPTS / "train.py"))
+    done = stacks.envkit("run", "pytorch-2.13-cpu", "-n", "2", "--", "python", str(SCRIPTS / "train.py"))
     assert done.returncode == 0, done.stderr
     told = re.findall(r"\d of \d: \[[^]]*\]", done.stdout)  # mpirun may put the lines of two ranks on one
     assert sorted(told) == ["0 of 2: [0.0, 3.0, 6.0, 9.0]", "1 of 2: [0.0, 3.0, 6.0, 9.0]"]
 
 
-def test_horovodrun_with_gloo(site: Site, installed: Callable[[str], str]) -> None:
+def test_horovodrun_with_gloo(stacks: Site, installed: Callable[[str], str]) -> None:
     installed("pytorch-2.13-cpu")
     script = ["python", str(SCRIPTS / "train.py")]
-    done = site.envkit("run", "pytorch-2.13-cpu", "--", "horovodrun", "--gloo", "-np", "2", *script)
+    done = stacks.envkit("run", "pytorch-2.13-cpu", "--", "horovodrun", "--gloo", "-np", "2", *script)
     assert done.returncode == 0, done.stderr
     assert "0 of 2: [0.0, 3.0, 6.0, 9.0]" in done.stdout
 
 
 @pytest.mark.parametrize("stack", TENSORFLOW)
 def test_keras_as_the_tutorials_write_it(
-    stack: str, site: Site, installed: Callable[[str], str], tmp_path: Path
+    stack: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
 ) -> None:
     installed(stack)
     script = ["python", str(SCRIPTS / "keras_fit.py"), str(tmp_path)]
-    done = site.envkit("run", stack, "-n", "2", "--", *script)
+    done = stacks.envkit("run", stack, "-n", "2", "--", *script)
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first["size"] == second["size"] == 2
@@ -179,10 +130,10 @@ def test_keras_as_the_tutorials_write_it(
     assert first["rates"][0] < first["rates"][1] < first["rates"][2] == pytest.approx(0.1)
 
 
-def test_keras_3_is_refused_rather_than_left_alone(site: Site, installed: Callable[[str], str]) -> None:
+def test_keras_3_is_refused_rather_than_left_alone(stacks: Site, installed: Callable[[str], str]) -> None:
     installed("tensorflow-2.21-cpu")
     for legacy in ("0", "1"):
-        done = site.envkit(
+        done = stacks.envkit(
             "run", "tensorflow-2.21-cpu", "--",
             "env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras3.py"),
         )  # fmt: skip
@@ -191,7 +142,7 @@ def test_keras_3_is_refused_rather_than_left_alone(site: Site, installed: Callab
         assert "trained" not in done.stdout.splitlines()
 
 
-def test_without_mpi_cmake_and_network(tmp_path: Path, site: Site, installed: Callable[[str], str]) -> None:
+def test_without_mpi_cmake_and_network(tmp_path: Path, stacks: Site, installed: Callable[[str], str]) -> None:
     """A machine without MPI and CMake gets both from wheels; sources come from a bundle."""
     installed("pytorch-2.13-cpu")
     programs = tmp_path / "bin"

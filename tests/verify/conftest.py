@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import _core as _msgspec
 
 from envkit.verify.facts import RankFacts, load
 
 FAKES = Path(__file__).with_name("fakes")
-PROBE = Path(__file__).parents[2] / "envkit" / "verify" / "probe.py"
+PROBE = Path(__file__).parents[2] / "envkit" / "verify" / "probe"
+A_LIBRARY = Path(_msgspec.__file__)
 Probe = Callable[..., "Ran"]
 
 
@@ -29,19 +31,26 @@ class Ran:
         return load(self.output)
 
 
-def start_probe(
-    folder: Path, rank: int, size: int, *, faults: str = "", timeout: float = 30.0
-) -> subprocess.Popen[str]:
-    """One rank of the probe, with the fake PyTorch and Horovod on its search path."""
+def make_site(folder: Path, faults: str) -> Path:
+    """A folder with the fake PyTorch and Horovod."""
     site = folder / "site"
     if not site.exists():
         shutil.copytree(FAKES, site)
         (site / "horovod" / "metadata.json").write_text('{"pytorch": "2.1.0", "dummy": "none"}')
         if "absent" not in faults:
-            (site / "horovod" / "torch" / "mpi_lib_v2.fake.so").touch()
+            shutil.copy(A_LIBRARY, site / "horovod" / "torch" / "mpi_lib_v2.fake.so")
+    return site
+
+
+def start_probe(
+    folder: Path, rank: int, size: int, *, faults: str = "", timeout: float = 30.0, limits: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """One rank of the probe, with the fake PyTorch and Horovod on its search path."""
+    site = make_site(folder, faults)
     (folder / "meeting").mkdir(exist_ok=True)
     env = {
         "PATH": os.environ["PATH"],
+        "TMPDIR": str(folder),
         "PYTHONPATH": str(site),
         "PYTHONDONTWRITEBYTECODE": "1",
         "FAKE_MEETING": str(folder / "meeting"),
@@ -50,8 +59,10 @@ def start_probe(
         "HOROVOD_SIZE": str(size),
         "HOROVOD_SECRET_KEY": "s3cret",
     }
-    argv = [sys.executable, str(PROBE), "--framework", "torch", "--output", str(folder / "facts")]
-    argv += ["--timeout", str(timeout)]
+    (folder / "facts").mkdir(exist_ok=True)
+    argv = [sys.executable, str(PROBE), "--framework", "torch", "--shared", str(folder / "facts")]
+    argv += ["--session", folder.name, "--node-ranks", str(size)]
+    argv += [word for limit in limits or [f"*={timeout}"] for word in ("--limit", limit)]
     return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

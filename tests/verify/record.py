@@ -24,8 +24,13 @@ def anonymous(records: list[dict[str, Any]], hidden: list[tuple[str, str]]) -> l
     """The same records with hosts node1, node2, ..., processes 1, 2, ... and the hidden paths replaced."""
     hosts = list(dict.fromkeys(record["host"] for record in records))
     for number, record in enumerate(records, 1):
-        record["host"] = f"node{hosts.index(record['host']) + 1}"
-        record["pid"] = number
+        host, node = record["host"], f"node{hosts.index(record['host']) + 1}"
+        environment = {name: node if value == host else value for name, value in record["environment"].items()}
+        record |= {"host": node, "pid": number, "environment": environment}
+        if "machine" in record:
+            record["machine"] |= {"hostname": node, "kernel": "6.1.0"}
+        if record.get("started"):
+            record["started"]["job"] = "1"
     text = json.dumps(records)
     for path, instead in hidden:
         text = text.replace(path, instead)
@@ -45,7 +50,8 @@ def main() -> None:
     parser.add_argument("--required", default="mpi,gloo")
     parser.add_argument("--hide", action="append", default=[])
     given = parser.parse_args()
-    records = [json.loads(path.read_text()) for path in sorted(given.directory.glob("*.json"))]
+    nodes = [json.loads(path.read_text()) for path in sorted(given.directory.glob("*.json"))]
+    records = [{**node["common"], **record} for node in nodes for record in node["ranks"]]
     hidden = [tuple(pair.split("=", 1)) for pair in given.hide]
     records = anonymous(records, hidden)
     facts = ordered(msgspec.convert(records, tuple[RankFacts, ...]))

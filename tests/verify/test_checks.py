@@ -64,12 +64,12 @@ def test_a_recorded_case_has_its_recorded_verdict(name: str) -> None:
 def test_a_recorded_case_says_nothing_of_the_machine(name: str) -> None:
     text = (recorded.FOLDER / f"{name}.json").read_text()
     roots = set(re.findall(r'["\s](/[\w.-]+)/', text))
-    assert roots <= {"/apps", "/home", "/opt", "/usr"}
+    assert roots <= {"/apps", "/etc", "/home", "/opt", "/usr"}
     assert set(re.findall(r'"host": "(.*?)"', text)) <= {"node1", "node2"}
 
 
-DEAD = Ended(how="signal", signal="SIGSEGV", phase="sum_cpu")
-HUNG = Ended(how="timeout", limit=60.0, phase="sum_cpu", stack='  File "x.py", line 1 in allreduce\n')
+DEAD = Ended(how="signal", signal="SIGSEGV")
+HUNG = Ended(how="timeout", limit=60.0, stack='  File "x.py", line 1 in allreduce\n')
 ERROR = Fact(error="RuntimeError: broken")
 
 
@@ -81,8 +81,8 @@ ERROR = Fact(error="RuntimeError: broken")
         ((), "rank-missing", "none of 2"),
         (changed(1, ended=DEAD), "rank-died", "SIGSEGV"),
         (changed(1, ended=None), "rank-died", "vanished"),
-        (changed(1, ended=Ended(how="exit", status=7, phase="init")), "rank-died", "status 7"),
-        (changed(1, ended=Ended(how="terminated", signal="SIGTERM", phase="init")), "rank-died", "SIGTERM"),
+        (changed(1, ended=Ended(how="exit", status=7)), "rank-died", "status 7"),
+        (changed(1, ended=Ended(how="terminated", signal="SIGTERM")), "rank-died", "SIGTERM"),
         (changed(-1, ended=HUNG), "rank-hung", "stuck in"),
         (changed(1, ended=HUNG, phases=GOOD[1].phases[:4]), "rank-hung", "rank 1 (node1, pid 2)"),
         (within(1, "horovod", error="ImportError: none"), "horovod-present", "none"),
@@ -99,16 +99,6 @@ ERROR = Fact(error="RuntimeError: broken")
         (changed(0, libraries={"libmpi": ("/a/libmpi.so", "/b/libmpi.so")}), "mpi-loaded", "several"),
         (changed(-1, device=Device(uuid="GPU-1")), "gpu-shared", "ranks 0 1"),
         (changed(0, mpi_threads=ERROR), "mpi-threads", "broken"),
-        (within(0, "collectives_cpu", broadcast=(2.0, -2.0, 1.0)), "broadcast", "[3, -3, 1.5]"),
-        (within(0, "collectives_cpu", sum=(4.0, -4.0, 2.0)), "allreduce", "sum on cpu"),
-        (within(0, "collectives_cpu", average=(5.0, -5.0, 2.5)), "allreduce", "average on cpu"),
-        (within(0, "collectives_cpu", gathered=(2.0, 3.0)), "allgather", "gathered"),
-        (within(0, "collectives_cpu", gathered=None), "allgather", "nothing"),
-        (within(0, "collectives_cpu", error="HorovodInternalError: lost"), "broadcast", "lost"),
-        (within(0, "training_torch", error="RuntimeError: broken"), "training-truth-torch", "broken"),
-        (within(1, "training_torch", weights=(0.1, 0.2)), "training-truth-torch", "differ"),
-        (within(-1, "training_torch", weights=(0.1, 0.2)), "training-truth-torch", "wrong weights"),
-        (within(1, "training_torch", started=(0.5, 0.5)), "training-truth-torch", "start from"),
     ],
 )
 def test_a_fault_fails_its_check(facts: tuple[RankFacts, ...], failed: str, words: str) -> None:
@@ -131,25 +121,6 @@ def test_the_late_rank_is_named_and_not_those_that_wait() -> None:
 def test_a_rank_that_waits_for_a_dead_one_is_not_to_blame() -> None:
     facts = (replace(GOOD[0], ended=HUNG), replace(GOOD[1], ended=DEAD))
     assert "see rank-died" in by_id(facts)["rank-hung"].cause
-
-
-def test_ranks_that_trained_alone_are_seen_for_what_they_are() -> None:
-    from envkit.verify.arithmetic import trained_alone
-
-    facts = tuple(
-        replace(f, training_torch=replace(task, weights=tuple(trained_alone(task, task.started))))
-        for f in GOOD
-        if (task := f.training_torch)
-    )
-    result = by_id(facts)["training-truth-torch"]
-    assert result.status is Status.FAIL
-    assert "each rank trained alone" in result.message
-
-
-def test_data_that_would_not_show_a_skipped_allreduce_prove_nothing() -> None:
-    facts = changed(-1, training_torch=GOOD[0].training_torch)
-    assert by_id(facts)["training-truth-torch"].status is Status.SKIP
-    assert verdict(check(facts, ASKED)) is Status.FAIL
 
 
 @pytest.mark.parametrize(
@@ -206,20 +177,6 @@ def test_drift_is_a_warning() -> None:
     assert verdict(check(facts, ASKED)) is Status.PASS
 
 
-def test_no_gpu_matters_only_where_gpus_are_asked_for() -> None:
-    assert by_id(GOOD)["gpu-collectives"].required is False
-    assert verdict(check(GOOD, replace(ASKED, gpus=True))) is Status.FAIL
-
-
-def test_collectives_on_gpus_are_checked_too() -> None:
-    facts = changed(-1, collectives_gpu=GOOD[0].collectives_cpu)
-    assert verdict(check(facts, replace(ASKED, gpus=True))) is Status.PASS
-    alone = within(0, "collectives_cpu", sum=(2.0, -2.0, 1.0))[0].collectives_cpu
-    wrong = changed(-1, collectives_gpu=alone)
-    results = [r for r in check(wrong, ASKED) if r.id == "allreduce"]
-    assert [r.status for r in results] == [Status.PASS, Status.FAIL]
-
-
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -243,7 +200,7 @@ def test_every_case_is_worded_in_full() -> None:
         for case, words in cases.items():
             status = Status(words["status"])
             assert words["message"], (name, case)
-            assert set(words) <= {"status", "message", "cause", "remedy", "pattern", "required"}, (name, case)
+            assert set(words) <= {"status", "message", "cause", "remedy", "pattern", "required", "when"}, (name, case)
             if status in {Status.FAIL, Status.WARN}:
                 assert words["cause"] and words["remedy"], (name, case)
 

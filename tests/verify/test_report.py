@@ -2,15 +2,22 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
+from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
+import envkit.verify.report.words as words
 from envkit.verify.checks import check
-from envkit.verify.report import Report, make_report, nccl_version, render, to_json
+from envkit.verify.outcome import Status
+from envkit.verify.report import Report, Started, make_report, render, show, to_json
+from envkit.verify.report.model import records
+from envkit.verify.speed import Bandwidth, Scaling
 
-from . import recorded
+from . import recorded, simulated
 
 
 def report(name: str) -> Report:
@@ -19,74 +26,169 @@ def report(name: str) -> Report:
     return make_report("demo", case.facts, results, expected=case.expected, seconds=7.5)
 
 
-def printed(shown: Report, width: int = 80, *, terminal: bool = False) -> str:
-    stream = io.StringIO()
-    render(shown, Console(file=stream, width=width, force_terminal=terminal))
-    return stream.getvalue()
-
-
 @pytest.mark.parametrize("name", recorded.names())
 def test_it_fits_80_columns_and_is_plain_when_piped(name: str) -> None:
-    text = printed(report(name))
+    stream = io.StringIO()
+    show(report(name), stream)
+    text = stream.getvalue()
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 80
-    assert text.startswith(recorded.case(name).verdict.upper())
+    assert text.startswith(report(name).verdict.upper())
 
 
-def test_it_has_colour_on_a_terminal() -> None:
-    assert "\x1b[" in printed(report("pytorch-2ranks"), terminal=True)
+def test_colours_change_no_word() -> None:
+    shown = report("rank-killed")
+    assert "\x1b[1;31mFAIL\x1b[0m" in render(shown, colour=True)
+    assert words.plain(render(shown, colour=True)) == render(shown)
 
 
 def test_a_pass_names_its_checks_in_one_list_and_shows_no_remedy() -> None:
-    text = printed(report("pytorch-2ranks"))
+    text = render(report("pytorch-2ranks"))
     assert "training-truth-torch" in text
     assert "remedy" not in text
 
 
 def test_a_failure_is_told_with_its_cause_and_remedy() -> None:
-    text = " ".join(printed(report("singletons")).split())
-    assert "2 processes each ran alone, as rank 0 of 1" in text
-    assert "cause Launcher and MPI library do not match" in text
-    assert "remedy Start with the mpirun of that MPI" in text
-    assert "NOT PROVED ranks-unique, broadcast, allreduce" in text
+    shown = report("rank-killed")
+    worst = next(result for result in shown.results if result.status == "fail")
+    text = " ".join(render(shown).split())
+    assert f"FAIL {worst.id} (torch): {worst.message} cause {worst.cause} remedy {worst.remedy}" in text
+    assert [f"NOT PROVED {unproved}" in text for unproved in shown.skipped(required=True)] == [True]
+
+
+def test_failures_come_before_warnings() -> None:
+    shown = report("rank-killed")
+    worst = next(result for result in shown.results if result.status == "fail")
+    mild = replace(worst, id="mild", status=Status.WARN)
+    text = render(replace(shown, results=(mild, worst)))
+    assert text.index(f"FAIL  {worst.id}") < text.index("WARN  mild")
 
 
 def test_what_was_not_measured_is_not_among_what_passed() -> None:
-    text = printed(report("rank-killed"))
+    text = render(report("rank-killed"))
     assert "training-truth-torch" not in text[text.index("passed") :]
 
 
 def test_markup_in_a_message_is_printed_as_it_is() -> None:
-    shown = report("pytorch-gloo")
+    shown = report("singletons")
     worst = next(r for r in shown.results if r.status == "fail")
-    text = printed(replace(shown, results=(replace(worst, message="[red]x[/red]"),)))
+    text = render(replace(shown, results=(replace(worst, message="[red]x[/red]"),)))
     assert "[red]x[/red]" in text
 
 
 def test_what_the_launcher_said_is_shown_with_a_failure_only() -> None:
     said = "\n".join(["-" * 60, *(f"line {number}" for number in range(20)), "-" * 60])
-    failed = printed(replace(report("rank-killed"), launcher_status=1, launcher_said=said))
+    failed = render(replace(report("rank-killed"), launcher_status=1, launcher_said=said))
     assert "ended with status 1" in failed
     assert "line 19" in failed
     assert "line 9" not in failed
-    assert "line 19" not in printed(replace(report("pytorch-2ranks"), launcher_said=said))
+    assert "line 19" not in render(replace(report("pytorch-2ranks"), launcher_said=said))
 
 
-def test_many_ranks_are_cut_short() -> None:
-    shown = report("pytorch-2ranks")
-    assert "and 84 more, in the JSON report" in printed(replace(shown, ranks=shown.ranks * 50))
+def test_hosts_of_many_ranks_are_a_line_each_and_only_odd_ranks_are_shown_singly(tmp_path: Path) -> None:
+    simulated.write(tmp_path, 64, 8, killed=37)
+    text = render(simulated.report(tmp_path, 64))
+    assert "torch      n0004  24-31  8 x NVIDIA H200   done\n" in text
+    assert "torch      n0005  32-39  8 x NVIDIA H200   7 done, 1 SIGKILL in" in text
+    assert text.count("n0005  37 ") == 1
+    assert "n0005  36 " not in text
+
+
+def test_hosts_that_are_alike_share_a_line_where_there_are_many(tmp_path: Path) -> None:
+    simulated.write(tmp_path, 128, 4, killed=5)
+    text = render(simulated.report(tmp_path, 128))
+    assert "n[0001,0003-0032]  0-3, 8-127" in text
+    assert len(text.splitlines()) < 80
+
+
+def test_many_ranks_that_are_odd_are_cut_short(tmp_path: Path) -> None:
+    simulated.write(tmp_path, 100, 50)
+    shown = simulated.report(tmp_path, 100)
+    rows = [replace(row, ended="timeout in init") if (row.rank or 0) > 9 else row for row in shown.ranks]
+    assert "and 74 more, in the JSON report" in render(replace(shown, ranks=tuple(rows)))
+
+
+def test_who_started_the_ranks_is_told_with_the_reason() -> None:
+    started = Started(launcher="srun", why="the job gave two nodes", command=("srun", "-n2"), job="Slurm job 7")
+    assert "started with srun in Slurm job 7: the job gave two nodes" in render(
+        replace(report("singletons"), started=started)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [
+        ("pytorch-2ranks", "2 ranks in one world on 1 host"),
+        ("singletons", "2 ranks asked for; found: 2 in a world of 1"),
+    ],
+)
+def test_the_world_asked_for_is_set_against_the_one_found(name: str, world: str) -> None:
+    assert world in render(report(name))
+
+
+def test_what_was_measured_is_in_tables() -> None:
+    bandwidth = Bandwidth(size_bytes=64 << 20, seconds=1e-3, bus_bytes_per_s=100e9, raw_seconds=8e-4, ratio=0.8)
+    scaling = Scaling(ranks=8, framework="torch", model="ResNet-50", samples_per_s=9000.4, efficiency=0.934)
+    lines = render(replace(report("pytorch-2ranks"), bandwidth=(bandwidth,), scaling=(scaling,))).splitlines()
+    assert ["64", "MiB", "1.00", "ms", "100", "GB/s", "125", "GB/s", "0.80"] in [line.split() for line in lines]
+    assert ["8", "torch", "ResNet-50", "9,000", "93", "%", "-", "-"] in [line.split() for line in lines]
+
+
+def test_a_terminal_is_not_obeyed_by_what_a_program_said() -> None:
+    shown = replace(report("rank-killed"), launcher_said="one \x1b[2Jtwo\x07 \x1b]0;title\x07three", launcher_status=1)
+    assert "one two three" in render(shown)
 
 
 def test_the_json_is_versioned_and_holds_everything() -> None:
     read = json.loads(to_json(report("rank-killed")))
-    assert (read["version"], read["verdict"], read["world_size"]) == (1, "fail", 2)
+    assert (read["version"], read["verdict"], read["world_size"]) == (2, "fail", 2)
     assert read["frameworks"][0]["flags"]["mpi"] == 1
     assert [row["ended"] for row in read["ranks"]] == ["SIGKILL in training_torch", "SIGTERM in training_torch"]
     assert {result["id"] for result in read["results"]} >= {"rank-died", "world-size"}
     assert read["timings"]["torch.import"] > 0
-    assert len(read["facts"]) == 2
+    assert [len(host["ranks"]) for host in read["facts"][0]["hosts"]] == [2]
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_the_json_has_every_fact_of_every_rank(name: str) -> None:
+    read = msgspec.json.decode(to_json(report(name)), type=Report)
+    assert tuple(records(read)) == recorded.case(name).facts
+
+
+def test_thousands_of_ranks_are_reported_on_quickly_and_with_little_memory(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.verify.simulated", str(tmp_path), "4096", "8"]
+    took = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
+    assert took["seconds"] < 2
+    assert took["peak_mib"] < 200
+    assert took["json_bytes"] < 4096 * 4000
+    assert took["text_bytes"] < 5000
+
+
+@pytest.mark.parametrize(
+    ("written", "right"),
+    [
+        (words.hosts(["n10", "n9", "n2", "login", "n1"]), "login, n[1-2,9-10]"),
+        (words.hosts(["gpu01-ib", "gpu02-ib", "gpu04-ib"]), "gpu[01-02,04]-ib"),
+        (words.hosts(["only7"]), "only7"),
+        (words.ranges([3, 0, 1, 2, 7, 7]), "0-3, 7"),
+        (words.size(1536), "1.5 KiB"),
+        (words.size(268435456), "256 MiB"),
+        (words.rate(957e3), "957 kB/s"),
+        (words.rate(12.34e9), "12.3 GB/s"),
+        (words.duration(35e-6), "35.0 us"),
+        (words.duration(0.0077), "7.70 ms"),
+        (words.duration(7.54), "7.5 s"),
+        (words.duration(200), "3 min 20 s"),
+        (words.ratio(0.0019), "0.0019"),
+        (words.ratio(None), "-"),
+        (words.percent(0.934), "93 %"),
+        (words.count(4096, "rank"), "4,096 ranks"),
+    ],
+)
+def test_numbers_and_names_are_written_as_the_field_does(written: str, right: str) -> None:
+    assert written == right
 
 
 @pytest.mark.parametrize(("code", "version"), [(21803, "2.18.3"), (2408, "2.4.8"), (22907, "2.29.7")])
 def test_nccl_codes_are_shown_as_versions(code: int, version: str) -> None:
-    assert nccl_version(code) == version
+    assert words.nccl_version(code) == version

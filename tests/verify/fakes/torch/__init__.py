@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __version__ = "2.1.0"
-float64 = "float64"
+float16, float32, float64, int32, int64 = "float16", "float32", "float64", "int32", "int64"
 
 
 class Tensor:
     def __init__(self, rows: list[Any]) -> None:
         self.rows = rows
-        self.gradient: list[float] = []
+        self.grad: Tensor | None = None
+
+    @property
+    def data(self) -> Tensor:
+        return self
 
     def reshape(self, _: int) -> Tensor:
         flat = self.rows[0] if self.rows and isinstance(self.rows[0], list) else self.rows
@@ -31,9 +35,23 @@ class Tensor:
     def copy_(self, other: Tensor) -> None:
         self.rows = [list(row) for row in other.rows]
 
+    def sub_(self, other: Tensor) -> None:
+        self.rows = [[a - b for a, b in zip(self.rows[0], other.rows[0], strict=True)]]
+
+    def __mul__(self, factor: float) -> Tensor:
+        return Tensor([[factor * value for value in self.rows[0]]])
+
+    def __iadd__(self, value: float) -> Self:
+        self.rows = [element + value for element in self.rows]
+        return self
+
 
 def tensor(values: list[Any], dtype: object = None, device: object = None) -> Tensor:
     return Tensor(values)
+
+
+def zeros(count: int) -> Tensor:
+    return Tensor([0.0] * count)
 
 
 @contextmanager
@@ -70,23 +88,25 @@ class Loss:
         pairs = zip(self.inputs, self.targets, strict=True)
         errors = [sum(w * x for w, x in zip(weights, row, strict=True)) - y for row, (y,) in pairs]
         columns = zip(*self.inputs, strict=True)
-        self.model.weight.gradient = [
-            2 / len(errors) * sum(e * x for e, x in zip(errors, column, strict=True)) for column in columns
-        ]
+        gradient = [2 / len(errors) * sum(e * x for e, x in zip(errors, column, strict=True)) for column in columns]
+        self.model.weight.grad = Tensor([gradient])
 
 
-class SGD:
-    def __init__(self, parameters: list[Tensor], lr: float) -> None:
-        self.parameters, self.rate = parameters, lr
+class Optimizer:
+    def __init__(self, parameters: list[Any], defaults: dict[str, Any]) -> None:
+        self.defaults, self.param_groups = defaults, []  # type: dict[str, Any], list[dict[str, Any]]
+        self.state: dict[Tensor, dict[str, Any]] = {parameter: {} for parameter in parameters}
+        self.add_param_group({"params": list(parameters)})
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        self.param_groups.append({**self.defaults, **group})
 
     def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.gradient = []
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = None
 
-    def step(self) -> None:
-        for parameter in self.parameters:
-            pairs = zip(parameter.rows[0], parameter.gradient, strict=True)
-            parameter.rows = [[w - self.rate * g for w, g in pairs]]
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state, "param_groups": self.param_groups}
 
 
 def _mse_loss(predicted: tuple[Linear, Tensor], targets: Tensor) -> Loss:
@@ -94,5 +114,5 @@ def _mse_loss(predicted: tuple[Linear, Tensor], targets: Tensor) -> Loss:
 
 
 nn = SimpleNamespace(Linear=Linear, functional=SimpleNamespace(mse_loss=_mse_loss))
-optim = SimpleNamespace(SGD=SGD)
+optim = SimpleNamespace(Optimizer=Optimizer)
 cuda = SimpleNamespace(is_available=lambda: False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import signal
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 torch: Any = importlib.import_module("torch")
-Sum, Average = "sum", "average"
+Sum, Average, Min, Max, Product = "sum", "average", "min", "max", "product"
 FAULTS = os.environ.get("FAKE_FAULTS", "").split()
 _ALONE = "singletons" in FAULTS
 _RANK = 0 if _ALONE else int(os.environ["HOROVOD_RANK"])
@@ -36,7 +37,7 @@ def _fail(place: str) -> None:
         raise RuntimeError(f"{place} failed")
 
 
-def _exchange(values: list[float]) -> list[list[float]]:
+def _exchange(values: list[Any]) -> list[list[Any]]:
     """What every rank gave to this step, by rank."""
     global _steps
     _steps += 1
@@ -52,7 +53,8 @@ def _exchange(values: list[float]) -> list[list[float]]:
     return [json.loads(file.read_text()) for file in files]
 
 
-def init() -> None:
+def init(**options: str) -> None:
+    assert options == ({} if "old" in FAULTS else {"process_sets": "dynamic"})
     print("a framework that prints to standard output")
     _fail("init")
 
@@ -99,39 +101,135 @@ def mpi_threads_supported() -> bool:
     raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
 
 
-def broadcast(tensor: Any, root_rank: int, name: str) -> Any:
-    _fail("broadcast")
-    return torch.Tensor(_exchange(tensor.rows)[root_rank])
+class ProcessSet:
+    def __init__(self, ranks: list[int]) -> None:
+        self.ranks = ranks
+
+    def rank(self) -> int:
+        return self.ranks.index(_RANK)
+
+    def size(self) -> int:
+        return len(self.ranks)
 
 
-def allreduce(tensor: Any, op: str, name: str) -> Any:
-    _fail("allreduce")
-    divisor = _SIZE if op == Average else 1
-    if "wrong-average" in FAULTS:
-        divisor = 1
-    return torch.Tensor([sum(column) / divisor for column in zip(*_exchange(tensor.rows), strict=True)])
+_WORLD = ProcessSet(list(range(_SIZE)))
+_REDUCTIONS: dict[str, Any] = {Sum: sum, Average: sum, Min: min, Max: max, Product: math.prod}
 
 
-def allgather(tensor: Any, name: str) -> Any:
-    return torch.Tensor([value for values in _exchange(tensor.rows) for value in values])
+def add_process_set(ranks: list[int]) -> ProcessSet:
+    _fail("process-sets")
+    return ProcessSet(ranks)
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    if "no-barrier" in FAULTS:
+        time.sleep(0.3 * _RANK)
+    return _SIZE > 1 and process_set is not _WORLD
+
+
+def _of_set(values: list[Any], process_set: ProcessSet) -> list[list[Any]]:
+    given = _exchange(values)
+    if "one-process-set" in FAULTS:
+        return given
+    return [given[rank] for rank in process_set.ranks]
+
+
+def _call(operation: str) -> None:
+    """Do what the test asked to happen with an operation: it may be missing."""
+    _fail(operation)
+    if f"lacking-{operation}" in FAULTS:
+        raise AttributeError(f"module 'horovod.torch' has no attribute '{operation}_async'")
+
+
+def _result(name: str, elements: list[Any]) -> Any:
+    """A tensor of these elements, the first of them wrong on the last rank if the test asked for that."""
+    if _RANK == _SIZE - 1 and f"wrong-{name}" in FAULTS:
+        elements = [elements[0] + 1, *elements[1:]]
+    return torch.Tensor(elements)
+
+
+def synchronize(handle: Any) -> Any:
+    return handle
+
+
+def broadcast_async(tensor: Any, root_rank: int, name: str, process_set: ProcessSet = _WORLD) -> Any:
+    _call("broadcast")
+    assert root_rank in process_set.ranks
+    return _result(name, _exchange(tensor.rows)[root_rank])
+
+
+def allreduce_async(tensor: Any, op: str, name: str, process_set: ProcessSet = _WORLD) -> Any:
+    _call("allreduce")
+    divisor = process_set.size() if op == Average and "wrong-average" not in FAULTS else 1
+    columns = zip(*_of_set(tensor.rows, process_set), strict=True)
+    return _result(name, [_REDUCTIONS[op](column) / divisor for column in columns])
+
+
+allreduce_ = allreduce_async_ = allreduce_async
+broadcast_async_ = broadcast_async
+
+
+def grouped_allreduce_async(tensors: list[Any], op: str, name: str) -> list[Any]:
+    _call("grouped_allreduce")
+    return [allreduce_async(tensor, op, name) for tensor in tensors]
+
+
+def allgather_async(tensor: Any, name: str, process_set: ProcessSet = _WORLD) -> Any:
+    _call("allgather")
+    return _result(name, [value for values in _of_set(tensor.rows, process_set) for value in values])
+
+
+def alltoall_async(tensor: Any, splits: list[int], name: str) -> Any:
+    _call("alltoall")
+    received, counts = [], []
+    for values, of in _exchange([tensor.rows, splits]):
+        begin = sum(of[:_RANK])
+        counts.append(of[_RANK])
+        received += values[begin : begin + of[_RANK]]
+    return _result(name, received), torch.Tensor(counts)
+
+
+def reducescatter_async(tensor: Any, op: str, name: str) -> Any:
+    _call("reducescatter")
+    sums = [sum(column) for column in zip(*_exchange(tensor.rows), strict=True)]
+    least, more = divmod(len(sums), _SIZE)
+    begin = _RANK * least + min(_RANK, more)
+    return _result(name, sums[begin : begin + least + int(more > _RANK)])
+
+
+def barrier() -> None:
+    _fail("barrier")
+    if "no-barrier" not in FAULTS:
+        _exchange([])
 
 
 def broadcast_parameters(parameters: dict[str, Any], root_rank: int) -> None:
     for tensor in parameters.values():
-        tensor.rows = [_exchange(tensor.rows[0])[root_rank]]
+        given = _exchange(tensor.rows[0])
+        tensor.rows = tensor.rows if "no-broadcast" in FAULTS else [given[root_rank]]
+
+
+def broadcast_optimizer_state(optimizer: Any, root_rank: int) -> None:
+    group = optimizer.param_groups[0]
+    given = _exchange([group["rate"]])
+    group["rate"] = group["rate"] if "no-state" in FAULTS else given[root_rank][0]
 
 
 class DistributedOptimizer:
     def __init__(self, optimizer: Any, named_parameters: Any) -> None:
-        self.optimizer = optimizer
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad()
 
     def step(self) -> None:
         _fail("step")
-        for parameter in self.optimizer.parameters:
+        for parameter in self.param_groups[0]["params"]:
             if "no-allreduce" not in FAULTS:
-                columns = zip(*_exchange(parameter.gradient), strict=True)
-                parameter.gradient = [sum(column) / _SIZE for column in columns]
+                columns = zip(*_exchange(parameter.grad.rows[0]), strict=True)
+                parameter.grad.rows = [[sum(column) / _SIZE for column in columns]]
         self.optimizer.step()
+
+
+if "old" in FAULTS:
+    del ProcessSet, add_process_set, remove_process_set, Min, Max, Product, reducescatter_async, barrier

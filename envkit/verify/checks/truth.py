@@ -1,4 +1,4 @@
-"""Did the ranks compute what only a world of the right size computes, and did they train together?"""
+"""Did the ranks train together?"""
 
 from __future__ import annotations
 
@@ -7,30 +7,16 @@ from collections.abc import Sequence
 
 from envkit.verify import arithmetic
 from envkit.verify.arithmetic import FLOAT32_TOLERANCE, agree
-from envkit.verify.facts import Collectives, RankFacts, Training
+from envkit.verify.checks.collectives import short
+from envkit.verify.checks.nodes import by_node
+from envkit.verify.facts import RankFacts, Training
 from envkit.verify.outcome import Ranks, Result
 
-_OPERATIONS = {
-    "broadcast": {"broadcast": arithmetic.expected_broadcast},
-    "allreduce": {"sum": arithmetic.expected_sum, "average": arithmetic.expected_average},
-    "allgather": {"gathered": arithmetic.expected_gathered},
-}
 _CALLBACKS = {
     "broadcast_callback": "BroadcastGlobalVariablesCallback",
     "metric_callback": "MetricAverageCallback",
     "warmup_callback": "LearningRateWarmupCallback",
 }
-
-
-def collectives(ranks: Ranks) -> list[Result]:
-    results = [_collective(ranks, check, "cpu") for check in _OPERATIONS]
-    if any(facts.collectives_gpu for facts in ranks.facts):
-        return results + [_collective(ranks, check, "gpu") for check in _OPERATIONS]
-    seen = max((facts.gpus.count for facts in ranks.facts if facts.gpus), default=0)
-    nccl = any(facts.flags and facts.flags.get("nccl") for facts in ranks.facts)
-    reason = "no GPU is visible" if not seen else "the GPU was not used" if nccl else "not built with NCCL"
-    case = "required" if ranks.expected.gpus else "optional"
-    return [*results, ranks.outcome("gpu-collectives", case, reason=reason)]
 
 
 def training(ranks: Ranks) -> list[Result]:
@@ -60,25 +46,6 @@ def callbacks(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("keras-callbacks", case, failed="; ".join(failed))]
 
 
-def _collective(ranks: Ranks, check: str, where: str) -> Result:
-    if not ranks.is_world:
-        return ranks.outcome("not-measured", "no-world", check_id=check)
-    size = ranks.expected.size
-    wanted = {name: expect(size) for name, expect in _OPERATIONS[check].items()}
-    for facts in ranks.facts:
-        found: Collectives | None = getattr(facts, f"collectives_{where}")
-        if found is None:
-            return ranks.not_measured(check, facts)
-        values = {"check_id": check, "where": where, "rank": facts.label}
-        if found.error:
-            return ranks.outcome("collective", "error", check=check, error=found.error, **values)
-        for name, numbers in wanted.items():
-            if not agree(getattr(found, name), numbers):
-                values |= {"name": name, "found": _short(getattr(found, name)), "wanted": _short(numbers)}
-                return ranks.outcome("collective", "wrong", **values)
-    return ranks.outcome("collective", "pass", check_id=check, where=where, size=size)
-
-
 def _training(ranks: Ranks, name: str) -> Result:
     check = f"training-truth-{name}"
     if ranks.expected.size == 1:
@@ -94,17 +61,21 @@ def _training(ranks: Ranks, name: str) -> Result:
             values = {"name": name, "rank": facts.label, "error": task.error}
             return ranks.outcome("training-truth", "error", check_id=check, **values)
         tasks.append(task)
-    return ranks.outcome("training-truth", _training_case(tasks), check_id=check, **_weights(name, tasks))
+    case = _training_case(tasks)
+    if case in {"alone", "diverged"}:
+        case = _divided_case(ranks, name, tasks) or case
+    return ranks.outcome("training-truth", case, check_id=check, **_weights(name, tasks))
 
 
 def _training_case(tasks: Sequence[Training]) -> str:
     together = arithmetic.trained_together(tasks)
     alone = [arithmetic.trained_alone(task, task.started) for task in tasks]
-    telling = 10 * FLOAT32_TOLERANCE
-    if all(agree(weights, together, telling) for weights in alone):
+    if all(agree(weights, together, 10 * FLOAT32_TOLERANCE) for weights in alone):
         return "blunt"
     if not all(agree(task.started, tasks[0].own, FLOAT32_TOLERANCE) for task in tasks):
         return "not-broadcast"
+    if not all(task.rate is None or agree([task.rate], [task.learning_rate], FLOAT32_TOLERANCE) for task in tasks):
+        return "state-not-broadcast"
     if all(agree(task.weights, together, FLOAT32_TOLERANCE) for task in tasks):
         return "pass"
     pairs = zip(tasks, alone, strict=True)
@@ -114,10 +85,39 @@ def _training_case(tasks: Sequence[Training]) -> str:
     return "wrong" if same else "diverged"
 
 
+def _divided_case(ranks: Ranks, name: str, tasks: Sequence[Training]) -> str | None:
+    """A known reason for weights that differ: Keras 3, or gradients that did not leave a node."""
+    if name == "keras" and any(facts.keras and facts.keras.version.startswith("3.") for facts in ranks.facts):
+        return "keras-3"
+    of_rank = dict(zip((facts.rank for facts in ranks.facts), tasks, strict=True))
+    nodes = [[of_rank[facts.rank] for facts in node] for node in by_node(ranks).values()]
+    return "within-nodes" if len(nodes) > 1 and all(_one_world(node, tasks[0].own) for node in nodes) else None
+
+
+def _one_world(tasks: Sequence[Training], start: Sequence[float]) -> bool:
+    """Whether these ranks, and no others, trained together from there."""
+    wanted = arithmetic.trained_together(tasks, start)
+    return len(tasks) > 1 and all(agree(task.weights, wanted, FLOAT32_TOLERANCE) for task in tasks)
+
+
 def _weights(name: str, tasks: Sequence[Training]) -> dict[str, object]:
-    shown = ", ".join(f"rank {rank}: {_short(task.weights)}" for rank, task in enumerate(tasks[:3]))
-    wanted = _short(arithmetic.trained_together(tasks))
-    return {"name": name, "size": len(tasks), "weights": shown, "wanted": wanted, "steps": tasks[0].steps}
+    """Values for the messages."""
+    return {
+        "name": name,
+        "size": len(tasks),
+        "steps": tasks[0].steps,
+        "right": short(arithmetic.trained_together(tasks)),
+        "weights": _telling([task.weights for task in tasks]),
+        "started": _telling([task.started for task in tasks]),
+        "rates": _telling([() if task.rate is None else (task.rate,) for task in tasks]),
+    }
+
+
+def _telling(values: Sequence[Sequence[float]]) -> str:
+    """Rank 0's vector and the first two that differ from it; the next two where none does."""
+    differ = [rank for rank, value in enumerate(values) if not agree(value, values[0], FLOAT32_TOLERANCE)]
+    shown = [0, *(differ or range(1, len(values)))[:2]]
+    return ", ".join(f"rank {rank}: {short(values[rank])}" for rank in shown)
 
 
 def _keras_result(ranks: Ranks, facts: RankFacts, case: str) -> Result:
@@ -139,10 +139,3 @@ def _callback(ranks: Ranks, name: str) -> str:
         mean = sum(arithmetic.loss(fact, fact.own) for fact in found) / len(found)
         good = all(math.isclose(fact.loss, mean, rel_tol=FLOAT32_TOLERANCE) for fact in found)
     return "" if good else "wrong values"
-
-
-def _short(numbers: Sequence[float] | None) -> str:
-    if numbers is None:
-        return "nothing"
-    shown = ", ".join(f"{number:.6g}" for number in numbers[:6])
-    return f"[{shown}, ...]" if len(numbers) > 6 else f"[{shown}]"

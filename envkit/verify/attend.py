@@ -1,0 +1,257 @@
+"""Verifying as one of the ranks that somebody's launcher started: one report, and one status for all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envkit import process
+from envkit.errors import Interrupted
+from envkit.verify import session
+from envkit.verify.facts import Gathered, gather
+from envkit.verify.judge import judged
+from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseline
+from envkit.verify.options import Options
+from envkit.verify.outcome import Expected
+from envkit.verify.probe.node import file_name, local_folder
+from envkit.verify.probe.started import Started
+from envkit.verify.report import Report
+from envkit.verify.report import Started as StartedRow
+from envkit.verify.session import Session
+from envkit.verify.target import Target
+
+PATIENCE_S = 20.0
+FRESH_S = 15.0
+BEAT_S = 2.0
+PARTING_S = 5.0
+CLOCKS_S = 0.5
+HASTE_S = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attendance:
+    """This rank's part in a verification. ``size`` is how many ranks there should be."""
+
+    target: Target
+    started: Started
+    size: int
+    options: Options
+    meeting: Session
+    began: float = field(default_factory=time.time)
+    began_monotonic: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank makes the report, if nothing happens to it."""
+        return self.started.rank == 0
+
+
+def attend(
+    target: Target,
+    started: Started,
+    size: int,
+    options: Options,
+    show: Callable[[Report], int],
+    env: Mapping[str, str] = os.environ,
+) -> int:
+    """Run this rank of the probe; the first rank has ``show`` print the report and say the status for all.
+
+    Returns that status in every rank. Raises the EnvkitErrors of baseline.read and
+    session.of_ranks, and Interrupted.
+    """
+    if options.baseline:
+        read_baseline(options.baseline)
+    meeting = session.of_ranks(started, size, options.shared)
+    own = Attendance(target=target, started=started, size=size, options=options, meeting=meeting)
+    with process.interruptible():
+        try:
+            work(own, env)
+            return report(own, show) if own.is_first else await_verdict(own, show)
+        except Interrupted:
+            report_in_haste(own, show)
+            raise
+
+
+def work(own: Attendance, env: Mapping[str, str]) -> None:
+    """Run the probe as this rank."""
+    probe = [*probe_command(own.target, own.meeting, own.options), "--attended"]
+    limit = 10 * (own.options.limit_s or LIMIT_S) + FAREWELL_S
+    inside = own.target.inside
+    process.accompany(inside.command(probe), env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
+
+
+def beat(own: Attendance) -> None:
+    """Leave a sign that the first rank is there, every other second."""
+    path = own.meeting.shared / "heartbeat"
+    with suppress(OSError):
+        if own.is_first and not (path.exists() and time.time() - path.stat().st_mtime < BEAT_S):
+            path.touch()
+
+
+def report(own: Attendance, show: Callable[[Report], int], patience_s: float = PATIENCE_S) -> int:
+    """Wait for the others' facts, show the report, announce the status, clear away."""
+    found = gathered(own, patience_s)
+    is_reporter(own)
+    status = show(made(own, found))
+    announce(own, status)
+    part(own)
+    deadline = time.time() + PARTING_S
+    while any(own.meeting.shared.glob("*.json")) and time.time() < deadline:
+        time.sleep(0.02)
+    shutil.rmtree(own.meeting.shared, ignore_errors=True)
+    return status
+
+
+def report_in_haste(own: Attendance, show: Callable[[Report], int]) -> None:
+    """Show the report when told to stop, as rank 0, or in its stead if it has gone; clear away.
+
+    Open MPI ends a rank for good one second after it has told it to stop.
+    """
+    deadline = time.time() + HASTE_S
+    found = gather(own.meeting.shared)
+    while not (found.complete and all(found.complete.values())) and time.time() < deadline:
+        time.sleep(0.02)
+        found = gather(own.meeting.shared)
+    first_has_gone = not any(facts.launcher_rank == 0 and facts.ended for facts in found.facts)
+    if (own.is_first or first_has_gone) and is_reporter(own):
+        shutil.rmtree(own.meeting.shared, ignore_errors=True)
+        show(made(own, found))
+    part(own)
+
+
+def is_reporter(own: Attendance) -> bool:
+    """Whether this rank is the first that sets out to report; earlier ranks of the same job step do not count."""
+    path = own.meeting.shared / "reporter"
+    with suppress(OSError):
+        if path.stat().st_mtime < own.began - PATIENCE_S:
+            path.unlink()
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+        return True
+    return False
+
+
+def gathered(own: Attendance, patience_s: float) -> Gathered:
+    """The facts of all ranks; or of those that left any, when no more are to be expected."""
+    ended = time.time()
+    pause = 0.02
+    while True:
+        found = gather(own.meeting.shared, since=own.began - PATIENCE_S)
+        if len(found.facts) >= own.size and all(found.complete.values()):
+            return found
+        alive = any(
+            time.time() - written < FRESH_S for node, written in found.written.items() if not found.complete[node]
+        )
+        if time.time() - ended > patience_s and not alive:
+            return found
+        beat(own)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+
+
+def made(own: Attendance, found: Gathered) -> Report:
+    """The report on what was found."""
+    target, started, options = own.target, own.started, own.options
+    expected = Expected(
+        size=own.size,
+        frameworks=(target.framework,),
+        left_out=target.others,
+        required=target.requires | frozenset(options.require),
+        built=target.built,
+        measures=options.measures,
+        shared=str(own.meeting.shared.parent),
+    )
+    row = StartedRow(
+        launcher=started.launcher,
+        why=f"{started.title} started this process",
+        command=(),
+        job=started.job if started.launcher == "srun" else None,
+        nodes=tuple(found.complete),
+    )
+    return judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
+
+
+def announce(own: Attendance, status: int) -> None:
+    """Leave the status where every rank looks for it."""
+    path = own.meeting.shared / "verdict"
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"status": status, "at": time.time()}))
+    partial.replace(path)
+
+
+def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
+    """Wait for the status; where the first rank has gone, one of the others makes the report."""
+    sign, last = time.time(), 0.0
+    pause = 0.02
+    while time.time() - sign < PATIENCE_S:
+        status = announced(own)
+        if status is not None:
+            part(own)
+            await_clearing(own)
+            return status
+        if (newest := heartbeat(own)) != last:
+            sign, last = time.time(), newest
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
+    return take_over(own, show)
+
+
+def announced(own: Attendance) -> int | None:
+    """The status, if it has been announced for these ranks and not for earlier ones of the same job step."""
+    with suppress(OSError, ValueError, KeyError):
+        told = json.loads((own.meeting.shared / "verdict").read_text())
+        if told["at"] >= own.began - CLOCKS_S:
+            return int(told["status"])
+    return None
+
+
+def heartbeat(own: Attendance) -> float:
+    """When the first rank gave its last sign, by the clock of the file system."""
+    with suppress(OSError):
+        return (own.meeting.shared / "heartbeat").stat().st_mtime
+    return 0.0
+
+
+def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
+    """Make the report in the first rank's stead, if this rank is the first to try and sees what others left."""
+    found = gather(own.meeting.shared, since=own.began - PATIENCE_S)
+    if not any(facts.launcher_rank == 0 for facts in found.facts):
+        print(
+            f"envkit: rank {own.started.rank} on {os.uname().nodename} sees nothing of rank 0 in "
+            f"{own.meeting.shared.parent}. If rank 0 runs, that folder is not shared between the nodes: "
+            "name one that is, with --shared DIR.",
+            file=sys.stderr,
+        )
+        part(own)
+        with suppress(OSError):
+            own.meeting.shared.rmdir()
+        return 1
+    if is_reporter(own):
+        return report(own, show, patience_s=0)
+    time.sleep(PARTING_S)
+    status = announced(own)
+    return 1 if status is None else status
+
+
+def part(own: Attendance) -> None:
+    """Clear away what lies on this node, if this is the last of its ranks to have seen the verdict."""
+    with suppress(OSError):
+        local = Path(local_folder(own.meeting.name))
+        (local / f"parted-{own.started.rank}").touch()
+        if len(list(local.glob("parted-*"))) >= (own.started.local_size or own.size):
+            shutil.rmtree(local, ignore_errors=True)
+            (own.meeting.shared / file_name()).unlink(missing_ok=True)
+
+
+def await_clearing(own: Attendance) -> None:
+    """Stay until the first rank has cleared away: some launchers end the other ranks when one ends with a failure."""
+    deadline = time.time() + PARTING_S
+    while own.meeting.shared.exists() and time.time() < deadline:
+        time.sleep(0.02)

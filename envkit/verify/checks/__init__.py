@@ -1,0 +1,75 @@
+"""From facts to results: pure, and in an order in which the first failure usually causes the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from envkit.verify.checks import build, collectives, fabric, gpu, machine, process, security, speed, truth, world
+from envkit.verify.facts import RankFacts, ordered
+from envkit.verify.outcome import Expected, Ranks, Result, Status, verdict
+
+__all__ = ["CHECKS", "Expected", "Result", "Status", "check", "verdict"]
+
+CHECKS: tuple[Callable[[Ranks], list[Result]], ...] = (
+    process.rank_missing,
+    process.rank_died,
+    process.launcher_ended,
+    process.rank_hung,
+    process.rank_late,
+    build.horovod_present,
+    build.framework_present,
+    build.extension_present,
+    build.extension_loads,
+    build.framework_drift,
+    build.flags_required,
+    build.flags_agree,
+    world.init,
+    world.world_size,
+    world.ranks_unique,
+    world.hosts_used,
+    world.local_ranks,
+    machine.versions_agree,
+    machine.nodes_agree,
+    build.mpi_threads,
+    build.mpi_loaded,
+    machine.preloaded,
+    machine.search_path,
+    machine.dev_shm,
+    machine.binding,
+    fabric.interface_named,
+    fabric.network_shared,
+    fabric.fabric_libraries,
+    gpu.gpu_visible,
+    gpu.gpu_driver,
+    gpu.gpu_architecture,
+    gpu.gpu_shared,
+    gpu.gpu_unused,
+    gpu.gpu_slices,
+    gpu.nccl_version,
+    fabric.nccl_network,
+    collectives.collectives,
+    collectives.process_sets,
+    collectives.barrier,
+    truth.training,
+    truth.keras,
+    truth.callbacks,
+    security.weaknesses,
+    speed.bandwidth,
+    speed.throughput,
+    speed.ddp,
+)
+
+
+def check(facts: Sequence[RankFacts], expected: Expected) -> list[Result]:
+    """Every check of every framework expected; of one that left no record at all, only that."""
+    results: list[Result] = []
+    for framework in expected.frameworks:
+        of_framework = ordered([f for f in facts if f.framework == framework])
+        ranks = Ranks(framework=framework, facts=of_framework, expected=expected)
+        for one in CHECKS if of_framework else CHECKS[:1]:
+            results += one(ranks)
+    for framework in expected.left_out:
+        results.append(
+            Ranks(framework=framework, facts=(), expected=expected).outcome("left-out", "skip", framework=framework)
+        )
+    return results

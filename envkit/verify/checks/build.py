@@ -1,0 +1,241 @@
+"""Is Horovod there, does it load, and was it built as required?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from envkit.verify.build_flags import FLAGS, FRAMEWORKS, same_version
+from envkit.verify.checks.nodes import all_went_well, warned
+from envkit.verify.facts import Fact, RankFacts
+from envkit.verify.known import known
+from envkit.verify.outcome import Ranks, Result, catalogue
+
+_FRAMEWORKS = {framework.name: framework for framework in FRAMEWORKS}
+_MISSING = {
+    "symbols": re.compile(r"(?:undefined symbol|symbol lookup error: [^:]+: undefined symbol):\s*([^\s,]+)"),
+    "files": re.compile(r"([^\s:'\"]+\.so[.\d]*): cannot open shared object file"),
+}
+
+
+def horovod_present(ranks: Ranks) -> list[Result]:
+    return [_without_error(ranks, "horovod-present", "horovod")]
+
+
+def framework_present(ranks: Ranks) -> list[Result]:
+    return [_without_error(ranks, "framework-present", "imported")]
+
+
+def extension_present(ranks: Ranks) -> list[Result]:
+    lacking = next((f for f in ranks.facts if not f.horovod or f.horovod.error), None)
+    if lacking:
+        return [ranks.not_measured("extension-present", lacking)]
+    absent = next((facts for facts in ranks.facts if not _extension(facts)), None)
+    case = "absent" if absent else "pass"
+    rank, path = (absent.label, absent.horovod.path if absent.horovod else "") if absent else ("", "")
+    cut = next((facts for facts in ranks.facts if _is_cut(facts)), None)
+    if not absent and cut and cut.extension_file:
+        size, wanted = cut.extension_file.size, cut.extension_file.wanted
+        values = {"rank": cut.label, "path": _extension(cut), "size": size, "wanted": wanted}
+        return [ranks.outcome("extension-present", "cut", **values)]
+    return [ranks.outcome("extension-present", case, framework=ranks.framework, rank=rank, path=path)]
+
+
+def extension_loads(ranks: Ranks) -> list[Result]:
+    if any(f.horovod and not f.horovod.error and not _extension(f) for f in ranks.facts):
+        return [ranks.outcome("extension-loads", "absent")]
+    failed = next((facts for facts in ranks.facts if facts.load and facts.load.error), None)
+    if failed and failed.load and failed.load.error:
+        case, told = _load_failure(failed, failed.load)
+        return [ranks.outcome("extension-loads", case, rank=failed.label, error=failed.load.error, **told)]
+    if lacking := ranks.lacking("load"):
+        return [ranks.not_measured("extension-loads", lacking)]
+    return [ranks.outcome("extension-loads", "pass")]
+
+
+def framework_drift(ranks: Ranks) -> list[Result]:
+    """Known from the files alone, so also where importing the framework ended the process."""
+    loaded = all(facts.load and not facts.load.error for facts in ranks.facts)
+    for facts in ranks.facts:
+        built_for, used = _built_for(facts), _used(facts)
+        values = {"rank": facts.label, "framework": facts.framework, "built_for": built_for, "used": used}
+        if not built_for or not used:
+            return [ranks.outcome("framework-drift", "unknown", **values)]
+        if not same_version(built_for, used):
+            return [warned(ranks.outcome("framework-drift", "drift", **values), harmless=loaded)]
+    return [ranks.outcome("framework-drift", "pass")]
+
+
+def flags_required(ranks: Ranks) -> list[Result]:
+    return [_flag_required(ranks, name) for name in sorted(ranks.expected.required)]
+
+
+def flags_agree(ranks: Ranks) -> list[Result]:
+    built = _flags_in_file(ranks)
+    if not built:
+        return [ranks.outcome("flags-agree", "unread")]
+    lacking = next((f for f in ranks.facts if not f.flags or f.flags.error), None)
+    if lacking:
+        return [ranks.not_measured("flags-agree", lacking)]
+    unknown = [name for name in FLAGS if built.get(name) is None]
+    for facts in ranks.facts:
+        told = {name: facts.flags.get(name) for name in FLAGS} if facts.flags else {}
+        wrong = [name for name in FLAGS if name not in unknown and told[name] != built[name]]
+        if wrong:
+            differ = ", ".join(f"{name}: {built[name]} in the file, {told[name]} loaded" for name in wrong)
+            return [ranks.outcome("flags-agree", "differ", rank=facts.label, differ=differ)]
+    return [ranks.outcome("flags-agree", "partly" if unknown else "pass", unknown=", ".join(unknown))]
+
+
+def mpi_threads(ranks: Ranks) -> list[Result]:
+    if not _built_with(ranks, "mpi"):
+        return [ranks.outcome("mpi-threads", "not-built")]
+    lacking = ranks.lacking("mpi_threads")
+    if lacking:
+        return [ranks.not_measured("mpi-threads", lacking)]
+    for facts in ranks.facts:
+        if isinstance(facts.mpi_threads, Fact):
+            chosen = facts.started is not None and facts.started.launcher == "horovodrun"
+            case = "error" if "mpi" in ranks.expected.required and not chosen else "not-used"
+            return [ranks.outcome("mpi-threads", case, rank=facts.label, error=facts.mpi_threads.error)]
+    case = "pass" if all(facts.mpi_threads for facts in ranks.facts) else "no"
+    return [ranks.outcome("mpi-threads", case)]
+
+
+def mpi_loaded(ranks: Ranks) -> list[Result]:
+    if not _built_with(ranks, "mpi"):
+        return [ranks.outcome("mpi-loaded", "not-built")]
+    for facts in ranks.facts:
+        if "error" in facts.libraries or not any(phase.name == "libraries" for phase in facts.phases):
+            return [ranks.not_measured("mpi-loaded", facts)]
+        if case := _mpi_case(ranks, facts):
+            wanted = ", ".join(_proper(_mpi_in_file(ranks)) or _needed_mpi(facts))
+            values = {"rank": facts.label, "paths": ", ".join(_mpi(facts)), "wanted": wanted, "found": _found_by(facts)}
+            result = ranks.outcome("mpi-loaded", case, **values)
+            return [warned(result, harmless=case == "elsewhere" and all_went_well(ranks))]
+    return [ranks.outcome("mpi-loaded", "pass", path=_mpi(ranks.facts[0])[0])]
+
+
+def _mpi_case(ranks: Ranks, facts: RankFacts) -> str | None:
+    """What is wrong with the MPI that a rank has loaded, or None."""
+    loaded = _mpi(facts)
+    if len(loaded) != 1:
+        return "several" if loaded else "absent"
+    needed, found = {_interface(name) for name in _needed_mpi(facts)}, _interface(PurePath(loaded[0]).name)
+    if found and needed - {""} and found not in needed:
+        return "other"
+    in_file = _mpi_in_file(ranks)
+    return "elsewhere" if in_file and loaded[0] not in in_file else None
+
+
+def _mpi(facts: RankFacts) -> list[str]:
+    """The MPI libraries proper that a rank has loaded, without those for C++ or Fortran."""
+    return _proper([path for name in ("libmpi", "libmpich") for path in facts.libraries.get(name, ())])
+
+
+def _proper(paths: Sequence[str]) -> list[str]:
+    pattern = re.compile(known("libraries")["core_mpi"] + r"[.\d]*")
+    return [path for path in paths if pattern.fullmatch(PurePath(path).name)]
+
+
+def _needed_mpi(facts: RankFacts) -> list[str]:
+    needed = (facts.extension_file.needed if facts.extension_file else None) or ()
+    return [name for name in needed if re.fullmatch(known("libraries")["needed_mpi"], name)]
+
+
+def _interface(name: str) -> str:
+    """The first number after `.so`, which stands for a library's binary interface."""
+    return name.partition(".so.")[2].partition(".")[0]
+
+
+def _mpi_in_file(ranks: Ranks) -> tuple[str, ...]:
+    extensions = ranks.expected.built.extensions if ranks.expected.built else ()
+    return next((e.mpi_libraries for e in extensions if e.framework == ranks.framework), ())
+
+
+def _found_by(facts: RankFacts) -> str:
+    """How the loader came to the MPI library of a rank."""
+    path = (_mpi(facts) or [""])[0]
+    folders = facts.search_path.folders if facts.search_path else {}
+    folder = next((folder for folder, libraries in folders.items() if path in libraries.values()), None)
+    preloaded = facts.search_path and any(PurePath(p).name in path for p in facts.search_path.preload)
+    return "LD_PRELOAD" if preloaded else f"LD_LIBRARY_PATH ({folder})" if folder else "the loader's own search"
+
+
+def _without_error(ranks: Ranks, check: str, fact: str) -> Result:
+    for facts in ranks.facts:
+        value: Fact | None = getattr(facts, fact)
+        if value is None:
+            return ranks.not_measured(check, facts)
+        if value.error:
+            values = {"rank": facts.label, "framework": ranks.framework, "error": value.error}
+            return ranks.outcome(check, "error", **values)
+    return ranks.outcome(check, "pass", framework=ranks.framework)
+
+
+def _load_failure(facts: RankFacts, load: Fact) -> tuple[str, dict[str, str]]:
+    """The first case whose pattern the error fits, and whose the missing symbol or file is."""
+    patterns = {case: words.get("pattern") for case, words in catalogue()["extension-loads"].items()}
+    text = f"{load.error}\n{load.traceback}"
+    case = next((case for case, pattern in patterns.items() if pattern and re.search(pattern, text)), "other")
+    return case, _missing(facts, case, text)
+
+
+def _missing(facts: RankFacts, case: str, text: str) -> dict[str, str]:
+    """The name of what is missing, whose it is, what to do, and where that library lies on the search path."""
+    kind = {"symbol": "symbols", "library": "files"}.get(case)
+    match = _MISSING[kind].search(text) if kind else None
+    if not kind or not match:
+        return {"missing": "it", "owner": "a library", "fix": "Read the error.", "where": ""}
+    name = PurePath(match[1]).name if kind == "files" else match[1]
+    other = known("libraries")["other"]
+    owner = next((one for one in known("libraries")[kind] if re.search(one["pattern"], name)), other)
+    folders = facts.search_path.folders if facts.search_path else {}
+    found = next((files[owner["family"]] for files in folders.values() if owner.get("family") in files), None)
+    where = f"; LD_LIBRARY_PATH leads to {found}" if found else ""
+    return {"missing": name, "owner": owner["library"], "fix": owner["remedy"], "where": where}
+
+
+def _built_for(facts: RankFacts) -> str | None:
+    return facts.horovod.metadata.get(_FRAMEWORKS[facts.framework].metadata_key) if facts.horovod else None
+
+
+def _used(facts: RankFacts) -> str | None:
+    """The framework's version: as it told itself, else as its package says."""
+    if facts.imported and facts.imported.version:
+        return facts.imported.version
+    names = (name.replace("_", "-") for name in _FRAMEWORKS[facts.framework].distributions)
+    return next((facts.installed[name] for name in names if name in facts.installed), None)
+
+
+def _is_cut(facts: RankFacts) -> bool:
+    file = facts.extension_file
+    return file is not None and file.size < file.wanted
+
+
+def _flag_required(ranks: Ranks, name: str) -> Result:
+    lacking: RankFacts | None = None
+    for facts in ranks.facts:
+        value = facts.flags.get(name) if facts.flags else None
+        if value == 0:
+            return ranks.outcome("flag-required", "lacks", flag=name, rank=facts.label)
+        lacking = lacking or (facts if value is None else None)
+    if lacking:
+        return ranks.not_measured("flag-required", lacking)
+    return ranks.outcome("flag-required", "pass", flag=name)
+
+
+def _extension(facts: RankFacts) -> str | None:
+    return facts.horovod.extensions.get(facts.framework) if facts.horovod else None
+
+
+def _flags_in_file(ranks: Ranks) -> Mapping[str, int | None]:
+    return ranks.expected.built.flags_of(ranks.framework) if ranks.expected.built else {}
+
+
+def _built_with(ranks: Ranks, name: str) -> bool:
+    """Whether it was built with a flag, by any account: a demand, the file, or a rank."""
+    built = _flags_in_file(ranks).get(name)
+    told = any(facts.flags and facts.flags.get(name) for facts in ranks.facts)
+    return bool(name in ranks.expected.required or built or told)

@@ -1,0 +1,236 @@
+"""Does every rank have a GPU of its own, and do driver, framework and NCCL fit it and each other?"""
+
+from __future__ import annotations
+
+import re
+
+from packaging.version import InvalidVersion, Version
+
+from envkit.verify.checks.nodes import by_node, listing, warned
+from envkit.verify.facts import Fact, RankFacts
+from envkit.verify.known import known
+from envkit.verify.outcome import Ranks, Result
+
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)$|gfx")
+
+
+def gpu_visible(ranks: Ranks) -> list[Result]:
+    """Of nodes that have GPUs: does the framework see any?"""
+    having = [facts for facts in ranks.facts if _node_count(facts)]
+    if not having:
+        return []
+    for facts in having:
+        if facts.imported is None or facts.imported.error:
+            return [ranks.not_measured("gpu-visible", facts, required=False)]
+        if facts.gpus is None or facts.gpus.error or not facts.gpus.count:
+            case = _invisible(facts)
+            if case:
+                values = {"rank": facts.label, "count": _node_count(facts), "framework": facts.framework}
+                return [ranks.outcome("gpu-visible", case, **values, **_hidden(facts))]
+            if facts.gpus is None:
+                return [ranks.not_measured("gpu-visible", facts, required=False)]
+    return [ranks.outcome("gpu-visible", "pass")]
+
+
+def gpu_driver(ranks: Ranks) -> list[Result]:
+    """Is the NVIDIA driver new enough for the CUDA of the framework?"""
+    asked = [f for f in ranks.facts if f.gpu_driver and f.gpu_driver.cuda and f.compiled and f.compiled.cuda]
+    for facts in asked:
+        driver, cuda = facts.gpu_driver, facts.compiled.cuda if facts.compiled else None
+        if driver and cuda and not _driver_suits(cuda, driver.cuda, _kernel_driver(facts)):
+            values = {"rank": facts.label, "cuda": cuda, "supported": _cuda(driver.cuda)}
+            worked = all(f.collectives_gpu and not f.collectives_gpu.error for f in ranks.facts)
+            result = ranks.outcome("gpu-driver", "old", driver=_kernel_driver(facts), **values)
+            return [warned(result, harmless=worked)]
+    return [ranks.outcome("gpu-driver", "pass")] if asked else []
+
+
+def gpu_architecture(ranks: Ranks) -> list[Result]:
+    """Was the framework compiled for the GPUs that the ranks see?"""
+    asked = False
+    for facts in ranks.facts:
+        told = facts.compiled.architectures if facts.compiled else ()
+        built = () if isinstance(told, Fact) else tuple(name for name in told if _ARCHITECTURE.match(name))
+        if not built:
+            continue
+        for name, architecture in _seen(facts):
+            asked = True
+            if not _compiled_for(architecture, built):
+                values = {"rank": facts.label, "gpu": name, "architecture": architecture, "built": " ".join(built)}
+                return [ranks.outcome("gpu-architecture", "missing", framework=facts.framework, **values)]
+    return [ranks.outcome("gpu-architecture", "pass")] if asked else []
+
+
+def gpu_shared(ranks: Ranks) -> list[Result]:
+    """By UUID, since an index counts among the visible GPUs."""
+    users: dict[tuple[str, str], list[str]] = {}
+    for facts in ranks.facts:
+        if uuid := _used(facts):
+            users.setdefault((facts.host, uuid), []).append(str(facts.rank))
+    shared = [f"{uuid} on {host}: ranks {' '.join(r)}" for (host, uuid), r in users.items() if len(r) > 1]
+    if shared:
+        return [ranks.outcome("gpu-shared", "shared", shared="; ".join(shared))]
+    return [ranks.outcome("gpu-shared", "pass")] if users else []
+
+
+def gpu_unused(ranks: Ranks) -> list[Result]:
+    """Of the GPUs that the ranks of a node see, or that Slurm gave the job there: is any left without a rank?"""
+    idle: list[str] = []
+    used_any = False
+    for host, members in by_node(ranks).items():
+        used = {uuid for facts in members if (uuid := _used(facts))}
+        used_any = used_any or bool(used)
+        granted = max(len({uuid for facts in members for uuid in _visible(facts)}), *map(_granted, members))
+        if used and granted > len(used):
+            idle.append(f"{granted - len(used)} of {granted} on {host}")
+    if idle:
+        return [ranks.outcome("gpu-unused", "idle", idle=listing(idle))]
+    return [ranks.outcome("gpu-unused", "pass")] if used_any else []
+
+
+def gpu_slices(ranks: Ranks) -> list[Result]:
+    """Slices of GPUs (MIG) under several ranks."""
+    sliced = [f for f in ranks.facts if f.gpu_driver and any(device.mig for device in f.gpu_driver.devices)]
+    if not sliced:
+        return []
+    case = "several" if len(ranks.facts) > 1 else "one"
+    return [ranks.outcome("gpu-slices", case, rank=sliced[0].label, count=len(sliced))]
+
+
+def nccl_version(ranks: Ranks) -> list[Result]:
+    """The NCCL built with, the one loaded, and the framework's own."""
+    for facts in ranks.facts:
+        built = facts.flags.get("nccl") if facts.flags else None
+        if not built:
+            continue
+        loaded = {path: _nccl(code) for path, code in facts.nccl.items() if isinstance(code, int)}
+        own = facts.compiled.nccl if facts.compiled and isinstance(facts.compiled.nccl, str) else None
+        shown = ", ".join(f"{version} ({path})" for path, version in loaded.items()) or "none of its own"
+        values = {"rank": facts.label, "built": _nccl(built), "loaded": shown, "framework": own or "not told"}
+        if case := _nccl_case(built, loaded, own):
+            worked = all(f.collectives_gpu and not f.collectives_gpu.error for f in ranks.facts)
+            return [warned(ranks.outcome("nccl-version", case, **values), harmless=worked)]
+        return [ranks.outcome("nccl-version", "pass", **values)]
+    return []
+
+
+def _node_count(facts: RankFacts) -> int:
+    return len(facts.node_gpus.nvidia) + len(facts.node_gpus.amd) if facts.node_gpus else 0
+
+
+def _kernel_driver(facts: RankFacts) -> str:
+    return (facts.node_gpus.nvidia_driver if facts.node_gpus else None) or "unknown"
+
+
+def _invisible(facts: RankFacts) -> str | None:
+    """Why the framework sees no GPU of its node, or None where it was not asked."""
+    built, hiding = facts.compiled, known("gpu")["hiding"]
+    if built and not built.error and not built.cuda and not built.rocm:
+        return "cpu-build"
+    if any(facts.environment.get(name) in hiding["values"] for name in hiding["variables"]):
+        return "hidden"
+    driver = facts.gpu_driver
+    if driver and driver.error:
+        return "no-library"
+    if driver and driver.present and driver.status:
+        return "refused"
+    if facts.node_gpus and facts.node_gpus.nvidia and not facts.node_gpus.nvidia_files:
+        return "no-files"
+    return "unknown" if facts.gpus else None
+
+
+def _hidden(facts: RankFacts) -> dict[str, object]:
+    status = facts.gpu_driver.status if facts.gpu_driver else 0
+    why = known("gpu")["status"].get(str(status), "an error that envkit does not know")
+    names = [name for name in known("gpu")["hiding"]["variables"] if name in facts.environment]
+    variables = [f"{name}={facts.environment[name]}" for name in names]
+    error = facts.gpu_driver.error if facts.gpu_driver else None
+    return {"status": status, "why": why, "variables": ", ".join(variables), "error": error}
+
+
+def _cuda(code: int) -> str:
+    """12040 as 12.4."""
+    return f"{code // 1000}.{code % 1000 // 10}"
+
+
+def _driver_suits(cuda: str, supported: int, driver: str) -> bool:
+    """Whether a driver runs a CUDA release: it supports it, or is of its major release and new enough."""
+    wanted, given = _version(cuda), _version(_cuda(supported))
+    if wanted is None or given is None or wanted <= given:
+        return True
+    least, found = _version(known("gpu")["minor_compatible"].get(str(wanted.major))), _version(driver)
+    return wanted.major == given.major and least is not None and (found is None or found >= least)
+
+
+def _version(text: str | None) -> Version | None:
+    try:
+        return Version(text or "")
+    except InvalidVersion:
+        return None
+
+
+def _seen(facts: RankFacts) -> list[tuple[str, str]]:
+    """The GPUs that a rank may use: name, and capability (9.0) or architecture (gfx90a)."""
+    devices = facts.gpu_driver.devices if facts.gpu_driver else ()
+    seen = [(device.name, device.capability) for device in devices if device.capability]
+    amd = facts.node_gpus.amd if facts.node_gpus and facts.gpus and facts.gpus.count else ()
+    return seen or [(gpu.name, gpu.name) for gpu in amd]
+
+
+def _compiled_for(architecture: str, built: tuple[str, ...]) -> bool:
+    """Whether code for sm_XY (same major, not newer), or PTX of an older capability, or that very gfx is there."""
+    if architecture.startswith("gfx"):
+        return any(name.partition(":")[0] == architecture for name in built)
+    major, minor = (int(part) for part in architecture.split("."))
+    for name in built:
+        match = _ARCHITECTURE.match(name)
+        if not match or not match[1]:
+            continue
+        kind, has = match[1], (int(match[2]), int(match[3]))
+        fits = has == (major, minor) if match[4] else has <= (major, minor)
+        if fits and (kind == "compute" or has[0] == major):
+            return True
+    return False
+
+
+def _used(facts: RankFacts) -> str | None:
+    """The UUID of the GPU that a rank used: as the framework told it, else as the driver has it under that index."""
+    if facts.device is None or facts.device.error:
+        return None
+    devices = facts.gpu_driver.devices if facts.gpu_driver else ()
+    told = devices[facts.device.index].uuid if facts.device.index < len(devices) else None
+    return _plain(told or facts.device.uuid)
+
+
+def _visible(facts: RankFacts) -> list[str]:
+    devices = facts.gpu_driver.devices if facts.gpu_driver else ()
+    told = [device.uuid for device in devices] or list(facts.gpus.uuids if facts.gpus else ())
+    return [plain for uuid in told if (plain := _plain(uuid))]
+
+
+def _granted(facts: RankFacts) -> int:
+    slurm = facts.environment.get("SLURM_GPUS_ON_NODE", "")
+    return int(slurm) if slurm.isdigit() else 0
+
+
+def _plain(uuid: str | None) -> str | None:
+    """PyTorch tells a UUID without the driver's `GPU-`."""
+    return uuid.removeprefix("GPU-") if uuid else None
+
+
+def _nccl(code: int) -> str:
+    """22907 as 2.29.7; 2708 (before 2.9) as 2.7.8."""
+    if code < 10000:
+        return f"{code // 1000}.{code % 1000 // 100}.{code % 100}"
+    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+
+
+def _nccl_case(built: int, loaded: dict[str, str], own: str | None) -> str | None:
+    """What is wrong between the NCCL versions; a newer one than was built with is compatible."""
+    versions = {Version(version) for version in loaded.values()}
+    if any(version < Version(_nccl(built)) for version in versions):
+        return "older"
+    if len(loaded) > 1:
+        return "several"
+    told = _version(own)
+    return "two" if told and versions and told not in versions else None

@@ -1,0 +1,174 @@
+"""Do the nodes have one installation, and does the machine give the ranks what they need?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from envkit.verify.checks.nodes import by_node, listing, odd_ones, warned
+from envkit.verify.facts import Fact, RankFacts
+from envkit.verify.known import known
+from envkit.verify.outcome import Ranks, Result
+
+
+def versions_agree(ranks: Ranks) -> list[Result]:
+    """Software that must be the same in every rank."""
+    if lacking := ranks.lacking("imported"):
+        return [ranks.not_measured("versions-agree", lacking)]
+    software = [_software(facts) for facts in ranks.facts]
+    if odd := _odd(ranks.facts, software):
+        return [ranks.outcome("versions-agree", "differ", odd=odd)]
+    shown = ", ".join(f"{name} {value}" for name, value in software[0].items() if name in _SHOWN and value)
+    return [ranks.outcome("versions-agree", "pass", versions=shown)]
+
+
+def nodes_agree(ranks: Ranks) -> list[Result]:
+    """Kernel, C library and drivers, which may differ, but explain what goes wrong on some nodes only."""
+    if len(by_node(ranks)) < 2 or ranks.lacking("machine"):
+        return []
+    odd = _odd(ranks.facts, [_system(facts) for facts in ranks.facts])
+    return [ranks.outcome("nodes-agree", "differ" if odd else "pass", odd=odd)]
+
+
+def dev_shm(ranks: Ranks) -> list[Result]:
+    measured = False
+    for host, members in by_node(ranks).items():
+        shm = members[0].machine.shm if members[0].machine else None
+        if shm is None or shm.error:
+            continue
+        measured = True
+        on_gpus = any(f.flags and f.flags.get("nccl") and f.gpus and f.gpus.count for f in members)
+        wanted = len(members) * known("machine")["shm"]["per_gpu_rank" if on_gpus else "per_cpu_rank"]
+        if shm.free < wanted:
+            case = "container" if shm.size == known("machine")["shm"]["container_default"] else "small"
+            values = {"host": host, "free": _mebibytes(shm.free), "size": _mebibytes(shm.size)}
+            result = ranks.outcome("dev-shm", case, count=len(members), wanted=_mebibytes(wanted), **values)
+            return [warned(result, harmless=not any(_lacked_room(facts) for facts in members))]
+    return [ranks.outcome("dev-shm", "pass")] if measured else []
+
+
+def preloaded(ranks: Ranks) -> list[Result]:
+    """LD_PRELOAD and /etc/ld.so.preload."""
+    seen = [facts for facts in ranks.facts if facts.search_path and not facts.search_path.error]
+    for facts in seen:
+        paths = (*facts.search_path.preload, *facts.search_path.preload_file) if facts.search_path else ()
+        if paths:
+            values = {"rank": facts.label, "paths": ", ".join(paths), "what": _what(paths)}
+            return [ranks.outcome("preloaded", "set", **values)]
+    return [ranks.outcome("preloaded", "pass")] if seen else []
+
+
+def search_path(ranks: Ranks) -> list[Result]:
+    """Folders of LD_LIBRARY_PATH that hold different files of one library."""
+    seen = [facts for facts in ranks.facts if facts.search_path and not facts.search_path.error]
+    for facts in seen:
+        for library, title in known("libraries")["families"].items():
+            places = _places(facts, library)
+            if len(set(places.values())) > 1:
+                first, *others = places
+                values = {"rank": facts.label, "title": title, "first": first, "others": ", ".join(others)}
+                return [ranks.outcome("search-path", "several", library=library, **values)]
+    return [ranks.outcome("search-path", "pass")] if seen else []
+
+
+def binding(ranks: Ranks) -> list[Result]:
+    """How many cores the ranks of a node may use, and whether several must share one while others are idle."""
+    measured = False
+    for host, members in by_node(ranks).items():
+        sets = [set(f.affinity) for f in members if isinstance(f.affinity, tuple)]
+        cores = _cores(members[0])
+        if len(sets) < len(members) or not cores:
+            continue
+        measured = True
+        used, fewest = set().union(*sets), min(map(len, sets))
+        values = {
+            "host": host,
+            "cores": cores,
+            "used": len(used),
+            "count": len(members),
+            "fix": _more_cores(members[0]),
+        }
+        if len(used) < min(len(members), cores):
+            return [ranks.outcome("binding", "stacked", **values)]
+        if fewest == 1 and cores >= len(members) * known("machine")["binding"]["wasted"]:
+            return [ranks.outcome("binding", "one-core", **values)]
+    return [ranks.outcome("binding", "pass")] if measured else []
+
+
+_SHOWN = ("Horovod", "torch", "tensorflow", "Python")
+
+
+def _software(facts: RankFacts) -> dict[str, str]:
+    """By name; what a rank did not come to measure is not there."""
+    mpi = [PurePath(path).name for name in ("libmpi", "libmpich") for path in facts.libraries.get(name, ())]
+    software = {
+        "Horovod": (facts.horovod.version if facts.horovod else None) or "",
+        facts.framework: facts.imported.version if facts.imported else "",
+        "Python": facts.python.version if facts.python else "",
+        "MPI library": " ".join(sorted(mpi)) if "error" not in facts.libraries else "",
+        "NCCL": " ".join(sorted({str(code) for code in facts.nccl.values() if isinstance(code, int)})),
+        "CUDA": (facts.compiled.cuda if facts.compiled else None) or "",
+    }
+    unmeasured = set() if facts.libraries or facts.finished else {"MPI library", "NCCL"}
+    return {name: value for name, value in software.items() if name not in unmeasured}
+
+
+def _system(facts: RankFacts) -> dict[str, str]:
+    machine, gpus = facts.machine, facts.node_gpus
+    return {
+        "kernel": machine.kernel if machine else "",
+        "C library": machine.libc if machine else "",
+        "architecture": machine.architecture if machine else "",
+        "GPU driver": (gpus.nvidia_driver or gpus.amd_driver or "none") if gpus else "",
+        "number of GPUs": str(len(gpus.nvidia) + len(gpus.amd)) if gpus else "",
+    }
+
+
+def _odd(facts: Sequence[RankFacts], told: Sequence[dict[str, str]]) -> str:
+    """What differs: the nodes (or the ranks, where all are on one node) that differ from most; nothing if none does."""
+    one_node = len({f.host for f in facts}) == 1
+    names = [f.label if one_node else f.host for f in facts]
+    parts = []
+    for what in dict.fromkeys(what for each in told for what in each):
+        having = {name: each[what] for name, each in zip(names, told, strict=True) if what in each}
+        common, others = odd_ones(having)
+        for value, where in others.items():
+            parts.append(f"{what} is {value or 'absent'} on {listing(where)}, {common or 'absent'} elsewhere")
+    return "; ".join(parts)
+
+
+def _lacked_room(facts: RankFacts) -> bool:
+    """Whether a rank ended as one does that finds no room in shared memory, or NCCL could not work."""
+    killed = facts.ended is not None and facts.ended.signal == "SIGBUS"
+    return killed or bool(facts.collectives_gpu and facts.collectives_gpu.error)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
+
+
+def _what(paths: Sequence[str]) -> str:
+    """What a preloaded library is, as far as its name tells."""
+    told = (one["what"] for path in paths for one in known("machine")["preloaded"] if re.search(one["pattern"], path))
+    return next(told, "a library that envkit does not know by name")
+
+
+def _places(facts: RankFacts, library: str) -> dict[str, str]:
+    """The folders of the search path that hold a library, in order, and the file that each one's name leads to."""
+    folders = facts.search_path.folders if facts.search_path else {}
+    return {folder: libraries[library] for folder, libraries in folders.items() if library in libraries}
+
+
+def _cores(facts: RankFacts) -> int | None:
+    """How many cores this job may use on the node: the least of what the kernel, the limits and Slurm say."""
+    machine = facts.machine
+    granted = machine.granted if machine and not isinstance(machine.granted, Fact) else None
+    slurm = facts.environment.get("SLURM_CPUS_ON_NODE", "")
+    told = (machine.cores if machine else None, granted, int(slurm) if slurm.isdigit() else None)
+    return min((number for number in told if number), default=None)
+
+
+def _more_cores(facts: RankFacts) -> str:
+    fixes = known("machine")["launchers"]
+    return str(next(one["remedy"] for one in fixes if not one["variable"] or one["variable"] in facts.environment))

@@ -1,0 +1,34 @@
+"""Do known weaknesses of Horovod concern this launch?"""
+
+from __future__ import annotations
+
+from packaging.specifiers import SpecifierSet
+
+from envkit.verify.facts import RankFacts
+from envkit.verify.known import known
+from envkit.verify.outcome import Ranks, Result
+
+
+def weaknesses(ranks: Ranks) -> list[Result]:
+    """The CVEs of this version whose weak part runs in the launch in use; a warning, since the results are right."""
+    facts = next((facts for facts in ranks.facts if facts.horovod and facts.horovod.version), None)
+    if facts is None or facts.horovod is None or facts.horovod.version is None:
+        return []
+    mode, title = _mode(facts)
+    version = facts.horovod.version
+    hit = [cve for cve in known("security")["cves"] if mode in cve["modes"] and _is_affected(version, cve["affected"])]
+    values = {"version": version, "title": title, "ids": ", ".join(cve["id"] for cve in hit)}
+    what = "; ".join(f"{cve['id']}: {cve['what']}" for cve in hit)
+    return [ranks.outcome("weaknesses", "affected" if hit else "pass", what=what, **values)]
+
+
+def _mode(facts: RankFacts) -> tuple[str, str]:
+    """How the ranks were launched, as far as it matters here."""
+    for mode in known("security")["modes"]:
+        if facts.environment.get(mode["variable"]) not in {None, mode.get("off")}:
+            return mode["mode"], mode["title"]
+    return "", "this launcher"
+
+
+def _is_affected(version: str, affected: str) -> bool:
+    return SpecifierSet(affected, prereleases=True).contains(version)

@@ -1,0 +1,153 @@
+"""Are the collectives as fast as the network allows, and does training scale? Only where that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envkit.verify import speed
+from envkit.verify.facts import RankFacts, Sweep, Throughput
+from envkit.verify.known import known
+from envkit.verify.outcome import Expected, Ranks, Result
+from envkit.verify.report.words import duration, percent, rate, size
+from envkit.verify.speed import Baseline, Scaling
+
+
+def bandwidth(ranks: Ranks) -> list[Result]:
+    if "bandwidth" not in ranks.expected.measures:
+        return []
+    lacking = ranks.lacking("bandwidth")
+    if lacking:
+        return [ranks.not_measured("bandwidth", lacking)]
+    return [_failed(ranks, "bandwidth", "bandwidth") or _bandwidth(ranks), *_raw(ranks)]
+
+
+def throughput(ranks: Ranks) -> list[Result]:
+    if "throughput" not in ranks.expected.measures:
+        return []
+    lacking = ranks.lacking("throughput")
+    if lacking:
+        return [ranks.not_measured("throughput", lacking)]
+    failed = _failed(ranks, "throughput", "throughput")
+    told = speed.trained(ranks.facts, "throughput")
+    if failed or told is None:
+        return [failed] if failed else []
+    return [ranks.outcome("throughput", "pass", where=_place(told), models=_models(told))]
+
+
+def ddp(ranks: Ranks) -> list[Result]:
+    if "ddp_throughput" not in ranks.expected.measures:
+        return []
+    if ranks.framework != "torch":
+        return [ranks.outcome("ddp", "no-torch")]
+    failed = _failed(ranks, "ddp_meeting", "ddp") or _failed(ranks, "ddp_throughput", "ddp")
+    if failed:
+        return [failed]
+    lacking = ranks.lacking("ddp_throughput")
+    own, beside = speed.trained(ranks.facts, "throughput"), speed.trained(ranks.facts, "ddp_throughput")
+    if lacking or own is None or beside is None:
+        return [ranks.not_measured("ddp", lacking or ranks.facts[0], required=False)]
+    ratios = {name: own.models[name].samples_per_s / ddp.samples_per_s for name, ddp in beside.models.items()}
+    slowest = min(ratios, key=lambda name: ratios[name])
+    near = ratios[slowest] >= known("speed")["scaling"]["ddp_ratio"] or speed.oversubscribed(ranks.facts)
+    case = "pass" if near else "slower"
+    return [ranks.outcome("ddp", case, models=_models(beside), ratio=percent(ratios[slowest]), slowest=slowest)]
+
+
+def baseline(ranks: Ranks, path: str, saved: Baseline | None, tolerance: float) -> Result:
+    """What was measured, held against a baseline (None: it is saved now, as `path`)."""
+    own = speed.baseline(ranks.facts, when="")
+    if own is None:
+        return ranks.outcome("bandwidth-baseline", "nothing", path=path)
+    if saved is None:
+        return ranks.outcome("bandwidth-baseline", "saved", path=path)
+    if saved.world != own.world:
+        return ranks.outcome("bandwidth-baseline", "other", path=path, other=saved.world, own=own.world)
+    count = len(saved.seconds.keys() & own.seconds.keys())
+    if not count:
+        return ranks.outcome("bandwidth-baseline", "no-common-size", path=path)
+    slower = [f"{size(length)} by {percent(part)}" for length, part in speed.slower(own, saved, tolerance).items()]
+    values = {"path": path, "when": saved.when, "tolerance": percent(tolerance), "count": count}
+    return ranks.outcome("bandwidth-baseline", "slower" if slower else "pass", slower=", ".join(slower), **values)
+
+
+def scaling(runs: Sequence[Sequence[RankFacts]], asked: Sequence[int], expected: Expected) -> list[Result]:
+    """How training scaled over several runs of one framework, which `asked` names by their numbers of ranks."""
+    ranks = Ranks(framework=expected.frameworks[0], facts=(), expected=expected)
+    rows = speed.scaling(runs)
+    missing = [number for number in asked if number not in {row.ranks for row in rows}]
+    results = [ranks.outcome("scaling-efficiency", "missing", ranks=number) for number in missing]
+    if len(asked) < 2:
+        return [*results, ranks.outcome("scaling-efficiency", "one-run")]
+    crowded = next((where for run in runs if (where := speed.oversubscribed(run))), "")
+    models = dict.fromkeys(row.model for row in rows)
+    return results + [_scaling(ranks, [row for row in rows if row.model == model], crowded) for model in models]
+
+
+def _scaling(ranks: Ranks, rows: Sequence[Scaling], crowded: str) -> Result:
+    threshold = known("speed")["scaling"]["efficiency"]
+    low = any(row.efficiency < threshold for row in rows)
+    case = "oversubscribed" if crowded else "low" if low else "pass"
+    said = "; ".join(_scaled(row, shares=not crowded) for row in rows)
+    values = {"model": rows[0].model, "rows": said, "threshold": percent(threshold), "where": crowded}
+    return ranks.outcome("scaling-efficiency", case, **values)
+
+
+def _scaled(row: Scaling, *, shares: bool) -> str:
+    count = "1 rank" if row.ranks == 1 else f"{row.ranks} ranks"
+    ddp = "" if row.ddp_samples_per_s is None else f", DDP {_share(row.ddp_samples_per_s, row.ddp_efficiency, shares)}"
+    return f"{count} {_share(row.samples_per_s, row.efficiency, shares)}{ddp}"
+
+
+def _share(samples_per_s: float, efficiency: float | None, shares: bool) -> str:
+    share = f" ({percent(efficiency)})" if shares and efficiency is not None else ""
+    return f"{samples_per_s:,.0f} samples/s{share}"
+
+
+def _bandwidth(ranks: Ranks) -> Result:
+    if ranks.facts[0].size == 1:
+        return ranks.outcome("bandwidth", "one-rank")
+    rows, sweep = speed.bandwidth(ranks.facts), speed.swept(ranks.facts, "bandwidth")
+    if not rows or sweep is None:
+        return ranks.outcome("bandwidth", "no-time")
+    last, ratio = rows[-1], rows[-1].ratio
+    raw = speed.swept(ranks.facts, "raw_bandwidth")
+    values = {
+        "size": size(last.size_bytes),
+        "where": sweep.where.upper(),
+        "bus": rate(last.bus_bytes_per_s),
+        "smallest": size(rows[0].size_bytes),
+        "latency": duration(rows[0].seconds),
+        "library": raw.library if raw else "",
+        "ratio": percent(ratio),
+        "left_out": _left_out(sweep),
+    }
+    if ratio is None:
+        return ranks.outcome("bandwidth", "alone", **values)
+    case = "pass" if ratio >= known("speed")["bandwidth"]["ratio"] else "below-raw"
+    return ranks.outcome("bandwidth", case, **values)
+
+
+def _raw(ranks: Ranks) -> list[Result]:
+    failed = _failed(ranks, "raw_bandwidth", "bandwidth-raw")
+    return [failed] if failed else []
+
+
+def _failed(ranks: Ranks, fact: str, check: str) -> Result | None:
+    """The result for the first rank in which a measurement failed."""
+    for facts in ranks.facts:
+        found = getattr(facts, fact)
+        if found is not None and found.error:
+            return ranks.outcome(check, "error", rank=facts.label, error=found.error)
+    return None
+
+
+def _left_out(sweep: Sweep) -> str:
+    return f"; no time for {', '.join(size(length) for length in sweep.left_out)}" if sweep.left_out else ""
+
+
+def _models(told: Throughput) -> str:
+    return ", ".join(f"{name} {trained.samples_per_s:,.0f} samples/s" for name, trained in told.models.items())
+
+
+def _place(told: Throughput) -> str:
+    return f"on {told.where.upper()}, {'1 rank' if told.ranks == 1 else f'{told.ranks} ranks'}"

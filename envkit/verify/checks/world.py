@@ -1,0 +1,106 @@
+"""Are the ranks one world, of the right size, on the right hosts?"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from envkit.verify.facts import RankFacts
+from envkit.verify.known import known
+from envkit.verify.outcome import Ranks, Result, catalogue
+
+SHOWN = 8
+
+
+def init(ranks: Ranks) -> list[Result]:
+    failed = next((facts for facts in ranks.facts if facts.init and facts.init.error), None)
+    if failed and failed.init:
+        return [ranks.outcome("init", "error", rank=failed.label, error=failed.init.error)]
+    lacking = ranks.lacking("init")
+    return [ranks.not_measured("init", lacking) if lacking else ranks.outcome("init", "pass")]
+
+
+def world_size(ranks: Ranks) -> list[Result]:
+    wanted = ranks.expected.size
+    unknown = next((facts for facts in ranks.facts if facts.size is None), None)
+    if unknown:
+        return [ranks.not_measured("world-size", unknown)]
+    values = {"count": len(ranks.facts), "size": wanted}
+    if all(facts.size == wanted for facts in ranks.facts):
+        return [ranks.outcome("world-size", "pass", **values)]
+    if ranks.are_singletons:
+        return [_singletons(ranks)]
+    told = ", ".join(sorted({str(facts.size) for facts in ranks.facts}))
+    return [ranks.outcome("world-size", "wrong", told=told, **values)]
+
+
+def ranks_unique(ranks: Ranks) -> list[Result]:
+    unknown = next((facts for facts in ranks.facts if facts.rank is None), None)
+    if unknown:
+        return [ranks.not_measured("ranks-unique", unknown)]
+    if ranks.are_singletons:
+        return [ranks.outcome("not-measured", "no-world", check_id="ranks-unique")]
+    told = sorted(facts.rank for facts in ranks.facts if facts.rank is not None)
+    case = "pass" if told == list(range(ranks.expected.size)) else "wrong"
+    shown = ", ".join(map(str, told[:16])) + (", ..." if len(told) > 16 else "")
+    return [ranks.outcome("ranks-unique", case, told=shown, size=ranks.expected.size)]
+
+
+def hosts_used(ranks: Ranks) -> list[Result]:
+    """Whether the ranks are on as many hosts as there should be."""
+    by_srun = [facts for facts in ranks.facts if facts.started and facts.started.launcher == "srun"]
+    told = [facts.environment.get("SLURM_STEP_NUM_NODES", "") for facts in by_srun]
+    wanted = ranks.expected.nodes or max((int(text) for text in told if text.isdigit()), default=0)
+    used = Counter(facts.host for facts in ranks.facts)
+    pods = any("/etc/mpi" in value for facts in ranks.facts for value in facts.environment.values())
+    if pods and len(used) == 1 and ranks.expected.size > 1 and not wanted:
+        return [ranks.outcome("hosts-used", "pods", host=next(iter(used)))]
+    if not wanted or len(ranks.facts) < ranks.expected.size:
+        return []
+    shown = ", ".join(f"{host} ({count})" for host, count in list(used.items())[:SHOWN])
+    case = "pass" if len(used) == wanted else "one" if len(used) == 1 else "wrong"
+    return [ranks.outcome("hosts-used", case, wanted=wanted, used=len(used), shown=shown)]
+
+
+def local_ranks(ranks: Ranks) -> list[Result]:
+    """Whether Horovod numbers the ranks of each host from 0 without a gap, in a local world of their number."""
+    if not ranks.is_world:
+        return []
+    by_host: dict[str, list[RankFacts]] = {}
+    for facts in ranks.facts:
+        by_host.setdefault(facts.host, []).append(facts)
+    for host, there in by_host.items():
+        told = sorted((w.local_rank, w.local_size) for f in there if (w := f.world) and isinstance(w.local_rank, int))
+        if told != [(number, len(there)) for number in range(len(there))]:
+            shown = ", ".join(f"{rank} of {size}" for rank, size in told[:SHOWN])
+            return [ranks.outcome("local-ranks", "wrong", host=host, count=len(there), told=shown)]
+    return [ranks.outcome("local-ranks", "pass")]
+
+
+def _singletons(ranks: Ranks) -> Result:
+    """N worlds of one rank, with the cause that fits launcher, MPI library and variables."""
+    facts = ranks.facts[0]
+    path = next((path for f in ranks.facts for path in mpi_paths(f)), "none")
+    seen = {"launcher": facts.started.launcher if facts.started else "", "mpi": family(path)}
+    seen["controller"] = facts.environment.get("HOROVOD_CONTROLLER", "").lower()
+    seen["built"] = "mpi" if facts.flags and facts.flags.get("mpi") else "gloo"
+    cases = catalogue()["world-size"]
+    case = next(case for case, words in cases.items() if "when" in words and words["when"].items() <= seen.items())
+    values = {"count": len(ranks.facts), "size": ranks.expected.size, "mpi": path, "family": seen["mpi"] or "unknown"}
+    values["launcher"] = facts.started.title if facts.started else "no known launcher"
+    values["type"] = facts.environment.get("SLURM_MPI_TYPE", "none")
+    return ranks.outcome("world-size", case, **values)
+
+
+def family(path: str) -> str:
+    """The family of an MPI library, by its path."""
+    return next((str(one["name"]) for one in known("launch")["families"] if re.search(one["pattern"], path)), "")
+
+
+def mpi_paths(facts: RankFacts) -> tuple[str, ...]:
+    """The MPI libraries that a rank has loaded."""
+    paths: list[str] = []
+    for name in ("libmpi", "libmpich"):
+        found = facts.libraries.get(name, ())
+        paths += [] if isinstance(found, str) else found
+    return tuple(paths)

@@ -1,0 +1,46 @@
+"""From what the ranks left to the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from envkit.verify import baseline, checks, speed
+from envkit.verify.checks import check
+from envkit.verify.facts import RankFacts
+from envkit.verify.options import Options
+from envkit.verify.outcome import Expected
+from envkit.verify.report import Report, Started, make_report
+
+
+def judged(
+    name: str,
+    facts: Sequence[RankFacts],
+    expected: Expected,
+    options: Options,
+    runs: Sequence[Sequence[RankFacts]],
+    started: Started,
+    began: float,
+) -> Report:
+    """The report on an environment, whose ranks left these facts; `runs` are those over which training scales.
+
+    `began` is when the verification began, by the monotonic clock. Raises NotWritable for a baseline that cannot be
+    saved, EnvkitError for one that cannot be read.
+    """
+    results = check(facts, expected)
+    if options.scale:
+        results += checks.speed.scaling(runs, options.scale, expected)
+    if options.baseline:
+        saved = baseline.read(options.baseline)
+        results.append(baseline.settle(options.baseline, saved, facts, expected, options.tolerance))
+    return make_report(
+        name,
+        facts,
+        results,
+        expected=expected,
+        said=expected.launcher_said,
+        seconds=time.monotonic() - began,
+        started=started,
+        bandwidth=speed.bandwidth(facts),
+        scaling=speed.scaling(runs),
+    )

@@ -1,0 +1,17 @@
+"""What is known of libraries, drivers, fabrics and faults: versions, patterns and thresholds, in known/*.toml."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from envkit import resources
+
+
+@functools.cache
+def known(topic: str) -> Mapping[str, Any]:
+    """The contents of known/TOPIC.toml."""
+    contents: Mapping[str, Any] = tomllib.loads(resources.data(f"verify/known/{topic}.toml").read_text())
+    return contents

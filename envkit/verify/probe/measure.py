@@ -1,0 +1,55 @@
+"""The order of the facts: as many as possible are stated before a step that may not return."""
+
+import importlib
+import sys
+from typing import Any, Callable, Optional, Tuple
+
+from . import gpu, machine, nccl, software
+from .record import Record
+
+EARLY = (
+    software.python,
+    software.environment,
+    software.installed,
+    software.horovod,
+    machine.machine,
+    machine.affinity,
+    machine.search_path,
+    machine.fabric,
+    gpu.node_gpus,
+    gpu.gpu_driver,
+)  # type: Tuple[Callable[[], Any], ...]
+MEASURES = {"torch": "with_torch", "tensorflow": "with_tensorflow"}
+
+
+def measure(record: Record, framework: str, speed: Optional[Any] = None) -> None:
+    """State every fact of this rank; `speed` is a speed.Speed where it is asked for."""
+    for fact in EARLY:
+        record.state(fact.__name__, fact)
+    if framework != "none":
+        record.state("extension_file", software.extension_file, framework)
+    if speed:
+        speed.before_import()
+    if framework != "none" and record.state("import", software.import_framework, framework):
+        record.state("compiled", gpu.compiled, framework)
+        if record.state("load", software.load_extension, framework):
+            hvd = sys.modules["horovod." + framework]
+            record.state("flags", software.flags, hvd)
+            record.state("nccl", nccl.nccl_loaded, record.state("libraries", software.libraries))
+            listening = nccl.listen(record.path) if hvd.nccl_built() else None
+            if speed:
+                speed.before_init(record, hvd)
+            if record.state("init", software.initialise, hvd):
+                record.joined()
+                record.note("affinity", machine.affinity())
+                record.state("world", software.world, hvd)
+                record.state("mpi_threads", hvd.mpi_threads_supported)
+                importlib.import_module("." + MEASURES[framework], __package__).measure(record, hvd)
+                if listening:
+                    record.state("nccl_network", nccl.heard, listening)
+                if speed:
+                    speed.measure(record, hvd)
+                record.state("shutdown", hvd.shutdown)
+            if speed:
+                speed.after_shutdown(record, hvd)
+    record.arrive("exit")

@@ -1,0 +1,195 @@
+"""The records of one node: kept on the node, and brought together in one file where all nodes can see it.
+
+On a node's own file system, `envkit-UID-SESSION-NODE/` holds a record per rank. In the shared folder every node
+has one file, NODE.json: {"version": 2, "node": ..., "written": ..., "complete": ..., "common": {facts that are the
+same in every rank}, "ranks": [{the other facts}, ...]}. One rank's watchdog at a time, whoever holds the lock,
+writes it; if it dies, another takes over. A file named `stop` there says that a rank has ended badly, and one on the
+node that it is time to stop waiting for it.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from typing import Any, Dict, List, Optional
+
+from .record import read
+
+VERSION = 2
+WRITE_S = 5.0
+BEREAVED_S = 5.0
+LAST_S = 20.0
+QUICK_S = 0.1
+EARLIER_S = 60.0
+BAD = ("signal", "timeout", "terminated", "aborted")
+
+
+def name_of_node() -> str:
+    """What this node is called; Slurm's name first, since several of its nodes may share one host name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def file_name() -> str:
+    """What this node's file is called."""
+    return plain(name_of_node()) + ".json"
+
+
+def plain(text: str) -> str:
+    return re.sub(r"[^\w.-]", "_", text)
+
+
+def local_folder(session: str) -> str:
+    """The folder on this node that holds a session's records, made if need be. Raises OSError."""
+    error = None  # type: Optional[OSError]
+    for base in (os.environ.get("TMPDIR"), tempfile.gettempdir(), "/dev/shm"):
+        if not base or not os.path.isdir(base):
+            continue
+        path = os.path.join(base, "envkit-%d-%s-%s" % (os.getuid(), plain(session), plain(name_of_node())))
+        try:
+            return private(path)
+        except OSError as failed:
+            error = failed
+    raise error or OSError("no folder for temporary files")
+
+
+def private(path: str) -> str:
+    """Make a folder that only this user can enter. Raises OSError for one that is another's."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise
+    return path
+
+
+class Node:
+    """This rank's view of its node."""
+
+    def __init__(self, session: str, shared: str, ranks: int, leave: bool = False) -> None:
+        self.leave = leave
+        self.local = local_folder(session)
+        self.shared = shared
+        self.ranks = ranks
+        self.lock = None  # type: Optional[int]
+        self.written = 0.0
+        self.began = time.time()
+        self.bad_since = 0.0
+
+    def holds(self) -> bool:
+        """Whether this process is the one that writes for the node; tries to become it."""
+        if self.lock is None:
+            lock = os.open(os.path.join(self.local, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+                return False
+            self.lock = lock
+        return True
+
+    def stopped(self) -> bool:
+        """Whether the ranks here should stop waiting; writes for the node where that is due."""
+        if self.holds():
+            now = time.time()
+            records = self.records()
+            self.heed(records)
+            if self.bad_since and now - self.bad_since > BEREAVED_S:
+                touch(os.path.join(self.local, "stop"))
+            if now - self.written > WRITE_S:
+                self.write(records)
+        return os.path.exists(os.path.join(self.local, "stop"))
+
+    def heed(self, records: List[Dict[str, Any]]) -> None:
+        """Tell the other nodes of a rank that ended badly, and note since when one is known of."""
+        alarm = os.path.join(self.shared, "stop")
+        if not self.bad_since and any(ended_badly(record) for record in records):
+            touch(alarm)
+        if not self.bad_since and is_newer(alarm, self.began - EARLIER_S):
+            self.bad_since = time.time()
+
+    def records(self) -> List[Dict[str, Any]]:
+        """What the ranks of this node have stated so far."""
+        names = sorted(name for name in os.listdir(self.local) if name.endswith(".jsonl"))
+        found = [read(os.path.join(self.local, name)) for name in names]
+        return [record for record in found if record]
+
+    def finish(self, quick: bool) -> None:
+        """Wait for this node's other ranks if this process writes for it, then write; `quick`: with hardly a wait."""
+        if not self.holds():
+            return
+        deadline = time.time() + (QUICK_S if quick else LAST_S)
+        records = self.records()
+        while not self.complete(records) and time.time() < deadline:
+            if any("ended" not in record for record in records) and not quick and not self.stopped():
+                deadline = time.time() + LAST_S
+            time.sleep(0.05)
+            records = self.records()
+        self.write(records)
+        self.heed(records)
+        if self.complete(records) and not self.leave:
+            shutil.rmtree(self.local, ignore_errors=True)
+
+    def complete(self, records: List[Dict[str, Any]]) -> bool:
+        return len(records) >= max(self.ranks, 1) and all("ended" in record for record in records)
+
+    def write(self, records: List[Dict[str, Any]]) -> None:
+        """Put the node's file into the shared folder, by rename."""
+        self.written = time.time()
+        shared = common(records)
+        ranks = [{name: fact for name, fact in record.items() if name not in shared} for record in records]
+        content = {
+            "version": VERSION,
+            "node": name_of_node(),
+            "written": self.written,
+            "complete": self.complete(records),
+            "common": shared,
+            "ranks": ranks,
+        }
+        path = os.path.join(self.shared, file_name())
+        with open(path + ".partial", "w") as stream:
+            json.dump(content, stream)
+        os.replace(path + ".partial", path)
+
+
+def salvage(session: str, shared: str) -> None:
+    """Write for this node what its ranks left, if none of them lives to do so; raises OSError."""
+    node = Node(session, shared, 0)
+    if node.holds():
+        records = node.records()
+        if records:
+            node.write(records)
+        shutil.rmtree(node.local, ignore_errors=True)
+
+
+def common(records: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """The facts that all these records have in common."""
+    if len(records) < 2:
+        return {}
+    first, rest = records[0], records[1:]
+    return {name: fact for name, fact in first.items() if all(name in r and r[name] == fact for r in rest)}
+
+
+def ended_badly(record: Dict[str, Any]) -> bool:
+    ended = record.get("ended")
+    return bool(ended and (ended["how"] in BAD or ended.get("status")))
+
+
+def is_newer(path: str, moment: float) -> bool:
+    """Whether a file is there and not one of an earlier session of the same name."""
+    try:
+        return os.stat(path).st_mtime > moment
+    except OSError:
+        return False
+
+
+def touch(path: str) -> None:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError:
+        pass

@@ -1,0 +1,155 @@
+"""The report as one HTML file that needs nothing else: no script, no other file, no network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import jinja2
+
+import envkit
+import envkit.verify.report.words as words
+from envkit.resources import data
+from envkit.verify.build_flags import FLAGS
+from envkit.verify.facts import RankFacts
+from envkit.verify.report.model import RankRow, Report, raw_rate, records
+from envkit.verify.report.plots import bandwidth_plot, scaling_plots, timeline
+
+_MAPPED_RANKS = 256
+_SHOWN_HOSTS = 64
+_SHOWN_ODD = 64
+_SHOWN_STACKS = 4
+_SHOWN_VALUES = 3
+
+
+def html(report: Report) -> str:
+    """The whole page."""
+    facts = sorted(records(report), key=lambda one: (one.framework, one.rank is None, one.rank or 0))
+    template = _templates().get_template("page.html")
+    return template.render(
+        report=report,
+        version=envkit.__version__,
+        css=data("verify/report/page.css").read_text(),
+        flags=FLAGS,
+        began=_began(facts),
+        groups=report.alike(_SHOWN_HOSTS),
+        hosts_words=words.count(len({row.name for row in report.hosts}), "host"),
+        shown_hosts=_SHOWN_HOSTS,
+        mapped=_map(report),
+        odd=report.odd,
+        shown_odd=_SHOWN_ODD,
+        unproved=report.skipped(required=True),
+        skipped=report.skipped(required=False),
+        flag=words.flag,
+        timeline=timeline(facts),
+        bandwidth=bandwidth_plot(report.bandwidth) if report.bandwidth else None,
+        scaling=scaling_plots(report.scaling),
+        software=list(_software(facts)),
+        variables=_variables(facts),
+        stacks=_stacks(facts),
+    )
+
+
+def _templates() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(data("verify/report")),
+        autoescape=True,
+        finalize=lambda value: words.plain(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    made.filters |= {
+        "size": words.size,
+        "rate": words.rate,
+        "duration": words.duration,
+        "percent": words.percent,
+        "ratio": words.ratio,
+    }
+    made.filters |= {"ranges": words.ranges, "hosts": words.hosts, "raw_rate": raw_rate}
+    return made
+
+
+def _began(facts: list[RankFacts]) -> str:
+    begun = [one.phases[0].at for one in facts if one.phases]
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(min(begun))) if begun else ""
+
+
+def _map(report: Report) -> dict[str, list[RankRow]]:
+    """The ranks by host, where they are few enough to be drawn."""
+    by_host: dict[str, list[RankRow]] = {}
+    for row in report.ranks if len(report.ranks) <= _MAPPED_RANKS else ():
+        by_host.setdefault(row.host, []).append(row)
+    return by_host
+
+
+def _software(facts: list[RankFacts]) -> Iterator[tuple[str, str]]:
+    """What ran, each with the values that any rank told."""
+    told: dict[str, dict[str, None]] = {}
+    for one in facts:
+        for name, value in _of_rank(one):
+            told.setdefault(name, {})[value] = None
+    for name, values in told.items():
+        shown = list(values)[:_SHOWN_VALUES]
+        more = f" and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
+        yield name, "; ".join(shown) + more
+
+
+def _of_rank(facts: RankFacts) -> Iterator[tuple[str, str]]:
+    if facts.python and facts.python.version:
+        yield "Python", f"{facts.python.version} ({facts.python.executable})"
+    if facts.horovod and facts.horovod.path:
+        yield "Horovod", f"{facts.horovod.version or 'unknown version'} ({facts.horovod.path})"
+    if facts.imported and facts.imported.version:
+        yield facts.framework, f"{facts.imported.version} ({facts.imported.path})"
+    yield from (
+        (name, version) for name, version in facts.installed.items() if name not in {"horovod", facts.framework}
+    )
+    for library, paths in facts.libraries.items():
+        yield library, paths if isinstance(paths, str) else ", ".join(paths)
+    if facts.compiled and (compiled := facts.compiled).error is None:
+        built_for = {"CUDA": compiled.cuda, "ROCm": compiled.rocm, "NCCL": compiled.nccl}
+        told = [f"{name} {version}" for name, version in built_for.items() if isinstance(version, str)]
+        yield f"{facts.framework} compiled for", ", ".join(told) or "CPUs"
+    yield from _of_node(facts)
+
+
+def _of_node(facts: RankFacts) -> Iterator[tuple[str, str]]:
+    if (machine := facts.machine) and machine.kernel:
+        yield "kernel", f"{machine.kernel}, {machine.architecture}, {machine.libc}"
+        yield "cores per host", str(machine.cores or "unknown")
+        if machine.container:
+            yield "container", machine.container
+    if (gpus := facts.node_gpus) and (drivers := [gpus.nvidia_driver, gpus.amd_driver]) != [None, None]:
+        yield "GPU driver", ", ".join(filter(None, drivers))
+    if fabric := facts.fabric:
+        cards = [
+            *(f"InfiniBand {device.name}" for device in fabric.infiniband),
+            *(f"Slingshot {name}" for name in fabric.cxi),
+        ]
+        cards += [one.name for one in fabric.interfaces if one.up and one.kind == "physical"]
+        yield "network", ", ".join(cards) or "none but the loopback"
+
+
+def _variables(facts: list[RankFacts]) -> dict[str, str]:
+    """The environment variables that the probe keeps; where ranks differ, how many values there are."""
+    told: dict[str, set[str]] = {}
+    for one in facts:
+        for name, value in one.environment.items():
+            told.setdefault(name, set()).add(value)
+    return {
+        name: next(iter(values)) if len(values) == 1 else f"{len(values)} values"
+        for name, values in sorted(told.items())
+    }
+
+
+def _stacks(facts: list[RankFacts]) -> list[tuple[str, str]]:
+    """The Python stacks of ranks that did not end well, each with the ranks that have it."""
+    ranks: dict[str, list[str]] = {}
+    for one in facts:
+        if one.ended and one.ended.stack:
+            ranks.setdefault(one.ended.stack, []).append(one.label)
+    return [
+        (", ".join(labels[:_SHOWN_VALUES]) + (", ..." if len(labels) > _SHOWN_VALUES else ""), stack)
+        for stack, labels in list(ranks.items())[:_SHOWN_STACKS]
+    ]

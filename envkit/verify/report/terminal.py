@@ -1,0 +1,230 @@
+"""The report for people at a terminal: the verdict, what is wrong with its remedy, then what was verified."""
+
+from __future__ import annotations
+
+import operator
+import os
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+import msgspec
+
+import envkit.verify.report.words as words
+from envkit.verify.build_flags import FLAGS
+from envkit.verify.outcome import Result, Status
+from envkit.verify.report.model import HostRow, RankRow, Report, raw_rate
+
+_CODES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33", "cyan": "36"}
+_COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.WARN: "yellow", Status.SKIP: "cyan"}
+_SHOWN_RANKS = 16
+_SHOWN_HOSTS = 16
+_SHOWN_LINES = 6
+
+
+class Paper(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written on: so many columns, with colours or without."""
+
+    width: int = 80
+    colour: bool = False
+
+    def styled(self, text: str, style: str) -> str:
+        """The text in a style, where there are colours."""
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text else text
+
+    def paragraph(self, label: str, style: str, text: str) -> list[str]:
+        """A label and a text, wrapped and indented under the label."""
+        indent = " " * (len(label) + 2)
+        lines = textwrap.wrap(words.plain(text), max(self.width - len(indent), 20), break_on_hyphens=False)
+        starts = [f"{self.styled(label, style)}  ", *[indent] * len(lines)]
+        return [start + line for start, line in zip(starts, lines, strict=False)]
+
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+        """Columns two blanks apart; where they are too wide, the widest is wrapped."""
+        cells = [list(header), *(list(map(words.plain, row)) for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        excess = sum(widths) + 2 * (len(widths) - 1) - self.width
+        if excess > 0:
+            widest = widths.index(max(widths))
+            widths[widest] = max(widths[widest] - excess, 8)
+        head, *body = [_wrapped(row, widths) for row in cells]
+        rule = "  ".join("-" * width for width in widths)
+        return [
+            *(self.styled(line, "bold") for line in head),
+            self.styled(rule, "dim"),
+            *(line for row in body for line in row),
+        ]
+
+
+def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """One row of a table as lines."""
+    columns = [textwrap.wrap(text, width, break_on_hyphens=False) for text, width in zip(row, widths, strict=True)]
+    return [
+        "  ".join(
+            (lines[number] if number < len(lines) else "").ljust(width)
+            for lines, width in zip(columns, widths, strict=True)
+        ).rstrip()
+        for number in range(max(map(len, columns)))
+    ]
+
+
+def show(report: Report, stream: TextIO) -> None:
+    """Print a report as wide as the terminal is, in colours unless there is none or NO_COLOR forbids them."""
+    terminal = stream.isatty()
+    colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size().columns if terminal else 80
+    stream.write(render(report, width=max(width, 40), colour=colour))
+
+
+def render(report: Report, *, width: int = 80, colour: bool = False) -> str:
+    """The report as text, ending in a newline."""
+    paper = Paper(width=width, colour=colour)
+    blocks = [
+        _head(report, paper),
+        *(_problem(result, paper) for result in report.problems),
+        _launcher(report, paper),
+        *_not_proved(report, paper),
+        _builds(report, paper),
+        _ranks(report, paper) if len(report.ranks) <= _SHOWN_RANKS else _hosts(report, paper),
+        _bandwidth(report, paper),
+        _scaling(report, paper),
+        *_passes(report, paper),
+        _skips(report, paper),
+        _slowest(report, paper),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _head(report: Report, paper: Paper) -> list[str]:
+    label = report.verdict.upper()
+    time = "" if report.seconds is None else f", in {words.duration(report.seconds)}"
+    names = {row.name for row in report.hosts}
+    hosts = f" on {words.count(len(names), 'host')}" if names else ""
+    lines = paper.paragraph(
+        label, "green" if report.verdict == "pass" else "red", f"{report.environment}: {report.world}{hosts}{time}"
+    )
+    if report.started:
+        job = f" in {report.started.job}" if report.started.job else ""
+        lines += paper.paragraph(
+            " " * len(label), "dim", f"started with {report.started.launcher}{job}: {report.started.why}"
+        )
+    return lines
+
+
+def _problem(result: Result, paper: Paper) -> list[str]:
+    text = f"{result.id} ({result.framework}): {result.message}"
+    lines = paper.paragraph(result.status.upper(), _COLOURS[result.status], text)
+    for name, why in (("cause", result.cause), ("remedy", result.remedy)):
+        lines += paper.paragraph(f"      {name:>6}", "bold", why)
+    return lines
+
+
+def _launcher(report: Report, paper: Paper) -> list[str]:
+    said = [line for line in report.launcher_said.splitlines() if line.strip("- ")]
+    if report.verdict == "pass" or not said:
+        return []
+    text = f"ended with status {report.launcher_status}; the end of what it said:"
+    lines = paper.paragraph("launcher", "bold", text)
+    for line in said[-_SHOWN_LINES:]:
+        lines += paper.paragraph(" " * 8, "bold", line)
+    return lines
+
+
+def _not_proved(report: Report, paper: Paper) -> list[list[str]]:
+    return [paper.paragraph("NOT PROVED", "cyan", text) for text in report.skipped(required=True)]
+
+
+def _skips(report: Report, paper: Paper) -> list[str]:
+    return [line for text in report.skipped(required=False) for line in paper.paragraph("skipped", "cyan", text)]
+
+
+def _builds(report: Report, paper: Paper) -> list[str]:
+    rows = [
+        (row.name, row.version, *(words.flag(name, row.flags.get(name)) for name in FLAGS)) for row in report.frameworks
+    ]
+    return paper.table(("framework", "version", *FLAGS), rows)
+
+
+def _ranks(report: Report, paper: Paper) -> list[str]:
+    header = ("framework", "host", "rank", "local rank", "size", "device", "ended")
+    return paper.table(header, map(_rank, report.ranks)) if report.ranks else []
+
+
+def _rank(row: RankRow) -> tuple[str, ...]:
+    numbers = ["-" if number is None else str(number) for number in (row.rank, row.local_rank, row.size)]
+    return (row.framework, row.host, *numbers, row.device, row.ended)
+
+
+def _hosts(report: Report, paper: Paper) -> list[str]:
+    """A line per host, alike hosts together where there are many; then the ranks that are not like the rest."""
+    groups = report.alike(_SHOWN_HOSTS)
+    lines = paper.table(
+        ("framework", "hosts", "ranks", "devices per host", "ended"), map(_alike, groups[:_SHOWN_HOSTS])
+    )
+    if len(groups) > _SHOWN_HOSTS:
+        lines.append(paper.styled(f"and {len(groups) - _SHOWN_HOSTS} more, in the JSON report", "dim"))
+    return lines + _odd_ranks(report, paper)
+
+
+def _alike(rows: Sequence[HostRow]) -> tuple[str, ...]:
+    row = rows[0]
+    ranks = words.ranges(rank for one in rows for rank in one.ranks) or f"{words.count(row.processes, 'process')}"
+    return (row.framework, words.hosts(one.name for one in rows), ranks, row.used, row.ends)
+
+
+def _odd_ranks(report: Report, paper: Paper) -> list[str]:
+    rows = report.odd
+    if not rows or len(rows) == len(report.ranks):
+        return []
+    header = ("framework", "host", "rank", "local rank", "size", "device", "ended")
+    lines = ["", *paper.table(header, map(_rank, rows[:_SHOWN_RANKS]))]
+    if len(rows) > _SHOWN_RANKS:
+        lines.append(paper.styled(f"and {len(rows) - _SHOWN_RANKS} more, in the JSON report", "dim"))
+    return lines
+
+
+def _bandwidth(report: Report, paper: Paper) -> list[str]:
+    header = ("allreduce of", "time", "bus bandwidth", "raw library", "Horovod / raw")
+    rows = [
+        (
+            words.size(one.size_bytes),
+            words.duration(one.seconds),
+            words.rate(one.bus_bytes_per_s),
+            words.rate(raw) if (raw := raw_rate(one)) else "-",
+            words.ratio(one.ratio),
+        )
+        for one in report.bandwidth
+    ]
+    return paper.table(header, rows) if rows else []
+
+
+def _scaling(report: Report, paper: Paper) -> list[str]:
+    header = ("ranks", "framework", "model", "samples/s", "efficiency", "DDP samples/s", "DDP efficiency")
+    rows = [
+        (
+            str(one.ranks),
+            one.framework,
+            one.model,
+            f"{one.samples_per_s:,.0f}",
+            words.percent(one.efficiency),
+            "-" if one.ddp_samples_per_s is None else f"{one.ddp_samples_per_s:,.0f}",
+            words.percent(one.ddp_efficiency),
+        )
+        for one in report.scaling
+    ]
+    return paper.table(header, rows) if rows else []
+
+
+def _passes(report: Report, paper: Paper) -> list[list[str]]:
+    return [
+        paper.paragraph("passed", "green", f"({framework.name}) {', '.join(names)}")
+        for framework in report.frameworks
+        if (names := report.passed(framework.name))
+    ]
+
+
+def _slowest(report: Report, paper: Paper) -> list[str]:
+    slowest = sorted(report.timings.items(), key=operator.itemgetter(1), reverse=True)[:3]
+    shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in slowest)
+    return paper.paragraph("slowest", "dim", shown)

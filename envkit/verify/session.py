@@ -1,0 +1,64 @@
+"""Where the ranks of one verification meet: a folder that all nodes see, under a name that all ranks know."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.errors import NotWritable, UsageProblem
+from envkit.verify.probe.node import private
+from envkit.verify.probe.started import Started
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """The name, and the shared folder, which exists and is private to this user."""
+
+    name: str
+    shared: Path
+
+
+def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
+    """The session of ranks that a launcher started, the same in each. Raises NotWritable, UsageProblem."""
+    name = hashlib.sha256(f"{started.title} {started.job}".encode()).hexdigest()[:16]
+    alone = started.local_size == size and chosen is None
+    return opened(name, [Path(tempfile.gettempdir())] if alone else shared_places(chosen))
+
+
+def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
+    """A session for ranks that are still to be started. Raises NotWritable, UsageProblem."""
+    name = hashlib.sha256(os.urandom(16)).hexdigest()[:16]
+    places = shared_places(chosen) if several_hosts or chosen else [Path(tempfile.gettempdir())]
+    return opened(name, places)
+
+
+def shared_places(chosen: Path | None) -> list[Path]:
+    """The folders that all nodes probably see, best first."""
+    if chosen is not None:
+        if not chosen.is_dir():
+            raise UsageProblem(what=f"--shared: there is no folder {chosen} on {os.uname().nodename}.")
+        return [chosen]
+    from platformdirs import user_cache_path
+
+    return [user_cache_path("envkit"), Path.cwd()]
+
+
+def opened(name: str, places: list[Path]) -> Session:
+    """Make the session's folder in the first place that can be written."""
+    tried = []
+    for place in places:
+        try:
+            with suppress(FileExistsError):
+                place.mkdir(parents=True, mode=0o700)
+            return Session(name=name, shared=Path(private(str(place / f"envkit-verify-{os.getuid()}-{name}"))))
+        except OSError as error:
+            tried.append(f"{place}: {error.strerror}")
+    raise NotWritable(
+        what="There is no folder in which the ranks could leave what they find.",
+        why="; ".join(tried),
+        fix="Name one that all nodes see and that you may write to: --shared DIR",
+    )

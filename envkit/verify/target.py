@@ -1,0 +1,105 @@
+"""What is verified: an environment that envkit installed, or the one that the caller stands in."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit import launcher, process
+from envkit.environment import Environment, StandingEnvironment
+from envkit.errors import EnvironmentDamaged, UsageProblem
+from envkit.receipt import Mpi, Receipt
+from envkit.resources import data
+from envkit.verify.build_flags import PACKAGES, BuildFlags, read_extensions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """An environment with Horovod, the way in, and the flags it must have.
+
+    ``framework`` is torch or tensorflow; ``others`` are those that this Horovod is for, too.
+    """
+
+    name: str
+    framework: str
+    others: tuple[str, ...]
+    inside: Environment
+    python: str
+    requires: frozenset[str]
+    horovod: Path
+    library_path: tuple[Path, ...]
+    site_packages: tuple[Path, ...]
+    known_mpi: Mpi | None = None
+
+    @property
+    def built(self) -> BuildFlags:
+        """The build flags, read from the compiled extensions."""
+        return read_extensions(self.horovod, self.library_path, self.site_packages)
+
+    def mpi(self, env: Mapping[str, str]) -> Mpi | None:
+        """The MPI that the extension was built with, if any."""
+        if self.known_mpi is None and self.built.flag("mpi"):
+            return launcher.mpi_of(self.inside, "", env)
+        return self.known_mpi
+
+
+def installed(receipt: Receipt, framework: str | None = None) -> Target:
+    """The target that a receipt describes. Raises UsageProblem if it was not made for the framework."""
+    package = PACKAGES[receipt.framework]
+    return Target(
+        name=receipt.name,
+        framework=chosen([package], framework, receipt.name),
+        others=(),
+        inside=receipt.environment,
+        python="python",
+        requires=frozenset(receipt.requires),
+        horovod=Path(receipt.horovod),
+        library_path=tuple(map(Path, receipt.library_path)),
+        site_packages=tuple(map(Path, receipt.site_packages)),
+        known_mpi=receipt.mpi,
+    )
+
+
+def standing(env: Mapping[str, str] = os.environ, framework: str | None = None) -> Target | None:
+    """The target that the caller stands in: the first of python and python3 on PATH that has Horovod; else None."""
+    for python in ("python", "python3"):
+        told = process.capture([python, str(data("verify/probe/inside.py"))], env=env)
+        if told.status == 0:
+            return read_standing(told.stdout, env, framework)
+    return None
+
+
+def read_standing(told: str, env: Mapping[str, str], framework: str | None) -> Target:
+    """Make a target of what inside.py says."""
+    facts = json.loads(told)
+    name = env.get("ENVKIT_NAME") or env.get("CONDA_DEFAULT_ENV") or env.get("VIRTUAL_ENV") or facts["executable"]
+    return Target(
+        name=name,
+        framework=chosen(facts["frameworks"], framework, name),
+        others=tuple(facts["frameworks"][1:]) if framework is None else (),
+        inside=StandingEnvironment(name=name),
+        python=facts["executable"],
+        requires=frozenset(),
+        horovod=Path(facts["horovod"]),
+        library_path=tuple(map(Path, facts["library_path"])),
+        site_packages=tuple(map(Path, facts["site_packages"])),
+    )
+
+
+def chosen(there: Sequence[str], wanted: str | None, name: str) -> str:
+    """The framework to verify. Raises UsageProblem, or EnvironmentDamaged where there is none at all."""
+    package = PACKAGES.get(wanted, wanted) if wanted else None
+    if package in there or (package is None and there):
+        return package or there[0]
+    if package is not None:
+        raise UsageProblem(
+            what=f"{name} has no Horovod for {wanted}.",
+            why=f"It has it for: {', '.join(there) or 'no framework'}.",
+            fix="Leave --framework out, or name another environment.",
+        )
+    raise EnvironmentDamaged(
+        what=f"{name} has Horovod, but neither PyTorch nor TensorFlow.",
+        why="Horovod was installed where no framework was: such a build holds nothing.",
+        fix="Install the framework first, then build Horovod with HOROVOD_WITH_PYTORCH=1 or HOROVOD_WITH_TENSORFLOW=1.",
+    )

@@ -1,0 +1,52 @@
+"""What is said at a terminal while the ranks run: how many have been heard of, and how far they are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+QUIET_S = 3.0
+
+
+class Waiting:
+    """A line that is written over once a second, and wiped at the end."""
+
+    def __init__(self, stream: TextIO, ranks: int) -> None:
+        self.stream = stream
+        self.ranks = ranks
+        self.began = self.shown = time.monotonic()
+        self.width = 0
+
+    def look(self, shared: Path) -> None:
+        """Say how far the ranks are that have left something in a folder."""
+        now = time.monotonic()
+        if now - self.began > QUIET_S and now - self.shown > 1:
+            self.shown = now
+            self.say(f"{now - self.began:.0f} s: {how_far(shared, self.ranks)}")
+
+    def say(self, text: str) -> None:
+        """Write over the line."""
+        self.stream.write(f"\r{text:<{self.width}}")
+        self.stream.flush()
+        self.width = len(text)
+
+    def wipe(self) -> None:
+        """Leave an empty line."""
+        if self.width:
+            self.say("")
+            self.stream.write("\r")
+
+
+def how_far(shared: Path, ranks: int) -> str:
+    """The ranks that have been heard of, by the step they are in."""
+    phases: Counter[str] = Counter()
+    for path in shared.glob("*.json"):
+        with suppress(OSError, ValueError):
+            file = json.loads(path.read_text())
+            phases.update(rank.get("phase", file["common"].get("phase", "start")) for rank in file["ranks"])
+    steps = ", ".join(f"{count} in {phase}" for phase, count in phases.most_common(3))
+    return f"{phases.total()} of {ranks} ranks heard of" + (f"; {steps}" if steps else "")

@@ -1,0 +1,143 @@
+"""envkit verify under every launcher of the cluster, where all is well: one report, one status, nothing left behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from .cluster import Cluster, SharedHost
+from .conftest import STACK
+from .verifying import KEPT, SHARED_CORES, Outcome, Verifying
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def verifying(cluster: Cluster, env: dict[str, str]) -> Iterator[Verifying]:
+    made = Verifying(cluster, env, cluster.folder / "v")
+    yield made
+    assert made.left() == []
+
+
+def assert_passed(outcome: Outcome, launcher: str, ranks: int, nodes: int) -> None:
+    """One report on stdout, PASS, of so many ranks on so many nodes, and the same status in all of them."""
+    report = outcome.report
+    assert report["verdict"] == "pass", outcome.failed
+    assert outcome.status == 0, outcome.err
+    assert set(outcome.ranks.values()) <= {0}
+    assert report["world_size"] == ranks
+    assert report["started"]["launcher"] == launcher
+    assert len(report["started"]["nodes"]) == nodes
+    assert [rank["rank"] for rank in report["ranks"]] == list(range(ranks))
+    assert outcome.results["training-truth-torch"]["status"] == "pass"
+
+
+def test_srun_starts_the_ranks(verifying: Verifying) -> None:
+    done = verifying.run(["srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=2", *verifying.ranks()])
+    assert_passed(done, "srun", 4, 2)
+    assert done.ranks == dict.fromkeys(range(4), 0)
+    assert "srun started" in done.report["started"]["why"]
+
+
+def test_a_bare_batch_script_starts_the_ranks_itself(verifying: Verifying) -> None:
+    done = verifying.batch(f"envkit verify {STACK} --json", options=["--nodes=2", "--ntasks-per-node=2"])
+    assert_passed(done, "srun", 4, 2)
+    assert "this is a Slurm job, and Open MPI and srun both speak pmix" in done.report["started"]["why"]
+
+
+def test_a_batch_script_calls_mpirun(verifying: Verifying) -> None:
+    ranks = " ".join(verifying.ranks())
+    done = verifying.batch(f"mpirun {ranks}", options=["--nodes=2", "--ntasks-per-node=2"])
+    assert_passed(done, "mpirun", 4, 2)
+    assert done.ranks == dict.fromkeys(range(4), 0)
+
+
+def test_salloc(verifying: Verifying) -> None:
+    asked = ["envkit", "verify", STACK, "--json", "-n", "2", "--nodes", "2"]
+    done = verifying.run(["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", *asked])
+    assert_passed(done, "srun", 2, 2)
+
+
+def test_mpirun_over_hosts(verifying: Verifying) -> None:
+    done = verifying.run([*verifying.mpirun("--host", "node0:2,node1:2", "-np", "4"), *verifying.ranks()])
+    assert_passed(done, "mpirun", 4, 2)
+    assert done.ranks == dict.fromkeys(range(4), 0)
+
+
+def test_hosts_from_the_login_host(verifying: Verifying) -> None:
+    done = verifying.run(["envkit", "verify", STACK, "--json", "-n", "4", "--hosts", "node0:2,node1:2"])
+    assert_passed(done, "mpirun", 4, 2)
+    assert "it belongs to Open MPI, which this Horovod was built with" in done.report["started"]["why"]
+
+
+def horovodrun(verifying: Verifying, *words: str) -> Outcome:
+    """Under horovodrun, which puts marks into the ranks' output; in the file of rank 0 there is no other rank."""
+    output = verifying.folder / "output"
+    launcher = ["horovodrun", *words, "-np", "2", "--output-filename", str(output)]
+    done = verifying.run(["envkit", "run", STACK, "--", *launcher, *verifying.ranks()])
+    (first,) = [path for path in output.rglob("stdout") if path.parent.name in ("rank.0", "rank.00")]
+    return replace(done, out=re.sub(r"\[[0-9,]+\]<stdout>:", "", first.read_text()))
+
+
+def test_horovodrun_with_gloo_passes_and_warns_of_its_weakness(verifying: Verifying) -> None:
+    done = horovodrun(verifying, "--gloo")
+    assert_passed(done, "horovodrun", 2, 1)
+    assert done.ranks == {0: 0, 1: 0}
+    assert done.results["weaknesses"]["status"] == "warn"
+    assert "CVE-2026-31234" in done.words("weaknesses")
+    assert "mpirun or srun" in done.words("weaknesses")
+    assert "MPI is not in use" in done.words("mpi-threads")
+
+
+def test_horovodrun_with_mpi(verifying: Verifying) -> None:
+    done = horovodrun(verifying, "--mpi")
+    assert_passed(done, "mpirun", 2, 1)
+    assert done.ranks == {0: 0, 1: 0}
+
+
+def test_horovodrun_as_the_launcher(verifying: Verifying) -> None:
+    done = verifying.run(["envkit", "verify", STACK, "--json", "--launcher", "horovodrun"])
+    assert_passed(done, "horovodrun", 2, 1)
+    assert done.report["started"]["why"] == "you asked for it"
+
+
+def test_without_a_name_the_environment_called_in_is_verified(verifying: Verifying) -> None:
+    ranks = [str(KEPT), "envkit", "verify", "--json"]
+    done = verifying.run(["envkit", "run", STACK, "--", "srun", "--mpi=pmix", "-n", "2", *ranks])
+    assert_passed(done, "srun", 2, 1)
+    assert done.report["environment"] == STACK
+    assert done.ranks == {0: 0, 1: 0}
+
+
+def test_slurm_without_root(shared_host: SharedHost, env: dict[str, str], tmp_path: Path) -> None:
+    """Two nodes with one host name: Horovod takes them for one host, and Open MPI's vader needs a folder for each."""
+    script = shared_host.folder / "rank.sh"
+    script.write_text(
+        "#!/bin/sh\n"
+        f"mkdir -p {shared_host.folder}/vader/$SLURMD_NODENAME\n"
+        f"export OMPI_MCA_btl_vader_backing_directory={shared_host.folder}/vader/$SLURMD_NODENAME\n"
+        'exec "$@"\n'
+    )
+    script.chmod(0o755)
+    (tmp_path / "home").mkdir()
+    given = {**env, **SHARED_CORES, "HOME": str(tmp_path / "home")}
+    argv = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=1", str(script)]
+    done = shared_host.run([*argv, "envkit", "verify", STACK, "--json"], env=given)
+    outcome = Outcome(status=done.returncode, ranks={}, out=done.stdout, err=done.stderr, seconds=0)
+    assert sorted(host["name"] for host in outcome.report["hosts"]) == ["node0", "node1"]
+    assert outcome.failed <= {"local-ranks"}
+    assert outcome.status == len(outcome.failed)
+    assert outcome.results["training-truth-torch"]["status"] == "pass"
+    assert not list((tmp_path / "home").glob(".cache/envkit/*"))
+
+
+def test_64_ranks_on_8_hosts(verifying: Verifying) -> None:
+    asked = ["envkit", "verify", STACK, "--json", "--timeout", "240"]
+    done = verifying.run(["salloc", "--quiet", "--nodes=8", "--ntasks-per-node=8", *asked], timeout=290)
+    assert_passed(done, "srun", 64, 8)
+    assert len(done.report["hosts"]) == 8
+    assert done.seconds < 290

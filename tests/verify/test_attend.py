@@ -1,0 +1,170 @@
+"""envkit verify as the ranks themselves: processes with a launcher's variables, and the fake Horovod on their path."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import make_site
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start one rank of `envkit verify`, as mpirun would; all are ended after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def rank(number: int, size: int, *words: str, faults: str = "", **changes: str) -> subprocess.Popen[str]:
+        env = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "TMPDIR": str(tmp_path / "node0"),
+            "PYTHONPATH": str(make_site(tmp_path, faults)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "FAKE_MEETING": str(tmp_path / "meeting"),
+            "FAKE_FAULTS": faults,
+            "ENVKIT_PREFIX": str(tmp_path / "prefix"),
+            "HOROVOD_RANK": str(number),
+            "HOROVOD_SIZE": str(size),
+            "OMPI_COMM_WORLD_RANK": str(number),
+            "OMPI_COMM_WORLD_SIZE": str(size),
+            "HOROVOD_LOCAL_SIZE": str(size),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
+            **changes,
+        }
+        for folder in ("meeting", "node0", "node1"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+        argv = [sys.executable, "-m", "envkit", "verify", *words]
+        process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield rank
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def outcome(ranks: list[subprocess.Popen[str]], timeout: float = 90) -> tuple[list[int], list[str], list[str]]:
+    told = [rank.communicate(timeout=timeout) for rank in ranks]
+    return [rank.returncode for rank in ranks], [out for out, _ in told], [err for _, err in told]
+
+
+def test_one_report_and_one_status(start: Start, tmp_path: Path) -> None:
+    statuses, outputs, errors = outcome([start(rank, 3) for rank in range(3)])
+    assert statuses == [0, 0, 0], outputs[0] + errors[0]
+    assert outputs[0].startswith("PASS")
+    assert "3 ranks" in outputs[0]
+    assert outputs[1:] == ["", ""]
+    assert "".join(errors) == ""
+    assert not list((tmp_path / "node0").iterdir())
+
+
+def test_singletons_fail_in_every_rank(start: Start) -> None:
+    statuses, outputs, _ = outcome([start(rank, 2, "--json", faults="singletons") for rank in range(2)])
+    assert statuses == [1, 1]
+    report = json.loads(outputs[0])
+    assert [r["status"] for r in report["results"] if r["id"] == "world-size"] == ["fail"]
+    assert outputs[1] == ""
+
+
+def test_two_nodes_meet_in_a_folder_that_both_see(start: Start, tmp_path: Path) -> None:
+    nodes = [
+        {"SLURMD_NODENAME": f"node{n}", "TMPDIR": str(tmp_path / f"node{n}"), "HOROVOD_LOCAL_SIZE": "1"} for n in (0, 1)
+    ]
+    ranks = [start(rank, 2, "--json", "--shared", str(tmp_path / "meeting"), **nodes[rank]) for rank in range(2)]
+    statuses, outputs, errors = outcome(ranks)
+    report = json.loads(outputs[0])
+    assert statuses == [1, 1], errors
+    assert [r["id"] for r in report["results"] if r["status"] == "fail"] == ["local-ranks"]  # the fake knows no hosts
+    assert sorted(host["name"] for host in report["hosts"]) == ["node0", "node1"]
+    assert not list((tmp_path / "meeting").glob("envkit-*"))
+    assert not list(tmp_path.glob("node?/*"))
+
+
+def test_a_folder_that_is_not_shared_is_named(start: Start, tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    ranks = [
+        start(rank, 2, "--json", "--shared", str(folders[rank]), SLURMD_NODENAME=f"node{rank}", HOROVOD_LOCAL_SIZE="1")
+        for rank in range(2)
+    ]
+    statuses, outputs, errors = outcome(ranks)
+    assert statuses == [1, 1]
+    (result,) = [r for r in json.loads(outputs[0])["results"] if r["id"] == "rank-missing"]
+    assert "though Horovod has all of them: missing are ranks 1" in result["message"]
+    assert f"{folders[0]} is not shared" in result["cause"]
+    assert outputs[1] == ""
+    assert f"sees nothing of rank 0 in {folders[1]}" in errors[1]
+
+
+def test_where_rank_0_is_killed_another_rank_reports(start: Start, tmp_path: Path) -> None:
+    ranks = [start(rank, 2, "--timeout", "10", faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    ranks[0].send_signal(signal.SIGKILL)
+    statuses, outputs, errors = outcome(ranks)
+    assert statuses == [-signal.SIGKILL, 1]
+    assert outputs[1].startswith("FAIL"), errors
+
+
+def test_being_told_to_stop_leaves_a_report_and_no_process(start: Start, tmp_path: Path) -> None:
+    ranks = [start(rank, 2, faults="hang-broadcast") for rank in range(2)]
+    wait_for_phase(tmp_path, "collectives_cpu")
+    for rank in ranks:
+        rank.terminate()
+    statuses, outputs, _ = outcome(ranks)
+    assert statuses == [143, 143]
+    assert outputs[0].startswith("FAIL")
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in contents(p)]
+
+
+def test_the_same_step_can_be_verified_twice(start: Start) -> None:
+    for _ in range(2):
+        statuses, outputs, _ = outcome(
+            [start(rank, 2, FAKE_MEETING=os.devnull, faults="singletons") for rank in range(2)]
+        )
+        assert statuses == [1, 1]
+        assert outputs[0].startswith("FAIL")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "what"),
+    [
+        (["--shared", "/proc"], 7, "There is no folder in which the ranks could leave what they find."),
+        (["--shared", "/nonexistent"], 2, "--shared: there is no folder /nonexistent"),
+        (["--launcher", "srun"], 2, "This process is rank 0 of horovodrun"),
+        (["nothing"], 6, "There is no environment 'nothing'."),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_starts(words: list[str], status: int, what: str, start: Start) -> None:
+    statuses, _, errors = outcome([start(0, 2, *words)])
+    assert statuses == [status]
+    assert what in errors[0]
+    assert "Traceback" not in errors[0]
+
+
+def wait_for_phase(folder: Path, phase: str) -> None:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        records = [path.read_text() for path in folder.glob("node0/envkit-*/*.jsonl")]
+        if sum(f'"phase": "{phase}"' in record for record in records) == 2:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the ranks did not come to {phase}")
+
+
+def contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from envkit.verify.checks import security as checks
+from envkit.verify.facts import Horovod, RankFacts
+from envkit.verify.outcome import Expected, Ranks, Result, Status, verdict
+
+GLOO = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "HOROVOD_RANK": "0"}
+
+
+def result(environment: dict[str, str], version: str | None = "0.28.1") -> Result | None:
+    facts = RankFacts(
+        framework="torch", host="node1", pid=1, phase="exit", environment=environment, horovod=Horovod(version=version)
+    )
+    found = checks.weaknesses(
+        Ranks(framework="torch", facts=(facts,), expected=Expected(size=1, frameworks=("torch",)))
+    )
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("environment", "version", "ids"),
+    [
+        (GLOO, "0.28.1", ["CVE-2026-31234"]),
+        ({**GLOO, "HOROVOD_ELASTIC": "1"}, "0.28.1", ["CVE-2024-10190", "CVE-2026-31234"]),
+        ({**GLOO, "HOROVOD_ELASTIC": "0"}, "0.28.1", ["CVE-2026-31234"]),
+        (GLOO, "0.29.0", []),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "0.28.1", []),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, "0.28.1", []),
+        ({"JSM_NAMESPACE_RANK": "0"}, "0.23.0", ["CVE-2022-0315"]),
+        ({"JSM_NAMESPACE_RANK": "0"}, "0.28.1", []),
+        ({}, "0.28.1", []),
+    ],
+)
+def test_a_weakness_matters_where_its_part_runs(environment: dict[str, str], version: str, ids: list[str]) -> None:
+    found = result(environment, version)
+    assert found is not None
+    assert found.status is (Status.WARN if ids else Status.PASS)
+    assert all(one in found.message for one in ids)
+    assert found.message.count("CVE") == len(ids)
+    assert verdict([found]) is Status.PASS
+
+
+def test_a_version_that_is_not_known_is_not_judged() -> None:
+    assert result(GLOO, None) is None

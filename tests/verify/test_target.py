@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import EnvironmentDamaged, UsageProblem
+from envkit.verify import target
+
+INSIDE = Path(target.__file__).with_name("probe") / "inside.py"
+
+
+def site(folder: Path, *extensions: str, metadata: str = "", installed: str = "") -> dict[str, str]:
+    """Variables under which python finds a Horovod with these extensions."""
+    home = folder / "site-packages" / "horovod"
+    for name in ("torch", "tensorflow"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    (home / "__init__.py").touch()
+    for extension in extensions:
+        (home / extension).touch()
+    if metadata:
+        (home / "metadata.json").write_text(metadata)
+    if installed:
+        (folder / "site-packages" / f"{installed}.py").touch()
+    python = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"PATH": python, "PYTHONPATH": str(home.parent), "LD_LIBRARY_PATH": "/a:/b", "CONDA_DEFAULT_ENV": "mine"}
+
+
+TORCH, TENSORFLOW = "torch/mpi_lib_v2.cpython-311.so", "tensorflow/mpi_lib.cpython-311.so"
+
+
+@pytest.mark.parametrize(
+    ("extensions", "metadata", "installed", "framework", "others"),
+    [
+        ((TORCH,), "", "", "torch", ()),
+        ((TENSORFLOW,), '{"pytorch": "2.1"}', "", "tensorflow", ("torch",)),
+        ((TORCH, TENSORFLOW), "", "", "tensorflow", ("torch",)),
+        ((), '{"tensorflow": "2.15"}', "torch", "tensorflow", ()),
+        ((), "{", "torch", "torch", ()),
+    ],
+)
+def test_what_the_caller_stands_in(
+    tmp_path: Path, extensions: tuple[str, ...], metadata: str, installed: str, framework: str, others: tuple[str, ...]
+) -> None:
+    found = target.standing(site(tmp_path, *extensions, metadata=metadata, installed=installed))
+    assert found is not None
+    assert (found.name, found.framework, found.others) == ("mine", framework, others)
+    assert found.horovod == tmp_path / "site-packages" / "horovod"
+    assert found.library_path == (Path("/a"), Path("/b"))
+    assert found.python == sys.executable
+
+
+def test_one_framework_can_be_asked_for(tmp_path: Path) -> None:
+    env = site(tmp_path, TORCH, TENSORFLOW)
+    found = target.standing(env, "pytorch")
+    assert found is not None
+    assert (found.framework, found.others) == ("torch", ())
+    with pytest.raises(UsageProblem, match="mine has no Horovod for tensorflow"):
+        target.standing(site(tmp_path / "b", TORCH), "tensorflow")
+
+
+def test_a_horovod_that_is_for_nothing(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentDamaged, match="neither PyTorch nor TensorFlow"):
+        target.standing(site(tmp_path))
+
+
+def test_no_horovod_at_all() -> None:
+    assert target.standing({"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}) is None
+
+
+def test_nothing_of_the_probe_is_taken_for_the_environments(tmp_path: Path) -> None:
+    env = site(tmp_path, TORCH)
+    told = subprocess.run([sys.executable, str(INSIDE)], env=env, capture_output=True, text=True, check=True)
+    assert str(INSIDE.parent) not in json.loads(told.stdout)["site_packages"]

@@ -1,0 +1,242 @@
+"""Launches that go wrong: who is missing, who is late, which worlds there are, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from envkit.verify.checks import Expected, Result, Status, check, process
+from envkit.verify.checks.world import family
+from envkit.verify.facts import Ended, Phase, RankFacts, Started, World
+
+from . import recorded
+
+GOOD = recorded.case("pytorch-4ranks").facts
+ASKED = Expected(size=4, frameworks=("torch",), shared="/shared")
+
+
+def found(facts: Sequence[RankFacts], check_id: str, **asked: Any) -> Result:
+    return next(r for r in check(facts, replace(ASKED, **asked)) if r.id == check_id)
+
+
+def each(**facts: Any) -> tuple[RankFacts, ...]:
+    return tuple(replace(one, **facts) for one in GOOD)
+
+
+def started(launcher: str, title: str) -> tuple[RankFacts, ...]:
+    """Four ranks by that launcher, each alone in its world."""
+    alone = World(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+    return tuple(
+        replace(one, world=alone, started=Started(launcher=launcher, title=title, rank=rank, size=4))
+        for rank, one in enumerate(GOOD)
+    )
+
+
+def on_hosts(*hosts: str) -> tuple[RankFacts, ...]:
+    """The ranks on those hosts, numbered there as Horovod should."""
+    return tuple(
+        replace(
+            one,
+            host=host,
+            world=World(rank=rank, size=4, local_rank=hosts[:rank].count(host), local_size=hosts.count(host)),
+        )
+        for rank, (one, host) in enumerate(zip(GOOD, hosts, strict=True))
+    )
+
+
+OPEN_MPI = {"libmpi": ("/usr/lib/libmpi.so.40.30.4",)}
+MPICH = {"libmpi": ("/usr/lib/libmpi.so.12.3.0",)}
+INTEL = {"libmpi": ("/opt/intel/oneapi/mpi/lib/libmpi.so.12",)}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "title", "facts", "cause", "remedy"),
+    [
+        ("mpiexec", "mpiexec of MPICH", {"libraries": OPEN_MPI}, "does not understand that launcher", "own mpirun"),
+        ("srun", "srun", {"libraries": MPICH, "environment": {"SLURM_MPI_TYPE": "none"}}, "--mpi=none", "--mpi=pmi2"),
+        ("mpirun", "mpirun of Open MPI", {"libraries": INTEL}, "Intel MPI", "I_MPI_PMI_LIBRARY"),
+        ("srun", "srun", {"environment": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo", "Unset"),
+        ("flux", "flux run", {"libraries": OPEN_MPI}, "flux run", "mpirun of that MPI"),
+    ],
+)
+def test_singletons_have_the_cause_of_their_launcher_and_their_mpi(
+    launcher: str, title: str, facts: dict[str, Any], cause: str, remedy: str
+) -> None:
+    result = found([replace(one, **facts) for one in started(launcher, title)], "world-size")
+    assert result.status is Status.FAIL
+    assert "4 processes each ran alone" in result.message
+    assert cause in result.cause
+    assert remedy in result.remedy
+
+
+def test_singletons_of_a_build_without_mpi() -> None:
+    flags = GOOD[0].flags
+    assert flags is not None
+    alone = [replace(one, flags=replace(flags, mpi=False)) for one in started("srun", "srun")]
+    assert "built without MPI" in found(alone, "world-size").cause
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40.30.4", "Open MPI"),
+        ("/apps/openmpi/5.0/lib/libmpi.so.40", "Open MPI"),
+        ("/usr/lib/x86_64-linux-gnu/libmpich.so.12.2.1", "MPICH"),
+        ("/opt/cray/pe/mpich/lib/libmpi_gnu_112.so.12", "MPICH"),
+        ("/opt/intel/oneapi/mpi/2021/lib/libmpi.so.12", "Intel MPI"),
+        ("none", ""),
+    ],
+)
+def test_the_family_of_an_mpi_library(path: str, name: str) -> None:
+    assert family(path) == name
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("ssh: Could not resolve hostname x: Name or service not known", "a host does not answer"),
+        ("ssh: connect to host 10.0.0.9 port 22: No route to host", "a host does not answer"),
+        ("root@n1: Permission denied (publickey).", "does not let ssh in"),
+        ("There are not enough slots available in the system", "no room"),
+        ("srun: error: Unable to create step for job 3: More processors requested than permitted", "no room"),
+        ("envkit: the module Horovod/0.28.1 could not be loaded.", "cannot be entered there"),
+        ("", "none of 4 ranks left a record"),
+    ],
+)
+def test_where_no_rank_came_the_launcher_says_why(said: str, words: str) -> None:
+    result = found([], "rank-missing", launcher_said=said, launcher_status=1)
+    assert words in result.message
+    assert result.remedy
+
+
+def test_ranks_whose_node_sees_another_folder_are_told_from_ranks_that_never_were() -> None:
+    unseen = found(GOOD[:2], "rank-missing")
+    assert "missing are ranks 2-3" in unseen.message
+    assert "/shared is not shared" in unseen.cause
+    never = found([replace(one, world=None) for one in GOOD[:2]], "rank-missing")
+    assert "started fewer" in never.cause
+
+
+def test_two_launchers_one_in_the_other() -> None:
+    assert "one inside the other" in found((*GOOD, *GOOD), "rank-missing").cause
+
+
+@pytest.mark.parametrize(("ranks", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 5, 7, 8], "0-2, 5, 7-8")])
+def test_ranks_in_short(ranks: list[int], text: str) -> None:
+    assert process.numbers(ranks) == text
+
+
+@pytest.mark.parametrize(
+    ("hosts", "nodes", "status", "words"),
+    [
+        ("a a b b", 2, Status.PASS, "2 hosts"),
+        ("a a a a", 2, Status.FAIL, "all ranks ran on one host"),
+        ("a a b b", 4, Status.FAIL, "ran on 2 hosts"),
+    ],
+)
+def test_the_hosts_that_were_asked_for(hosts: str, nodes: int, status: Status, words: str) -> None:
+    result = found(on_hosts(*hosts.split()), "hosts-used", nodes=nodes)
+    assert result.status is status
+    assert words in result.message
+
+
+def test_the_hosts_of_a_slurm_step_are_those_asked_for() -> None:
+    by_srun = Started(launcher="srun", title="srun", rank=0, size=4)
+    step = {"SLURM_STEP_NUM_NODES": "2"}
+    facts = [replace(one, environment=step, started=by_srun) for one in on_hosts("a", "a", "a", "a")]
+    assert found(facts, "hosts-used").status is Status.FAIL
+
+
+def test_the_launcher_of_an_mpijob_that_ran_all_ranks_itself() -> None:
+    facts = each(environment={"OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile"})
+    result = found(facts, "hosts-used")
+    assert result.status is Status.FAIL
+    assert "PRTE_MCA_prte_default_hostfile" in result.remedy
+
+
+def test_no_hosts_were_asked_for() -> None:
+    assert not [r for r in check(GOOD, ASKED) if r.id == "hosts-used"]
+
+
+def test_hosts_that_share_a_name() -> None:
+    world = [World(rank=rank, size=4, local_rank=rank % 2, local_size=2) for rank in range(4)]
+    facts = [replace(one, world=w) for one, w in zip(GOOD, world, strict=True)]
+    result = found(facts, "local-ranks")
+    assert result.status is Status.FAIL
+    assert "there are 4 ranks, but Horovod counts them as 0 of 2, 0 of 2, 1 of 2, 1 of 2" in result.message
+    assert found(GOOD, "local-ranks").status is Status.PASS
+
+
+def arriving(*seconds: float) -> tuple[RankFacts, ...]:
+    """Ranks that began together and came to hvd.init() so much later."""
+    return tuple(
+        replace(one, phases=(Phase(name="start", at=100.0), Phase(name="init", at=100.0 + later)))
+        for one, later in zip(GOOD, seconds, strict=True)
+    )
+
+
+def test_a_late_rank_is_named() -> None:
+    result = found(arriving(2, 2, 2, 25), "rank-late")
+    assert result.status is Status.WARN
+    assert "rank 3" in result.message
+    assert "23 s after the others" in result.message
+
+
+@pytest.mark.parametrize("seconds", [(2, 2, 2, 11), (30, 30, 30, 55), (1, 1, 1, 1)])
+def test_a_rank_that_is_a_little_later_is_not(seconds: tuple[float, ...]) -> None:
+    assert found(arriving(*seconds), "rank-late").status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (Ended(how="signal", signal="SIGSEGV"), "do not fit together"),
+        (Ended(how="signal", signal="SIGBUS"), "/dev/shm"),
+        (Ended(how="signal", signal="SIGILL"), "another CPU"),
+        (Ended(how="signal", signal="SIGKILL"), "memory"),
+        (Ended(how="signal", signal="SIGUSR2"), "nobody handled"),
+        (Ended(how="exit", status=1, said="but OMPI was not built with SLURM's PMI support"), "--mpi type"),
+        (Ended(how="exit", status=1, said="GTL library is not linked"), "fabric"),
+        (Ended(how="exit", status=3, said="----\nlast words\n----"), "A library ended the process"),
+        (None, "The node failed"),
+    ],
+)
+def test_how_a_rank_died_tells_why(ended: Ended | None, words: str) -> None:
+    facts = (*GOOD[:3], replace(GOOD[3], ended=ended, phase="init"))
+    result = found(facts, "rank-died")
+    assert result.status is Status.FAIL
+    assert "rank 3" in result.message
+    assert "'init'" in result.message
+    assert words in result.cause
+
+
+def test_the_last_words_of_a_rank_are_told() -> None:
+    ended = Ended(how="exit", status=3, said="first\n-----\nlast words\n-----\n")
+    assert "it said: last words" in found((*GOOD[:3], replace(GOOD[3], ended=ended)), "rank-died").message
+
+
+def test_ranks_stopped_because_another_died_are_not_to_blame() -> None:
+    stopped = Ended(how="stopped", stack='  File "x.py", line 1 in allreduce\n')
+    facts = tuple(replace(one, ended=stopped) for one in GOOD[:3])
+    facts += (replace(GOOD[3], ended=Ended(how="signal", signal="SIGSEGV")),)
+    assert "see rank-died" in found(facts, "rank-hung").cause
+    assert "rank 3" in found(facts, "rank-died").message
+
+
+def test_the_rank_that_others_wait_for_is_named_with_its_place() -> None:
+    where = '  File "/x/site.py", line 7 in read_slowly\n'
+    stuck = replace(GOOD[3], phase="import", phases=GOOD[3].phases[:4], ended=Ended(how="stopped", stack=where))
+    waiting = tuple(replace(one, ended=Ended(how="timeout", limit=60.0, stack=where)) for one in GOOD[:3])
+    result = found((*waiting, stuck), "rank-hung")
+    assert result.message.startswith("rank 3")
+    assert "3 waiting" in result.message
+    assert "read_slowly" in result.message
+
+
+def test_ranks_that_wait_for_one_that_never_came() -> None:
+    waiting = tuple(replace(one, world=None, ended=Ended(how="timeout", limit=60.0)) for one in GOOD[:3])
+    result = found(waiting, "rank-hung")
+    assert "left no record (3)" in result.message
