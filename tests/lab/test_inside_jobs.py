@@ -26,7 +26,7 @@ def verifying(cluster: Cluster, env: dict[str, str]) -> Iterator[Verifying]:
 def assert_passed(outcome: Outcome, launcher: str, ranks: int, nodes: int) -> None:
     """One report on stdout, PASS, of so many ranks on so many nodes, and the same status in all of them."""
     report = outcome.report
-    assert report["verdict"] == "pass", outcome.failed
+    assert report["verdict"] == "pass", [outcome.words(check) for check in outcome.failed]
     assert outcome.status == 0, outcome.err
     assert set(outcome.ranks.values()) <= {0}
     assert report["world_size"] == ranks

@@ -15,7 +15,11 @@ from .conftest import STACK
 
 FAULTS = Path(__file__).with_name("faults")
 KEPT = Path(__file__).with_name("kept.sh")
-SHARED_CORES = {"OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_mpi_yield_when_idle": "1"}
+SHARED_CORES = {
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "SLURM_PMIX_FENCE": "ring",  # the other kind lets ranks through early on busy nodes: rank-died.early-message
+}
 GONE_S = 8.0
 
 

@@ -213,6 +213,23 @@ def test_how_a_rank_died_tells_why(ended: Ended | None, words: str) -> None:
     assert words in result.cause
 
 
+@pytest.mark.parametrize(("launcher", "phase", "words"), [
+    ("srun", "init", "SLURM_PMIX_FENCE=ring"),
+    ("mpirun", "init", "Build Horovod again"),
+    ("srun", "import", "Build Horovod again"),
+])  # fmt: skip
+def test_a_crash_that_the_barrier_of_slurm_can_cause(launcher: str, phase: str, words: str) -> None:
+    assert GOOD[0].started
+    facts = tuple(
+        replace(one, host=f"node{number}", started=replace(GOOD[0].started, launcher=launcher))
+        for number, one in enumerate(GOOD)
+    )
+    dead = replace(facts[3], ended=Ended(how="signal", signal="SIGSEGV"), phase=phase)
+    assert words in found((*facts[:3], dead), "rank-died").remedy
+    on_one_node = tuple(replace(one, host="node0") for one in (*facts[:3], dead))
+    assert "Build Horovod again" in found(on_one_node, "rank-died").remedy
+
+
 def test_the_last_words_of_a_rank_are_told() -> None:
     ended = Ended(how="exit", status=3, said="first\n-----\nlast words\n-----\n")
     assert "it said: last words" in found((*GOOD[:3], replace(GOOD[3], ended=ended)), "rank-died").message

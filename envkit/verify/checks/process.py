@@ -70,7 +70,14 @@ def rank_died(ranks: Ranks) -> list[Result]:
     known = fitting("rank-died", first.ended.said or "")
     by_signal = first.ended.signal if first.ended.signal in catalogue()["rank-died"] else ""
     case = first.ended.how if first.ended.how == "terminated" else known or by_signal or first.ended.how
+    case = "early-message" if case == "SIGSEGV" and _may_be_early_message(first, ranks) else case
     return [ranks.outcome("rank-died", case, **values)]
+
+
+def _may_be_early_message(dead: RankFacts, ranks: Ranks) -> bool:
+    """Whether a rank crashed where Slurm's PMIx barrier can be the cause."""
+    by_srun = dead.started is not None and dead.started.launcher == "srun"
+    return by_srun and dead.phase == "init" and len({facts.host for facts in ranks.facts}) > 1
 
 
 def _is_consequence(facts: RankFacts) -> int:
