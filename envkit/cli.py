@@ -1,6 +1,5 @@
 """The command line: names the sub-commands, imports the one that is asked for, explains failures."""
 
-import difflib
 import importlib
 import os
 import sys
@@ -44,6 +43,8 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command when there is none of that name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
             usage(f"There is no command {args[0]!r}." + (f" Did you mean '{near[0]}'?" if near else ""))
         return super().resolve_command(ctx, args)

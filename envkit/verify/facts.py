@@ -442,7 +442,7 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
     """
     read = [_read(path) for path in sorted(directory.glob("*.json"))]
     files = [file for file in read if file.written >= since]
-    decoders = {name: msgspec.json.Decoder(type_) for name, type_ in _types().items()}
+    decoders = decoders_by_fact()
     seen: dict[tuple[str, bytes], object] = {}
 
     def decoded(name: str, raw: msgspec.Raw) -> Any:
@@ -471,8 +471,9 @@ _FIELDS = {field.encode_name: field.name for field in msgspec.structs.fields(Ran
 
 
 @functools.cache
-def _types() -> dict[str, Any]:
-    return {field.encode_name: field.type for field in msgspec.structs.fields(RankFacts)}
+def decoders_by_fact() -> dict[str, msgspec.json.Decoder[Any]]:
+    """What reads each fact."""
+    return {field.encode_name: msgspec.json.Decoder(field.type) for field in msgspec.structs.fields(RankFacts)}
 
 
 def ordered(facts: Sequence[RankFacts]) -> tuple[RankFacts, ...]:

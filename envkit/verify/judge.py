@@ -7,10 +7,16 @@ from collections.abc import Sequence
 
 from envkit.verify import baseline, checks, speed
 from envkit.verify.checks import check
-from envkit.verify.facts import RankFacts
+from envkit.verify.facts import RankFacts, decoders_by_fact
 from envkit.verify.options import Options
-from envkit.verify.outcome import Expected
+from envkit.verify.outcome import Expected, catalogue
 from envkit.verify.report import Report, Started, make_report
+
+
+def prepare() -> None:
+    """Read what judging needs and no rank tells."""
+    catalogue()
+    decoders_by_fact()
 
 
 def judged(

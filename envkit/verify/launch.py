@@ -131,7 +131,8 @@ def start(
         patience = Patience(meeting.shared, options.limit_s or LIMIT_S)
 
         def look() -> None:
-            importlib.import_module("envkit.verify.judge")  # while the ranks start, when there is time for it
+            importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
+            _ = target.built
             patience.look()
             watch(meeting.shared)
 

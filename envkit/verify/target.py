@@ -1,5 +1,6 @@
 """What is verified: an environment that envkit installed, or the one that the caller stands in."""
 
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ class Target:
     site_packages: tuple[Path, ...]
     known_mpi: Mpi | None = None
 
-    @property
+    @functools.cached_property
     def built(self) -> BuildFlags:
         """The build flags, read from the compiled extensions."""
         return read_extensions(self.horovod, self.library_path, self.site_packages)

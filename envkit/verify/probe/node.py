@@ -128,7 +128,7 @@ class Node:
         while not self.complete(records) and time.time() < deadline:
             if any("ended" not in record for record in records) and not quick and not self.stopped():
                 deadline = time.time() + LAST_S
-            time.sleep(0.05)
+            time.sleep(0.01)
             records = self.records()
         self.write(records)
         self.heed(records)
