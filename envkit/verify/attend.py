@@ -32,7 +32,7 @@ FRESH_S = 15.0
 BEAT_S = 2.0
 PARTING_S = 5.0
 CLOCKS_S = 0.5
-HASTE_S = 0.4
+HASTE_S = 0.6
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,13 +161,18 @@ def watch(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) -
 
 
 def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) -> Dict[str, Any]:
-    phase, since = "start", time.time()
+    phase, since, looked = "start", time.time(), 0.0
     while True:
         limit = limits.get(phase, limits["*"])
         left = since + limit - time.time()
         if left <= 0:
             child.end()
             return {"how": "timeout", "limit": limit}
+        if time.time() - looked > TICK_S:  # also while the child is quick: others look for what this writes
+            looked = time.time()
+            if stopped():
+                child.end()
+                return {"how": "stopped"}
         if select.select([child.pipe], [], [], min(left, TICK_S))[0]:
             told = child.says()
             if not told:
@@ -179,9 +184,6 @@ def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) 
         elif ABORTING in child.told("said"):
             child.end()
             return {"how": "aborted"}
-        elif stopped():
-            child.end()
-            return {"how": "stopped"}
 
 
 def ending(child: Child, limit: float) -> Dict[str, Any]:
