@@ -250,3 +250,19 @@ def test_what_it_states_is_enough_to_judge(probe: Probe, faults: str, failed: se
     results = check(probe(faults=faults, timeout=3).facts, Expected(size=2, frameworks=("torch",)))
     assert {result.id for result in results if result.status is Status.FAIL} == failed
     assert verdict(results) is (Status.FAIL if failed else Status.PASS)
+
+
+def test_how_often_a_nodes_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, twice a second at first, and later every five seconds, however often a rank looks."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    clock = [1000.0]
+    monkeypatch.setattr("envkit.verify.probe.node.time.time", lambda: clock[0])
+    watching = node.Node("often", str(tmp_path), 2)
+    written = set()
+    for _ in range(3000):
+        watching.stopped()
+        written.add(watching.written)
+        clock[0] += 0.01
+    assert min(written) == 1000.0
+    assert 15 <= sum(moment < 1010 for moment in written) <= 21
+    assert 3 <= sum(moment >= 1010 for moment in written) <= 5

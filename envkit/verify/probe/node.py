@@ -22,7 +22,8 @@ from .record import read
 
 VERSION = 2
 WRITE_S = 5.0
-EAGER_S = 10.0
+EARLY_S = 10.0
+EARLY_WRITE_S = 0.5
 BEREAVED_S = 5.0
 LAST_S = 20.0
 QUICK_S = 0.1
@@ -102,7 +103,7 @@ class Node:
             self.heed(records)
             if self.bad_since and now - self.bad_since > BEREAVED_S:
                 touch(os.path.join(self.local, "stop"))
-            if now - self.written > WRITE_S or now - self.began < EAGER_S:
+            if now - self.written > (EARLY_WRITE_S if now - self.began < EARLY_S else WRITE_S):
                 self.write(records)
         return os.path.exists(os.path.join(self.local, "stop"))
 
