@@ -1,14 +1,14 @@
 """The command line: names the sub-commands, imports the one that is asked for, explains failures."""
 
+import errno
 import importlib
-import os
 import sys
 from typing import Any, NoReturn
 
 import click
 
 from envkit import __version__
-from envkit.errors import EnvkitError
+from envkit.errors import EnvkitError, NotWritable
 
 COMMANDS = {
     "install": ("install", "Install a Horovod environment and prove that it works."),
@@ -21,6 +21,8 @@ COMMANDS = {
     "verify": ("verify", "Say in one verdict whether an environment works on this machine."),
     "check-build": ("verify", "Print the block of 'horovodrun --check-build', but true, and quickly."),
 }
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Commands(click.Group):
@@ -49,14 +51,6 @@ class Commands(click.Group):
             usage(f"There is no command {args[0]!r}." + (f" Did you mean '{near[0]}'?" if near else ""))
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """End with 141 when the reader of standard output has gone; click's own 1 would be a verdict."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 141
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing any."""
         with formatter.section("Commands"):
@@ -73,6 +67,7 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command line; return its exit code (errors.py lists them)."""
     try:
         status: Any = envkit.main(args=arguments, prog_name="envkit", standalone_mode=False)
+        flush()
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -82,7 +77,35 @@ def run(arguments: list[str] | None = None) -> int:
     except EnvkitError as error:
         explain(error)
         return error.exit_code
+    except BrokenPipeError:
+        return 141
+    except SystemExit as end:  # completion ends with 0; with 1, click and rich say that the reader has gone
+        flush()
+        return 141 if end.code == 1 else int(end.code or 0)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return explain_full(error)
     return status if isinstance(status, int) else 0
+
+
+def flush() -> None:
+    """Write what is still to be written; a stream that was closed from the start is None."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def explain_full(error: OSError) -> int:
+    """Say that something could not be written to the end; return the exit code."""
+    where = error.filename or "its output"
+    problem = NotWritable(
+        what=f"envkit could not write {where} to the end.",
+        why=error.strerror or str(error),
+        fix="Free some room there, or write to another place.",
+    )
+    explain(problem)
+    return problem.exit_code
 
 
 def explain(error: EnvkitError) -> None:

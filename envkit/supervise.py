@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -76,11 +75,22 @@ def reap() -> dict[int, int]:
     return ended
 
 
+def is_alone() -> bool:
+    """Whether this process has no child; being the one that adopts orphans, it then has no descendant at all."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def stop_descendants(grace_s: float) -> dict[int, int]:
     """Stop every process below this one: SIGTERM, after ``grace_s`` seconds SIGKILL, until none is left."""
     deadline = time.monotonic() + grace_s
     told: set[int] = set()
     ended = reap()
+    if is_alone():
+        return ended
     while alive := descendants(os.getpid()):
         late = time.monotonic() > deadline
         for pid in alive if late else alive - told:
@@ -94,6 +104,8 @@ def stop_descendants(grace_s: float) -> dict[int, int]:
 
 def descendants(root: int) -> set[int]:
     """Return the process ids below ``root`` that have not ended yet, read from /proc."""
+    from pathlib import Path
+
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

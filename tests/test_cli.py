@@ -10,7 +10,7 @@ import pytest
 
 from envkit import errors
 from envkit.cli import COMMANDS, run
-from envkit.errors import EnvkitError, Interrupted
+from envkit.errors import EnvkitError, Interrupted, NotWritable
 from envkit.prefix import Prefix
 from envkit.receipt import Receipt
 
@@ -139,11 +139,26 @@ def test_anything_else_is_a_traceback(failing: Callable[[BaseException], None]) 
         run(["fail"])
 
 
-def test_a_closed_pipe_ends_quietly() -> None:
-    command = f"{sys.executable} -m envkit list --json | true; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("words", ["list", "list --json", "--help"])
+def test_a_closed_pipe_ends_quietly(words: str) -> None:
+    command = f"{sys.executable} -m envkit {words} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
     assert done.returncode == 141
+
+
+@pytest.mark.parametrize("words", ["list", "list --json", "--help"])
+def test_output_on_a_full_disk_is_an_error(words: str) -> None:
+    command = f"{sys.executable} -m envkit {words} > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("envkit: envkit could not write its output to the end.\n\n  No space left on device")
+    assert done.returncode == NotWritable.exit_code
+
+
+def test_output_that_was_closed_from_the_start() -> None:
+    command = f"{sys.executable} -m envkit --help >&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_run_needs_dashes(capsys: Output) -> None:

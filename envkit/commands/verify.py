@@ -243,7 +243,8 @@ def check_build(name: str | None, prefix: str | None) -> int:
     from pathlib import Path
 
     from envkit.verify.build_block import check_build_block
-    from envkit.verify.build_flags import PACKAGES, read_extensions
+    from envkit.verify.build_flags import read_extensions
+    from envkit.verify.target import PACKAGES
 
     found = with_horovod(prefix, name)
     flags = read_extensions(

@@ -10,7 +10,7 @@ envkit_modules_command=$1 envkit_modulepath=$2
 shift 2
 
 envkit_module() {
-    eval "$("$envkit_modules_command" bash "$@")"
+    eval "$(LMOD_TERM_WIDTH=${LMOD_TERM_WIDTH-80} "$envkit_modules_command" bash "$@")"
 }
 
 if [ -n "${LOADEDMODULES-}" ]; then

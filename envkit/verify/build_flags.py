@@ -34,8 +34,6 @@ class Framework:
     preloaded: tuple[str, ...]
 
 
-PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}  # what people say: the Python package
-
 FRAMEWORKS = (
     Framework(
         name="tensorflow",

@@ -16,7 +16,6 @@ from envkit import launcher, process
 from envkit.launcher import Launch, Wanted
 from envkit.resources import data
 from envkit.verify import session
-from envkit.verify.facts import Gathered, gather
 from envkit.verify.known import known
 from envkit.verify.options import Options
 from envkit.verify.probe import node
@@ -24,6 +23,7 @@ from envkit.verify.session import Session
 from envkit.verify.target import Target
 
 if TYPE_CHECKING:
+    from envkit.verify.facts import Gathered
     from envkit.verify.report import Report
 
 LIMIT_S = 120.0
@@ -59,7 +59,8 @@ def verify(
     if options.baseline:
         read_baseline(options.baseline)
     frameworks = (target.framework, *target.others)
-    runs = [one_run(replace(target, framework=name), wanted, options, env, watch) for name in frameworks]
+    targets = [target, *(replace(target, framework=name) for name in target.others)]
+    runs = [one_run(each, wanted, options, env, watch) for each in targets]
     others = [number for number in options.scale if number != wanted.ranks]
     smaller = [one_run(target, replace(wanted, ranks=n, nodes=None), options, env, watch) for n in others]
     from envkit.verify.judge import judged
@@ -109,6 +110,8 @@ def one_run(
     meeting = session.of_starter(several, options.shared)
     try:
         status, said = start(target, launch, meeting, options, env, watch)
+        from envkit.verify.facts import gather
+
         return Run(launch=launch, status=status, said=said, gathered=gather(meeting.shared))
     finally:
         shutil.rmtree(meeting.shared, ignore_errors=True)

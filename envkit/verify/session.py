@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from contextlib import suppress
@@ -24,6 +23,8 @@ class Session:
 
 def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
     """The session of ranks that a launcher started, the same in each. Raises NotWritable, UsageProblem."""
+    import hashlib
+
     name = hashlib.sha256(f"{started.title} {started.job}".encode()).hexdigest()[:16]
     alone = started.local_size == size and chosen is None
     return opened(name, [Path(tempfile.gettempdir())] if alone else shared_places(chosen))
@@ -31,7 +32,7 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
     """A session for ranks that are still to be started. Raises NotWritable, UsageProblem."""
-    name = hashlib.sha256(os.urandom(16)).hexdigest()[:16]
+    name = os.urandom(8).hex()
     places = shared_places(chosen) if several_hosts or chosen else [Path(tempfile.gettempdir())]
     return opened(name, places)
 

@@ -1,18 +1,25 @@
 """What is verified: an environment that envkit installed, or the one that the caller stands in."""
 
+from __future__ import annotations
+
 import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envkit import launcher, process
 from envkit.environment import Environment, StandingEnvironment
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.receipt import Mpi, Receipt
 from envkit.resources import data
-from envkit.verify.build_flags import PACKAGES, BuildFlags, read_extensions
+
+if TYPE_CHECKING:
+    from envkit.verify.build_flags import BuildFlags
+
+PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}  # what people say: the Python package
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,8 @@ class Target:
     @functools.cached_property
     def built(self) -> BuildFlags:
         """The build flags, read from the compiled extensions."""
+        from envkit.verify.build_flags import read_extensions
+
         return read_extensions(self.horovod, self.library_path, self.site_packages)
 
     def mpi(self, env: Mapping[str, str]) -> Mpi | None:

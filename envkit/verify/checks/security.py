@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from packaging.specifiers import SpecifierSet
-
 from envkit.verify.facts import RankFacts
 from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result
@@ -31,4 +29,6 @@ def _mode(facts: RankFacts) -> tuple[str, str]:
 
 
 def _is_affected(version: str, affected: str) -> bool:
+    from packaging.specifiers import SpecifierSet
+
     return SpecifierSet(affected, prereleases=True).contains(version)
