@@ -42,14 +42,14 @@ def main() -> int:
     return sum(failed) + gather()
 
 
-def entered(found: receipt.Receipt) -> dict[str, str]:
+def entered(found: receipt.Installed) -> dict[str, str]:
     """Return the settings inside the environment."""
     told = process.capture(found.environment.command(["env", "-0"]), env=found.environment.variables(os.environ))
     pairs = (entry.partition("=") for entry in told.stdout.split("\0") if "=" in entry)
     return launcher.variables({name: value for name, _, value in pairs})
 
 
-def compare(found: receipt.Receipt, stack: str, ranks: int, script: Path, env: dict[str, str]) -> int:
+def compare(found: receipt.Installed, stack: str, ranks: int, script: Path, env: dict[str, str]) -> int:
     """Time one number of ranks."""
     start = launcher.choose(found.mpi, Wanted(ranks=ranks)).argv
     verify = [ENVKIT, "verify", stack, "-n", str(ranks), "--timeout", "900"]

@@ -1,10 +1,12 @@
 """What can be installed and what is, as values and as text."""
 
+import shlex
+
 import msgspec
 
 from envkit.host import Platform
 from envkit.prefix import Prefix
-from envkit.receipt import Receipt, installed
+from envkit.receipt import ImageReceipt, Installed, ModuleReceipt, Receipt, installed
 from envkit.stack import stacks
 
 
@@ -67,9 +69,8 @@ def receipt_json(receipt: Receipt) -> str:
     return msgspec.json.format(msgspec.json.encode(receipt)).decode()
 
 
-def describe(receipt: Receipt) -> str:
+def describe(receipt: Installed) -> str:
     """Return a receipt for people."""
-    inside = receipt.environment
     mpi = (
         f"{receipt.mpi.family} {receipt.mpi.version}{' (came with it)' if receipt.mpi.embedded else ''}"
         if receipt.mpi
@@ -85,7 +86,29 @@ def describe(receipt: Receipt) -> str:
         "Horovod": receipt.horovod or "none",
         "Tree": receipt.tree,
         "Log": receipt.log,
-        "By hand": f"module use {inside.modulepath} && module load {' '.join((*receipt.load, receipt.module))}",
-        "Modules": "\n            ".join(module.name for module in receipt.modules),
+        **(of_image(receipt) if isinstance(receipt, ImageReceipt) else of_modules(receipt)),
     }
     return "\n".join(f"{key + ':':<11} {value}" for key, value in lines.items())
+
+
+def of_modules(receipt: ModuleReceipt) -> dict[str, str]:
+    """Return what there is to say of modules alone."""
+    load = " ".join((*receipt.load, receipt.module))
+    return {
+        "By hand": f"module use {receipt.environment.modulepath} && module load {load}",
+        "Modules": "\n            ".join(module.name for module in receipt.modules),
+    }
+
+
+def of_image(receipt: ImageReceipt) -> dict[str, str]:
+    """Return what there is to say of an image alone."""
+    inside = receipt.environment
+    return {
+        "By hand": shlex.join(inside.command(["python", "train.py"])),
+        "Image": receipt.image,
+        "Digest": f"sha256:{receipt.sha256}" if receipt.sha256 else "none, since it is a folder that can be changed",
+        "Size": f"{receipt.size // 1_000_000} MB",
+        "Made from": receipt.source,
+        "PMIx": receipt.pmix or "none",
+        "C library": f"glibc {receipt.libc}",
+    }

@@ -13,6 +13,7 @@ from envkit.errors import EnvkitError, NotWritable
 COMMANDS = {
     "install": ("install", "Install a Horovod environment and prove that it works."),
     "fetch": ("fetch", "Fetch every source of a stack, for an installation without a network."),
+    "export": ("export", "Write the recipe of an image, for plain 'apptainer build'."),
     "list": ("listing", "List what can be installed and what is."),
     "show": ("listing", "Show an environment: its parts, its paths, its module."),
     "remove": ("remove", "Remove an environment."),

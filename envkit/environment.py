@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -29,8 +30,19 @@ class Environment(Protocol):
     def name(self) -> str:
         """What the user calls it."""
 
-    def command(self, argv: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
-        """Return the argv that runs ``argv`` inside, started by ``launcher``."""
+    def command(
+        self,
+        argv: Sequence[str],
+        launcher: Sequence[str] = (),
+        *,
+        remote: bool = False,
+        visible: Sequence[Path] = (),
+    ) -> list[str]:
+        """Return the argv that runs ``argv`` inside, started by ``launcher``.
+
+        ``remote``: the launcher reaches other hosts, where nobody has entered yet. ``visible`` are folders of the host
+        that the command must see.
+        """
 
     def shell(self) -> list[str]:
         """Return the argv of an interactive shell inside."""
@@ -62,10 +74,17 @@ class ModuleEnvironment:
         """The arguments of load.sh."""
         return [str(self.tool.command), str(self.modulepath), *self.load, "--", *self.modules]
 
-    def command(self, argv: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
+    def command(
+        self,
+        argv: Sequence[str],
+        launcher: Sequence[str] = (),
+        *,
+        remote: bool = False,
+        visible: Sequence[Path] = (),  # noqa: ARG002  (all of the host is)
+    ) -> list[str]:
         """Return the argv that runs ``argv`` inside; the launcher belongs to the environment."""
-        script = str(data("shell/enter.sh"))
-        return ["bash", "--noprofile", "--norc", script, *self.words, "--", *launcher, *argv]
+        enter = ["bash", "--noprofile", "--norc", str(data("shell/enter.sh")), *self.words, "--"]
+        return [*enter, *launcher, *(enter if remote else ()), *argv]
 
     def shell(self) -> list[str]:
         """Return the argv of an interactive bash that reads ~/.bashrc and then enters."""
@@ -85,7 +104,14 @@ class StandingEnvironment:
 
     name: str
 
-    def command(self, argv: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
+    def command(
+        self,
+        argv: Sequence[str],
+        launcher: Sequence[str] = (),
+        *,
+        remote: bool = False,  # noqa: ARG002
+        visible: Sequence[Path] = (),  # noqa: ARG002
+    ) -> list[str]:
         """Return the argv itself."""
         return [*launcher, *argv]
 
@@ -96,6 +122,92 @@ class StandingEnvironment:
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return ``env`` as it is."""
         return dict(env)
+
+
+class MpiModel(StrEnum):
+    """How ranks in an image become one world.
+
+    hybrid: the host's launcher starts the image's MPI. bind: the host's launcher and its MPI library, bound into the
+    image. inside: the image's own launcher, on one node.
+    """
+
+    HYBRID = "hybrid"
+    BIND = "bind"
+    INSIDE = "inside"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerEnvironment:
+    """An image, entered by Apptainer or Singularity.
+
+    ``binds`` are PATH or SOURCE:TARGET, ``settings`` hold inside alone, ``srun`` are words for it at this site.
+    """
+
+    name: str
+    runtime: Path
+    image: Path
+    accelerator: str = "cpu"
+    model: MpiModel = MpiModel.HYBRID
+    binds: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+    srun: tuple[str, ...] = ()
+
+    def command(
+        self,
+        argv: Sequence[str],
+        launcher: Sequence[str] = (),
+        *,
+        remote: bool = False,  # noqa: ARG002  (the launcher is outside of the image, as every rank's entry is)
+        visible: Sequence[Path] = (),
+    ) -> list[str]:
+        """Return the argv that runs ``argv`` inside; the launcher is the host's, but for the model ``inside``."""
+        enter = [*self._words("exec", visible), str(self.image)]
+        return [*enter, *launcher, *argv] if self.model is MpiModel.INSIDE else [*launcher, *enter, *argv]
+
+    def shell(self) -> list[str]:
+        """Return the argv of an interactive shell inside."""
+        return [*self._words("shell", ()), str(self.image)]
+
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return ``env`` without what would change the Python inside, and with what this user's rights ask for."""
+        changed = {key: value for key, value in env.items() if key not in FOREIGN} | {"ENVKIT_NAME": self.name}
+        if os.geteuid() == 0 and lacks_capability(SYS_RESOURCE):  # Apptainer asks for every one
+            for family in ("APPTAINER", "SINGULARITY"):
+                changed.setdefault(f"{family}_DROP_CAPS", "CAP_SYS_RESOURCE")
+        if self.accelerator == "rocm":  # its cache is a data base, which shared file systems do not lock
+            changed.setdefault("MIOPEN_USER_DB_PATH", f"/tmp/miopen-{os.getuid()}")  # noqa: S108
+        if os.geteuid() and self.model is not MpiModel.INSIDE:  # a user namespace per rank: none reads another's memory
+            changed.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
+        return changed
+
+    def _words(self, verb: str, visible: Sequence[Path]) -> list[str]:
+        demand_sources(self.binds)
+        gpu = {"cuda": ["--nv"], "rocm": ["--rocm"]}.get(self.accelerator, [])
+        binds = [*self.binds, *dict.fromkeys(f"{path}:{path}" for path in visible)]
+        words = [str(self.runtime), "--silent", verb, *gpu]
+        words += [word for bind in binds for word in ("--bind", bind)]
+        return words + [word for name, value in self.settings for word in ("--env", f"{name}={value}")]
+
+
+def demand_sources(binds: Sequence[str]) -> None:
+    """Raise HostProblem for binds whose source is not there."""
+    gone = [source for bind in binds if not Path(source := bind.partition(":")[0]).exists()]
+    if gone:
+        raise HostProblem(
+            what=f"This machine does not have what is to be bound into the image: {', '.join(gone)}.",
+            why="It was asked for by --bind or --site when the image was installed.",
+            fix="Install it again with the --site or --bind of this machine, or without.",
+        )
+
+
+FOREIGN = {"BASH_ENV", "ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"}
+SYS_RESOURCE = 24
+
+
+def lacks_capability(number: int) -> bool:
+    """Say whether this process lacks a capability of Linux (capabilities(7)), as root may in a virtual machine."""
+    effective = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return effective is not None and not int(effective[1], 16) >> number & 1
 
 
 def find_modules_tool(env: Mapping[str, str] = os.environ) -> ModulesTool | None:

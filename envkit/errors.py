@@ -19,6 +19,16 @@ code  meaning
 ``envkit run`` and ``envkit shell`` end with the status of the command itself.
 """
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing that stands in the way, and what to do about it."""
+
+    what: str
+    fix: str
+
 
 class EnvkitError(Exception):
     """A failure that the user can repair. ``what`` happened, ``why``, and how to ``fix`` it."""
@@ -42,12 +52,14 @@ class UnknownStack(UsageProblem):
     """No stack of that name, or none that fits what was asked for."""
 
 
-class UnknownMethod(UsageProblem):
-    """No such installation method, or one that cannot provide this stack."""
-
-
 class HostProblem(EnvkitError):
     """This machine cannot do it as it is."""
+
+    exit_code = 3
+
+
+class RecipeInvalid(EnvkitError):
+    """A definition file that cannot be read, or filled in."""
 
     exit_code = 3
 

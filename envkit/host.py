@@ -138,8 +138,13 @@ def compiler(env: Mapping[str, str]) -> Program | None:
 
 def mpi(env: Mapping[str, str]) -> Program | None:
     """Return the MPI library whose compiler wrapper and launcher are on PATH."""
-    wrapper, launcher = (shutil.which(name, path=env["PATH"]) for name in ("mpicxx", "mpirun"))
-    if wrapper is None or launcher is None:
+    return launcher_mpi(env) if shutil.which("mpicxx", path=env["PATH"]) else None
+
+
+def launcher_mpi(env: Mapping[str, str]) -> Program | None:
+    """Return the MPI whose launcher is on PATH, with or without a compiler wrapper."""
+    launcher = shutil.which("mpirun", path=env.get("PATH", os.defpath))
+    if launcher is None:
         return None
     told = process.capture([launcher, "--version"], env=env).stdout
     for family, pattern in MPI_FAMILIES:

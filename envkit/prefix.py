@@ -7,6 +7,7 @@
     PREFIX/ccache/                 the compiler cache
     PREFIX/x86_64-py3.11/          what belongs to one machine type and Python: a tree
         software/ modules/         EasyBuild's own layout
+        images/ layers/            Apptainer's images, and the layers they were made of
         environments/NAME.json     receipts: an environment exists when its receipt does
         unfinished/NAME.json       installs that have begun and not ended
         locks/
@@ -41,6 +42,16 @@ class Tree:
     def software(self) -> Path:
         """Where EasyBuild installs."""
         return self.root / "software"
+
+    @property
+    def images(self) -> Path:
+        """Where the images of environments lie."""
+        return self.root / "images"
+
+    @property
+    def layers(self) -> Path:
+        """Where what images are made of is kept, by what it was made from."""
+        return self.root / "layers"
 
     @property
     def environments(self) -> Path:

@@ -3,24 +3,15 @@
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from envkit import fetch, process
-from envkit.errors import HostProblem, NotWritable, SourcesMissing
+from envkit.errors import HostProblem, NotWritable, Problem, SourcesMissing
 from envkit.host import Host, writable_parent
 from envkit.methods import easybuild
 from envkit.plan import Plan
 from envkit.prefix import Prefix
 from envkit.stack import Stack
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One thing that stands in the way, and what to do about it."""
-
-    what: str
-    fix: str
 
 
 def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
@@ -90,9 +81,8 @@ def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], h
             )
 
 
-def source_problems(plan: Plan, missing: Sequence[str], prefix: Prefix, stack: Stack) -> Iterable[Problem]:
+def source_problems(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack) -> Iterable[Problem]:
     """Yield each source that is not in the cache, for an installation without a network."""
-    wanted = [source for step in plan.steps if step.module in missing for source in step.sources]
     try:
         fetch.fetch(wanted, prefix.sources, offline=True, progress=lambda _: None, stack=stack.name)
     except SourcesMissing as error:

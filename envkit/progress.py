@@ -10,20 +10,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from envkit.fetch import FetchEvent, FetchState
+from envkit import fetch, process
+from envkit.fetch import FetchEvent, FetchState, Source
 
 QUIET_S = 30.0
 
 
-class Events:
-    """The events that a growing file of JSON lines has told since the last look."""
+class LogTail:
+    """The lines that a growing log has got since the last look."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = 0
 
-    def new(self) -> list[dict[str, Any]]:
-        """Return the events since the last call; a line that is not complete yet waits for the next."""
+    def new(self) -> list[str]:
+        """Return the lines since the last call; one that is not complete yet waits for the next."""
         if not self.path.is_file():
             return []
         with self.path.open("rb") as stream:
@@ -31,7 +32,18 @@ class Events:
             text = stream.read()
         complete = text[: text.rfind(b"\n") + 1]
         self.offset += len(complete)
-        return [msgspec.json.decode(line) for line in complete.splitlines()]
+        return complete.decode(errors="replace").splitlines()
+
+
+class Events:
+    """The events that a growing file of JSON lines has told since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self.tail = LogTail(path)
+
+    def new(self) -> list[dict[str, Any]]:
+        """Return the events since the last call."""
+        return [msgspec.json.decode(line) for line in self.tail.new()]
 
 
 class FetchProgress:
@@ -74,6 +86,12 @@ class FetchProgress:
         elif time.monotonic() - self.told > QUIET_S:
             self.told = time.monotonic()
             say(self.console, f"  {line}")
+
+
+def fetch_all(sources: Sequence[Source], cache: Path, offline: bool, stack: str, console: Console) -> None:
+    """Get sources into the cache, shown as it goes. Raises what fetch.fetch does, and Interrupted."""
+    with process.interruptible(), FetchProgress(console) as shown:
+        fetch.fetch(sources, cache, offline=offline, progress=shown.on, stack=stack)
 
 
 def say(console: Console, text: str) -> None:

@@ -2,14 +2,14 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from envkit.environment import ModuleEnvironment, ModulesTool
+from envkit.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.prefix import Prefix, Tree
 
@@ -32,23 +32,17 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
     embedded: bool = False
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything envkit needs to enter, check and remove an environment."""
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
+    """What envkit needs of any environment. Paths of Horovod and its libraries are those inside it."""
 
     version: int = VERSION
     name: str
-    method: str
     framework: str
     accelerator: str
     requires: tuple[str, ...]
     machine: str
     python: str
     tree: str
-    module: str
-    modules: tuple[Module, ...]
-    modules_tool: str
-    modules_command: str
-    load: tuple[str, ...]
     mpi: Mpi | None
     horovod: str
     site_packages: tuple[str, ...]
@@ -57,6 +51,21 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     created: str
     envkit: str
+
+    @property
+    def method(self) -> str:
+        """How it was provided."""
+        return str(self.__struct_config__.tag)
+
+
+class ModuleReceipt(Receipt, frozen=True, kw_only=True, tag="easybuild"):
+    """An environment of modules that EasyBuild made."""
+
+    module: str
+    modules: tuple[Module, ...]
+    modules_tool: str
+    modules_command: str
+    load: tuple[str, ...]
     easybuild: str
 
     @property
@@ -67,6 +76,80 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return ModuleEnvironment(
             name=self.name, tool=tool, modulepath=tree.modulepath, modules=(self.module,), load=self.load
         )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the user may call it."""
+        return self.name, self.module
+
+    def damage(self) -> str:
+        """Say what of it has gone; nothing if all is there."""
+        tree = Tree(root=Path(self.tree))
+        there = tree.has(self.module)
+        return "" if there else f"its module {self.module} has gone. It was in {tree.modulepath}"
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer of an image: what it is called, and the SHA-256 of all that it was made from."""
+
+    name: str
+    key: str
+
+
+class ImageReceipt(Receipt, frozen=True, kw_only=True, tag="apptainer"):
+    """An image that Apptainer made, or took over from ``source``.
+
+    ``sha256``, ``size`` (bytes) and ``changed`` (time in ns) are those of the file; of a sandbox they are empty.
+    ``built`` are the build flags, read when it was made.
+    ``binds``, ``settings`` (variables inside) and ``srun`` (words for it) are what the site needs.
+    ``pmix`` is the version of the image's PMIx library, ``libc`` that of its C library, as in "2.36".
+    """
+
+    image: str
+    sha256: str
+    size: int
+    changed: int
+    runtime: str
+    interpreter: str
+    source: str
+    layers: tuple[Layer, ...]
+    built: msgspec.Raw
+    pmix: str
+    libc: str
+    apptainer: str
+    binds: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
+    srun: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> ContainerEnvironment:
+        """The way in."""
+        return ContainerEnvironment(
+            name=self.name,
+            runtime=Path(self.runtime),
+            image=Path(self.image),
+            accelerator=self.accelerator,
+            binds=self.binds,
+            settings=tuple(self.settings.items()),
+            srun=self.srun,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the user may call it."""
+        return self.name, self.image
+
+    def damage(self) -> str:
+        """Say in what it is not what was installed; nothing if it is. The file is hashed only if it has changed."""
+        try:
+            state = Path(self.image).stat()
+        except OSError:
+            return f"its image {self.image} has gone"
+        if not self.sha256 or (state.st_size, state.st_mtime_ns) == (self.size, self.changed):
+            return ""
+        if state.st_size == self.size and sha256(Path(self.image)) == self.sha256:
+            return ""
+        return f"its image {self.image} is not the one that was installed (SHA-256 {self.sha256})"
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,50 +227,61 @@ def write(path: Path, record: msgspec.Struct) -> None:
     staged.replace(path)
 
 
-def read(path: Path) -> Receipt:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    import hashlib
+
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+Installed = ModuleReceipt | ImageReceipt
+
+
+def read(path: Path) -> Installed:
     """Read a receipt. Raises EnvironmentDamaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Receipt)
+        found: Installed = msgspec.json.decode(path.read_bytes(), type=Installed)
     except (OSError, msgspec.DecodeError) as error:
         raise EnvironmentDamaged(
             what=f"The receipt {path} cannot be read.",
             why=str(error),
             fix=f"Remove the file and run 'envkit install {path.stem}' again; what is built already is kept.",
         ) from error
+    return found
 
 
-def installed(prefix: Prefix) -> Iterator[Receipt]:
+def installed(prefix: Prefix) -> Iterator[Installed]:
     """Yield the receipts for this machine type, newest Python first."""
     for tree in prefix.trees(os.uname().machine):
         for path in sorted(tree.environments.glob("[!.]*.json")):
             yield read(path)
 
 
-def find(prefix: Prefix, name: str | None) -> Receipt:
+def find(prefix: Prefix, name: str | None) -> Installed:
     """Return the receipt of an environment; the name may be left out where there is only one.
 
-    Raises EnvironmentMissing, or EnvironmentDamaged when its modules have gone.
+    Raises EnvironmentMissing, or EnvironmentDamaged when its modules or its image have gone.
     """
     receipt = named(prefix, name)
-    if not Tree(root=Path(receipt.tree)).has(receipt.module):
+    if damage := receipt.damage():
         raise EnvironmentDamaged(
-            what=f"The environment {receipt.name} is damaged: its module {receipt.module} has gone.",
-            why=f"It was in {Tree(root=Path(receipt.tree)).modulepath}.",
+            what=f"The environment {receipt.name} is damaged: {damage}.",
             fix=f"Put it back with 'envkit install {receipt.name} --prefix {prefix.root}'.",
         )
     return receipt
 
 
-def named(prefix: Prefix, name: str | None) -> Receipt:
+def named(prefix: Prefix, name: str | None) -> Installed:
     """Find the receipt of an environment, whether its modules are there or not. Raises EnvironmentMissing."""
     there = list(installed(prefix))
-    fitting = [one for one in there if name in (None, one.name, one.module)]
+    fitting = [one for one in there if name is None or name in one.names]
     if not fitting or (name is None and len({one.name for one in there}) > 1):
         raise missing(prefix, name, there)
     return fitting[0]
 
 
-def missing(prefix: Prefix, name: str | None, there: list[Receipt]) -> EnvironmentMissing:
+def missing(prefix: Prefix, name: str | None, there: Sequence[Receipt]) -> EnvironmentMissing:
     """Say that no environment fits."""
     names = ", ".join(dict.fromkeys(one.name for one in there))
     if name is None and there:

@@ -14,8 +14,9 @@ from envkit.resources import data, easybuild_collection, recipes
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can be installed.
+    """One thing that can be installed: an ``easyconfig`` and its ``module``, or a ``recipe`` of an image.
 
+    ``arguments`` are those of a recipe that differ from its own defaults, ``machines`` what it can be built for.
     ``requires`` are build flags that its Horovod must have; ``pythons`` are the ones it has wheels for, by machine
     type (none named: not known, as of a recipe of EasyBuild's own collection). ``disk_mb``, ``inodes`` and
     ``seconds`` were measured on the machine named in stacks.toml; 0 means not known.
@@ -25,10 +26,13 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     framework: str
     accelerator: Accelerator
-    easyconfig: str
-    module: str
+    easyconfig: str = ""
+    module: str = ""
+    recipe: str = ""
+    arguments: dict[str, str] = {}
     requires: tuple[str, ...] = ()
     pythons: dict[str, tuple[str, ...]] = {}
+    machines: tuple[str, ...] = ()
     default: bool = False
     status: str = "planned only"
     disk_mb: int = 0
@@ -37,6 +41,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
     def runs_on(self, platform: Platform) -> bool:
         """Say whether there are wheels for a platform; of a recipe that names none, assume so."""
+        if self.machines:
+            return platform.machine in self.machines
         return not self.pythons or platform.python in self.pythons.get(platform.machine, ())
 
 
@@ -47,7 +53,14 @@ def stacks() -> tuple[Stack, ...]:
     return tuple(msgspec.convert({"name": name, **table}, Stack) for name, table in tables.items())
 
 
-def select(wanted: str | None, *, framework: str | None = None, accelerator: str = "auto", platform: Platform) -> Stack:
+def select(
+    wanted: str | None,
+    *,
+    method: str | None = None,
+    framework: str | None = None,
+    accelerator: str = "auto",
+    platform: Platform,
+) -> Stack:
     """Choose the stack that the user asked for, by name or by what it should contain.
 
     Raises UnknownStack, with the nearest names, when none fits.
@@ -57,7 +70,7 @@ def select(wanted: str | None, *, framework: str | None = None, accelerator: str
     if wanted is not None and wanted not in FRAMEWORKS:
         found = {stack.name: stack for stack in stacks()}
         if wanted in found:
-            return agreeing(found[wanted], framework, accelerator)
+            return agreeing(found[wanted], method, framework, accelerator)
         near = difflib.get_close_matches(wanted, list(found), 3, 0.4) or sorted(found)
         raise UnknownStack(
             what=f"There is no stack named {wanted!r}.",
@@ -68,17 +81,20 @@ def select(wanted: str | None, *, framework: str | None = None, accelerator: str
         raise contradiction(wanted, f"--framework {framework}")
     framework = framework or wanted or "pytorch"
     device = Accelerator.CPU if accelerator == "auto" else Accelerator(accelerator)
-    fitting = [s for s in stacks() if s.framework == framework and s.accelerator == device]
+    method = method or "easybuild"
+    fitting = [s for s in stacks() if (s.method, s.framework, s.accelerator) == (method, framework, device)]
     usable = [s for s in fitting if s.runs_on(platform)]
     chosen = next((s for s in usable if s.default), usable[0] if usable else None)
-    return chosen or nothing_fits(framework, device, fitting, platform)
+    return chosen or nothing_fits(method, framework, device, fitting, platform)
 
 
 FRAMEWORKS = ("pytorch", "tensorflow")
 
 
-def agreeing(stack: Stack, framework: str | None, accelerator: str) -> Stack:
+def agreeing(stack: Stack, method: str | None, framework: str | None, accelerator: str) -> Stack:
     """Return a stack that was named, if the options say nothing else of it. Raises UnknownStack."""
+    if method not in (None, stack.method):
+        raise contradiction(stack.name, f"--method {method}")
     if framework not in (None, stack.framework):
         raise contradiction(stack.name, f"--framework {framework}")
     if accelerator not in ("auto", stack.accelerator.value):
@@ -94,14 +110,16 @@ def contradiction(name: str, option: str) -> UnknownStack:
     )
 
 
-def nothing_fits(framework: str, device: Accelerator, fitting: list[Stack], platform: Platform) -> Stack:
+def nothing_fits(method: str, framework: str, device: Accelerator, fitting: list[Stack], platform: Platform) -> Stack:
     """Return the stack that fits but for this machine, to say why not later. Raises UnknownStack without one."""
     if fitting:
         return fitting[0]
+    others = [stack for stack in stacks() if (stack.framework, stack.accelerator) == (framework, device)]
+    recipe = f"name a recipe of EasyBuild's own collection, such as {REFERENCE}"
     raise UnknownStack(
-        what=f"There is no stack for {framework} on {device.value}.",
+        what=f"There is no stack for {framework} on {device.value} by --method {method}.",
         why=f"On {platform.machine} envkit can install: {', '.join(s.name for s in stacks())}.",
-        fix=f"Use --accelerator cpu, or name a recipe of EasyBuild's own collection, such as {REFERENCE}.",
+        fix=f"Use --method {others[0].method}." if others else f"Use --accelerator cpu, or {recipe}.",
     )
 
 

@@ -15,6 +15,7 @@ declare -A package_of=(
 [ "$extra" != test ] || package_of+=(
     [tclsh]=tcl [ip]=iproute2 [srun]=slurm-client [slurmctld]=slurmctld [slurmd]=slurmd [munged]=munge
     [sshd]=openssh-server [ssh]=openssh-client [ps]=procps [chromium]=chromium
+    [docker-registry]=docker-registry
     [aarch64-linux-gnu-gcc]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 )
 PATH=$PATH:/usr/sbin:/sbin
@@ -67,3 +68,10 @@ if [ -z "$python" ]; then
 fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install -qq --editable ".${extra:+[$extra]}"
+if [ "$extra" = test ] && ! command -v apptainer >/dev/null && [ ! -x .venv/bin/apptainer ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        scripts/apptainer.sh "$PWD/.venv/apptainer" "$PWD/.venv/bin"
+    else
+        echo "Missing: apptainer. As root, scripts/apptainer.sh puts one into .venv."
+    fi
+fi

@@ -13,7 +13,7 @@ from envkit import receipt
 from envkit.environment import ModulesTool
 from envkit.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.prefix import Prefix
-from envkit.receipt import Module, Mpi, Receipt
+from envkit.receipt import Module, ModuleReceipt, Mpi
 
 from .stacks import Site
 
@@ -106,10 +106,10 @@ def prefix(tmp_path: Path) -> Prefix:
 
 
 @pytest.fixture
-def install(prefix: Prefix) -> Callable[..., Receipt]:
+def install(prefix: Prefix) -> Callable[..., ModuleReceipt]:
     """Put an environment into the prefix: its receipt, and a file for each of its modules."""
 
-    def make(name: str = "toy-cpu", *modules: str, python: str = "3.11.7", **changes: Any) -> Receipt:
+    def make(name: str = "toy-cpu", *modules: str, python: str = "3.11.7", **changes: Any) -> ModuleReceipt:
         modules = modules or ("Python/system", "Toy/1.0")
         minor = python.rpartition(".")[0]
         tree = prefix.tree(Platform(machine=os.uname().machine, python=minor))
@@ -122,7 +122,6 @@ def install(prefix: Prefix) -> Callable[..., Receipt]:
             (tree.software / module / "file").touch()
         given: dict[str, Any] = {
             "name": name,
-            "method": "easybuild",
             "framework": "pytorch",
             "accelerator": "cpu",
             "requires": ("mpi",),
@@ -144,7 +143,7 @@ def install(prefix: Prefix) -> Callable[..., Receipt]:
             "envkit": "0.1.0",
             "easybuild": "5.4.0",
         }
-        made = Receipt(**{**given, **changes})
+        made = ModuleReceipt(**{**given, **changes})
         receipt.write(receipt.path_of(tree, name), made)
         return made
 

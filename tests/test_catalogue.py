@@ -6,10 +6,10 @@ import pytest
 from envkit import catalogue, receipt
 from envkit.host import Platform
 from envkit.prefix import Prefix
-from envkit.receipt import Mpi, Receipt
+from envkit.receipt import ModuleReceipt, Mpi
 from envkit.stack import stacks
 
-Install = Callable[..., Receipt]
+Install = Callable[..., ModuleReceipt]
 HERE = Platform.own()
 
 
@@ -54,7 +54,7 @@ def test_json_of_the_list(prefix: Prefix) -> None:
 
 def test_json_of_a_receipt_is_the_receipt(install: Install) -> None:
     made = install("toy")
-    assert msgspec.json.decode(catalogue.receipt_json(made).encode(), type=Receipt) == made
+    assert msgspec.json.decode(catalogue.receipt_json(made).encode(), type=ModuleReceipt) == made
 
 
 @pytest.mark.parametrize(

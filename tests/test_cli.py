@@ -12,7 +12,7 @@ from envkit import errors
 from envkit.cli import COMMANDS, run
 from envkit.errors import EnvkitError, Interrupted, NotWritable
 from envkit.prefix import Prefix
-from envkit.receipt import Receipt
+from envkit.receipt import ModuleReceipt
 
 HEAVY = {"rich", "msgspec", "unearth", "httpx2", "easybuild", "filelock", "elftools", "archspec", "subprocess"}
 CLASSES = [
@@ -192,8 +192,6 @@ def test_require_takes_flags_in_any_case(capsys: Output, prefix: Prefix) -> None
     ("arguments", "status", "said"),
     [
         (["install", "pytorch-9"], 2, "There is no stack named 'pytorch-9'."),
-        (["install", "--method", "spack"], 2, "There is no method 'spack'."),
-        (["fetch", "--method", "spack"], 2, "There is no method 'spack'."),
         (["install", "Nothing-1.0.eb"], 2, "There is no recipe Nothing-1.0.eb."),
         (["show", "nothing"], 6, "There is no environment 'nothing'."),
         (["show"], 6, "No environment is installed."),
@@ -225,7 +223,7 @@ def test_a_bundle_that_is_none(prefix: Prefix, tmp_path: Path, capsys: Output) -
 
 
 def test_list_and_show_of_an_installed_environment(
-    prefix: Prefix, install: Callable[..., Receipt], capsys: Output
+    prefix: Prefix, install: Callable[..., ModuleReceipt], capsys: Output
 ) -> None:
     install("toy-cpu")
     assert run(["list", "--prefix", str(prefix.root)]) == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 EASYCONFIGS = Path(__file__).parents[1] / "easyconfigs"
+CONTAINERS = Path(__file__).parents[1] / "containers"
 RECIPES = sorted(EASYCONFIGS.rglob("*.eb"))
 PATCHES = sorted(EASYCONFIGS.rglob("*.patch"))
 ARCHS = ("x86_64", "aarch64")
@@ -113,7 +114,9 @@ def test_patches_say_what_why_and_where(patch: Path) -> None:
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
 def test_patches_are_used(patch: Path) -> None:
-    assert any(patch.name in recipe.read_text() for recipe in RECIPES)
+    short = patch.stem.partition("_")[2]
+    images = [line for path in CONTAINERS.glob("*.def") for line in path.read_text().splitlines() if "PATCHES=" in line]
+    assert any(patch.name in recipe.read_text() for recipe in RECIPES) or any(short in line for line in images)
 
 
 def test_torch_is_never_taken_from_the_package_index() -> None:

@@ -5,11 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envkit import environment
-from envkit.environment import ModuleEnvironment, ModulesTool, clean, find_modules_tool
+from envkit.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool, MpiModel, clean, find_modules_tool
 from envkit.errors import HostProblem
 
 Fake = Callable[..., Path]
@@ -223,3 +224,47 @@ def test_modules_tool_in_its_usual_place() -> None:
         pytest.skip("no modules tool in a usual place")
     found = find_modules_tool({})
     assert found is not None and str(found.command) in usual
+
+
+def image(**changes: Any) -> ContainerEnvironment:
+    given: dict[str, Any] = {"name": "toy", "runtime": Path("/bin/apptainer"), "image": Path("/toy.sif")}
+    return ContainerEnvironment(**{**given, **changes})
+
+
+def test_the_way_into_an_image(tmp_path: Path) -> None:
+    assert image().command(["a b", "--", "c"]) == ["/bin/apptainer", "--silent", "exec", "/toy.sif", "a b", "--", "c"]
+    assert image().shell() == ["/bin/apptainer", "--silent", "shell", "/toy.sif"]
+    seen = image().command(["x"], visible=[tmp_path, tmp_path])
+    assert seen[3:-2] == ["--bind", f"{tmp_path}:{tmp_path}"]
+    assert image(settings=(("A", "b c"),)).command(["x"])[3:-2] == ["--env", "A=b c"]
+
+
+@pytest.mark.parametrize(("accelerator", "word"), [("cuda", "--nv"), ("rocm", "--rocm")])
+def test_the_gpus_of_the_host_in_an_image(accelerator: str, word: str) -> None:
+    assert image(accelerator=accelerator).command(["x"])[3] == word
+    assert ("MIOPEN_USER_DB_PATH" in image(accelerator=accelerator).variables({})) == (accelerator == "rocm")
+    kept = image(accelerator=accelerator).variables({"MIOPEN_USER_DB_PATH": "/own"})
+    assert kept["MIOPEN_USER_DB_PATH"] == "/own"
+
+
+@pytest.mark.parametrize("model", list(MpiModel))
+def test_the_launcher_of_an_image(model: MpiModel) -> None:
+    words = image(model=model).command(["python"], ["mpirun", "-n", "2"])
+    enter = ["/bin/apptainer", "--silent", "exec", "/toy.sif"]
+    launch = ["mpirun", "-n", "2"]
+    assert words == [*([*enter, *launch] if model is MpiModel.INSIDE else [*launch, *enter]), "python"]
+
+
+def test_what_would_change_the_python_of_an_image_stays_outside() -> None:
+    env = {"PYTHONPATH": "/x", "PYTHONHOME": "/y", "BASH_ENV": "/z", "PATH": "/bin", "LD_LIBRARY_PATH": "/lib"}
+    changed = image().variables(env)
+    assert changed.keys() & {"PYTHONPATH", "PYTHONHOME", "BASH_ENV"} == set()
+    assert (changed["PATH"], changed["LD_LIBRARY_PATH"], changed["ENVKIT_NAME"]) == ("/bin", "/lib", "toy")
+
+
+def test_a_bind_whose_source_is_not_there(tmp_path: Path) -> None:
+    binds = (f"{tmp_path}:/mnt", "/nonexistent/a", "/nonexistent/b:/b")
+    with pytest.raises(HostProblem, match="/nonexistent/a, /nonexistent/b") as problem:
+        image(binds=binds).command(["x"])
+    assert "--site" in problem.value.fix
+    assert image(binds=binds[:1]).command(["x"])[3:5] == ["--bind", f"{tmp_path}:/mnt"]

@@ -11,6 +11,7 @@ import envkit
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
     ("errors", "supervise", "methods.eb", "methods.eb_hooks"),
+    ("definition", "dockerfile"),
     ("resources", "verify.elf", "verify.machine_code"),
     (
         "process",
@@ -19,16 +20,25 @@ LAYERS = (
         "sources.cache",
         "verify.facts",
         "verify.known",
-        "verify.options",
+        "site",
         "verify.session",
         "verify.waiting",
     ),
-    ("environment", "sources.pipconfig", "sources.bundle", "verify.build_flags", "verify.arithmetic", "verify.speed"),
-    ("verify.report.words",),
+    (
+        "environment",
+        "files",
+        "sources.pipconfig",
+        "sources.bundle",
+        "verify.build_flags",
+        "verify.arithmetic",
+        "verify.speed",
+    ),
+    ("verify.report.words", "verify.options", "runtime", "verify.image_facts"),
     ("host", "sources.connection", "verify.build_block", "verify.outcome"),
     ("stack", "prefix", "sources.index", "verify.checks.process", "verify.checks.nodes"),
     (
         "receipt",
+        "request",
         "sources.download",
         "verify.checks.build",
         "verify.checks.gpu",
@@ -40,26 +50,27 @@ LAYERS = (
         "verify.checks.collectives",
     ),
     ("verify.checks.truth",),
-    ("fetch", "launcher", "catalogue", "verify.checks"),
-    ("plan", "progress", "verify.baseline", "verify.report.model"),
+    ("fetch", "launcher", "catalogue", "verify.checks", "host_mpi"),
+    ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model"),
     ("verify.report.terminal", "verify.report.junit", "verify.report.plots"),
     ("verify.report", "verify.report.page"),
-    ("methods.easybuild", "locks", "verify.target", "verify.judge"),
+    ("methods.easybuild", "methods.apptainer", "locks", "verify.target", "verify.judge"),
     ("verify.launch",),
     ("verify.attend",),
     ("preflight", "build", "removal"),
+    ("provide.work", "provide.easybuild", "provide.apptainer"),
     ("install",),
     ("cli",),
     ("commands.options", "__main__"),
     ("commands.enter", "commands.listing", "commands.plans", "commands.remove", "commands.verify"),
-    ("commands.install",),
+    ("commands.install", "commands.export"),
     ("commands.fetch",),
 )
 # Within these, nothing but what is named may be imported of the rest of the package.
 ENCLOSED = {
     "sources": {"errors", "process"},
-    "verify": {"environment", "errors", "resources", "process", "launcher", "receipt"},
-    "methods": {"errors", "resources", "process", "fetch", "host", "plan", "prefix", "stack"},
+    "verify": {"environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
+    "methods": {"errors", "resources", "process", "fetch", "host", "plan", "prefix", "stack", "definition"},
 }
 STARTS_PROGRAMS = {"process", "supervise", "verify.probe.watch"}
 LOOKED_AT = {"torch", "tensorflow", "horovod", "keras", "tf_keras", "mpi4py"}

@@ -1,12 +1,12 @@
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
 from envkit import launcher
+from envkit.environment import StandingEnvironment
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
 from envkit.host import cores
 from envkit.launcher import Wanted
@@ -18,22 +18,7 @@ OPEN_MPI_4 = Mpi(family="Open MPI", version="4.1.4")
 OPEN_MPI_5 = Mpi(family="Open MPI", version="5.0.0rc12")
 MPICH = Mpi(family="MPICH", version="4.0.2")
 INTEL = Mpi(family="Intel MPI", version="2021.11")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plain:
-    """An environment that is where one is already."""
-
-    name: str = "plain"
-
-    def command(self, argv: Sequence[str], launcher: Sequence[str] = ()) -> list[str]:
-        return [*launcher, *argv]
-
-    def shell(self) -> list[str]:
-        return ["sh"]
-
-    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
-        return dict(env)
+PLAIN = StandingEnvironment(name="plain")
 
 
 def words(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -200,7 +185,7 @@ def test_what_open_mpi_wants_from_root_is_given_to_root_only() -> None:
 def test_the_mpi_that_an_environment_brings(tree: str, embedded: bool, fake: Fake, tmp_path: Path) -> None:
     program = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'", "tree")
     env = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-    found = launcher.mpi_of(Plain(), str(tmp_path / tree), env)
+    found = launcher.mpi_of(PLAIN, str(tmp_path / tree), env)
     assert found == Mpi(family="Open MPI", version="4.1.4", embedded=embedded)
 
 
@@ -208,12 +193,12 @@ def test_the_mpi_that_an_environment_brings(tree: str, embedded: bool, fake: Fak
 def test_an_environment_whose_launcher_does_not_answer(body: str, fake: Fake) -> None:
     program = fake("mpirun", body)
     with pytest.raises(EnvironmentDamaged, match=r"The environment has no MPI launcher\.") as damaged:
-        launcher.mpi_of(Plain(), "/tree", {"PATH": f"{program.parent}:{os.environ['PATH']}"})
+        launcher.mpi_of(PLAIN, "/tree", {"PATH": f"{program.parent}:{os.environ['PATH']}"})
     assert str(program) in damaged.value.why
 
 
 def test_an_environment_without_a_launcher(fake: Fake) -> None:
     shell = fake("sh", 'exec /bin/sh "$@"')
     with pytest.raises(EnvironmentDamaged) as damaged:
-        launcher.mpi_of(Plain(), "/tree", {"PATH": str(shell.parent)})
+        launcher.mpi_of(PLAIN, "/tree", {"PATH": str(shell.parent)})
     assert damaged.value.why == "mpirun was not found in it."

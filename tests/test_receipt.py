@@ -10,9 +10,9 @@ from envkit import receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.host import Platform
 from envkit.prefix import Prefix, Tree
-from envkit.receipt import Built, Receipt
+from envkit.receipt import Built, ModuleReceipt
 
-Install = Callable[..., Receipt]
+Install = Callable[..., ModuleReceipt]
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_notes_of_installations_under_way(tree: Tree, tmp_path: Path) -> None:
     assert receipt.unfinished(tree, "toy") is None
 
 
-def test_one_environment_under_two_pythons_needs_no_name(prefix: Prefix, install: Callable[..., Receipt]) -> None:
+def test_one_environment_under_two_pythons_needs_no_name(prefix: Prefix, install: Callable[..., ModuleReceipt]) -> None:
     install("toy-cpu", python="3.11.7")
     install("toy-cpu", python="3.12.1")
     assert receipt.find(prefix, None).python == "3.12.1"

@@ -10,9 +10,9 @@ from envkit import receipt, removal
 from envkit.errors import EnvironmentMissing
 from envkit.host import Platform
 from envkit.prefix import Prefix, Tree
-from envkit.receipt import Receipt
+from envkit.receipt import ModuleReceipt
 
-Install = Callable[..., Receipt]
+Install = Callable[..., ModuleReceipt]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from envkit.stack import REFERENCE, Stack, find_easyconfig, from_recipe, select,
 
 HERE = Platform(machine="x86_64", python="3.11")
 STACKS = {stack.name: stack for stack in stacks()}
+MODULES = [stack.name for stack in stacks() if stack.method == "easybuild"]
 ARCHS = ("x86_64", "aarch64", "ppc64le")
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
@@ -85,7 +86,7 @@ def test_a_stack_that_fits_but_for_the_host_is_left_to_the_preflight() -> None:
 
 
 def test_no_stack_for_an_accelerator() -> None:
-    with pytest.raises(UnknownStack, match=r"There is no stack for pytorch on rocm\.") as problem:
+    with pytest.raises(UnknownStack, match=r"There is no stack for pytorch on rocm by --method easybuild\.") as problem:
         select("pytorch", accelerator="rocm", platform=HERE)
     assert "pytorch-2.13-cpu" in problem.value.why
     assert "--accelerator cpu" in problem.value.fix
@@ -119,7 +120,7 @@ def test_a_recipe_without_horovod() -> None:
 
 
 def test_the_recipe_of_a_stack_is_the_stack() -> None:
-    for stack in stacks():
+    for stack in map(STACKS.__getitem__, MODULES):
         assert select(stack.easyconfig, platform=HERE) == stack
 
 
@@ -149,7 +150,7 @@ def test_unknown_recipes(wanted: str, near: str) -> None:
     assert near in problem.value.why
 
 
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", MODULES)
 def test_the_recipe_of_a_stack_is_there_and_makes_its_module(name: str) -> None:
     stack = STACKS[name]
     made = parsed(recipes("easyconfigs") / stack.easyconfig, HERE)
@@ -158,7 +159,7 @@ def test_the_recipe_of_a_stack_is_there_and_makes_its_module(name: str) -> None:
     assert stack.easyconfig == stack.module.replace("/", "-") + ".eb"
 
 
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", MODULES)
 def test_a_stack_is_for_the_platforms_that_its_recipes_serve(name: str) -> None:
     stack = STACKS[name]
     assert len(parts(stack, HERE)) > 1
@@ -168,7 +169,7 @@ def test_a_stack_is_for_the_platforms_that_its_recipes_serve(name: str) -> None:
             assert stack.runs_on(platform) == served(stack, platform), platform
 
 
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", MODULES)
 def test_times_are_of_modules_that_a_stack_has(name: str) -> None:
     stack = STACKS[name]
     made = [parsed(recipe, HERE) for recipe in parts(stack, HERE)]
@@ -177,8 +178,9 @@ def test_times_are_of_modules_that_a_stack_has(name: str) -> None:
 
 
 def test_one_stack_is_the_default_of_a_framework_and_accelerator() -> None:
-    kinds = {(stack.framework, stack.accelerator) for stack in stacks()}
-    assert sorted(kinds) == sorted((stack.framework, stack.accelerator) for stack in stacks() if stack.default)
+    kinds = {(stack.method, stack.framework, stack.accelerator) for stack in stacks()}
+    defaults = [(stack.method, stack.framework, stack.accelerator) for stack in stacks() if stack.default]
+    assert sorted(kinds) == sorted(defaults)
 
 
 @pytest.mark.parametrize(

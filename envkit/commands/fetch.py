@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from envkit.commands import options
-from envkit.commands.install import check_method
 
 
 @click.command()
@@ -18,28 +17,33 @@ from envkit.commands.install import check_method
     help="Write the sources into one file, to carry to a machine without a network.",
 )
 def fetch(
-    stack: str | None, method: str, framework: str | None, accelerator: str, load: tuple[str, ...],
+    stack: str | None, method: str | None, framework: str | None, accelerator: str, load: tuple[str, ...],
     prefix: str | None, bundle: Path | None,
 ) -> None:  # fmt: skip
     """Fetch every source of a stack into the cache, checked, through the index that pip is configured for.
 
     After it 'envkit install STACK --offline' needs no network.
     """
-    check_method(method)
     from rich.console import Console
 
     from envkit import fetch as sources
     from envkit import install as work
     from envkit import prefix as place
     from envkit import process
+    from envkit.request import Request
 
     console = Console()
-    request = work.Request(
-        prefix=place.locate(prefix), wanted=stack, framework=framework, accelerator=accelerator, load=load
+    request = Request(
+        prefix=place.locate(prefix),
+        wanted=stack,
+        method=method,
+        framework=framework,
+        accelerator=accelerator,
+        load=load,
     )
     prepared = work.prepare(request)
     request.prefix.create()
-    wanted = prepared.plan.sources
+    wanted = prepared.sources
     with process.interruptible():
         sources.fetch(wanted, request.prefix.sources, offline=False, progress=lambda _: None, stack=prepared.stack.name)
         console.print(

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import click
 
+from envkit.cli import usage
 from envkit.commands import options
-from envkit.errors import UnknownMethod
-
-METHODS = ("easybuild",)
 
 
 @click.command()
@@ -34,38 +32,51 @@ METHODS = ("easybuild",)
     help="Compile this many files at a time. Default: the cores there are.",
 )
 @click.option("--rebuild", is_flag=True, help="Build again what has changed, and what depends on it.")
+@options.image
+@click.option(
+    "--from", "source", metavar="FILE.sif|docker://IMAGE@sha256:DIGEST", help="Take over this image as STACK."
+)
+@click.option(
+    "--from-dockerfile",
+    "dockerfile",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Build this Dockerfile of one stage as STACK.",
+)
+@click.option(
+    "--site", metavar="NAME|FILE.toml", help="What an image needs at this site: binds, variables, CPU binding."
+)
+@click.option("--bind", "binds", metavar="SRC[:DST]", multiple=True, help="Bind this into the image, always.")
+@click.option("--sandbox", is_flag=True, help="Make an image a folder, which can be changed.")
 def install(
-    stack: str | None, method: str, framework: str | None, accelerator: str, load: tuple[str, ...], prefix: str | None,
-    dry_run: bool, offline: bool, bundle: Path | None, eulas: tuple[str, ...], jobs: int | None, rebuild: bool,
+    stack: str | None, method: str | None, framework: str | None, accelerator: str, load: tuple[str, ...],
+    prefix: str | None, dry_run: bool, offline: bool, bundle: Path | None, eulas: tuple[str, ...], jobs: int | None,
+    rebuild: bool, base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None,
+    sandbox: bool, site: str | None, binds: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Install a Horovod environment and prove that it works.
 
     STACK is a name from 'envkit list', 'pytorch' or 'tensorflow', or the file name of any recipe (.eb) of
     EasyBuild's own collection; it may be left out. What is left of an interrupted installation is resumed.
     """
-    check_method(method)
+    if (source or dockerfile) and method not in (None, "apptainer"):
+        usage(f"--from and --from-dockerfile go with --method apptainer, not with {method}.")
+    if source and dockerfile:
+        usage("Give one of --from and --from-dockerfile.")
     from rich.console import Console
 
     from envkit import install as work
     from envkit import prefix as place
     from envkit.commands import plans
+    from envkit.request import Request
 
-    request = work.Request(
-        prefix=place.locate(prefix), wanted=stack, framework=framework, accelerator=accelerator, load=load,
-        accepted_eulas=eulas, bundle=bundle, offline=offline or bundle is not None, rebuild=rebuild, jobs=jobs or 0,
+    request = Request(
+        prefix=place.locate(prefix), wanted=stack, method=method, framework=framework, accelerator=accelerator,
+        load=load, accepted_eulas=eulas, bundle=bundle, offline=offline or bundle is not None, rebuild=rebuild,
+        jobs=jobs or 0, base=base, build_args=build_args, source=source, dockerfile=dockerfile, sandbox=sandbox,
+        site=site, binds=binds,
     )  # fmt: skip
     console = Console()
     if dry_run:
         return plans.show(work.prepare(request), console)
     report = work.install(request, console)
     return 0 if report is None or report.verdict == "pass" else 1
-
-
-def check_method(method: str) -> None:
-    """Refuse a method that does not exist. Raises UnknownMethod."""
-    if method not in METHODS:
-        raise UnknownMethod(
-            what=f"There is no method {method!r}.",
-            why=f"Methods: {', '.join(METHODS)}.",
-            fix="Use --method easybuild, or leave --method out.",
-        )

@@ -38,12 +38,43 @@ def stack(function: Function) -> Function:
     )(function)
     function = click.option(
         "--method",
-        metavar="METHOD",
-        default="easybuild",
-        show_default=True,
-        help="How to provide it: easybuild.",
+        type=click.Choice(["easybuild", "apptainer"]),
+        help="How to provide it. Default: easybuild, unless STACK is by another.",
     )(function)
     return click.argument("stack", required=False)(function)
+
+
+def image(function: Function) -> Function:
+    """Add what chooses how the recipe of an image is filled in."""
+    function = click.option(
+        "--build-arg",
+        "build_args",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=lambda _context, _option, given: tuple(map(named, given)),
+        help="An argument of an image's recipe. May be repeated.",
+    )(function)
+    return click.option(
+        "--base",
+        metavar="auto|mirror|registry|FILE|IMAGE@sha256:DIGEST",
+        default="auto",
+        help="What an image starts from: Debian from this host's mirror, or an image by digest. Default: what fits.",
+    )(function)
+
+
+def named(text: str) -> tuple[str, str]:
+    """Return NAME=VALUE as a pair; ends with a usage error for anything else."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        usage(f"--build-arg {text!r}: write it as NAME=VALUE.")
+    return name, value
+
+
+def mpi_model(function: Function) -> Function:
+    """Add ``--mpi-model``."""
+    text = "Of an image: who starts the ranks, with whose MPI library. Default: what fits image and host."
+    choice = click.Choice(["hybrid", "bind", "inside"])
+    return click.option("--mpi-model", type=choice, help=text)(function)
 
 
 class CommandAfterDashes(click.Command):

@@ -13,7 +13,7 @@ from envkit.commands import options
 
 if TYPE_CHECKING:
     from envkit.launcher import Wanted
-    from envkit.receipt import Receipt
+    from envkit.receipt import Installed
     from envkit.verify.probe.started import Started
     from envkit.verify.report import Report
     from envkit.verify.target import Target
@@ -32,6 +32,7 @@ FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 )
 @click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="On how many nodes of the job.")
 @click.option("--hosts", metavar="HOST:SLOTS,...", help="On which hosts, outside of a scheduler.")
+@options.mpi_model
 @click.option("--shared", type=click.Path(path_type=Path), metavar="DIR", help="A folder that all nodes see.")
 @click.option("--timeout", type=click.FloatRange(min=1), metavar="S", help="How long any one step may take (s).")
 @click.option("--framework", type=click.Choice(["pytorch", "tensorflow"]), help="Which, where Horovod has both.")
@@ -57,12 +58,17 @@ def verify(name: str | None, **given: Any) -> int:
     and one report comes out. Without NAME: the environment that this is called in, if it has Horovod; else the only
     one installed. Ends with 0 only if everything required holds, otherwise with 1, in every rank.
     """
+    from envkit.environment import MpiModel
     from envkit.verify import launch
     from envkit.verify.options import Options
     from envkit.verify.probe.started import detect
 
     asked = Options(
-        require=tuple(flags(given["require"])), limit_s=given["timeout"], shared=given["shared"], **measured(given)
+        require=tuple(flags(given["require"])),
+        limit_s=given["timeout"],
+        shared=given["shared"],
+        mpi_model=MpiModel(given["mpi_model"]) if given["mpi_model"] else None,
+        **measured(given),
     )
     for path in filter(None, (given["junit"], given["html"])):
         demand_folder(path)
@@ -213,7 +219,7 @@ def find_target(name: str | None, prefix: str | None, framework: str | None) -> 
         ) from error
 
 
-def with_horovod(prefix: str | None, name: str | None) -> "Receipt":
+def with_horovod(prefix: str | None, name: str | None) -> "Installed":
     """Return the receipt of an environment; ends with a usage error if it has no Horovod."""
     from envkit import prefix as place
     from envkit import receipt
@@ -240,16 +246,14 @@ def check_build(name: str | None, prefix: str | None) -> int:
 
     No framework is imported. Ends with 1 if the extension of the environment NAME is missing or cannot load.
     """
-    from pathlib import Path
-
+    from envkit.verify import target
     from envkit.verify.build_block import check_build_block
-    from envkit.verify.build_flags import read_extensions
     from envkit.verify.target import PACKAGES
 
     found = with_horovod(prefix, name)
-    flags = read_extensions(
-        Path(found.horovod), [Path(p) for p in found.library_path], [Path(p) for p in found.site_packages]
-    )
+    flags = target.installed(found).built
+    if flags is None:
+        usage(f"The Python of {found.name} is older than 3.10, so its flags were not read: use 'envkit verify'.")
     click.echo(check_build_block(flags))
     wanted = [one for one in flags.extensions if one.framework == PACKAGES[found.framework]]
     return 0 if wanted and all(one.loads and not one.has_drifted for one in wanted) else 1

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envkit import process
+from envkit import mpi_model, process
 from envkit.errors import Interrupted
 from envkit.verify import session
 from envkit.verify.facts import Gathered, gather
 from envkit.verify.judge import judged
-from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseline
+from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseline, visible
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected
 from envkit.verify.probe.node import file_name, local_folder
@@ -83,8 +83,9 @@ def work(own: Attendance, env: Mapping[str, str]) -> None:
     """Run the probe as this rank."""
     probe = [*probe_command(own.target, own.meeting, own.options), "--attended"]
     limit = 10 * (own.options.limit_s or LIMIT_S) + FAREWELL_S
-    inside = own.target.inside
-    process.accompany(inside.command(probe), env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
+    inside = mpi_model.join(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
+    argv = inside.command(probe, visible=visible(own.meeting))
+    process.accompany(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
 
 
 def beat(own: Attendance) -> None:

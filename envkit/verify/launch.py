@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit import launcher, process
+from envkit import launcher, mpi_model, process
 from envkit.launcher import Launch, Wanted
 from envkit.resources import data
 from envkit.verify import session
@@ -105,7 +105,8 @@ def one_run(
     target: Target, wanted: Wanted, options: Options, env: Mapping[str, str], watch: Callable[[Path], None]
 ) -> Run:
     """Start so many ranks, and gather what they leave."""
-    launch = launcher.choose(target.mpi(env), wanted, env)
+    inside, launch = mpi_model.meet(target.inside, target.mpi(env), wanted, env, options.mpi_model)
+    target = replace(target, inside=inside)
     several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
     meeting = session.of_starter(several, options.shared)
     try:
@@ -128,7 +129,7 @@ def start(
     """Run the ranks to their end; the launcher's status and what it said."""
     probe = probe_command(target, meeting, options)
     inside = target.inside
-    argv = inside.command(inside.command(probe) if launch.remote else probe, launch.argv)
+    argv = inside.command(probe, launch.argv, remote=launch.remote, visible=visible(meeting))
     with tempfile.TemporaryDirectory(prefix="envkit-verify-") as folder:
         log = Path(folder) / "launcher.log"
         patience = Patience(meeting.shared, options.limit_s or LIMIT_S)
@@ -176,6 +177,12 @@ def probe_command(target: Target, meeting: Session, options: Options) -> list[st
     argv += ["--throughput", str(known("speed")["scaling"]["steps"])] if options.scale else []
     argv += ["--ddp"] if options.scale and options.ddp else []
     return [*argv, *limits(options.limit_s)]
+
+
+def visible(meeting: Session) -> list[Path]:
+    """The folders of the host that a rank of the probe must see."""
+    own = [Path(word) for word in (os.environ.get("TMPDIR"),) if word and Path(word).is_dir()]
+    return [data("verify/probe"), meeting.shared, *own]
 
 
 def limits(limit_s: float | None) -> Sequence[str]:

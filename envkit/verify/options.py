@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from envkit.environment import MpiModel
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What the user may ask for: flags that must hold, seconds that any one step may take, the shared folder; sizes of
-    messages (bytes) to time, worlds (ranks) to train in, DDP beside them; a file to hold the bandwidth against.
+    messages (bytes) to time, worlds (ranks) to train in, DDP beside them; a file to hold the bandwidth against; how the
+    ranks in an image become one world.
     """
 
     require: tuple[str, ...] = ()
@@ -20,6 +23,7 @@ class Options:
     ddp: bool = False
     baseline: Path | None = None
     tolerance: float = 0.0
+    mpi_model: MpiModel | None = None
 
     @property
     def measures(self) -> frozenset[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit import launcher, process
-from envkit.environment import Environment, StandingEnvironment
+from envkit.environment import ContainerEnvironment, Environment, StandingEnvironment
 from envkit.errors import EnvironmentDamaged, UsageProblem
-from envkit.receipt import Mpi, Receipt
+from envkit.receipt import ImageReceipt, Installed, Mpi
 from envkit.resources import data
 
 if TYPE_CHECKING:
@@ -39,22 +39,25 @@ class Target:
     library_path: tuple[Path, ...]
     site_packages: tuple[Path, ...]
     known_mpi: Mpi | None = None
+    known_built: bytes | None = None
 
     @functools.cached_property
-    def built(self) -> BuildFlags:
-        """The build flags, read from the compiled extensions."""
+    def built(self) -> BuildFlags | None:
+        """The build flags, read from the compiled extensions; an image's are what was read when it was made."""
+        if isinstance(self.inside, ContainerEnvironment):
+            return read_built(self.known_built or b"null")
         from envkit.verify.build_flags import read_extensions
 
         return read_extensions(self.horovod, self.library_path, self.site_packages)
 
     def mpi(self, env: Mapping[str, str]) -> Mpi | None:
         """The MPI that the extension was built with, if any."""
-        if self.known_mpi is None and self.built.flag("mpi"):
+        if self.known_mpi is None and self.built is not None and self.built.flag("mpi"):
             return launcher.mpi_of(self.inside, "", env)
         return self.known_mpi
 
 
-def installed(receipt: Receipt, framework: str | None = None) -> Target:
+def installed(receipt: Installed, framework: str | None = None) -> Target:
     """The target that a receipt describes. Raises UsageProblem if it was not made for the framework."""
     package = PACKAGES[receipt.framework]
     return Target(
@@ -62,13 +65,23 @@ def installed(receipt: Receipt, framework: str | None = None) -> Target:
         framework=chosen([package], framework, receipt.name),
         others=(),
         inside=receipt.environment,
-        python="python",
+        python=receipt.interpreter if isinstance(receipt, ImageReceipt) else "python",
         requires=frozenset(receipt.requires),
         horovod=Path(receipt.horovod),
         library_path=tuple(map(Path, receipt.library_path)),
         site_packages=tuple(map(Path, receipt.site_packages)),
         known_mpi=receipt.mpi,
+        known_built=bytes(receipt.built) if isinstance(receipt, ImageReceipt) else None,
     )
+
+
+def read_built(text: bytes) -> BuildFlags | None:
+    """The build flags that a receipt holds."""
+    import msgspec
+
+    from envkit.verify.build_flags import BuildFlags
+
+    return msgspec.json.decode(text, type=BuildFlags | None)
 
 
 def standing(env: Mapping[str, str] = os.environ, framework: str | None = None) -> Target | None:

@@ -84,6 +84,7 @@ def _singletons(ranks: Ranks) -> Result:
     seen = {"launcher": facts.started.launcher if facts.started else "", "mpi": family(path)}
     seen["controller"] = facts.environment.get("HOROVOD_CONTROLLER", "").lower()
     seen["built"] = "mpi" if facts.flags and facts.flags.get("mpi") else "gloo"
+    seen["container"] = (facts.machine.container if facts.machine else None) or ""
     cases = catalogue()["world-size"]
     case = next(case for case, words in cases.items() if "when" in words and words["when"].items() <= seen.items())
     values = {"count": len(ranks.facts), "size": ranks.expected.size, "mpi": path, "family": seen["mpi"] or "unknown"}

@@ -26,6 +26,15 @@ class Tensor:
         flat = self.rows[0] if self.rows and isinstance(self.rows[0], list) else self.rows
         return Tensor(list(flat))
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def min(self) -> Any:
+        return min(self.rows)
+
+    def max(self) -> Any:
+        return max(self.rows)
+
     def tolist(self) -> list[Any]:
         return self.rows
 

@@ -1,0 +1,43 @@
+"""``envkit export``."""
+
+from pathlib import Path
+
+import click
+
+from envkit.commands import options
+
+
+@click.command()
+@click.argument("deffile", type=click.Path(dir_okay=False, path_type=Path))
+@options.stack
+@options.image
+def export(
+    deffile: Path, stack: str | None, method: str | None, framework: str | None, accelerator: str,
+    load: tuple[str, ...], base: str, build_args: tuple[tuple[str, str], ...],
+) -> None:  # fmt: skip
+    """Write the recipe of an image into DEFFILE, with every argument filled in, for plain 'apptainer build'.
+
+    What it copies from this installation of envkit is named by its whole path.
+    """
+    from envkit import host
+    from envkit import prefix as place
+    from envkit.errors import NotWritable
+    from envkit.provide import apptainer
+    from envkit.request import Request
+    from envkit.stack import select
+
+    request = Request(prefix=place.locate(None), base=base, build_args=build_args, load=load)
+    machine = host.look(load)
+    chosen = select(
+        stack, method=method or "apptainer", framework=framework, accelerator=accelerator, platform=machine.platform
+    )
+    text = apptainer.rendered(request, chosen, machine)
+    try:
+        deffile.write_text(text)
+    except OSError as error:
+        raise NotWritable(
+            what=f"The recipe could not be written to {deffile}.",
+            why=str(error.strerror),
+            fix="Name a file in a folder that you may write to.",
+        ) from error
+    click.echo(f"{deffile}: the recipe of {chosen.name}. Build it: apptainer build {chosen.name}.sif {deffile}")

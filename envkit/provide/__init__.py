@@ -1,0 +1,1 @@
+"""What an installation does, method by method: a module each, with a Work that satisfies ``provide.work.Work``."""

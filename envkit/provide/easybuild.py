@@ -1,0 +1,216 @@
+"""Installing by EasyBuild."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from envkit import __version__, build, environment, fetch, host, launcher, preflight, process, receipt
+from envkit.errors import BuildFailed, Problem
+from envkit.fetch import Source
+from envkit.methods import easybuild
+from envkit.plan import Plan
+from envkit.prefix import Tree
+from envkit.progress import fetch_all
+from envkit.receipt import Installed, ModuleReceipt
+from envkit.request import Request
+from envkit.stack import FRAMEWORKS, Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class EasyBuildWork:
+    """Modules to build with eb."""
+
+    request: Request
+    stack: Stack
+    host: host.Host
+    plan: Plan
+    tree: Tree
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """The modules."""
+        return [step.module for step in self.plan.steps]
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules that are not there yet, in the order of building."""
+        return build.missing(self.plan, self.tree)
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """Every source of every module."""
+        return self.plan.sources
+
+    @property
+    def inside(self) -> environment.ModuleEnvironment:
+        """The way into what is built."""
+        assert self.host.modules_tool is not None  # noqa: S101  (preflight demands one)
+        return environment.ModuleEnvironment(
+            name=self.stack.name,
+            tool=self.host.modules_tool,
+            modulepath=self.tree.modulepath,
+            modules=(self.stack.module,),
+            load=self.request.load,
+        )
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The settings to enter with: the host's, and where the site's modules are found."""
+        found = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if self.request.load else {}
+        return {**self.host.env, **found}
+
+    def problems(self) -> list[Problem]:
+        """Return everything that would stop this installation."""
+        remaining = len(self.missing) / max(len(self.plan.steps), 1)
+        prefix = self.request.prefix
+        found = [
+            *preflight.host_problems(self.host, self.stack),
+            *preflight.prefix_problems(prefix, self.stack, remaining),
+            *preflight.plan_problems(self.plan, self.missing, self.request.accepted_eulas, self.host),
+        ]
+        if self.request.offline:
+            wanted = [source for step in self.plan.steps if step.module in self.missing for source in step.sources]
+            found += preflight.source_problems(wanted, prefix, self.stack)
+        return found
+
+    def heading(self) -> Iterator[str]:
+        """Yield what is installed, where, and with what of the machine."""
+        machine, robot = self.host, self.plan.robot
+        python = machine.python
+        yield f"Stack:    {self.stack.name} ({self.stack.easyconfig}); {self.stack.status}"
+        yield f"Prefix:   {self.request.prefix.root}"
+        yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
+        yield f"MPI:      {found(machine.mpi, any(folder.endswith('embedded/openmpi') for folder in robot))}"
+        yield f"CMake:    {found(machine.cmake, any(folder.endswith('embedded/cmake') for folder in robot))}"
+        if hooks := easybuild.site_hooks(os.environ):
+            yield f"Hooks:    {hooks} (the site's own, called as well)"
+        if machine.load:
+            yield f"Loaded:   {', '.join(machine.load)}"
+
+    def listing(self) -> Iterator[str]:
+        """Yield the steps as eb lists them, and how much there is to do."""
+        missing = set(self.missing)
+        for step in self.plan.steps:
+            yield f" * [{' ' if step.module in missing else 'x'}] {step.easyconfig} (module: {step.module})"
+        left = [source for step in self.plan.steps if step.module in missing for source in step.sources]
+        cache = self.request.prefix.sources
+        absent = fetch.missing(left, cache) if cache.is_dir() else left
+        modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
+        yield f"\n{modules}; {len(absent)} of {len(left)} sources to fetch."
+        if expected := sum(self.stack.seconds.get(module, 5) for module in missing if self.stack.seconds):
+            yield f"About {expected / 60:.0f} minutes on two cores."
+
+    def build(self, folder: Path, console: Console) -> None:
+        """Fetch the sources that are missing and build the modules that are."""
+        rebuild = build.outdated(self.plan, self.tree) if self.request.rebuild else []
+        wanted = {*self.missing, *rebuild}
+        receipt.begin(self.tree, self.stack.name, "fetching", folder)
+        sources = [source for step in self.plan.steps if step.module in wanted for source in step.sources]
+        fetch_all(sources, self.request.prefix.sources, self.request.offline, self.stack.name, console)
+        receipt.begin(self.tree, self.stack.name, "building", folder)
+        receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
+        job = easybuild.Build(
+            host=self.host,
+            prefix=self.request.prefix,
+            plan=self.plan,
+            folder=folder,
+            jobs=build.jobs(self.request.jobs),
+            rebuild=tuple(rebuild),
+            accepted_eulas=self.request.accepted_eulas,
+        )
+        build.build(job, self.tree, self.stack.seconds, console)
+
+    def describe(self, folder: Path) -> ModuleReceipt:
+        """Return the receipt of what was built, asked of the environment itself."""
+        inside, tree = self.inside, str(self.tree.root)
+        told = process.capture(inside.command(["python3", "-c", INSIDE]), env=inside.variables(self.env))
+        if told.status:
+            raise BuildFailed(
+                what=f"The module {self.stack.module} was built but cannot be entered.",
+                why=told.stderr.strip(),
+                fix="Run 'envkit install --rebuild', and report it if it stays so.",
+            )
+        facts = msgspec.json.decode(told.stdout)
+        framework = next((name for name in FRAMEWORKS if facts["built_for"].get(name)), self.stack.framework)
+        if facts["horovod"] and framework not in FRAMEWORKS:
+            raise BuildFailed(
+                what=f"The Horovod of {self.stack.module} was built for no framework.",
+                why=f"{facts['horovod']}/metadata.json names neither PyTorch nor TensorFlow.",
+                fix="Make its recipe demand one: HOROVOD_WITH_PYTORCH=1 or HOROVOD_WITH_TENSORFLOW=1.",
+            )
+        return ModuleReceipt(
+            name=self.stack.name,
+            framework=framework,
+            accelerator=self.stack.accelerator.value,
+            requires=self.stack.requires,
+            machine=self.host.machine,
+            python=self.host.python.version,
+            tree=tree,
+            module=self.stack.module,
+            modules=tuple(self.made_from()),
+            modules_tool=inside.tool.kind,
+            modules_command=str(inside.tool.command),
+            load=self.request.load,
+            mpi=launcher.mpi_of(inside, tree, self.env) if facts["horovod"] else None,
+            horovod=facts["horovod"],
+            site_packages=tuple(facts["site_packages"]),
+            library_path=tuple(facts["library_path"]),
+            verified=time.strftime("%Y-%m-%d"),
+            log=str(folder),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            envkit=__version__,
+            easybuild=metadata.version("easybuild-framework"),
+        )
+
+    def settle(self, made: Installed) -> Installed:
+        """Return the receipt as it is: modules are where they stay."""
+        return made
+
+    def made_from(self) -> Iterator[receipt.Module]:
+        """Yield each module with the recipe it was made from."""
+        for step in self.plan.steps:
+            record = receipt.built(self.tree, step.module)
+            checksum = record.sha256 if record else step.checksum()
+            yield receipt.Module(name=step.module, easyconfig=step.easyconfig, sha256=checksum)
+
+
+INSIDE = """\
+import importlib.util, json, os, sys
+spec = importlib.util.find_spec("horovod")
+home = list(spec.submodule_search_locations)[0] if spec else ""
+print(json.dumps({
+    "horovod": home,
+    "built_for": json.load(open(os.path.join(home, "metadata.json"))) if home else {},
+    "site_packages": [path for path in sys.path if path.endswith("site-packages")],
+    "library_path": [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path],
+}))
+"""
+
+
+def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
+    """Resolve a stack; changes nothing. Raises HostProblem, PlanFailed."""
+    if machine.modules_tool is None or not stack.runs_on(machine.platform):
+        problems = [*preflight.host_problems(machine, stack), *preflight.prefix_problems(request.prefix, stack, 1.0)]
+        preflight.demand(problems, stack)
+    plan = easybuild.plan(machine, stack, request.prefix)
+    tree = request.prefix.tree(machine.platform)
+    return EasyBuildWork(request=request, stack=stack, host=machine, plan=plan, tree=tree)
+
+
+def found(program: host.Program | None, stood_in: bool) -> str:
+    """Say which program is used."""
+    if stood_in or program is None:
+        why = (
+            f"the host's {program.family or program.path.name} {program.version} does not fit"
+            if program
+            else "none on this machine"
+        )
+        return f"from a wheel ({why})"
+    return f"{program.family} {program.version} ({program.path})".strip()

@@ -1,0 +1,30 @@
+"""What the user asked to install."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.prefix import Prefix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for."""
+
+    prefix: Prefix
+    wanted: str | None = None
+    method: str | None = None
+    framework: str | None = None
+    accelerator: str = "auto"
+    load: tuple[str, ...] = ()
+    accepted_eulas: tuple[str, ...] = ()
+    bundle: Path | None = None
+    offline: bool = False
+    rebuild: bool = False
+    jobs: int = 0
+    base: str = "auto"
+    build_args: tuple[tuple[str, str], ...] = ()
+    source: str | None = None
+    dockerfile: Path | None = None
+    sandbox: bool = False
+    site: str | None = None
+    binds: tuple[str, ...] = ()

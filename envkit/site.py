@@ -1,0 +1,39 @@
+"""Sites: what an image needs of one besides what its runtime binds by itself, as data in sites/*.toml."""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from envkit.errors import UsageProblem
+from envkit.resources import data
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One site: folders and files to bind (PATH or SOURCE:TARGET), variables inside, words for srun.
+
+    ``status`` says what was tried there, ``source`` where it is written.
+    """
+
+    title: str
+    status: str
+    source: str
+    binds: tuple[str, ...] = ()
+    srun: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
+
+
+def find(name: str) -> Site:
+    """Return a site by its name, or by the path of a file. Raises UsageProblem."""
+    path = Path(name) if name.endswith(".toml") else data("sites") / f"{name}.toml"
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), Site)
+    except FileNotFoundError as error:
+        known = ", ".join(sorted(one.stem for one in data("sites").glob("*.toml")))
+        raise UsageProblem(
+            what=f"There is no site {name!r}.",
+            why=f"envkit knows: {known}.",
+            fix="Give the path of a file of your own (.toml); those in envkit/sites are examples.",
+        ) from error
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise UsageProblem(what=f"{path} does not describe a site.", why=str(error)) from error

@@ -1,0 +1,54 @@
+"""Build an image as envkit install does: build_image.py PREFIX BASE.sif RECIPE NAME=VALUE..."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from envkit import build, cli, host, install, runtime
+from envkit.errors import EnvkitError
+from envkit.host import Accelerator
+from envkit.methods.apptainer import Base, Wanted, plan
+from envkit.prefix import Prefix
+from envkit.provide.apptainer import ImageWork
+from envkit.request import Request
+from envkit.stack import Stack
+
+
+def main() -> int:
+    prefix, base, recipe = Prefix(root=Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])
+    prefix.create()
+    machine = host.look()
+    tree = prefix.tree(machine.platform)
+    wanted = Wanted(
+        name=recipe.stem,
+        recipe=recipe.name,
+        arguments=dict(word.split("=", 1) for word in sys.argv[4:]),
+        own={},
+        base=Base(bootstrap="localimage", reference=base),
+        machine=machine.machine,
+        folder=recipe.parent,
+    )
+    stack = Stack(
+        name=recipe.stem, method="apptainer", framework="none", accelerator=Accelerator.CPU, recipe=recipe.name
+    )
+    work = ImageWork(
+        request=Request(prefix=prefix),
+        stack=stack,
+        host=machine,
+        runtime=runtime.demand(),
+        plan=plan(wanted, tree.layers),
+        tree=tree,
+    )
+    print("left: " + " ".join(work.missing), flush=True)
+    with install.stoppable(), install.disk_full_explained(prefix):
+        work.build(build.new_log_folder(prefix, stack.name), Console())
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except EnvkitError as error:
+        cli.explain(error)
+        sys.exit(error.exit_code)

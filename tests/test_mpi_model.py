@@ -1,0 +1,140 @@
+"""Which MPI model is chosen, and what is refused before anything is started."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envkit import mpi_model
+from envkit.environment import ContainerEnvironment, MpiModel, StandingEnvironment
+from envkit.errors import HostProblem, UsageProblem
+from envkit.launcher import Wanted, srun_types
+from envkit.receipt import Mpi
+
+Fake = Callable[..., Path]
+OPEN_MPI = Mpi(family="Open MPI", version="4.1.4")
+MPICH = Mpi(family="MPICH", version="4.0.2")
+INSIDE = ContainerEnvironment(name="toy", runtime=Path("/bin/apptainer"), image=Path("/toy.sif"))
+SAYS = {
+    "Open MPI 4": "mpirun (Open MPI) 4.1.4",
+    "Open MPI 5": "mpirun (Open MPI) 5.0.7",
+    "Open MPI 3": "mpirun (Open MPI) 3.1.6",
+    "MPICH": "HYDRA build details:\n    Version:                                 4.0.2",
+    "Intel": "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005",
+}
+
+
+@pytest.fixture
+def host(fake: Fake) -> Callable[[str], dict[str, str]]:
+    """A machine whose mpirun is of a kind; none for an empty one."""
+
+    def make(kind: str) -> dict[str, str]:
+        if not kind:
+            return {"PATH": "/nonexistent"}
+        return {"PATH": f"{fake('mpirun', f'echo {SAYS[kind]!r}').parent}:{os.defpath}"}
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "image", "model"),
+    [
+        ("Open MPI 4", OPEN_MPI, MpiModel.HYBRID),
+        ("Open MPI 4", Mpi(family="Open MPI", version="5.0.7"), MpiModel.HYBRID),
+        ("Open MPI 5", OPEN_MPI, MpiModel.HYBRID),
+        ("Open MPI 3", OPEN_MPI, MpiModel.INSIDE),
+        ("MPICH", OPEN_MPI, MpiModel.INSIDE),
+        ("Intel", OPEN_MPI, MpiModel.INSIDE),
+        ("MPICH", MPICH, MpiModel.HYBRID),
+        ("Intel", MPICH, MpiModel.HYBRID),
+        ("Open MPI 4", MPICH, MpiModel.INSIDE),
+        ("", OPEN_MPI, MpiModel.INSIDE),
+        ("Open MPI 4", None, MpiModel.INSIDE),
+    ],
+)
+def test_the_model_by_what_host_and_image_have(
+    kind: str, image: Mpi | None, model: MpiModel, host: Callable[[str], dict[str, str]]
+) -> None:
+    inside, launch = mpi_model.meet(INSIDE, image, Wanted(ranks=2), host(kind))
+    assert isinstance(inside, ContainerEnvironment)
+    assert inside.model is model
+    assert launch.why
+    first = "/bin/apptainer" if model is MpiModel.INSIDE else "mpirun" if kind.startswith("Open") else "mpiexec"
+    assert inside.command(["python"], launch.argv)[0] == first
+
+
+def test_why_the_image_starts_its_own_ranks(host: Callable[[str], dict[str, str]]) -> None:
+    _, launch = mpi_model.meet(INSIDE, OPEN_MPI, Wanted(ranks=2), host("MPICH"))
+    assert "the host's MPICH 4.0.2 does not start ranks of the image's Open MPI 4.1.4 as one world" in launch.why
+    _, launch = mpi_model.meet(INSIDE, OPEN_MPI, Wanted(ranks=2), host(""))
+    assert "this host has no mpirun" in launch.why
+    _, launch = mpi_model.meet(INSIDE, OPEN_MPI, Wanted(ranks=2), host("Open MPI 4"), MpiModel.INSIDE)
+    assert "you asked for it" in launch.why
+
+
+def test_a_launcher_that_does_not_fit_is_refused(host: Callable[[str], dict[str, str]]) -> None:
+    with pytest.raises(HostProblem, match=r"The ranks of toy would not become one world\.") as refused:
+        mpi_model.meet(INSIDE, OPEN_MPI, Wanted(ranks=2), host("MPICH"), MpiModel.HYBRID)
+    assert "MPICH 4.0.2" in refused.value.why
+
+
+@pytest.mark.parametrize("model", [MpiModel.HYBRID, MpiModel.BIND])
+def test_without_mpi_only_the_image_can_start_them(model: MpiModel, host: Callable[[str], dict[str, str]]) -> None:
+    with pytest.raises(HostProblem, match="has no MPI"):
+        mpi_model.meet(INSIDE, None, Wanted(ranks=2), host("Open MPI 4"), model)
+
+
+@pytest.mark.parametrize("wall", ["APPTAINER_CLEANENV", "SINGULARITY_CLEANENV", "APPTAINER_CONTAIN"])
+def test_a_wall_between_launcher_and_rank(wall: str, host: Callable[[str], dict[str, str]]) -> None:
+    env = host("Open MPI 4") | {wall: "1"}
+    with pytest.raises(HostProblem, match=f"{wall} is set, so that each rank would be a world of its own"):
+        mpi_model.meet(INSIDE, OPEN_MPI, Wanted(ranks=2), env)
+    with pytest.raises(HostProblem, match=wall):
+        mpi_model.join(INSIDE, OPEN_MPI, env)
+    inside, _ = mpi_model.meet(INSIDE, OPEN_MPI, Wanted(ranks=2), env, MpiModel.INSIDE)
+    assert isinstance(inside, ContainerEnvironment) and inside.model is MpiModel.INSIDE
+    mpi_model.meet(INSIDE, OPEN_MPI, Wanted(ranks=2), env | {wall: "false"})
+
+
+def test_ranks_inside_an_image_reach_no_other_node(host: Callable[[str], dict[str, str]]) -> None:
+    for wanted in (Wanted(ranks=2, hosts=(("a", 1), ("b", 1))), Wanted(ranks=2, nodes=2)):
+        with pytest.raises(HostProblem, match="on its own node only"):
+            mpi_model.meet(INSIDE, OPEN_MPI, wanted, host("MPICH"))
+
+
+@pytest.mark.parametrize(("types", "model"), [("pmix pmix_v4 pmi2", MpiModel.HYBRID), ("none pmi2", MpiModel.INSIDE)])
+def test_in_a_slurm_job(types: str, model: MpiModel, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "; ".join(f"echo {kind}" for kind in types.split())
+    program = fake("srun", lines)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.defpath}")
+    srun_types.cache_clear()
+    env = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "PATH": os.environ["PATH"]}
+    site = ContainerEnvironment(
+        name="toy", runtime=Path("/bin/apptainer"), image=Path("/t.sif"), srun=("--cpu-bind=x",)
+    )
+    inside, launch = mpi_model.meet(site, OPEN_MPI, Wanted(ranks=2), env)
+    srun_types.cache_clear()
+    assert isinstance(inside, ContainerEnvironment) and inside.model is model
+    assert (launch.launcher == "srun") == (model is MpiModel.HYBRID)
+    assert ("--cpu-bind=x" in launch.argv) == (model is MpiModel.HYBRID)
+
+
+def test_ranks_of_somebody_elses_launcher() -> None:
+    env = {"PATH": os.defpath}
+    assert mpi_model.join(INSIDE, OPEN_MPI, env) == INSIDE
+    standing = StandingEnvironment(name="here")
+    assert mpi_model.join(standing, OPEN_MPI, env, MpiModel.INSIDE) == standing
+    with pytest.raises(UsageProblem, match="this process is one already"):
+        mpi_model.join(INSIDE, OPEN_MPI, env, MpiModel.INSIDE)
+
+
+def test_the_table_says_what_each_row_rests_on() -> None:
+    for row in mpi_model.table()["hybrid"]:
+        assert row["evidence"].startswith(("tried: ", "documented: "))
+
+
+def test_a_library_that_this_host_does_not_have(host: Callable[[str], dict[str, str]]) -> None:
+    cray = Mpi(family="Cray something", version="8")
+    with pytest.raises(HostProblem, match="cannot take the place of the image's Cray something 8"):
+        mpi_model.by_binding(INSIDE, cray, host("Open MPI 4"))

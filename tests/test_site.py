@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from envkit import site
+from envkit.errors import UsageProblem
+from envkit.resources import data
+
+NAMES = sorted(path.stem for path in data("sites").glob("*.toml"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_known_of_a_site_says_what_was_tried(name: str) -> None:
+    found = site.find(name)
+    assert found.title and found.source.startswith("https://")
+    assert found.status.startswith(("untested", "tried"))
+
+
+def test_a_site_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('title = "Own"\nstatus = "tried"\nsource = "me"\nbinds = ["/data:/mnt"]\n[settings]\nA = "b"\n')
+    found = site.find(str(path))
+    assert (found.binds, found.settings, found.srun) == (("/data:/mnt",), {"A": "b"}, ())
+
+
+def test_an_unknown_site() -> None:
+    with pytest.raises(UsageProblem, match=r"There is no site 'nowhere'\.") as problem:
+        site.find("nowhere")
+    assert "lumi" in problem.value.why
+
+
+@pytest.mark.parametrize("text", ["title = 5", "[", 'title = "a"\nstatus = "b"\nsource = "c"\nbind = ["/x"]'])
+def test_what_describes_no_site(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(UsageProblem, match="does not describe a site"):
+        site.find(str(path))
