@@ -82,6 +82,12 @@ class ChecksumMismatch(EnvkitError):
     exit_code = 4
 
 
+class SignatureInvalid(EnvkitError):
+    """An image that the key given does not verify."""
+
+    exit_code = 4
+
+
 class BundleInvalid(EnvkitError):
     """A bundle that cannot be trusted or read."""
 

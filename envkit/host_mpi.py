@@ -17,7 +17,7 @@ TARGET = "/.envkit/mpi"
 IMAGES_OWN = re.compile(
     r"(ld-linux|libc|libm|libdl|librt|libpthread|libutil|libresolv|libnss_\w+|libstdc\+\+|libgcc_s)[.-]"
 )
-PLUGINS = ("pmix", "ucx", "libibverbs")
+PLUGINS = ("pmix", "ucx", "libfabric", "libibverbs")
 GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
@@ -38,36 +38,47 @@ def bound(inside: ContainerEnvironment, mpi: Mpi, soname: str, env: Mapping[str,
             why=f"The image wants {soname or 'a library that is not known'}, and this host does not have it.",
             fix="Load the module of an MPI that has it, or use --mpi-model hybrid or inside.",
         )
-    plugins, folders = open_mpi_parts(env) if mpi.family == "Open MPI" else ([], [])
-    libraries = closure([library, *plugins], env)
+    folders = open_mpi_folders(env) if mpi.family == "Open MPI" else []
+    folders += plugin_folders(closure([library, *objects(folders)], env))
+    libraries = closure([library, *objects(folders)], env)
     demand_libc(inside, libraries, env)
-    folders += sorted(
-        {folder for path in libraries for name in PLUGINS if (folder := path.resolve().parent / name).is_dir()}
-    )
-    binds = [f"{path}:{TARGET}/{name}" for name, path in sorted(named(libraries).items())]
+    apart = [path for path in libraries if not any(path.is_relative_to(folder) for folder in folders)]
+    binds = [f"{path}:{TARGET}/{name}" for name, path in sorted(named(apart).items())]
     binds += [f"{folder}:{folder}" for folder in folders]
     return Bound(binds=tuple(binds), settings=(("LD_LIBRARY_PATH", f"{TARGET}:/.singularity.d/libs"),))
 
 
 def find(soname: str, env: Mapping[str, str]) -> Path | None:
-    """Return the host's library of a name: beside its launcher, on LD_LIBRARY_PATH, or where the loader looks."""
+    """Return the host's library of a name: on LD_LIBRARY_PATH, beside its launcher, or where the loader looks.
+
+    Cray MPICH has its libraries for programs of any MPICH in a folder of their own (module cray-mpich-abi).
+    """
     launcher = shutil.which("mpirun", path=env.get("PATH"))
     beside = [Path(launcher).resolve().parents[1] / lib for lib in ("lib", "lib64")] if launcher else []
-    folders = [Path(word) for word in env.get("LD_LIBRARY_PATH", "").split(":") if word] + beside
+    cray = [Path(env["MPICH_DIR"]) / "lib-abi-mpich"] if "MPICH_DIR" in env else []
+    folders = [Path(word) for word in env.get("LD_LIBRARY_PATH", "").split(":") if word] + cray + beside
     cache = read_loader_cache(Path("/etc/ld.so.cache").read_bytes()) if Path("/etc/ld.so.cache").is_file() else {}
     places = [*(folder / soname for folder in folders), *cache.get(soname, [])]
     return next((place for place in places if place.is_file()), None)
 
 
-def open_mpi_parts(env: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
-    """Return Open MPI's plug-ins, and the folders where it looks for them, its settings and its messages."""
+def open_mpi_folders(env: Mapping[str, str]) -> list[Path]:
+    """Return the folders where Open MPI looks for its plug-ins, its settings and its messages."""
     told = process.capture(["ompi_info", "--path", "all", "--parsable"], env=env).stdout
     paths = {word[1]: Path(word[2]) for line in told.splitlines() if len(word := line.split(":", 2)) == 3}
-    folders = [
-        paths[name] for name in ("pkglibdir", "sysconfdir", "pkgdatadir") if name in paths and paths[name].is_dir()
-    ]
-    plugins = sorted(paths["pkglibdir"].glob("mca_*.so")) if "pkglibdir" in paths else []
-    return plugins, folders
+    return [paths[name] for name in ("pkglibdir", "sysconfdir", "pkgdatadir") if name in paths and paths[name].is_dir()]
+
+
+def plugin_folders(libraries: Iterable[Path]) -> list[Path]:
+    """Return the folders beside libraries from which they load their plug-ins."""
+    return sorted(
+        {folder for path in libraries for name in PLUGINS if (folder := path.resolve().parent / name).is_dir()}
+    )
+
+
+def objects(folders: Iterable[Path]) -> list[Path]:
+    """Return the shared objects in folders."""
+    return sorted(path for folder in folders for path in folder.rglob("*.so*") if path.is_file())
 
 
 def closure(objects: Iterable[Path], env: Mapping[str, str]) -> list[Path]:
@@ -86,8 +97,8 @@ def closure(objects: Iterable[Path], env: Mapping[str, str]) -> list[Path]:
 
 
 def named(libraries: Iterable[Path]) -> dict[str, Path]:
-    """Return libraries by the name that others know them by; plug-ins are found in their folder."""
-    return {Elf.open(path).soname: path for path in libraries if not path.name.startswith("mca_")}
+    """Return libraries by the name that others know them by."""
+    return {Elf.open(path).soname or path.name: path for path in libraries}
 
 
 def demand_libc(inside: ContainerEnvironment, libraries: Iterable[Path], env: Mapping[str, str]) -> None:

@@ -103,8 +103,11 @@ def already(request: Request) -> Installed | None:
     if request.rebuild or not path.is_file():
         return None
     found = receipt.read(path)
-    loads = found.load if isinstance(found, ModuleReceipt) else ()
-    return found if not found.damage() and loads == request.load else None
+    if isinstance(found, ModuleReceipt):
+        is_other = found.load != request.load
+    else:
+        is_other = apptainer.is_other(request, stack, found)
+    return None if is_other or found.damage() else found
 
 
 def say_already(there: Installed, console: Console) -> None:

@@ -28,3 +28,5 @@ class Request:
     sandbox: bool = False
     site: str | None = None
     binds: tuple[str, ...] = ()
+    sign: Path | None = None
+    signed_by: Path | None = None

@@ -7,13 +7,14 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from envkit import receipt
 from envkit.environment import ModulesTool
 from envkit.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.prefix import Prefix
-from envkit.receipt import Module, ModuleReceipt, Mpi
+from envkit.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
 
 from .stacks import Site
 
@@ -146,5 +147,52 @@ def install(prefix: Prefix) -> Callable[..., ModuleReceipt]:
         made = ModuleReceipt(**{**given, **changes})
         receipt.write(receipt.path_of(tree, name), made)
         return made
+
+    return make
+
+
+@pytest.fixture
+def install_image(prefix: Prefix) -> Callable[..., ImageReceipt]:
+    """Put an image into the prefix: its receipt, its file, and a file for each of its layers (NAME=KEY)."""
+
+    def make(name: str = "toy-image", **layers: str) -> ImageReceipt:
+        tree = prefix.tree(Platform(machine=os.uname().machine, python="3.11"))
+        image = tree.images / f"{name}.sif"
+        made = tuple(Layer(name=layer.replace("_", "-"), key=key.ljust(64, "0")) for layer, key in layers.items())
+        for path in (image, *(tree.layers / f"{layer.name}-{layer.key[:20]}.sif" for layer in made)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(name)
+        state = image.stat()
+        found = ImageReceipt(
+            name=name,
+            framework="pytorch",
+            accelerator="cpu",
+            requires=("mpi",),
+            machine=os.uname().machine,
+            python="3.11.2",
+            tree=str(tree.root),
+            mpi=Mpi(family="Open MPI", version="4.1.4"),
+            horovod="/h",
+            site_packages=(),
+            library_path=(),
+            verified="2026-01-02",
+            log="/logs/toy",
+            created="2026-01-02T03:04:05+00:00",
+            envkit="0.1.0",
+            image=str(image),
+            sha256=receipt.sha256(image),
+            size=state.st_size,
+            changed=state.st_mtime_ns,
+            runtime="/bin/apptainer",
+            interpreter="python",
+            source="cpu.def",
+            layers=made,
+            built=msgspec.Raw(b"null"),
+            pmix="4.2.2",
+            libc="2.36",
+            apptainer="1.4.5",
+        )
+        receipt.write(receipt.path_of(tree, name), found)
+        return found
 
     return make

@@ -10,9 +10,10 @@ from envkit import receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.host import Platform
 from envkit.prefix import Prefix, Tree
-from envkit.receipt import Built, ModuleReceipt
+from envkit.receipt import Built, ImageReceipt, ModuleReceipt
 
 Install = Callable[..., ModuleReceipt]
+InstallImage = Callable[..., ImageReceipt]
 
 
 @pytest.fixture
@@ -141,3 +142,37 @@ def test_one_environment_under_two_pythons_needs_no_name(prefix: Prefix, install
     install("toy-cpu", python="3.11.7")
     install("toy-cpu", python="3.12.1")
     assert receipt.find(prefix, None).python == "3.12.1"
+
+
+def test_an_image_is_known_by_its_method(install_image: InstallImage, prefix: Prefix) -> None:
+    made = install_image()
+    found = receipt.find(prefix, "toy-image")
+    assert (found, found.method) == (made, "apptainer")
+    assert receipt.find(prefix, made.image) == made
+    inside = found.environment
+    assert (inside.name, inside.variables({})["ENVKIT_NAME"]) == ("toy-image", "toy-image")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: None, ""),
+        (lambda path: os.utime(path, ns=(1, 1)), ""),
+        (lambda path: path.write_text("toy-imagf"), "is not the one that was installed"),
+        (lambda path: path.write_text("longer than it was"), "is not the one that was installed"),
+        (lambda path: path.unlink(), "has gone"),
+    ],
+    ids=["same", "touched", "changed", "longer", "gone"],
+)
+def test_what_became_of_an_image(
+    change: Callable[[Path], None], said: str, install_image: InstallImage, prefix: Prefix
+) -> None:
+    made = install_image()
+    change(Path(made.image))
+    if not said:
+        assert receipt.find(prefix, "toy-image") == made
+        return
+    with pytest.raises(EnvironmentDamaged, match="The environment toy-image is damaged") as refused:
+        receipt.find(prefix, "toy-image")
+    assert said in f"{refused.value.what} {refused.value.why}"
+    assert "envkit install toy-image" in refused.value.fix

@@ -2,6 +2,7 @@ import io
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -10,9 +11,10 @@ from envkit import receipt, removal
 from envkit.errors import EnvironmentMissing
 from envkit.host import Platform
 from envkit.prefix import Prefix, Tree
-from envkit.receipt import ModuleReceipt
+from envkit.receipt import ImageReceipt, ModuleReceipt
 
 Install = Callable[..., ModuleReceipt]
+InstallImage = Callable[..., ImageReceipt]
 
 
 @pytest.fixture
@@ -79,3 +81,33 @@ def test_a_damaged_environment_can_be_removed(install: Install, prefix: Prefix, 
 def test_what_is_not_there(prefix: Prefix) -> None:
     with pytest.raises(EnvironmentMissing, match=r"There is no environment 'toy'\."):
         remove(prefix, "toy")
+
+
+def layers(tree: Tree) -> list[str]:
+    return sorted(path.stem.rstrip("0") for path in tree.layers.iterdir())
+
+
+def test_an_image_goes_and_its_layers_stay(install_image: InstallImage, prefix: Prefix, tree: Tree) -> None:
+    made = install_image(debian="a1", build_1="b1")
+    remove(prefix, "toy-image")
+    assert not Path(made.image).exists()
+    assert list(receipt.installed(prefix)) == []
+    assert layers(tree) == ["build-1-b1", "debian-a1"]
+
+
+def test_layers_go_unless_another_image_was_made_of_them(
+    install_image: InstallImage, prefix: Prefix, tree: Tree
+) -> None:
+    other = install_image("other-image", debian="a1", build_1="c1")
+    install_image(debian="a1", build_1="b1")
+    remove(prefix, "toy-image", dependencies=True)
+    assert layers(tree) == ["build-1-c1", "debian-a1"]
+    assert list(receipt.installed(prefix)) == [other]
+
+
+def test_an_image_that_is_a_folder(install_image: InstallImage, prefix: Prefix) -> None:
+    made = install_image()
+    Path(made.image).unlink()
+    Path(made.image, "usr").mkdir(parents=True)
+    remove(prefix, "toy-image")
+    assert not Path(made.image).exists()

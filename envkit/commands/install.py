@@ -7,6 +7,8 @@ import click
 from envkit.cli import usage
 from envkit.commands import options
 
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
 
 @click.command()
 @options.stack
@@ -15,7 +17,7 @@ from envkit.commands import options
 @click.option("--offline", is_flag=True, help="Use no network: every source must be in the cache.")
 @click.option(
     "--bundle",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Take the sources from this file, made by 'envkit fetch --bundle'. Implies --offline.",
 )
 @click.option(
@@ -39,7 +41,7 @@ from envkit.commands import options
 @click.option(
     "--from-dockerfile",
     "dockerfile",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Build this Dockerfile of one stage as STACK.",
 )
 @click.option(
@@ -47,11 +49,15 @@ from envkit.commands import options
 )
 @click.option("--bind", "binds", metavar="SRC[:DST]", multiple=True, help="Bind this into the image, always.")
 @click.option("--sandbox", is_flag=True, help="Make an image a folder, which can be changed.")
+@click.option("--sign", metavar="KEY.pem", type=FILE, help="Sign the image with this private key.")
+@click.option(
+    "--signed-by", metavar="KEY.pem", type=FILE, help="Take the file of --from only if this public key verifies it."
+)
 def install(
     stack: str | None, method: str | None, framework: str | None, accelerator: str, load: tuple[str, ...],
     prefix: str | None, dry_run: bool, offline: bool, bundle: Path | None, eulas: tuple[str, ...], jobs: int | None,
     rebuild: bool, base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None,
-    sandbox: bool, site: str | None, binds: tuple[str, ...],
+    sandbox: bool, site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None,
 ) -> int:  # fmt: skip
     """Install a Horovod environment and prove that it works.
 
@@ -62,6 +68,10 @@ def install(
         usage(f"--from and --from-dockerfile go with --method apptainer, not with {method}.")
     if source and dockerfile:
         usage("Give one of --from and --from-dockerfile.")
+    if sign and sandbox:
+        usage("--sign: a folder, which can be changed, cannot be signed. Leave out --sandbox.")
+    if signed_by and not source:
+        usage("--signed-by goes with --from.")
     from rich.console import Console
 
     from envkit import install as work
@@ -73,7 +83,7 @@ def install(
         prefix=place.locate(prefix), wanted=stack, method=method, framework=framework, accelerator=accelerator,
         load=load, accepted_eulas=eulas, bundle=bundle, offline=offline or bundle is not None, rebuild=rebuild,
         jobs=jobs or 0, base=base, build_args=build_args, source=source, dockerfile=dockerfile, sandbox=sandbox,
-        site=site, binds=binds,
+        site=site, binds=binds, sign=sign, signed_by=signed_by,
     )  # fmt: skip
     console = Console()
     if dry_run:

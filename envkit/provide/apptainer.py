@@ -17,7 +17,15 @@ from rich.console import Console
 from envkit import __version__, build, diagnose, host, preflight, process, receipt, runtime
 from envkit.dockerfile import converted
 from envkit.environment import ContainerEnvironment, demand_sources
-from envkit.errors import BuildFailed, DiskFull, Interrupted, Problem, UsageProblem
+from envkit.errors import (
+    BuildFailed,
+    DiskFull,
+    HostProblem,
+    Interrupted,
+    Problem,
+    SignatureInvalid,
+    UsageProblem,
+)
 from envkit.fetch import Source
 from envkit.fetch import missing as absent
 from envkit.files import discard, replace
@@ -84,7 +92,7 @@ class ImageWork:
 
     def left(self) -> list[Layer]:
         """Return the layers to build: what the image and the layers before it stand on, unless it is there."""
-        if self.image.image.exists():
+        if self.image.image.exists() and not (self.request.sign or self.request.signed_by):
             return []
         base = [layer for layer in self.plan.layers[:-1] if layer.name == "debian"]
         others = self.plan.layers[len(base) : -1]
@@ -165,7 +173,7 @@ class ImageWork:
         is_image = layer is self.image
         scratch = Path(tempfile.mkdtemp(prefix="envkit-build-", dir=temporary_folder()))
         try:
-            if is_file(self.request.source):
+            if is_file(self.request.source) and not self.request.sandbox:
                 status = self.copy(partial, log)
             else:
                 status = apptainer.build(
@@ -181,6 +189,8 @@ class ImageWork:
                 )
             if status:
                 raise self.failed(layer, log, status)
+            if is_image:
+                self.seal(partial)
             replace(partial, layer.image)
         except Interrupted as stopped:
             stopped.why = f"The layer {layer.name} was being built; nothing of the build goes on."
@@ -200,6 +210,32 @@ class ImageWork:
         told = process.capture([str(self.runtime.path), "inspect", str(target)], timeout_s=300)
         log.write_text(told.stdout + told.stderr)
         return told.status
+
+    def seal(self, image: Path) -> None:
+        """Check the signature of an image, and sign it, where that is asked for.
+
+        Raises SignatureInvalid, HostProblem for a key that is none.
+        """
+        assert self.runtime is not None  # noqa: S101  (preflight demands one)
+        for verb, key in (("verify", self.request.signed_by), ("sign", self.request.sign)):
+            if key is None:
+                continue
+            told = process.capture([str(self.runtime.path), verb, "--key", str(key), str(image)], timeout_s=300)
+            said = "\n".join(match[1] for line in told.stderr.splitlines() if (match := FATAL.match(strip(line))))
+            if told.status and verb == "verify":
+                raise SignatureInvalid(
+                    what=f"{self.request.source} is not signed with the private half of {key}.",
+                    why=said,
+                    fix="Ask who made the image for the right key, or leave out --signed-by to take it over all the "
+                    "same.",
+                )
+            if told.status:
+                raise HostProblem(
+                    what=f"The image could not be signed with {key}.",
+                    why=said,
+                    fix="Give a private key in PEM without a passphrase, such as 'openssl genpkey -algorithm ed25519' "
+                    "makes.",
+                )
 
     def words(self, is_image: bool) -> list[str]:
         """Return what the build is told besides recipe and target."""
@@ -298,6 +334,7 @@ class ImageWork:
 
     def settle(self, made: Installed) -> Installed:
         """Put the image where it stays, in the place of an older one."""
+        self.discard_superseded()
         final = self.tree.images / (self.stack.name if self.request.sandbox else f"{self.stack.name}.sif")
         final.parent.mkdir(exist_ok=True)
         other = final.with_name(f".{final.name}.old")
@@ -308,6 +345,19 @@ class ImageWork:
         discard(other)
         state = final.stat()
         return msgspec.structs.replace(made, image=str(final), changed=state.st_mtime_ns)
+
+    def discard_superseded(self) -> None:
+        """Discard the layers of the image that this one takes the place of, but for those that others stand on."""
+        path = receipt.path_of(self.tree, self.stack.name)
+        if not path.is_file():
+            return
+        used = {layer.key for layer in self.plan.layers}
+        for other in receipt.installed(self.request.prefix):
+            if isinstance(other, ImageReceipt) and other.name != self.stack.name:
+                used |= {layer.key for layer in other.layers}
+        for layer in getattr(receipt.read(path), "layers", ()):
+            if layer.key not in used:
+                (self.tree.layers / f"{layer.name}-{layer.key[:20]}.sif").unlink(missing_ok=True)
 
 
 KEPT = re.compile(
@@ -335,6 +385,23 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageWork:
     return ImageWork(
         request=request, stack=stack, host=machine, runtime=found, plan=plan, tree=tree, probed=tuple(problems)
     )
+
+
+def is_other(request: Request, stack: Stack, found: Installed) -> bool:
+    """Say whether what is asked for is another image than the one that a receipt describes; quick where no recipe is.
+
+    Raises RecipeInvalid, UsageProblem, HostProblem.
+    """
+    if not isinstance(found, ImageReceipt):
+        return True
+    site = find_site(request.site) if request.site else None
+    binds = (*(site.binds if site else ()), *request.binds)
+    if (binds, request.sandbox) != (found.binds, not found.sha256) or request.sign or request.signed_by:
+        return True
+    if not (request.build_args or request.base != "auto" or request.source or request.dockerfile):
+        return False
+    plan = prepare(request, host.look(request.load), stack).plan
+    return [layer.key for layer in plan.layers] != [layer.key for layer in found.layers]
 
 
 def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> apptainer.Wanted:

@@ -1,15 +1,38 @@
-"""The toys and a site to install them at."""
+"""The toys and a site to install them at; the image that the tests of images share."""
 
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from envkit import receipt
+from envkit.prefix import Prefix
+from envkit.receipt import ImageReceipt
+
+from .. import stacks as real
 from .site import TOYS, Site, make_site, needs
+
+IMAGE = "pytorch-2.13-cpu-image"
+
+
+@pytest.fixture(scope="session")
+def image(stacks: real.Site, installed: Callable[[str], str]) -> ImageReceipt:
+    """The image of PyTorch for CPUs."""
+    installed(IMAGE)
+    found = receipt.find(Prefix(root=stacks.prefix), IMAGE)
+    assert isinstance(found, ImageReceipt)
+    return found
+
+
+@pytest.fixture
+def debian(image: ImageReceipt) -> Path:
+    """The layer of that image which is Debian alone."""
+    [layer] = [layer for layer in image.layers if layer.name == "debian"]
+    return Path(image.tree) / "layers" / f"debian-{layer.key[:20]}.sif"
 
 
 @pytest.fixture(scope="session")

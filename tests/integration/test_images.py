@@ -16,33 +16,17 @@ from pathlib import Path
 import pytest
 
 from envkit import receipt
-from envkit.prefix import Prefix, Tree
+from envkit.prefix import Tree
 from envkit.receipt import ImageReceipt
 
 from ..stacks import ENVKIT, Site
+from .conftest import IMAGE
 from .registry import put, serving
 
-IMAGE = "pytorch-2.13-cpu-image"
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 BUILD_S = 1500
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="session")
-def image(stacks: Site, installed: Callable[[str], str]) -> ImageReceipt:
-    """The image of PyTorch for CPUs."""
-    installed(IMAGE)
-    found = receipt.find(Prefix(root=stacks.prefix), IMAGE)
-    assert isinstance(found, ImageReceipt)
-    return found
-
-
-@pytest.fixture
-def debian(image: ImageReceipt) -> Path:
-    """The layer of that image which is Debian alone."""
-    [layer] = [layer for layer in image.layers if layer.name == "debian"]
-    return Path(image.tree) / "layers" / f"debian-{layer.key[:20]}.sif"
 
 
 def failed(results: list[dict[str, str]]) -> list[str]:

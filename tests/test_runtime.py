@@ -1,0 +1,90 @@
+"""The container runtime of a machine, and what keeps a user from building images there."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envkit import runtime
+from envkit.errors import HostProblem
+from envkit.runtime import Runtime
+
+Fake = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("program", "says", "family", "version"),
+    [
+        ("apptainer", "apptainer version 1.4.5", "Apptainer", "1.4.5"),
+        ("singularity", "apptainer version 1.3.0-1.el9", "Apptainer", "1.3.0-1.el9"),
+        ("singularity", "singularity-ce version 4.1.1-jammy", "SingularityCE", "4.1.1-jammy"),
+        ("singularity", "singularity version 3.8.7", "SingularityCE", "3.8.7"),
+    ],
+)
+def test_which_it_is(program: str, says: str, family: str, version: str, fake: Fake) -> None:
+    path = fake(program, f"echo {says}")
+    assert runtime.find(str(path.parent)) == Runtime(path=path, family=family, version=version)
+
+
+def test_apptainer_comes_first(fake: Fake) -> None:
+    fake("singularity", "echo singularity-ce version 4.1.1")
+    path = fake("apptainer", "echo apptainer version 1.4.5")
+    found = runtime.find(str(path.parent))
+    assert found is not None and found.path == path
+
+
+@pytest.mark.parametrize("body", ["", "exit 1", "echo what"])
+def test_a_program_that_is_none(body: str, fake: Fake) -> None:
+    assert runtime.find(str(fake("apptainer", body).parent)) is None
+
+
+def test_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "find", lambda: None)
+    with pytest.raises(HostProblem, match="neither apptainer nor singularity") as refused:
+        runtime.demand()
+    assert "dnf install apptainer" in refused.value.fix
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ordinary user."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+@pytest.mark.usefixtures("user")
+def test_what_keeps_a_user_from_building(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "has_range", lambda _file, _user: False)
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != "/dev/fuse")
+    unshare = fake("unshare", "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1")
+    env = {"PATH": f"{unshare.parent}:{os.defpath}"}
+    userns, uids, gids, fuse = runtime.build_problems(env)
+    assert "no user namespace can be made (unshare: unshare failed: Operation not permitted)" in userns.what
+    assert "--from FILE.sif" in userns.fix
+    assert "/etc/subuid" in uids.what and "--add-subuids" in uids.fix
+    assert "/etc/subgid" in gids.what and "--add-subgids" in gids.fix
+    assert "/dev/fuse" in fuse.what
+
+
+@pytest.mark.usefixtures("user")
+def test_nothing_keeps_a_user_from_building(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "has_range", lambda _file, _user: True)
+    monkeypatch.setattr(os, "access", lambda _path, _mode: True)
+    assert list(runtime.build_problems({"PATH": str(fake("unshare").parent)})) == []
+    assert runtime.build_words() == ["--fakeroot"]
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("ada:100000:65536\n", True),
+        (f"{os.getuid()}:100000:65536\n", True),
+        ("adam:1:2\n", False),
+        ("", False),
+    ],
+)
+def test_a_range_of_subordinate_ids(text: str, there: bool, tmp_path: Path) -> None:
+    file = tmp_path / "subuid"
+    file.write_text(text)
+    assert runtime.has_range(str(file), "ada") is there
+    assert not runtime.has_range(str(tmp_path / "none"), "ada")
