@@ -15,7 +15,7 @@ declare -A package_of=(
 [ "$extra" != test ] || package_of+=(
     [tclsh]=tcl [ip]=iproute2 [srun]=slurm-client [slurmctld]=slurmctld [slurmd]=slurmd [munged]=munge
     [sshd]=openssh-server [ssh]=openssh-client [ps]=procps [chromium]=chromium
-    [docker-registry]=docker-registry
+    [docker-registry]=docker-registry [openssl]=openssl
     [aarch64-linux-gnu-gcc]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
 )
 PATH=$PATH:/usr/sbin:/sbin
