@@ -1,9 +1,9 @@
-"""The images for GPUs: built in full, read and verified; kept in containers/verified.toml is what they were made of.
+"""Images that are built in full and verified when what they are made of has changed; containers/verified.toml keeps that.
 
-    python -m tests.gpu_images [STACK]...
+    python -m tests.built_images [STACK]...
 
 builds those that have changed since, or those named, in $ENVKIT_PREFIX, and writes down what it found. Without a GPU
-all that is compiled is read, and allreduce and training run on CPU tensors.
+all that is compiled for one is read, and allreduce and training run on CPU tensors.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .stacks import Site
 
 RECORD = recipes("containers") / "verified.toml"
 FLAGS = {
+    "tensorflow-2.21-cpu-image": {"mpi", "gloo"},
     "pytorch-2.13-cuda-image": {"cuda", "nccl", "mpi", "gloo"},
     "tensorflow-2.13-rocm-image": {"rocm", "nccl", "mpi", "gloo"},
 }
@@ -68,14 +69,14 @@ def build(name: str, site: Site) -> dict[str, Any]:
         "made_of": made_of(name),
         "verified": time.strftime("%Y-%m-%d"),
         "flags": sorted(flags),
-        "nccl": report["ranks"][0]["flags"]["nccl"],
+        "nccl": report["ranks"][0]["flags"].get("nccl") or 0,
         "size_mb": round(shown["size"] / 1e6),
     }
 
 
 def write(found: dict[str, dict[str, Any]]) -> None:
     """Write down what was built and verified."""
-    text = "# The images for GPUs that were built and verified, on CPU tensors. Written by scripts/gpu_images.sh.\n"
+    text = "# The images that were built and verified, those for GPUs on CPU tensors. Written by scripts/images.sh.\n"
     for name, facts in sorted(found.items()):
         text += f"\n[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in facts.items())
     RECORD.write_text(text)

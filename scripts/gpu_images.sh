@@ -1,8 +1,0 @@
-#!/usr/bin/env bash
-# Build the images for GPUs in full and verify them, if what they are made of has changed, and write down what was found
-# in containers/verified.toml. No GPU is needed; 25 GB of disk are, and a quarter of an hour on two cores.
-#   scripts/gpu_images.sh [STACK]...
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-scripts/prepare.sh test
-PATH=$PWD/.venv/bin:$PATH exec .venv/bin/python -m tests.gpu_images "$@"
