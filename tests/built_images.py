@@ -1,4 +1,4 @@
-"""Images that are built in full and verified when what they are made of has changed; containers/verified.toml keeps that.
+"""Images that are built and verified when what they are made of has changed; containers/verified.toml keeps that.
 
     python -m tests.built_images [STACK]...
 
