@@ -71,8 +71,8 @@ class ModuleEnvironment:
 
     @property
     def words(self) -> list[str]:
-        """The arguments of load.sh."""
-        return [str(self.tool.command), str(self.modulepath), *self.load, "--", *self.modules]
+        """What enters, and its arguments."""
+        return ["load.sh", str(self.tool.command), str(self.modulepath), *self.load, "--", *self.modules]
 
     def command(
         self,
@@ -92,10 +92,15 @@ class ModuleEnvironment:
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return ``env`` so that nothing in it runs before the modules are loaded (BASH_ENV)."""
-        changed = {key: value for key, value in env.items() if key not in {"BASH_ENV", "ENV"}}
-        if "BASH_ENV" in env:
-            changed["ENVKIT_BASH_ENV"] = env["BASH_ENV"]
-        return changed | {"ENVKIT_NAME": self.name, "ENVKIT_WORDS": "\n".join(self.words)}
+        return for_shell(env, self.name, self.words)
+
+
+def for_shell(env: Mapping[str, str], name: str, words: Sequence[str]) -> dict[str, str]:
+    """Return ``env`` as enter.sh and rc.bash need it: BASH_ENV is given back when they are done."""
+    changed = {key: value for key, value in env.items() if key not in {"BASH_ENV", "ENV"}}
+    if "BASH_ENV" in env:
+        changed["ENVKIT_BASH_ENV"] = env["BASH_ENV"]
+    return changed | {"ENVKIT_NAME": name, "ENVKIT_WORDS": "\n".join(words)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +266,7 @@ def clean(env: Mapping[str, str], tool: ModulesTool | None, load: Sequence[str])
 
 def loaded(env: Mapping[str, str], tool: ModulesTool, load: Sequence[str]) -> dict[str, str]:
     """Return ``env`` after unloading every module and loading those in ``load``."""
-    words = [str(tool.command), "/nonexistent", *load, "--"]
+    words = ["load.sh", str(tool.command), "/nonexistent", *load, "--"]
     argv = ["bash", "--noprofile", "--norc", str(data("shell/enter.sh")), *words, "--", "env", "-0"]
     done = process.capture(argv, env={**env, "PATH": env["PATH"]})
     if done.status:

@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# Enter a module environment and become a command:
-#   bash --noprofile --norc enter.sh WORD... -- COMMAND ARG...
-# The WORDs are the arguments of load.sh, one "--" among them. Ends with status 92 when a module cannot be
-# loaded, otherwise with the command's own.
+# Enter an environment and become a command:
+#   bash --noprofile --norc enter.sh LOADER WORD... -- COMMAND ARG...
+# LOADER is the file beside this one that enters, load.sh or eessi.sh; the WORDs are its arguments, one "--" among
+# them. Ends with status 92 when a module cannot be loaded, otherwise with the command's own.
 
-envkit_words=() envkit_dashes=0
+envkit_loader=$1 envkit_words=() envkit_dashes=0
+shift
 while :; do
     if [ "$1" = -- ]; then
         envkit_dashes=$((envkit_dashes + 1))
@@ -14,10 +15,10 @@ while :; do
     shift
 done
 shift
-# shellcheck source=envkit/shell/load.sh
-. "${BASH_SOURCE[0]%/*}/load.sh" "${envkit_words[@]}"
+# shellcheck source=/dev/null
+. "${BASH_SOURCE[0]%/*}/$envkit_loader" "${envkit_words[@]}"
 if [ -n "${ENVKIT_BASH_ENV-}" ]; then
     export BASH_ENV=$ENVKIT_BASH_ENV
 fi
-unset ENVKIT_BASH_ENV ENVKIT_WORDS envkit_words envkit_dashes
+unset ENVKIT_BASH_ENV ENVKIT_WORDS envkit_loader envkit_words envkit_dashes
 exec "$@"

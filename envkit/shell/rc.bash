@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # The start of an interactive shell inside an environment, given to bash as --rcfile: the person's own
 # settings first, then the environment, so that nothing in the settings hides it.
-# ENVKIT_WORDS holds the arguments of load.sh, one per line; ENVKIT_NAME the name to show in the prompt.
+# ENVKIT_WORDS holds the file that enters and its arguments, as for enter.sh, one per line; ENVKIT_NAME the name to show
+# in the prompt.
 
 if [ -r ~/.bashrc ]; then
     # shellcheck source=/dev/null
@@ -9,8 +10,8 @@ if [ -r ~/.bashrc ]; then
 fi
 # shellcheck disable=SC2153
 mapfile -t envkit_words <<<"$ENVKIT_WORDS"
-# shellcheck source=envkit/shell/load.sh
-. "${BASH_SOURCE[0]%/*}/load.sh" "${envkit_words[@]}"
+# shellcheck source=/dev/null
+. "${BASH_SOURCE[0]%/*}/${envkit_words[0]}" "${envkit_words[@]:1}"
 PS1="(envkit ${ENVKIT_NAME}) ${PS1-\\$ }"
 if [ -n "${ENVKIT_BASH_ENV-}" ]; then
     export BASH_ENV=$ENVKIT_BASH_ENV

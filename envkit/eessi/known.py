@@ -1,0 +1,48 @@
+"""What is known of EESSI, and what its symptoms mean: known.toml and symptoms.toml."""
+
+import tomllib
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from envkit.resources import data
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """The repository, where it is seen, its releases, its servers, and an image with a client for it."""
+
+    repository: str
+    mount: str
+    default: str
+    releases: tuple[str, ...]
+    image: str
+    servers: tuple[str, ...]
+    configuration: dict[str, tuple[str, ...]]
+
+
+class Symptom(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands in the way, why, and what to do."""
+
+    id: str
+    what: str
+    fix: str
+    why: str = ""
+
+
+@cache
+def known() -> Known:
+    """Return known.toml."""
+    return msgspec.convert(tomllib.loads(data("eessi/known.toml").read_text()), Known)
+
+
+@cache
+def symptoms() -> dict[str, dict[str, Any]]:
+    """Return symptoms.toml."""
+    return tomllib.loads(data("eessi/symptoms.toml").read_text())
+
+
+def symptom(name: str, **values: object) -> Symptom:
+    """Return a symptom with its values put in."""
+    words = {key: text.format_map(values) for key, text in symptoms()[name].items()}
+    return msgspec.convert({"id": name, **words}, Symptom)

@@ -1,0 +1,113 @@
+"""A release of EESSI as files: which there are, for which CPU targets, with which modules."""
+
+import os
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from envkit.eessi.known import known
+
+RELEASE = re.compile(r"\d{4}\.\d{2}|\d{8}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A release in a repository that can be read at ``root``."""
+
+    root: Path
+    version: str
+
+    @property
+    def software(self) -> Path:
+        """The folder of the CPU targets."""
+        return self.root / "versions" / self.version / "software" / "linux"
+
+    @property
+    def init(self) -> Path:
+        """What is required to be there."""
+        return self.root / "versions" / self.version / "init"
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """The versions of one software in a folder of modules, as of a time."""
+
+    changed: int
+    versions: tuple[str, ...]
+
+
+def versions(root: Path) -> list[str]:
+    """Return the releases that a repository has; those known where it cannot be read."""
+    try:
+        names = [entry.name for entry in (root / "versions").iterdir()]
+    except OSError:
+        return list(known().releases)
+    return sorted(name for name in names if RELEASE.fullmatch(name))
+
+
+def targets(release: Release) -> list[str]:
+    """Return the CPU targets of this machine's kind, such as "x86_64/amd/zen3"."""
+    machine = platform.machine()
+    found = (release.software / machine).glob("**/modules/all")
+    paths = (path.parents[1].relative_to(release.software) for path in found)
+    return sorted(str(path) for path in paths if "accel" not in path.parts)
+
+
+def target(release: Release, names: Sequence[str]) -> str:
+    """Return the CPU target for a CPU, given its name and its ancestors' as archspec has them; else the generic one."""
+    if chosen := os.environ.get("EESSI_SOFTWARE_SUBDIR_OVERRIDE"):
+        return chosen
+    there = {path.rpartition("/")[2]: path for path in targets(release)}
+    return next((there[name] for name in names if name in there), f"{platform.machine()}/generic")
+
+
+def module_folders(release: Release, subdir: str, gpu: str = "") -> list[Path]:
+    """Return the folders of modules of a CPU target, and of a GPU target ("cc80"), that there are."""
+    software = release.software / subdir
+    places = [software, *([software / "accel" / "nvidia" / gpu] if gpu else [])]
+    return [path for place in places if (path := place / "modules" / "all").is_dir()]
+
+
+def modules(folder: Path, cache: Path) -> list[str]:
+    """Return every module in a folder as NAME/VERSION; only what has changed since the last time is read."""
+    before = remembered(cache)
+    now = {}
+    for name, changed in software(folder):
+        old = before.get(name)
+        now[name] = old if old and old.changed == changed else Listed(changed=changed, versions=read(folder / name))
+    if now != before:
+        remember(cache, now)
+    return [f"{name}/{version}" for name, listed in now.items() for version in listed.versions]
+
+
+def software(folder: Path) -> Iterator[tuple[str, int]]:
+    """Yield the name of each software in a folder of modules, and when its folder was changed (ns)."""
+    with os.scandir(folder) as entries:
+        found = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    for entry in sorted(found, key=lambda entry: entry.name.lower()):
+        yield entry.name, entry.stat().st_mtime_ns
+
+
+def read(folder: Path) -> tuple[str, ...]:
+    """Return the versions in the folder of one software."""
+    names = (name.removesuffix(".lua") for name in os.listdir(folder) if not name.startswith("."))
+    return tuple(sorted(names))
+
+
+def remembered(cache: Path) -> dict[str, Listed]:
+    """Return what was read before; nothing if it was not, or is damaged."""
+    try:
+        return msgspec.json.decode(cache.read_bytes(), type=dict[str, Listed])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def remember(cache: Path, listed: dict[str, Listed]) -> None:
+    """Keep what was read, for the next time."""
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    partial = cache.with_name(f".{cache.name}.{os.getpid()}")
+    partial.write_bytes(msgspec.json.encode(listed))
+    partial.replace(cache)

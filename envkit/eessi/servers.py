@@ -1,0 +1,196 @@
+"""Asking CernVM-FS servers directly: what keeps a client from a repository, which itself says "file catalog" to all."""
+
+import base64
+import hashlib
+import os
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from envkit.eessi.known import Symptom, known, symptom
+
+CONFIGURATION = Path("/etc/cvmfs")
+LIMIT_S = 5.0
+SETTING = re.compile(r"""^\s*(?:export\s+)?(CVMFS_\w+)=(["']?)(.*?)\2\s*(?:#.*)?$""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a server said of a repository: "ok", "missing", "wrong" or "dead", and in words."""
+
+    url: str
+    proxy: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """How a CernVM-FS client of this machine is configured: its files, servers, proxies ("" is none) and keys."""
+
+    files: tuple[Path, ...]
+    servers: tuple[str, ...]
+    proxies: tuple[str, ...]
+    keys: tuple[Path, ...]
+    keys_place: str
+
+
+def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) -> Client:
+    """Read the configuration; CVMFS_SERVER_URL and CVMFS_HTTP_PROXY of the caller count more."""
+    repository = known().repository
+    domain = repository.partition(".")[2]
+    names = (name.format(repository=repository, domain=domain) for name in known().configuration["files"])
+    files = tuple(path for name in names for path in sorted(folder.glob(name)))
+    settings = dict(pair for path in files for pair in read(path))
+    settings |= {name: env[name] for name in ("CVMFS_SERVER_URL", "CVMFS_HTTP_PROXY") if env.get(name)}
+    urls = settings.get("CVMFS_SERVER_URL", "").split(";") if settings.get("CVMFS_SERVER_URL") else known().servers
+    place = settings.get("CVMFS_PUBLIC_KEY") or settings.get("CVMFS_KEYS_DIR") or str(folder / "keys" / domain)
+    keys = tuple(key for part in place.split(":") for key in keys_in(Path(part)))
+    return Client(
+        files=files,
+        servers=tuple(url.strip().replace("@fqrn@", repository).replace("@org@", domain) for url in urls if url.strip()),
+        proxies=tuple(proxies(settings.get("CVMFS_HTTP_PROXY", "DIRECT"))),
+        keys=keys,
+        keys_place=place,
+    )
+
+
+def read(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the settings in a file of CernVM-FS, which are assignments of a shell."""
+    for line in path.read_text(errors="replace").splitlines():
+        if match := SETTING.match(line):
+            yield match[1], match[3]
+
+
+def keys_in(place: Path) -> Iterable[Path]:
+    """Return the public keys in a folder, or the key itself."""
+    return sorted(place.glob("*.pub")) if place.is_dir() else [place] if place.is_file() else []
+
+
+def proxies(text: str) -> list[str]:
+    """Return the proxies of CVMFS_HTTP_PROXY in order, "" for DIRECT; those to be discovered are left out."""
+    words = [word.strip() for word in re.split(r"[;|]", text)]
+    return ["" if word == "DIRECT" else word for word in words if word and word != "auto"] or [""]
+
+
+def problem(found: Client) -> Symptom | None:
+    """Say what keeps a client of this configuration from the repository; None if nothing does."""
+    repository, urls = known().repository, ", ".join(found.servers)
+    answers = ask(found.servers, found.proxies)
+    states = {answer.state: answer for answer in answers}
+    if good := states.get("ok"):
+        return key_problem(found, good)
+    if missing := states.get("missing"):
+        return symptom("unknown-repository", repository=repository, urls=urls, reason=missing.reason)
+    if wrong := states.get("wrong"):
+        return symptom("wrong-answer", repository=repository, urls=urls, reason=wrong.reason)
+    dead = answers[0]
+    refusing = [answer for answer in answers if answer.proxy and not listens(answer.proxy)]
+    if refusing:
+        proxy = refusing[0]
+        direct = any(answer.state == "ok" for answer in ask(found.servers, ("",)))
+        words = {"proxy": proxy.proxy, "reason": proxy.reason, "repository": repository, "urls": urls}
+        return symptom("proxy-dead" if direct else "proxies-needed", **words)
+    return symptom("server-dead", repository=repository, urls=urls, reason=dead.reason)
+
+
+def ask(urls: Sequence[str], through: Sequence[str]) -> list[Answer]:
+    """Ask every server through every proxy, at the same time."""
+    pairs = [(url, proxy) for proxy in through[:3] for url in urls[:4]]
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        return list(pool.map(lambda pair: published(*pair), pairs))
+
+
+def published(url: str, proxy: str) -> Answer:
+    """Fetch what a server publishes of the repository."""
+    try:
+        text = fetch(f"{url}/.cvmfspublished", proxy)
+    except urllib.error.HTTPError as error:
+        state = {404: "missing", 502: "dead", 503: "dead", 504: "dead"}.get(error.code, "wrong")
+        return Answer(url=url, proxy=proxy, state=state, reason=f"HTTP status {error.code} {error.reason}")
+    except (OSError, ValueError) as error:
+        return Answer(url=url, proxy=proxy, state="dead", reason=str(getattr(error, "reason", error)))
+    name = re.search(rb"^N(\S+)$", text.partition(b"\n--\n")[0], re.MULTILINE)
+    if name is None:
+        return Answer(url=url, proxy=proxy, state="wrong", reason=f"it begins with {text[:40]!r}")
+    told = name[1].decode(errors="replace")
+    if told != known().repository:
+        return Answer(url=url, proxy=proxy, state="wrong", reason=f"it is of {told}")
+    return Answer(url=url, proxy=proxy, state="ok")
+
+
+def fetch(url: str, proxy: str) -> bytes:
+    """Fetch a small file by HTTP alone, through a proxy or none. Raises OSError and ValueError."""
+    if urlsplit(url).scheme != "http":
+        raise ValueError(f"{url} is not http, which CernVM-FS needs for its proxies")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({"http": proxy} if proxy else {}))
+    with opener.open(url, timeout=LIMIT_S) as answer:
+        content: bytes = answer.read(1 << 20)
+    return content
+
+
+def listens(proxy: str) -> bool:
+    """Say whether anything listens at the address of a proxy."""
+    parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 3128), LIMIT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def key_problem(found: Client, answer: Answer) -> Symptom | None:
+    """Say whether the keys here verify the whitelist of a server that answers."""
+    if not found.files:  # no client is configured here: the image brings its keys
+        return None
+    if not found.keys:
+        return symptom("no-key", keys=found.keys_place)
+    try:
+        whitelist = fetch(f"{answer.url}/.cvmfswhitelist", answer.proxy)
+    except OSError:
+        return None
+    if any(verifies(whitelist, key.read_text(errors="replace")) for key in found.keys):
+        return None
+    return symptom("wrong-key", keys=found.keys_place, repository=known().repository, urls=answer.url)
+
+
+def verifies(whitelist: bytes, key: str) -> bool:
+    """Say whether a whitelist was signed with the private half of a key (RSA, PKCS#1 v1.5 of the SHA-1 in hex)."""
+    body, _, rest = whitelist.partition(b"--\n")
+    told, _, signature = rest.partition(b"\n")
+    try:
+        modulus, exponent = rsa_numbers(key)
+    except (ValueError, IndexError):
+        return False
+    length = (modulus.bit_length() + 7) // 8
+    plain = pow(int.from_bytes(signature[:length]), exponent, modulus).to_bytes(length)
+    digest = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
+    return told.startswith(digest) and plain == b"\0\1" + b"\xff" * (length - len(told) - 3) + b"\0" + told
+
+
+def rsa_numbers(pem: str) -> tuple[int, int]:
+    """Return modulus and exponent of a public key in PEM. Raises ValueError and IndexError for anything else."""
+    match = re.search(r"-----BEGIN PUBLIC KEY-----(.*?)-----END", pem, re.DOTALL)
+    content = base64.b64decode("".join(match[1].split())) if match else b""
+    _, bits = parts(parts(content)[0])
+    modulus, exponent = parts(parts(bits[1:])[0])
+    return int.from_bytes(modulus), int.from_bytes(exponent)
+
+
+def parts(content: bytes) -> list[bytes]:
+    """Return the contents of the DER values that follow each other."""
+    found = []
+    while content:
+        length, start = content[1], 2
+        if length & 0x80:
+            start += length & 0x7F
+            length = int.from_bytes(content[2:start])
+        found.append(content[start : start + length])
+        content = content[start + length :]
+    return found

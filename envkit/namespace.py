@@ -1,0 +1,247 @@
+"""Run a command where more is mounted, in a user namespace of its own, as the caller's own user.
+
+``python namespace.py WORD... -- COMMAND...``, where the words are, in this order:
+
+``bind SOURCE TARGET``, ``bind-ro SOURCE TARGET``: TARGET shows SOURCE. May be repeated.
+``mount LOG TARGET PROGRAM ARG...``: PROGRAM mounts TARGET and stays; its output goes to LOG. It ends with this process,
+in whatever way that ends.
+
+``python namespace.py try`` finds out whether this user may do that.
+
+The root is a new one: every top-level folder of the old, and the targets. Nothing of it is seen outside, and
+the kernel takes it away with the last process. COMMAND takes the place of this process. Needs no rights, and the
+standard library alone. Ends with 3 and a line on standard error when it cannot be done.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from pathlib import Path
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
+MNT_DETACH = 2
+PR_SET_PDEATHSIG = 1
+PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203}
+MOUNT_S = 60.0
+GRACE_S = 2.0
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Enter, and become the command; return the status of a failure."""
+    try:
+        if arguments == ["try"]:
+            unshare(CLONE_NEWUSER | CLONE_NEWNS, 0)
+            mount("tmpfs", "/tmp", "tmpfs")  # noqa: S108
+            return 0
+        place = arguments.index("--")
+        enter(arguments[:place])
+        os.execvp(arguments[place + 1], arguments[place + 1 :])
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        return fail(f"{error.strerror}{where}.")
+
+
+def fail(message: str) -> int:
+    """Say what happened; return the status."""
+    print(f"envkit: {message}", file=sys.stderr)
+    return 3
+
+
+def enter(words: list[str]) -> None:
+    """Make the namespace that the words describe, and stand in it as the caller's own user."""
+    folder, user, group = Path.cwd(), os.geteuid(), os.getegid()
+    binds = []
+    while words and words[0] in ("bind", "bind-ro"):
+        binds.append((Path(words[1]).resolve(strict=True), Path(words[2]), words[0] == "bind-ro"))
+        del words[:3]
+    targets = {target: source.is_dir() for source, target, _ in binds}
+    if words:
+        targets[Path(words[2])] = True
+    unshare(CLONE_NEWUSER | CLONE_NEWNS, 0)
+    build_root(targets)
+    for source, target, read_only in binds:
+        show(Path("/old", *source.parts[1:]), Path("/new", *target.parts[1:]), read_only=read_only)
+    change_root()
+    os.chdir(folder)
+    if words:
+        mount_by(words[3:], target=Path(words[2]), log=Path(words[1]))
+    unshare(CLONE_NEWUSER, user, group)
+
+
+def unshare(flags: int, user: int, group: int | None = None) -> None:
+    """Make a user namespace in which this process has an id; with capabilities there, until it becomes a command."""
+    uid, gid = os.geteuid(), os.getegid()
+    demand(LIBC.unshare(flags), "no user namespace can be made")
+    Path("/proc/self/uid_map").write_text(f"{user} {uid} 1")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/gid_map").write_text(f"{user if group is None else group} {gid} 1")
+
+
+def build_root(targets: Mapping[Path, bool]) -> None:
+    """Make in /new a root that shows all of the old one, now in /old, and has the targets, empty: folders or files.
+
+    A target may be new where it is at most two folders deep; a deeper one must be there.
+    """
+    mount("none", "/", flags=MS_REC | MS_SLAVE)
+    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")  # noqa: S108
+    for name in ("old", "new"):
+        Path("/tmp", name).mkdir()  # noqa: S108
+    pivot_root("/tmp", "/tmp/old")  # noqa: S108
+    os.chdir("/")
+    mount("tmpfs", "/new", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
+    old, new = Path("/old"), Path("/new")
+    made = [target.parts[1:] for target in targets if len(target.parts) < 4]
+    tops = {parts[0] for parts in made}
+    show_all(old, new, leave=tops)
+    for top in sorted(tops):
+        below = {parts[1] for parts in made if parts[0] == top and len(parts) == 2}
+        if below:
+            (new / top).mkdir()
+        if below and (old / top).is_dir():
+            show_all(old / top, new / top, leave=below)
+    for target, is_folder in targets.items():
+        place = Path("/new", *target.parts[1:])
+        if len(target.parts) < 4 and not place.exists():
+            place.mkdir() if is_folder else place.touch()
+
+
+def change_root() -> None:
+    """Leave the old root behind; the folders of the new one's own cannot be changed."""
+    os.chdir("/new")
+    pivot_root(".", ".")
+    demand(LIBC.umount2(b".", MNT_DETACH), "umount")
+    os.chdir("/")
+    mount("none", "/", flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def show_all(old: Path, new: Path, leave: Set[str]) -> None:
+    """Show each entry of a folder in another, but for some; what cannot be shown is left out."""
+    for entry in old.iterdir():
+        if entry.name in leave:
+            continue
+        with suppress(OSError):
+            if entry.is_symlink():
+                (new / entry.name).symlink_to(entry.readlink())
+                continue
+            (new / entry.name).mkdir() if entry.is_dir() else (new / entry.name).touch()
+            show(entry, new / entry.name)
+
+
+def show(source: Path, target: Path, *, read_only: bool = False) -> None:
+    """Bind a file or folder."""
+    mount(str(source), str(target), flags=MS_BIND | MS_REC)
+    if read_only:
+        mount("none", str(target), flags=MS_REMOUNT | MS_BIND | MS_RDONLY | os.statvfs(target).f_flag & 15)
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount, as mount(2)."""
+    words = (os.fsencode(word) for word in (source, target, kind))
+    demand(LIBC.mount(*words, flags, options.encode()), target)
+
+
+def pivot_root(new: str, old: str) -> None:
+    """Change the root, as pivot_root(2), which has no function in the C library."""
+    demand(LIBC.syscall(PIVOT_ROOT[os.uname().machine], new.encode(), old.encode()), "pivot_root")
+
+
+def demand(result: int, what: str) -> None:
+    """Raise OSError when a call to the kernel has failed."""
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def mount_by(program: Sequence[str], target: Path, log: Path) -> None:
+    """Have a program mount ``target``, kept by a process that ends it after this one; ends with 3 if it fails."""
+    reader, writer = os.pipe()
+    asking = os.getpid()
+    child = os.fork()
+    if not child:
+        if not os.fork():
+            keep(program, log, asking, writer)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    deadline = time.monotonic() + MOUNT_S
+    while not is_mounted(target):
+        if select.select([reader], [], [], 0.01)[0]:
+            sys.exit(explain(program[0], os.read(reader, 16).decode() or "killed", log))
+        if time.monotonic() > deadline:
+            sys.exit(explain(program[0], "timeout", log))
+    os.close(reader)
+
+
+def is_mounted(target: Path) -> bool:
+    """Say whether a file system is mounted there, without touching it."""
+    return f" {target} " in Path("/proc/self/mountinfo").read_text()
+
+
+def keep(program: Sequence[str], log: Path, asking: int, writer: int) -> None:
+    """Run a program until it ends or the process ``asking`` does; tell its status, and end."""
+    os.setsid()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for descriptor, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, place)
+    child = os.fork()
+    if not child:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with suppress(OSError):
+            os.execvp(program[0], list(program))
+        os._exit(127)
+    while Path(f"/proc/{asking}/ns").exists() and not has_ended(asking):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            os.write(writer, str(os.waitstatus_to_exitcode(status)).encode())
+            os._exit(0)
+        wait_briefly(child, asking)
+    os.kill(child, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_S
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os._exit(0)  # what has not ended is killed now
+
+
+def has_ended(process: int) -> bool:
+    """Say whether a process has ended, though nobody may have asked for its status yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def wait_briefly(*processes: int) -> None:
+    """Wait until one of the processes ends; a second at most where the kernel cannot tell (before 5.3)."""
+    descriptors = []
+    try:
+        descriptors = [os.pidfd_open(process) for process in processes]
+        select.select(descriptors, [], [])
+    except OSError:
+        time.sleep(0 if descriptors else 1)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def explain(program: str, status: str, log: Path) -> int:
+    """Say why a program has not mounted, by its status and its own last words."""
+    said = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
+    known = tomllib.loads(Path(__file__).with_name("eessi").joinpath("symptoms.toml").read_text())
+    words = known.get(f"cvmfs2-{status}", known["cvmfs2-other"])
+    print(f"envkit: {words['what'].format(program=program, status=status)}\n", file=sys.stderr)
+    for line in (words["why"], *said):
+        print(f"  {line}", file=sys.stderr)
+    print(f"\nWhat to do: {words['fix']}", file=sys.stderr)
+    return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

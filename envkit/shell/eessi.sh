@@ -1,0 +1,71 @@
+# shellcheck shell=bash
+# Enter a release of EESSI in this shell, and see to it that one is there; sourced by enter.sh and rc.bash:
+#   . eessi.sh REPOSITORY VERSION CPU PYTHON SESSION -- MODULE...
+# CPU is what archspec calls this machine's; PYTHON is asked for the nearest names of an unknown module. An interactive
+# shell leaves the names of its modules in the folder SESSION, if one is given, when it ends.
+# Ends the shell with status 3 when the release cannot be entered, 92 when a module cannot be loaded.
+
+envkit_repository=$1 envkit_version=$2 envkit_cpu=$3 envkit_python=$4 envkit_session=$5
+shift 6
+envkit_modules=("$@")
+set --
+
+envkit_end() {
+    printf 'envkit: %s\n\n  %s\n\nWhat to do: %s\n' "$@" >&2
+    exit 3
+}
+
+envkit_release=$envkit_repository/versions/$envkit_version
+envkit_init=$envkit_release/init/lmod/bash
+if [ ! -r "$envkit_init" ]; then
+    envkit_init=$envkit_release/init/bash
+fi
+if [ ! -r "$envkit_init" ]; then
+    envkit_end "EESSI $envkit_version is not there." "$envkit_init cannot be read." \
+        "Look at what there is: ls $envkit_repository/versions"
+fi
+set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
+# shellcheck source=/dev/null
+. "$envkit_init" >&2
+
+if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
+    envkit_end "EESSI $envkit_version could not be entered." "$envkit_init has set no EESSI_SOFTWARE_PATH." \
+        "Read what it said above. Unset what steers it: env | grep EESSI_"
+fi
+if [ ! -d "$EESSI_SOFTWARE_PATH" ]; then
+    envkit_end "EESSI $envkit_version has no software for this CPU ($envkit_cpu)." "There is no $EESSI_SOFTWARE_PATH." \
+        "Choose a target that it has: export EESSI_SOFTWARE_SUBDIR_OVERRIDE=$(uname -m)/generic"
+fi
+if [ "${EESSI_VERSION-}" != "$envkit_version" ]; then
+    envkit_end "EESSI ${EESSI_VERSION-} was entered in place of $envkit_version." "$envkit_init did so." \
+        "Unset what steers it: env | grep EESSI_"
+fi
+case :${MODULEPATH-}: in
+*:"$EESSI_SOFTWARE_PATH"/modules/all:*) ;;
+*)
+    envkit_end "The modules of EESSI $envkit_version cannot be found." \
+        "MODULEPATH lacks $EESSI_SOFTWARE_PATH/modules/all: ${MODULEPATH-}" \
+        "Unset what steers it: env | grep -e EESSI_ -e LMOD_"
+    ;;
+esac
+printf 'envkit: EESSI %s for %s, which its archdetect chose; archspec calls this CPU %s%s\n' "$envkit_version" \
+    "${EESSI_SOFTWARE_PATH#*/software/linux/}" "$envkit_cpu" "${EESSI_ACCEL_SUBDIR:+; GPU: $EESSI_ACCEL_SUBDIR}" >&2
+
+for envkit_word in "${envkit_modules[@]}"; do
+    if ! module load "$envkit_word"; then
+        if [ ! -x "$envkit_python" ]; then
+            envkit_python=${EPREFIX-}/usr/bin/python3
+        fi
+        "$envkit_python" "${BASH_SOURCE[0]%/*}/../eessi/nearest.py" "$envkit_word" "$MODULEPATH" >&2
+        exit 92
+    fi
+done
+case $- in
+*i*)
+    if [ -n "$envkit_session" ]; then
+        trap 'printf "%s\n" "${LOADEDMODULES-}" >"$envkit_session/loaded"' EXIT
+    fi
+    ;;
+esac
+unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init envkit_word
+unset -f envkit_end

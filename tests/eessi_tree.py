@@ -1,0 +1,169 @@
+"""Make a tree of the shape of EESSI's repository: two releases, a compatibility layer, CPU targets, modules.
+
+``python -m tests.eessi_tree FOLDER`` makes one to look at. Everything in it is written here; Lmod is the machine's own.
+What it does is what EESSI's releases do: the start files return 0 when they fail, and end a shell that has ``set -u``.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+REPOSITORY = "/cvmfs/software.eessi.io"
+RELEASES = ("2023.06", "2025.06")
+TARGETS = ("generic", "amd/zen2", "amd/zen3", "intel/haswell")
+LMOD = Path("/usr/share/lmod/lmod")
+
+INIT = """\
+# Start a release of EESSI in this shell.
+echo "Starting EESSI $NEVER_SET_BEFORE"
+eessi_repository=${{EESSI_CVMFS_REPO-{repository}}}
+eessi_release=$eessi_repository/versions/${{EESSI_VERSION_OVERRIDE-{version}}}
+if [ ! -d "$eessi_release/compat" ]; then
+    echo "$eessi_release has no compatibility layer" >&2
+    return 0
+fi
+if command -v module >/dev/null; then
+    module --force purge 2>/dev/null
+fi
+unset LOADEDMODULES _LMFILES_ MODULEPATH_ROOT
+for eessi_name in $(compgen -v | grep -E '^(__LMOD|LMOD_|_ModuleTable)'); do
+    unset "$eessi_name"
+done
+export MODULEPATH=$eessi_release/init/modules
+. "$eessi_release/compat/linux/$(uname -m)/usr/share/Lmod/init/bash"
+module --initial_load --no_redirect restore
+module load EESSI/{version}
+"""
+
+DETECT = """\
+#!/bin/sh
+# Print the best CPU target that there is for this machine.
+machine=$(uname -m)
+vendor=$(sed -n 's/^vendor_id[^:]*: //p' /proc/cpuinfo | head -n 1)
+flags=" $(sed -n 's/^flags[^:]*: //p' /proc/cpuinfo | head -n 1) "
+best=generic
+case $vendor$flags in
+    AuthenticAMD*" avx2 "*" vaes "*) best="amd/zen3 amd/zen2 generic" ;;
+    AuthenticAMD*" avx2 "*) best="amd/zen2 generic" ;;
+    GenuineIntel*" avx2 "*) best="intel/haswell generic" ;;
+esac
+for one in ${EESSI_TEST_TARGET-$best}; do
+    if [ -d "$1/software/linux/$machine/$one" ] || [ -n "${EESSI_TEST_TARGET-}" ]; then
+        printf '%s' "$machine/$one"
+        exit
+    fi
+done
+"""
+
+EESSI_MODULE = """\
+local repository = "{repository}"
+local version = "{version}"
+local release = pathJoin(repository, "versions", version)
+local machine = capture("uname -m"):gsub("%s", "")
+local subdir = os.getenv("EESSI_SOFTWARE_SUBDIR_OVERRIDE")
+    or capture(pathJoin(release, "init/detect.sh") .. " " .. release):gsub("%s", "")
+local prefix = pathJoin(release, "compat/linux", machine)
+local software = pathJoin(release, "software/linux", subdir)
+local settings = {{
+    EESSI_VERSION = version,
+    EESSI_CVMFS_REPO = repository,
+    EESSI_PREFIX = release,
+    EESSI_INIT_PREFIX = pathJoin(release, "init"),
+    EESSI_EPREFIX = prefix,
+    EPREFIX = prefix,
+    EESSI_CPU_FAMILY = machine,
+    EESSI_OS_TYPE = "linux",
+    EESSI_SOFTWARE_SUBDIR = subdir,
+    EESSI_SOFTWARE_PATH = software,
+    EESSI_MODULEPATH = pathJoin(software, "modules/all"),
+    EESSI_SITE_SOFTWARE_PATH = pathJoin(repository, "host_injections", version, "software/linux", subdir),
+}}
+for name, value in pairs(settings) do
+    setenv(name, value)
+end
+prepend_path("MODULEPATH", settings.EESSI_MODULEPATH)
+local gpus = capture("nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null"):match("%d+%.%d+")
+if gpus then
+    local accelerator = pathJoin("accel/nvidia", "cc" .. gpus:gsub("%.", ""))
+    if isDir(pathJoin(software, accelerator, "modules/all")) then
+        setenv("EESSI_ACCEL_SUBDIR", accelerator)
+        prepend_path("MODULEPATH", pathJoin(software, accelerator, "modules/all"))
+    end
+end
+"""
+
+MODULE = """\
+help("{name} {version}")
+{load}
+prepend_path("PATH", "{root}/bin")
+setenv("EBROOT{variable}", "{root}")
+setenv("EBVERSION{variable}", "{version}")
+"""
+
+# Name, version, what it loads, and its programs.
+SOFTWARE = (
+    ("GCCcore", "12.3.0", (), {"gcc": "exec /usr/bin/gcc"}),
+    ("OpenMPI", "4.1.5-GCC-12.3.0", ("GCCcore/12.3.0",), {"mpirun": "exec /usr/bin/mpirun"}),
+    ("foss", "2023a", ("OpenMPI/4.1.5-GCC-12.3.0",), {}),
+    ("PyTorch", "2.1.2-foss-2023a", ("foss/2023a",), {}),
+    ("TensorFlow", "2.13.0-foss-2023a", ("foss/2023a",), {}),
+    ("Tool", "1.0", (), {"tool": 'echo "tool 1.0"; exit "${1:-0}"'}),
+    ("Tool", "2.0", (), {"tool": 'echo "tool 2.0"; exit "${1:-0}"'}),
+)
+
+
+def make(root: Path) -> Path:
+    """Make the tree; return its folder, which is to be seen at REPOSITORY."""
+    for version in RELEASES:
+        make_release(root / "versions" / version, version)
+    return root
+
+
+def make_release(release: Path, version: str) -> None:
+    """Make one release."""
+    machine = os.uname().machine
+    words = {"repository": REPOSITORY, "version": version}
+    write(release / "init" / "bash", INIT.format(**words))
+    write(release / "init" / "lmod" / "bash", INIT.format(**words))
+    write(release / "init" / "detect.sh", DETECT, program=True)
+    write(release / "init" / "modules" / "EESSI" / f"{version}.lua", EESSI_MODULE.format(**words))
+    layer = release / "compat" / "linux" / machine
+    (layer / "usr" / "share").mkdir(parents=True)
+    (layer / "usr" / "share" / "Lmod").symlink_to(LMOD)
+    for target in TARGETS:
+        software = Path("software", "linux", machine, target)
+        shown = Path(REPOSITORY, "versions", version) / software
+        for name, number, load, programs in SOFTWARE:
+            make_module(release / software, shown, name, number, load, programs)
+    gpu = Path("software", "linux", machine, "amd/zen2", "accel/nvidia/cc80")
+    make_module(release / gpu, Path(REPOSITORY, "versions", version) / gpu, "CUDA", "12.1.1", (), {"nvcc": "true"})
+
+
+def make_module(
+    software: Path, shown: Path, name: str, version: str, load: tuple[str, ...], programs: dict[str, str]
+) -> None:
+    """Make one module and what it is for; ``shown`` is where the software is seen."""
+    root = shown / "software" / name / version
+    text = MODULE.format(
+        name=name,
+        version=version,
+        root=root,
+        variable=name.upper(),
+        load="\n".join(f'depends_on("{one}")' for one in load),
+    )
+    write(software / "modules" / "all" / name / f"{version}.lua", text)
+    (software / "software" / name / version / "bin").mkdir(parents=True, exist_ok=True)
+    for program, body in programs.items():
+        path = software / "software" / name / version / "bin" / program
+        write(path, f'#!/bin/sh\n{body}{" " + chr(34) + "$@" + chr(34) if body.startswith("exec") else ""}\n', program=True)
+
+
+def write(path: Path, text: str, *, program: bool = False) -> None:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755 if program else 0o644)
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]))
