@@ -20,7 +20,8 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def change_root() -> None:
     mount("none", "/", flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
-def show_all(old: Path, new: Path, leave: Set[str]) -> None:
+def show_all(old: Path, new: Path, leave: AbstractSet[str]) -> None:
     """Show each entry of a folder in another, but for some; what cannot be shown is left out."""
     for entry in old.iterdir():
         if entry.name in leave:

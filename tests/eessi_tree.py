@@ -31,7 +31,7 @@ for eessi_name in $(compgen -v | grep -E '^(__LMOD|LMOD_|_ModuleTable)'); do
 done
 export MODULEPATH=$eessi_release/init/modules
 . "$eessi_release/compat/linux/$(uname -m)/usr/share/Lmod/init/bash"
-module --initial_load --no_redirect restore
+module --initial_load --no_redirect restore 2>/dev/null
 module load EESSI/{version}
 """
 
@@ -101,7 +101,7 @@ setenv("EBVERSION{variable}", "{version}")
 """
 
 # Name, version, what it loads, and its programs.
-SOFTWARE = (
+SOFTWARE: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
     ("GCCcore", "12.3.0", (), {"gcc": "exec /usr/bin/gcc"}),
     ("OpenMPI", "4.1.5-GCC-12.3.0", ("GCCcore/12.3.0",), {"mpirun": "exec /usr/bin/mpirun"}),
     ("foss", "2023a", ("OpenMPI/4.1.5-GCC-12.3.0",), {}),
@@ -155,7 +155,11 @@ def make_module(
     (software / "software" / name / version / "bin").mkdir(parents=True, exist_ok=True)
     for program, body in programs.items():
         path = software / "software" / name / version / "bin" / program
-        write(path, f'#!/bin/sh\n{body}{" " + chr(34) + "$@" + chr(34) if body.startswith("exec") else ""}\n', program=True)
+        write(
+            path,
+            f"#!/bin/sh\n{body}{' ' + chr(34) + '$@' + chr(34) if body.startswith('exec') else ''}\n",
+            program=True,
+        )
 
 
 def write(path: Path, text: str, *, program: bool = False) -> None:

@@ -1,20 +1,27 @@
 """``envkit shell`` and ``envkit run``."""
 
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
 import click
 
 from envkit.commands import options
 
 
+@options.eessi
 @click.command()
 @click.argument("name", required=False)
 @options.prefix
-def shell(name: str | None, prefix: str | None) -> None:
-    """Start an interactive bash inside the environment NAME.
+@click.pass_context
+def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
+    """Start an interactive bash inside the environment NAME, or in a release of EESSI: envkit shell eessi
 
     It reads your ~/.bashrc first. Leave it with 'exit'; its status is the shell's own.
     """
     import os
 
+    if (asked := options.asked_of_eessi(context, name)) is not None:
+        enter_eessi(asked)
     from envkit import prefix as place
     from envkit import process, receipt
 
@@ -22,6 +29,24 @@ def shell(name: str | None, prefix: str | None) -> None:
     process.become(inside.shell(), inside.variables(os.environ))
 
 
+def enter_eessi(asked: dict[str, Any], command: Sequence[str] = (), ranks: int | None = None) -> NoReturn:
+    """Become a command in EESSI, on one rank or several, or a shell."""
+    import os
+
+    from envkit import launcher, process
+    from envkit.eessi import entry
+
+    words = {"modules": asked.pop("module", ()), "binds": asked.pop("bind", ()), **asked}
+    inside = entry.enter(entry.Asked(**words), keep=not command)
+    if not command:
+        process.become(inside.shell(), inside.variables(os.environ))
+    if ranks is None:
+        process.become(inside.command(command), inside.variables(os.environ))
+    argv = entry.ranks(inside, ranks, command, os.environ)
+    process.become(argv, inside.variables(launcher.variables(os.environ)))
+
+
+@options.eessi
 @click.command(
     cls=options.CommandAfterDashes,
     options_metavar="[OPTIONS]",
@@ -35,6 +60,8 @@ def shell(name: str | None, prefix: str | None) -> None:
 def run(context: click.Context, name: str | None, ranks: int | None, mpi_model: str | None, prefix: str | None) -> None:
     """Run a command inside the environment NAME: envkit run NAME -n 2 -- python train.py
 
+    NAME eessi is a release of EESSI: envkit run eessi --module PyTorch/2.1.2-foss-2023a -- python train.py
+
     Arguments, signals and exit status are the command's own, and so is all of standard output.
     """
     import os
@@ -42,8 +69,10 @@ def run(context: click.Context, name: str | None, ranks: int | None, mpi_model: 
     from envkit import prefix as place
     from envkit import process, receipt
 
-    found = receipt.find(place.locate(prefix), name)
     command = context.meta["command"]
+    if (asked := options.asked_of_eessi(context, name)) is not None:
+        enter_eessi(asked, command, ranks)
+    found = receipt.find(place.locate(prefix), name)
     if ranks is None:
         process.become(found.environment.command(command), found.environment.variables(os.environ))
     from envkit import launcher

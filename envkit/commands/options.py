@@ -70,6 +70,50 @@ def named(text: str) -> tuple[str, str]:
     return name, value
 
 
+EESSI = (
+    click.Option(["--version"], metavar="RELEASE", help="Of EESSI: the release. Default: 2023.06."),
+    click.Option(["--module"], metavar="MODULE", multiple=True, help="Of EESSI: load this module. May be repeated."),
+    click.Option(
+        ["--access"],
+        metavar="auto|native|dir[:FOLDER]|userns|apptainer",
+        help="Of EESSI: how its repository is reached. Default: the first that fits.",
+    ),
+    click.Option(["--nvidia"], is_flag=True, help="Of EESSI: with this machine's NVIDIA GPUs."),
+    click.Option(
+        ["--bind"], metavar="SOURCE:TARGET", multiple=True, help="Of EESSI: show this path there. May be repeated."
+    ),
+    click.Option(
+        ["--resume"], metavar="NAME|DIR", help="Of EESSI: enter this session, as it was; a new name begins one."
+    ),
+    click.Option(["--save"], metavar="FILE", help="Of EESSI: write what is entered to a file."),
+)
+
+
+def eessi(command: click.Command) -> click.Command:
+    """Add the options that the name "eessi" alone takes."""
+    command.params += EESSI
+    for option in EESSI:
+        option.expose_value = False
+        option.callback = keep
+    return command
+
+
+def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Keep an option of EESSI for the command."""
+    if option.name and value:
+        context.meta.setdefault("eessi", {})[option.name] = value
+
+
+def asked_of_eessi(context: click.Context, name: str | None) -> dict[str, Any] | None:
+    """Return the options of EESSI if it is what is named; ends with a usage error where they are for another."""
+    given: dict[str, Any] = context.meta.get("eessi", {})
+    if name == "eessi":
+        return given
+    if given:
+        usage(f"--{next(iter(given))} goes with the name 'eessi' alone.")
+    return None
+
+
 def mpi_model(function: Function) -> Function:
     """Add ``--mpi-model``."""
     text = "Of an image: who starts the ranks, with whose MPI library. Default: what fits image and host."

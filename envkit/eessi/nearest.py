@@ -1,48 +1,51 @@
 """Say of a module that could not be loaded which ones are near: ``python nearest.py MODULE MODULEPATH``.
 
-Runs inside, maybe by the Python of EESSI: the standard library alone, Python 3.6. absent.json beside it has what is in
-no release.
+Runs inside, maybe by the Python of EESSI's compatibility layer: the standard library alone. absent.json beside it has
+what is in no release.
 """
 
 import difflib
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 
-def main(module, modulepath):
+def main(module: str, modulepath: str) -> None:
     """Print what there is in place of it."""
     names = modules(modulepath.split(os.pathsep))
-    wanted = module.partition("/")[0]
-    if module in names:
-        print("envkit: the module {} is there, and did not load: read what it said above.".format(module))
+    if module in names or any(name.startswith(f"{module}/") for name in names):
+        print(f"envkit: the module {module} is there, and did not load: read what it said above.")
         return
-    print("envkit: there is no module {}.\n".format(module))
     near = nearest(module, names)
-    print("  The nearest: {}\n".format(", ".join(near)) if near else "  None is near it.\n")
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "absent.json")) as stream:
-        absent = json.load(stream)
-    print("What to do: {}".format(absent.get(wanted, "see all of them with 'envkit eessi modules'.")))
+    print(f"envkit: there is no module {module}.\n")
+    print("  The nearest: " + ", ".join(near) + "\n" if near else "  No name is near it.\n")
+    print(f"What to do: {absent(module) or 'see all of them with envkit eessi modules.'}")
 
 
-def modules(folders):
-    """Return every module in the folders, as NAME/VERSION."""
-    found = set()
-    for folder in folders:
-        for path, _, files in os.walk(folder):
-            name = os.path.relpath(path, folder)
-            found |= {os.path.join(name, file[:-4] if file.endswith(".lua") else file) for file in files if file[0] != "."}
-    return sorted(name for name in found if name[0] != ".")
-
-
-def nearest(module, names):
-    """Return up to three modules: versions of the same software first, then names like it."""
+def absent(module: str) -> str:
+    """Return what is known of software that is in no release; nothing of other software."""
+    told = json.loads(Path(__file__).with_name("absent.json").read_text())
     wanted = module.partition("/")[0].lower()
-    same = [name for name in names if name.partition("/")[0].lower() == wanted]
-    if same:
-        return difflib.get_close_matches(module, same, 3, 0) or same[-3:]
-    software = {name.partition("/")[0].lower(): name for name in names}
-    return [software[name] for name in difflib.get_close_matches(wanted, software, 3, 0.6)]
+    return next((words for name, words in told.items() if name.lower() == wanted), "")
+
+
+def modules(folders: Iterable[str]) -> list[str]:
+    """Return every module in the folders, as NAME/VERSION."""
+    files = (path.relative_to(folder) for folder in filter(None, folders) for path in Path(folder).glob("[!.]*/[!.]*"))
+    return sorted(str(file).removesuffix(".lua") for file in files)
+
+
+def nearest(module: str, names: Sequence[str]) -> list[str]:
+    """Return up to three modules: versions of the same software, else of the one with the most similar name."""
+    versions: dict[str, list[str]] = {}
+    for name in names:
+        versions.setdefault(name.partition("/")[0].lower(), []).append(name)
+    wanted = module.partition("/")[0].lower()
+    for software in difflib.get_close_matches(wanted, versions, 1):
+        return difflib.get_close_matches(module, versions[software], 3, 0)
+    return []
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.eessi.known import known
-
 RELEASE = re.compile(r"\d{4}\.\d{2}|\d{8}")
 
 
@@ -40,26 +38,22 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def versions(root: Path) -> list[str]:
-    """Return the releases that a repository has; those known where it cannot be read."""
-    try:
-        names = [entry.name for entry in (root / "versions").iterdir()]
-    except OSError:
-        return list(known().releases)
-    return sorted(name for name in names if RELEASE.fullmatch(name))
+    """Return the releases that a repository has."""
+    return sorted(entry.name for entry in (root / "versions").iterdir() if RELEASE.fullmatch(entry.name))
 
 
 def targets(release: Release) -> list[str]:
     """Return the CPU targets of this machine's kind, such as "x86_64/amd/zen3"."""
-    machine = platform.machine()
-    found = (release.software / machine).glob("**/modules/all")
-    paths = (path.parents[1].relative_to(release.software) for path in found)
-    return sorted(str(path) for path in paths if "accel" not in path.parts)
+    folder = release.software / platform.machine()
+    found = (path for pattern in ("*/modules/all", "*/*/modules/all") for path in folder.glob(pattern))
+    return sorted(str(path.parents[1].relative_to(release.software)) for path in found)
 
 
 def target(release: Release, names: Sequence[str]) -> str:
     """Return the CPU target for a CPU, given its name and its ancestors' as archspec has them; else the generic one."""
-    if chosen := os.environ.get("EESSI_SOFTWARE_SUBDIR_OVERRIDE"):
-        return chosen
+    for name in ("EESSI_SOFTWARE_SUBDIR_OVERRIDE", "EESSI_SOFTWARE_SUBDIR"):
+        if chosen := os.environ.get(name):
+            return chosen
     there = {path.rpartition("/")[2]: path for path in targets(release)}
     return next((there[name] for name in names if name in there), f"{platform.machine()}/generic")
 
@@ -93,7 +87,7 @@ def software(folder: Path) -> Iterator[tuple[str, int]]:
 
 def read(folder: Path) -> tuple[str, ...]:
     """Return the versions in the folder of one software."""
-    names = (name.removesuffix(".lua") for name in os.listdir(folder) if not name.startswith("."))
+    names = (entry.name.removesuffix(".lua") for entry in folder.iterdir() if not entry.name.startswith("."))
     return tuple(sorted(names))
 
 

@@ -54,7 +54,9 @@ def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) ->
     keys = tuple(key for part in place.split(":") for key in keys_in(Path(part)))
     return Client(
         files=files,
-        servers=tuple(url.strip().replace("@fqrn@", repository).replace("@org@", domain) for url in urls if url.strip()),
+        servers=tuple(
+            url.strip().replace("@fqrn@", repository).replace("@org@", domain) for url in urls if url.strip()
+        ),
         proxies=tuple(proxies(settings.get("CVMFS_HTTP_PROXY", "DIRECT"))),
         keys=keys,
         keys_place=place,

@@ -51,6 +51,14 @@ esac
 printf 'envkit: EESSI %s for %s, which its archdetect chose; archspec calls this CPU %s%s\n' "$envkit_version" \
     "${EESSI_SOFTWARE_PATH#*/software/linux/}" "$envkit_cpu" "${EESSI_ACCEL_SUBDIR:+; GPU: $EESSI_ACCEL_SUBDIR}" >&2
 
+if [ -n "$envkit_session" ]; then
+    envkit_target=${EESSI_SOFTWARE_PATH#*/software/linux/}
+    if [ -r "$envkit_session/target" ] && [ "$(<"$envkit_session/target")" != "$envkit_target" ]; then
+        printf 'envkit: the last time it was %s\n' "$(<"$envkit_session/target")" >&2
+    fi
+    printf '%s\n' "$envkit_target" >"$envkit_session/target"
+fi
+
 for envkit_word in "${envkit_modules[@]}"; do
     if ! module load "$envkit_word"; then
         if [ ! -x "$envkit_python" ]; then
@@ -67,5 +75,5 @@ case $- in
     fi
     ;;
 esac
-unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init envkit_word
+unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init envkit_word envkit_target
 unset -f envkit_end

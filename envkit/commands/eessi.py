@@ -1,0 +1,88 @@
+"""``envkit eessi``: what a release has, and the sessions."""
+
+import click
+
+
+@click.group()
+def eessi() -> None:
+    """List what a release of EESSI has; list and remove sessions. 'envkit shell eessi' and 'envkit run eessi' enter."""
+
+
+@eessi.command()
+@click.argument("pattern", required=False)
+@click.option("--version", metavar="RELEASE", help="The release. Default: 2023.06.")
+@click.option(
+    "--access",
+    metavar="auto|native|dir[:FOLDER]|userns|apptainer",
+    help="How it is reached. Default: the first that fits.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def modules(pattern: str | None, version: str | None, access: str | None, as_json: bool) -> int:
+    """List the modules that a release has for this CPU and GPU, as NAME/VERSION.
+
+    PATTERN is a part of a name, in either case, or has * and ? in it. Ends with 1 when nothing matches.
+    """
+    import sys
+
+    import msgspec
+
+    from envkit.eessi import entry, listing
+
+    found = entry.modules(entry.Asked(version=version, access=access))
+    shown = listing.matching(found.modules, pattern)
+    if as_json:
+        answer = {"version": 1, "release": found.release, "target": found.target, "modules": shown}
+        click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
+    else:
+        click.echo("".join(f"{name}\n" for name in shown), nl=False)
+    if pattern and not shown and not as_json:
+        print(entry.nearest(pattern, found.modules), file=sys.stderr)
+    return 0 if shown else 1
+
+
+@eessi.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(as_json: bool) -> None:
+    """List the sessions."""
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    from envkit.eessi import sessions
+
+    found = sessions.entries()
+    if as_json:
+        answer = {"version": 1, "sessions": found}
+        click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NAME", "RELEASE", "ACCESS", "CPU", "MODULES", "CREATED", "STATE"):
+        table.add_column(heading, overflow="fold")
+    for one in found:
+        state = "in use" if one.in_use else ""
+        table.add_row(one.name, one.release, one.access, one.target, " ".join(one.modules), one.created, state)
+    Console().print(table)
+
+
+@eessi.command()
+@click.argument("name", required=False)
+def clean(name: str | None) -> None:
+    """Remove the session NAME with its cache; without a name, every one that is not in use, and the image."""
+    from envkit.eessi import image, sessions
+    from envkit.errors import HostProblem
+
+    if name is not None and not sessions.clean(name):
+        raise HostProblem(what=f"The session {name} is in use.", fix="Leave it first.")
+    if name is not None:
+        click.echo(f"Removed the session {name}.")
+        return
+    kept = list[str]()
+    for one in sessions.names():
+        if sessions.clean(one):
+            click.echo(f"Removed the session {one}.")
+        else:
+            kept.append(one)
+    if kept:
+        click.echo(f"In use, and kept: {', '.join(kept)}.")
+    elif removed := image.clean():
+        click.echo(f"Removed {removed} images.")

@@ -1,0 +1,185 @@
+"""The ways to EESSI's repository on this machine: each is tried, and says why it fits or not."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+from envkit import process, runtime
+from envkit.eessi import release, servers
+from envkit.eessi.known import Symptom, known, symptom
+from envkit.eessi.release import Release
+from envkit.errors import HostProblem, UsageProblem
+from envkit.resources import data
+
+NATIVE_S = 20
+
+
+class Access(StrEnum):
+    """How the repository is reached.
+
+    native: it is mounted. dir: a local copy, shown in a user namespace. userns: the host's cvmfs2 or cvmfsexec, in one.
+    apptainer: the client in an image.
+    """
+
+    NATIVE = "native"
+    DIR = "dir"
+    USERNS = "userns"
+    APPTAINER = "apptainer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is looked for: a release, and a folder that is said to hold a copy of the repository."""
+
+    version: str
+    copy: Path | None
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What a probe found: ``problem`` is None where the way fits; ``root`` is where the repository can be read now."""
+
+    access: Access
+    problem: Symptom | None
+    why: str = ""
+    root: Path | None = None
+
+
+def choose(wanted: Wanted, forced: Access | None, first: Access | None = None) -> Probe:
+    """Return the first way that fits, or the one that is forced; ``first`` is tried before the others.
+
+    Raises HostProblem, which holds the reason of each, and UsageProblem for a release that there is none of.
+    """
+    order = [forced] if forced else sorted(Access, key=lambda access: access is not first)
+    failed = list[Probe]()
+    for access in order:
+        if access in (Access.USERNS, Access.APPTAINER):
+            demand_release(None, wanted.version)
+        probe = PROBES[access](wanted)
+        if probe.problem is None:
+            return probe
+        if probe.root is not None:
+            demand_release(probe.root, wanted.version)
+        failed.append(probe)
+    if forced:
+        found = failed[0].problem
+        assert found is not None  # noqa: S101
+        raise HostProblem(what=f"--access {forced}: {found.what}.", why=found.why, fix=found.fix)
+    raise HostProblem(
+        what="There is no way to EESSI's repository on this machine.",
+        why="\n".join(f"{probe.access}: {line}" for probe in failed for line in lines(probe)),
+        fix="One way is enough; each line says what it takes.",
+    )
+
+
+def lines(probe: Probe) -> Iterator[str]:
+    """Yield why a way does not fit, and what to do about it."""
+    if probe.problem:
+        yield f"{probe.problem.what}{f' ({probe.problem.why})' if probe.problem.why else ''}. {probe.problem.fix}"
+
+
+def demand_release(root: Path | None, version: str) -> None:
+    """Raise UsageProblem for a release that the repository does not have, as far as is known where it is not read."""
+    there = release.versions(root) if root else list(known().releases)
+    if version not in there:
+        raise UsageProblem(
+            what=f"EESSI has no release {version}.", fix=f"Use --version with one of: {', '.join(there) or 'none'}."
+        )
+
+
+def native(wanted: Wanted) -> Probe:
+    """Look whether the repository is mounted, by a process that may hang."""
+    path = Path(known().mount)
+    found = Release(root=path, version=wanted.version)
+    argv = ["stat", "--", str(found.init)]
+    done = process.capture(argv, env={**wanted.env, "LC_ALL": "C"}, timeout_s=NATIVE_S)
+    if done.status == 0:
+        return Probe(access=Access.NATIVE, problem=None, why=f"{path} is mounted", root=path)
+    told = process.capture(["ls", "-A", "--", str(path)], env={**wanted.env, "LC_ALL": "C"}, timeout_s=NATIVE_S)
+    reason = done.stderr + told.stderr
+    if 124 in (done.status, told.status):
+        problem = symptom("mount-hangs", path=path, seconds=NATIVE_S)
+    elif "Transport endpoint is not connected" in reason or "Socket not connected" in reason:
+        problem = symptom("mount-dead", path=path)
+    elif told.status and "No such file" in told.stderr:
+        problem = symptom("not-mounted", path=path)
+    elif told.status:
+        problem = symptom("mount-unreadable", path=path, reason=told.stderr.strip().rpartition(": ")[2])
+    elif "versions" not in told.stdout.split():
+        problem = symptom("mount-empty", path=path)
+    else:
+        return Probe(access=Access.NATIVE, problem=symptom("no-release", version=wanted.version), root=path)
+    return Probe(access=Access.NATIVE, problem=problem)
+
+
+def local_copy(wanted: Wanted) -> Probe:
+    """Look whether there is a local copy, and whether it can be shown where EESSI expects it."""
+    if wanted.copy is None:
+        return Probe(access=Access.DIR, problem=symptom("no-copy"))
+    if not Release(root=wanted.copy, version=wanted.version).init.is_dir():
+        problem = symptom("copy-wrong", path=wanted.copy, version=wanted.version)
+        whole = (wanted.copy / "versions").is_dir()
+        return Probe(access=Access.DIR, problem=problem, root=wanted.copy if whole else None)
+    problem_here = no_namespace()
+    return Probe(access=Access.DIR, problem=problem_here, why=f"{wanted.copy} is a copy of it", root=None)
+
+
+def userns(wanted: Wanted) -> Probe:
+    """Look whether a client of the host can mount the repository in a user namespace."""
+    client = program(wanted.env)
+    problem = (
+        symptom("no-client")
+        if client is None
+        else no_fuse() or no_namespace() or servers.problem(servers.client(wanted.env))
+    )
+    return Probe(access=Access.USERNS, problem=problem, why=f"{client} mounts it in a user namespace")
+
+
+def by_apptainer(wanted: Wanted) -> Probe:
+    """Look whether Apptainer and the client in an image can mount the repository."""
+    found = runtime.find(wanted.env.get("PATH"))
+    if found is None:
+        return Probe(access=Access.APPTAINER, problem=symptom("no-runtime"))
+    problem = no_fuse() or (no_namespace() if os.geteuid() else None)
+    problem = problem or servers.problem(servers.client(wanted.env))
+    return Probe(
+        access=Access.APPTAINER, problem=problem, why=f"{found.family} {found.version} mounts it from an image"
+    )
+
+
+PROBES = {
+    Access.NATIVE: native,
+    Access.DIR: local_copy,
+    Access.USERNS: userns,
+    Access.APPTAINER: by_apptainer,
+}
+
+
+def program(env: Mapping[str, str]) -> Path | None:
+    """Return the CernVM-FS client on PATH: cvmfs2, else cvmfsexec."""
+    found = (shutil.which(name, path=env.get("PATH")) for name in ("cvmfs2", "cvmfsexec"))
+    return next((Path(path) for path in found if path), None)
+
+
+def namespace_words() -> list[str]:
+    """Return how namespace.py is started."""
+    return [sys.executable, "-I", "-S", str(data("namespace.py"))]
+
+
+@cache
+def no_namespace() -> Symptom | None:
+    """Say whether this user can make no user namespace, by making one."""
+    done = process.capture([*namespace_words(), "try"], timeout_s=20)
+    reason = done.stderr.strip().removeprefix("envkit: ").rstrip(".") or f"status {done.status}"
+    return None if done.status == 0 else symptom("no-namespace", reason=reason)
+
+
+def no_fuse() -> Symptom | None:
+    """Say whether this user may not use FUSE."""
+    return None if os.access("/dev/fuse", os.R_OK | os.W_OK) else symptom("no-fuse")

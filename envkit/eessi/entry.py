@@ -1,0 +1,182 @@
+"""Entering EESSI: from what is asked to an environment, by the way that this machine has, in a session."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from envkit import process
+from envkit.eessi import access, listing, sessions
+from envkit.eessi import binds as bound
+from envkit.eessi import nearest as near_names
+from envkit.eessi.access import Access
+from envkit.eessi.inside import EessiEnvironment
+from envkit.eessi.known import known, symptom
+from envkit.eessi.listing import Modules
+from envkit.eessi.release import Release
+from envkit.eessi.sessions import Session
+from envkit.eessi.ways import WAYS, Entry
+from envkit.errors import HostProblem, UsageProblem
+from envkit.host import MPI_FAMILIES, cpu_target
+from envkit.launcher import Wanted as Ranks
+from envkit.launcher import own, variables
+from envkit.receipt import Mpi
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the command line says; None is what it leaves out."""
+
+    version: str | None = None
+    modules: tuple[str, ...] = ()
+    access: str | None = None
+    nvidia: bool = False
+    binds: tuple[str, ...] = ()
+    resume: str | None = None
+    save: str | None = None
+
+
+def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> EessiEnvironment:
+    """Return the environment that is asked for; its session is held by this process and those it becomes and starts.
+
+    ``keep``: a session is kept even if nobody has named one. Raises UsageProblem, HostProblem and others.
+    """
+    binds = bound.asked(asked.binds, env)
+    for module in asked.modules:
+        demand_name(module)
+    place = sessions.resume(asked.resume) if asked.resume else None
+    before = place.before if place else None
+    if before and asked.version not in (None, before.version):
+        raise UsageProblem(
+            what=f"The session {asked.resume} is of EESSI {before.version}, not {asked.version}.",
+            fix="Leave --version or --resume out.",
+        )
+    version = asked.version or (before.version if before else known().default)
+    forced, copy = way_asked(asked.access)
+    wanted = access.Wanted(version=version, copy=copy or copy_named(env), env=env)
+    probe = access.choose(wanted, forced, Access(before.access) if before else None)
+    if probe.access is Access.DIR:
+        probe = replace(probe, root=wanted.copy)
+    if asked.nvidia:
+        demand_gpu(env)
+    needs_cache = probe.access in (Access.USERNS, Access.APPTAINER)
+    if place is None and (keep or needs_cache or asked.save):
+        place = sessions.begin(version if keep else f"run-{version}")
+    modules = tuple(dict.fromkeys((*(before.modules if before else ()), *asked.modules)))
+    session = Session(version=version, access=probe.access, cpu=cpu_target(), modules=modules)
+    entry = Entry(probe=probe, place=place, session=session, binds=binds, nvidia=asked.nvidia, env=env, say=say)
+    way = WAYS[probe.access](entry)
+    session = sessions.dated(msgspec.structs.replace(session, image=way.digest), place)
+    if place:
+        sessions.write(place, session)
+    if asked.save:
+        sessions.save(Path(asked.save), session)
+    say_findings(entry, env)
+    home = (("HOME", str(place.home)),) if place and place.home else ()
+    return EessiEnvironment(
+        version=version,
+        modules=modules,
+        way=way.words,
+        cpu=session.cpu,
+        settings=(*way.settings, *home),
+        session=place.folder if place else None,
+    )
+
+
+def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> Modules:
+    """Return what a release has; only where it cannot be read from here it is entered."""
+    forced, copy = way_asked(asked.access)
+    copy = copy or copy_named(env)
+    version = asked.version or known().default
+    if copy and forced in (None, Access.DIR) and Release(root=copy, version=version).init.is_dir():
+        return listing.read(Release(root=copy, version=version), listing.machine(env))
+    probe = access.choose(access.Wanted(version=version, copy=copy, env=env), forced)
+    if probe.root is not None:
+        return listing.read(Release(root=probe.root, version=version), listing.machine(env))
+    return listing.read_inside(enter(replace(asked, access=probe.access), keep=False, env=env), version)
+
+
+def nearest(pattern: str, names: Sequence[str]) -> str:
+    """Say of a pattern that matches nothing what is near it, or that no release has it."""
+    if words := near_names.absent(pattern):
+        return f"envkit: {words}"
+    near = near_names.nearest(pattern, names)
+    return f"envkit: nothing matches {pattern}." + (f" The nearest: {', '.join(near)}" if near else "")
+
+
+def demand_name(module: str) -> None:
+    """Raise UsageProblem for what cannot be the name of a module."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.+/-]*", module):
+        raise UsageProblem(
+            what=f"--module {module!r}: this is no module.", fix="See what there is with 'envkit eessi modules'."
+        )
+
+
+def way_asked(text: str | None) -> tuple[Access | None, Path | None]:
+    """Read ``--access``: the way that is forced, and the folder of "dir:FOLDER". Raises UsageProblem."""
+    if text is None or text == "auto":
+        return None, None
+    name, colon, folder = text.partition(":")
+    if name not in list(Access) or (colon and (name != Access.DIR or not folder)):
+        raise UsageProblem(
+            what=f"--access {text}: there is no such way.",
+            fix=f"There are: auto, {', '.join(Access)}; with a folder: dir:FOLDER.",
+        )
+    return Access(name), Path(folder).absolute() if folder else None
+
+
+def copy_named(env: Mapping[str, str]) -> Path | None:
+    """Return the local copy that the caller's variable names."""
+    return Path(env["ENVKIT_EESSI_DIR"]).absolute() if env.get("ENVKIT_EESSI_DIR") else None
+
+
+def demand_gpu(env: Mapping[str, str]) -> None:
+    """Raise HostProblem where nvidia-smi finds no GPU."""
+    found = shutil.which("nvidia-smi", path=env.get("PATH"))
+    told = process.capture([found or "nvidia-smi", "-L"], env=env, timeout_s=20)
+    if told.status or "GPU" not in told.stdout:
+        reason = (told.stderr or told.stdout).strip() if found else "There is no nvidia-smi on PATH."
+        words = symptom("no-gpu", reason=reason or f"It ended with {told.status}.")
+        raise HostProblem(what=f"--nvidia: {words.what}.", why=words.why, fix=words.fix)
+
+
+def ranks(inside: EessiEnvironment, number: int, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Return the argv that enters once and starts ranks on this node with the MPI of the modules loaded.
+
+    Raises HostProblem where they bring none.
+    """
+    show = ["sh", "-c", "command -v mpirun && mpirun --version"]
+    told = process.capture(inside.command(show), env=inside.variables(variables(env)))
+    path = told.stdout.partition("\n")[0]
+    for family, pattern in MPI_FAMILIES:
+        if path.startswith(known().mount) and (match := re.search(pattern, told.stdout)):
+            launch = own(Mpi(family=family, version=match[1]), Ranks(ranks=number), "it belongs to EESSI's MPI")
+            return inside.command(argv, launch.argv)
+    if told.status and not path:
+        raise HostProblem(what="EESSI could not be entered to start ranks.", why=told.stderr.strip())
+    raise HostProblem(
+        what="The modules loaded bring no MPI, so there is nothing of EESSI's to start ranks with.",
+        why=f"The first mpirun on PATH is {path}." if path else "There is no mpirun on PATH.",
+        fix="Load one that does: --module foss/2023a",
+    )
+
+
+def say_findings(entry: Entry, env: Mapping[str, str]) -> None:
+    """Say by which way, in which session, and what of the caller's settings may get in the way."""
+    say(f"{entry.probe.why} (--access {entry.probe.access})")
+    if entry.place:
+        say(f"session {entry.place.name}; --resume {entry.place.name} enters it again")
+    if env.get("LD_LIBRARY_PATH"):
+        say(f"LD_LIBRARY_PATH is set, and takes libraries in before EESSI's own: {env['LD_LIBRARY_PATH']}")
+    if "xalt" in env.get("LD_PRELOAD", ""):
+        say("LD_PRELOAD has XALT's library, which needs the host's C library: it is left out inside")
+
+
+def say(message: str) -> None:
+    """Say something that is not the command's."""
+    print(f"envkit: {message}", file=sys.stderr)

@@ -1,0 +1,193 @@
+"""The image with a CernVM-FS client: pulled once, by digest, into a cache that all sessions share."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import platformdirs
+from filelock import FileLock
+
+from envkit import process
+from envkit.eessi.known import known, symptom
+from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
+from envkit.runtime import Runtime
+
+LIMIT_S = 20.0
+UNPACKED = 3  # what a pull takes at most, over the size of its layers: the layers, unpacked, and the image
+REFERENCE = re.compile(r"docker://([^/]+)/([\w./-]+?)(?::([\w.-]+))?(?:@(sha256:[0-9a-f]{64}))?")
+KINDS = ", ".join(
+    f"application/vnd.{kind}+json"
+    for kind in (
+        "oci.image.index.v1",
+        "oci.image.manifest.v1",
+        "docker.distribution.manifest.list.v2",
+        "docker.distribution.manifest.v2",
+    )
+)
+
+
+class Pulled(msgspec.Struct, frozen=True, kw_only=True):
+    """An image in the cache, and the digest that its registry gives it."""
+
+    reference: str
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """An image in a registry: its place, its digest, and the size of its layers."""
+
+    host: str
+    name: str
+    digest: str
+    size: int
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the registry: one on this machine itself has no certificate."""
+        return "http" if self.host.partition(":")[0] in ("127.0.0.1", "localhost") else "https"
+
+
+def folder(env: Mapping[str, str] = os.environ) -> Path:
+    """Return the shared cache: in that of Apptainer or Singularity if one is named, else in the user's."""
+    named = env.get("APPTAINER_CACHEDIR") or env.get("SINGULARITY_CACHEDIR")
+    return Path(named) / "envkit" if named else platformdirs.user_cache_path("envkit") / "images"
+
+
+def find(tool: Runtime, env: Mapping[str, str], say: Callable[[str], None]) -> tuple[Path, str]:
+    """Return the image and its digest ("" for a file of the caller's), pulled first if it is not there.
+
+    Raises SourcesMissing, DiskFull, UsageProblem.
+    """
+    named = env.get("ENVKIT_EESSI_IMAGE") or known().image
+    if "://" not in named:
+        if not Path(named).exists():
+            raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: there is no {named}.", fix="Correct it, or unset it.")
+        return Path(named).absolute(), ""
+    place = folder(env)
+    note = place / (re.sub(r"\W+", "-", named) + ".json")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "Set APPTAINER_CACHEDIR to a folder of your own."
+        raise NotWritable(what=f"{place} cannot be made.", why=f"{error.strerror}.", fix=fix) from error
+    if there := remembered(note, place):
+        return there
+    with process.interruptible(), FileLock(place / "lock"):
+        if there := remembered(note, place):
+            return there
+        remote = resolved(named)
+        target = file_of(place, remote.digest)
+        if not target.exists():
+            pull(tool, remote, target, env, say)
+        note.write_bytes(msgspec.json.encode(Pulled(reference=named, digest=remote.digest)))
+        return target, remote.digest
+
+
+def remembered(note: Path, place: Path) -> tuple[Path, str] | None:
+    """Return an image that was pulled before."""
+    try:
+        pulled = msgspec.json.decode(note.read_bytes(), type=Pulled)
+    except (OSError, msgspec.DecodeError):
+        return None
+    target = file_of(place, pulled.digest)
+    return (target, pulled.digest) if target.exists() else None
+
+
+def file_of(place: Path, digest: str) -> Path:
+    """Return where the image of a digest lies."""
+    return place / f"{digest.replace(':', '-')}.sif"
+
+
+def pull(tool: Runtime, remote: Remote, target: Path, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """Pull an image, which appears complete or not at all. Raises DiskFull and SourcesMissing."""
+    image = f"docker://{remote.host}/{remote.name}@{remote.digest}"
+    wanted, free = remote.size * UNPACKED // 1_000_000, shutil.disk_usage(target.parent).free // 1_000_000
+    if free < wanted:
+        words = symptom("no-room", wanted_mb=wanted, free_mb=free, folder=target.parent)
+        raise DiskFull(what=words.what, why=words.why, fix=words.fix)
+    say(f"pulling {image}, {remote.size // 1_000_000} MB, once")
+    partial, log = target.with_suffix(f".{os.getpid()}"), target.with_suffix(".log")
+    plain = ["--no-https"] if remote.scheme == "http" else []
+    try:
+        argv = [str(tool.path), "pull", "--disable-cache", *plain, str(partial), image]
+        settings = {**env, "APPTAINER_TMPDIR": env.get("APPTAINER_TMPDIR", str(target.parent))}
+        status = process.supervise(argv, env=settings, log=log)
+        if status:
+            last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+            raise missing(image, last or f"{tool.path.name} ended with {status}")
+        partial.replace(target)
+        log.unlink()
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def missing(image: str, reason: str) -> SourcesMissing:
+    """Say that an image cannot be had."""
+    words = symptom("image-unreachable", image=image, reason=reason)
+    return SourcesMissing(what=words.what, why=words.why, fix=words.fix)
+
+
+def resolved(reference: str) -> Remote:
+    """Ask the registry for the digest and the size of an image. Raises UsageProblem and SourcesMissing."""
+    match = REFERENCE.fullmatch(reference)
+    if match is None:
+        fix = "Write docker://HOST/NAME:TAG or docker://HOST/NAME@sha256:DIGEST, or name a file."
+        raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: {reference} is no image.", fix=fix)
+    host, name, tag, digest = match.groups()
+    asking = Remote(host=host, name=name, digest=digest or "", size=0)
+    try:
+        headers, manifest = manifest_of(asking, digest or tag or "latest")
+        digest = digest or headers["Docker-Content-Digest"]
+        whole = manifest
+        if "manifests" in manifest:
+            machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+            fitting = [m for m in manifest["manifests"] if m.get("platform", {}).get("architecture") == machine]
+            if not fitting:
+                raise missing(reference, f"it is not made for {platform.machine()}")
+            _, whole = manifest_of(asking, fitting[0]["digest"])
+        return Remote(host=host, name=name, digest=digest, size=sum(layer["size"] for layer in whole["layers"]))
+    except (OSError, ValueError, KeyError) as error:
+        raise missing(reference, str(error)) from error
+
+
+def manifest_of(remote: Remote, which: str) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Fetch a manifest, with a token for anybody if the registry wants one."""
+    url = f"{remote.scheme}://{remote.host}/v2/{remote.name}/manifests/{which}"
+    try:
+        return ask(url, {"Accept": KINDS})
+    except urllib.error.HTTPError as error:
+        challenge = dict(re.findall(r'(\w+)="([^"]*)"', error.headers.get("WWW-Authenticate", "")))
+        if error.code != 401 or "realm" not in challenge:
+            raise
+        query = urlencode({"service": challenge.get("service", ""), "scope": f"repository:{remote.name}:pull"})
+        _, token = ask(f"{challenge['realm']}?{query}", {})
+        return ask(url, {"Accept": KINDS, "Authorization": f"Bearer {token['token']}"})
+
+
+def ask(url: str, headers: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Fetch JSON, with the headers that came with it."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url} is no address of a registry")
+    request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:  # noqa: S310
+        content: dict[str, Any] = json.load(answer)
+        return dict(answer.headers), content
+
+
+def clean(env: Mapping[str, str] = os.environ) -> int:
+    """Remove the images in the cache; return how many there were."""
+    found = sorted(folder(env).glob("sha256-*.sif")) if folder(env).is_dir() else []
+    for path in found:
+        path.unlink()
+    return len(found)

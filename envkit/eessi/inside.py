@@ -1,0 +1,60 @@
+"""A release of EESSI as an environment: how to get inside by the way that was chosen."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.eessi.known import known
+from envkit.environment import for_shell
+from envkit.resources import data
+
+
+@dataclass(frozen=True, kw_only=True)
+class EessiEnvironment:
+    """A release with modules loaded; ``way`` is what stands before the shell that enters it.
+
+    ``settings`` are variables for that way; ``cpu`` is archspec's name of this one; an interactive shell leaves the
+    names of its modules in ``session``.
+    """
+
+    version: str
+    modules: tuple[str, ...]
+    way: tuple[str, ...]
+    cpu: str
+    settings: tuple[tuple[str, str], ...] = ()
+    session: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return "eessi"
+
+    @property
+    def words(self) -> list[str]:
+        """What enters, and its arguments."""
+        facts = [known().mount, self.version, self.cpu, sys.executable, str(self.session or "")]
+        return ["eessi.sh", *facts, "--", *self.modules]
+
+    def command(
+        self,
+        argv: Sequence[str],
+        launcher: Sequence[str] = (),
+        *,
+        remote: bool = False,  # noqa: ARG002  (ranks are started on this node alone)
+        visible: Sequence[Path] = (),  # noqa: ARG002  (all of the host is, but for an image, which has its own binds)
+    ) -> list[str]:
+        """Return the argv that runs ``argv`` inside; the launcher is inside, so that one mount is for all ranks."""
+        enter = ["bash", "--noprofile", "--norc", str(data("shell/enter.sh")), *self.words, "--"]
+        return [*self.way, *enter, *launcher, *argv]
+
+    def shell(self) -> list[str]:
+        """Return the argv of an interactive bash that reads ~/.bashrc and then enters."""
+        return [*self.way, "bash", "--noprofile", "--rcfile", str(data("shell/rc.bash")), "-i"]
+
+    def variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return ``env`` as the commands above need it, without what XALT preloads."""
+        changed = for_shell(env, self.name, self.words) | dict(self.settings)
+        preloaded = [word for word in changed.pop("LD_PRELOAD", "").replace(":", " ").split() if "xalt" not in word]
+        return changed | ({"LD_PRELOAD": ":".join(preloaded)} if preloaded else {})

@@ -1,0 +1,86 @@
+"""The modules of a release, listed fast: read from their folders, never by starting a modules tool."""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from envkit import process
+from envkit.eessi import release
+from envkit.eessi.release import Release
+from envkit.environment import Environment
+from envkit.errors import HostProblem
+
+
+class Modules(msgspec.Struct, frozen=True, kw_only=True):
+    """The modules of a release for a CPU target, those for its GPU target among them."""
+
+    release: str
+    target: str
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a target is chosen by: the CPU and its ancestors (archspec), and the GPU ("cc80")."""
+
+    cpus: tuple[str, ...]
+    gpu: str = ""
+
+
+def machine(env: Mapping[str, str] = os.environ) -> Machine:
+    """Look at the CPU and the GPU of this machine."""
+    import archspec.cpu
+
+    host = archspec.cpu.host()
+    names = (host.name, *(one.name for one in host.ancestors))
+    return Machine(cpus=names, gpu=gpu(env))
+
+
+def gpu(env: Mapping[str, str]) -> str:
+    """Return the compute capability of the first NVIDIA GPU as EESSI writes it, "cc80"; nothing without one."""
+    told = process.capture(
+        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], env=env, timeout_s=20
+    ).stdout
+    match = re.match(r"\s*(\d+)\.(\d+)", told)
+    return f"cc{match[1]}{match[2]}" if match else ""
+
+
+def read(found: Release, here: Machine) -> Modules:
+    """Read the modules of a release that can be read from here."""
+    subdir = release.target(found, here.cpus)
+    names = list[str]()
+    for folder in release.module_folders(found, subdir, here.gpu):
+        names += release.modules(folder, cache(folder))
+    return Modules(release=found.version, target=subdir, modules=tuple(names))
+
+
+def read_inside(inside: Environment, version: str) -> Modules:
+    """Read the modules of a release that can be read inside alone, with what it chose as target there."""
+    show = 'printf "%s\\n" "$EESSI_SOFTWARE_PATH"; find $(echo "$MODULEPATH" | tr : " ") -name "*.lua" -printf "%P\\n"'
+    told = process.capture(inside.command(["sh", "-c", show]), env=inside.variables(os.environ), timeout_s=600)
+    if told.status:
+        raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
+    path, *files = told.stdout.splitlines()
+    names = (file.removesuffix(".lua") for file in files if not file.startswith("EESSI/"))
+    return Modules(release=version, target=path.rpartition("/software/linux/")[2], modules=tuple(sorted(names)))
+
+
+def matching(names: Sequence[str], pattern: str | None) -> list[str]:
+    """Return the names that hold a pattern: a part of the name, in either case, or one with * and ?."""
+    from fnmatch import fnmatch
+
+    wanted = (pattern or "").lower()
+    wanted = wanted if re.search(r"[*?[]", wanted) else f"*{wanted}*"
+    return [name for name in names if fnmatch(name.lower(), wanted)]
+
+
+def cache(folder: Path) -> Path:
+    """Return the file in which is kept what a folder held."""
+    key = hashlib.sha256(os.fsencode(folder)).hexdigest()[:20]
+    return platformdirs.user_cache_path("envkit") / "eessi-modules" / f"{key}.json"

@@ -1,0 +1,270 @@
+"""Sessions: what was entered, kept under a name, so that it can be entered again.
+
+::
+
+    STATE/envkit/eessi/NAME/session.json    what was entered
+                            loaded          the modules that were loaded when its shell ended
+                            target          the CPU target that EESSI chose
+                            lock            held while it is in use; the kernel drops it with the last process
+    TMPDIR/envkit-eessi-UID/NAME/           its CernVM-FS cache, on local disk
+
+A folder that eessi_container.sh has left is taken as a session, too: its home directory and its cache are used.
+"""
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from envkit import __version__
+from envkit.errors import HostProblem, NotWritable, UsageProblem
+from envkit.files import discard
+
+NAME = re.compile(r"[\w][\w.+-]*")
+LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
+HIGH = 100  # descriptors below are those that people use by number
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """What was entered: the release, how it was reached, the CPU (archspec), the image by digest, the modules."""
+
+    version: str
+    access: str
+    cpu: str
+    modules: tuple[str, ...]
+    image: str = ""
+    created: str = ""
+    envkit: str = __version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The folder of a session that this process holds, with what was entered in it the last time."""
+
+    folder: Path
+    before: Session | None
+
+    @property
+    def name(self) -> str:
+        """The name to resume it by; the path of a folder that lies elsewhere."""
+        return self.folder.name if self.folder.parent == root() else str(self.folder)
+
+    @property
+    def cache(self) -> Path:
+        """The folder of its CernVM-FS cache."""
+        legacy = self.folder / "var-lib-cvmfs"
+        return legacy if legacy.is_dir() else caches() / self.folder.name
+
+    @property
+    def home(self) -> Path | None:
+        """The home directory that eessi_container.sh made in it."""
+        legacy = self.folder / "home"
+        return legacy if self.folder.parent != root() and legacy.is_dir() else None
+
+
+def root(env: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the sessions."""
+    state = env.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "envkit" / "eessi"
+
+
+def caches() -> Path:
+    """Return the folder of the caches, on local disk."""
+    return Path(tempfile.gettempdir()) / f"envkit-eessi-{os.getuid()}"
+
+
+def resume(named: str) -> Place:
+    """Take the session of that name, which may be new, or that folder, or begin one from a file that --save wrote.
+
+    Raises UsageProblem and HostProblem.
+    """
+    if Path(named).is_file():
+        saved = decoded(Path(named))
+        return replace(begin(saved.version), before=saved)
+    if "/" not in named and not NAME.fullmatch(named):
+        raise UsageProblem(what=f"--resume {named!r}: this is no name.", fix="Use letters, digits and . _ - + only.")
+    folder = Path(named).absolute() if "/" in named else root() / named
+    if "/" in named and not (is_session(folder) or any((folder / name).is_dir() for name in LEGACY)):
+        raise UsageProblem(
+            what=f"--resume {named}: this folder holds no session.",
+            why="It has neither a session.json nor what eessi_container.sh leaves (home, var-lib-cvmfs).",
+            fix="See the sessions there are with 'envkit eessi list'.",
+        )
+    if not take(folder):
+        raise HostProblem(
+            what=f"The session {named} is in use.",
+            why="Two at a time would share one CernVM-FS cache, and the second would wait for the first.",
+            fix="Leave --resume out to begin another, or end the one that uses it.",
+        )
+    return Place(folder=folder, before=read(folder))
+
+
+def begin(stem: str) -> Place:
+    """Take the first session named after ``stem`` that is not in use; what it was before is forgotten."""
+    number = 1
+    while not take(folder := root() / (stem if number == 1 else f"{stem}-{number}")):
+        number += 1
+    for name in ("loaded", "target"):
+        (folder / name).unlink(missing_ok=True)
+    return Place(folder=folder, before=None)
+
+
+def take(folder: Path) -> bool:
+    """Hold a session until the last process that was started from this one ends; return False if another has it."""
+    make_private(folder)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    fcntl.fcntl(descriptor, fcntl.F_DUPFD, HIGH)  # which a command started by this process keeps
+    os.close(descriptor)
+    return True
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder of this user's alone. Raises HostProblem if it is somebody else's, NotWritable if it cannot be."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
+        owner = folder.lstat().st_uid
+    except OSError as error:
+        raise NotWritable(
+            what=f"{folder} cannot be made.",
+            why=f"{error.strerror or error}.",
+            fix="Set XDG_STATE_HOME (sessions) or TMPDIR (their caches) to a folder of your own.",
+        ) from error
+    if owner != os.geteuid() or folder.is_symlink():
+        raise HostProblem(
+            what=f"The session in {folder} belongs to another user.",
+            why=f"Its owner has the uid {owner}, you have {os.geteuid()}.",
+            fix="Begin one of your own: leave --resume out.",
+        )
+
+
+def is_session(folder: Path) -> bool:
+    """Say whether a folder has been entered by envkit."""
+    return (folder / "session.json").is_file()
+
+
+def read(folder: Path) -> Session | None:
+    """Return what was entered, with the modules that its shell had loaded at its end; None if it is new."""
+    if not is_session(folder):
+        return None
+    found = decoded(folder / "session.json")
+    with suppress(FileNotFoundError):
+        loaded = (folder / "loaded").read_text().strip().split(":")
+        return msgspec.structs.replace(found, modules=tuple(m for m in loaded if m and not m.startswith("EESSI/")))
+    return found
+
+
+def decoded(path: Path) -> Session:
+    """Read a session from a file. Raises HostProblem."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Session)
+    except (OSError, msgspec.DecodeError) as error:
+        raise HostProblem(
+            what=f"{path} holds no session that can be read.", why=str(error), fix="Remove it, and begin another."
+        ) from error
+
+
+def dated(session: Session, place: Place | None) -> Session:
+    """Return a session with the time when it was begun."""
+    begun = place.before.created if place and place.before else ""
+    return msgspec.structs.replace(session, created=begun or datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def write(place: Place, session: Session) -> None:
+    """Keep what is entered now."""
+    save(place.folder / "session.json", session)
+    (place.folder / "loaded").unlink(missing_ok=True)
+
+
+def save(path: Path, session: Session) -> None:
+    """Write a session to a file. Raises NotWritable."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(session)) + b"\n")
+        partial.replace(path)
+    except OSError as error:
+        fix = "Choose another file." if path.name != "session.json" else "Set XDG_STATE_HOME to another folder."
+        raise NotWritable(what=f"{path} cannot be written.", why=f"{error.strerror}.", fix=fix) from error
+
+
+def names() -> list[str]:
+    """Return the names of the sessions there are."""
+    return sorted(path.name for path in root().glob("*") if path.is_dir()) if root().is_dir() else []
+
+
+def clean(name: str) -> bool:
+    """Remove a session and its cache; return False if it is in use. Raises UsageProblem for one that is not there."""
+    if name not in names():
+        there = ", ".join(names()) or "none"
+        raise UsageProblem(what=f"There is no session {name!r}.", fix=f"There are: {there}.")
+    place = root() / name
+    if not take(place):
+        return False
+    discard(caches() / name)
+    discard(place)
+    return True
+
+
+def in_use(name: str) -> bool:
+    """Say whether a process holds a session."""
+    try:
+        descriptor = os.open(root() / name / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of ``envkit eessi list``."""
+
+    name: str
+    release: str
+    access: str
+    target: str
+    modules: tuple[str, ...]
+    created: str
+    in_use: bool
+
+
+def entries() -> list[Entry]:
+    """Return what there is to say of every session that can be read."""
+    found = []
+    for name in names():
+        with suppress(HostProblem):
+            if session := read(root() / name):
+                found.append(entry(name, session))
+    return found
+
+
+def entry(name: str, session: Session) -> Entry:
+    """Return what there is to say of a session."""
+    target = session.cpu
+    with suppress(OSError):
+        target = (root() / name / "target").read_text().strip() or target
+    return Entry(
+        name=name,
+        release=session.version,
+        access=session.access,
+        target=target,
+        modules=session.modules,
+        created=session.created,
+        in_use=in_use(name),
+    )

@@ -1,0 +1,131 @@
+"""What stands before the shell that enters EESSI, for each way to its repository."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit import runtime
+from envkit.eessi import access, image, sessions
+from envkit.eessi import binds as bound
+from envkit.eessi.access import Access, Probe
+from envkit.eessi.binds import Bind
+from envkit.eessi.known import known
+from envkit.eessi.servers import client
+from envkit.eessi.sessions import Place, Session
+from envkit.errors import HostProblem
+from envkit.resources import PACKAGE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What is about to be entered, by the way that was found; ``say`` tells the user what takes long."""
+
+    probe: Probe
+    place: Place | None
+    session: Session
+    binds: tuple[Bind, ...]
+    nvidia: bool
+    env: Mapping[str, str]
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """The words before the shell, variables for them, and the digest of the image, if there is one."""
+
+    words: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...] = ()
+    digest: str = ""
+
+
+def by_native(entry: Entry) -> Way:
+    """The repository is there; a namespace is made for binds alone."""
+    words = bound.for_namespace(entry.binds)
+    if words and (problem := access.no_namespace()):
+        raise HostProblem(what=f"--bind: {problem.what}.", fix=problem.fix)
+    return Way(words=(*access.namespace_words(), *words, "--") if words else ())
+
+
+def by_copy(entry: Entry) -> Way:
+    """A namespace shows the copy where EESSI expects it."""
+    words = ["bind", str(entry.probe.root), known().mount, *bound.for_namespace(entry.binds)]
+    return Way(words=(*access.namespace_words(), *words, "--"))
+
+
+def by_client(entry: Entry) -> Way:
+    """The host's client mounts it in a namespace, with the cache of the session."""
+    program, cache = access.program(entry.env), cache_of(entry)
+    assert program is not None  # noqa: S101  (the probe has found it)
+    words = bound.for_namespace(entry.binds)
+    if program.name == "cvmfsexec":
+        inner = [str(program), known().repository, "--"]
+        return Way(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
+    settings = write_settings(cache, cache / "lib", cache / "lib", entry.env)
+    files = ":".join(map(str, (*client(entry.env).files, settings)))
+    mount = ["mount", str(cache / "cvmfs2.log"), known().mount, str(program), "-f", "-o", f"config={files}"]
+    return Way(words=(*access.namespace_words(), *words, *mount, known().repository, known().mount, "--"))
+
+
+def by_image(entry: Entry) -> Way:
+    """Apptainer has the client in an image mount it."""
+    tool, cache = runtime.demand(), cache_of(entry)
+    found, digest = image.find(tool, entry.env, entry.say)
+    inside = Path("/var/lib/cvmfs"), Path("/var/run/cvmfs")
+    settings = write_settings(cache, *inside, entry.env)
+    binds = [f"{cache / 'lib'}:{inside[0]}", f"{cache / 'run'}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
+    binds += [f"{PACKAGE}:{PACKAGE}:ro"]
+    place = entry.place
+    if place:
+        binds.append(f"{place.folder}:{place.folder}")
+    words = [
+        str(tool.path),
+        "--silent",
+        "exec",
+        *(["--userns"] if os.geteuid() == 0 else []),
+        *(["--nv"] * entry.nvidia),
+    ]
+    words += ["--home", str(place.home)] if place and place.home else []
+    words += [word for bind in (*binds, *map(str, entry.binds)) for word in ("--bind", bind)]
+    words += ["--fusemount", f"container:cvmfs2 {known().repository} {known().mount}", str(found)]
+    cachedir = entry.env.get("APPTAINER_CACHEDIR") or entry.env.get("SINGULARITY_CACHEDIR")
+    changed = dict.fromkeys((name for name in bound.VARIABLES if name in entry.env), "")  # they are among the words
+    changed |= {"APPTAINER_CACHEDIR": cachedir} if cachedir else {}
+    return Way(words=tuple(words), settings=tuple(changed.items()), digest=digest)
+
+
+WAYS: dict[Access, Callable[[Entry], Way]] = {
+    Access.NATIVE: by_native,
+    Access.DIR: by_copy,
+    Access.USERNS: by_client,
+    Access.APPTAINER: by_image,
+}
+
+
+def cache_of(entry: Entry) -> Path:
+    """Return the folder of the session's cache, made for this user alone."""
+    assert entry.place is not None  # noqa: S101  (what has a cache has a session)
+    cache = entry.place.cache
+    if cache.parent == sessions.caches():
+        sessions.make_private(cache.parent)
+    sessions.make_private(cache)
+    for name in ("lib", "run"):
+        (cache / name).mkdir(exist_ok=True)
+    return cache
+
+
+def write_settings(cache: Path, base: Path, sockets: Path, env: Mapping[str, str]) -> Path:
+    """Write what this session's client is told beyond its configuration: where its own cache is, and the proxy."""
+    found = client(env)
+    lines = {
+        "CVMFS_CACHE_BASE": base,
+        "CVMFS_RELOAD_SOCKETS": sockets,
+        "CVMFS_SHARED_CACHE": "no",
+        "CVMFS_CLIENT_PROFILE": "single",
+        "CVMFS_HTTP_PROXY": ";".join(proxy or "DIRECT" for proxy in found.proxies),
+    }
+    if env.get("CVMFS_SERVER_URL"):
+        lines["CVMFS_SERVER_URL"] = env["CVMFS_SERVER_URL"]
+    path = cache / "envkit.conf"
+    path.write_text("".join(f'{name}="{value}"\n' for name, value in lines.items()))
+    return path
