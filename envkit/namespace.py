@@ -167,9 +167,11 @@ def mount_by(program: Sequence[str], target: Path, log: Path) -> None:
     asking = os.getpid()
     child = os.fork()
     if not child:
-        if not os.fork():
-            keep(program, log, asking, writer)
-        os._exit(0)
+        try:
+            if not os.fork():
+                keep(program, log, asking, writer)
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
     os.close(writer)
     deadline = time.monotonic() + MOUNT_S

@@ -1,12 +1,9 @@
 """Entering an environment: ``envkit run`` and ``envkit shell``, with real Lmod modules."""
 
 import os
-import pty
-import select
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from .site import PATIENCE_S, Site, make_site, needs, until
+from .terminal import Terminal
 
 pytestmark = pytest.mark.integration
 
@@ -122,41 +120,10 @@ def test_nothing_of_envkit_is_left_in_the_environment(site: Site) -> None:
     assert "envkit_" not in told
 
 
-class Terminal:
-    """A shell of the environment at a real terminal."""
-
-    def __init__(self, site: Site, env: dict[str, str]) -> None:
-        self.text = ""
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            words = argv(site, "shell", "toy-top-1.0", "--prefix", str(site.prefix))
-            os.chdir(site.home)
-            os.execve(words[0], words, {**site.env, "TERM": "dumb", **env})
-
-    def until(self, text: str) -> str:
-        """Read until a text has come, and return what came before."""
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in self.text:
-            assert time.monotonic() < deadline, self.text
-            if select.select([self.fd], [], [], 1)[0]:
-                try:
-                    self.text += os.read(self.fd, 4096).decode(errors="replace")
-                except OSError:
-                    raise AssertionError(f"the shell has ended: {self.text}") from None
-        before, _, self.text = self.text.partition(text)
-        return before
-
-    def type(self, text: str) -> None:
-        os.write(self.fd, text.encode() + b"\n")
-
-    def status(self) -> int:
-        """Read what is left, and return the exit status."""
-        with suppress(OSError):
-            while os.read(self.fd, 4096):
-                pass
-        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        os.close(self.fd)
-        return status
+def terminal_of(site: Site, env: dict[str, str]) -> Terminal:
+    """Start a shell of the environment at a terminal."""
+    words = argv(site, "shell", "toy-top-1.0", "--prefix", str(site.prefix))
+    return Terminal(words, {**site.env, "TERM": "dumb", **env}, site.home)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -164,7 +131,7 @@ def test_shell_at_a_terminal(site: Site) -> None:
     (site.home / ".bashrc").write_text('echo "rc: ${LOADEDMODULES:-none}"\nPS1="mine> "\nmine=kept\n')
     (site.home / ".bash_profile").write_text("echo profile\n")
     (site.home / "bash_env.sh").write_text("echo printed by BASH_ENV\n")
-    terminal = Terminal(site, {"BASH_ENV": str(site.home / "bash_env.sh")})
+    terminal = terminal_of(site, {"BASH_ENV": str(site.home / "bash_env.sh")})
     before = terminal.until("(envkit toy-top-1.0) mine> ")
     assert "rc: none" in before
     assert "profile" not in before
@@ -184,7 +151,7 @@ def test_shell_at_a_terminal(site: Site) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_shell_gives_bash_env_back(site: Site) -> None:
     (site.home / ".bashrc").write_text("PS1='mine> '\n")
-    terminal = Terminal(site, {"BASH_ENV": "/site/bash_env.sh"})
+    terminal = terminal_of(site, {"BASH_ENV": "/site/bash_env.sh"})
     terminal.until("mine> ")
     terminal.type('printf "<%s>\\n" "${BASH_ENV-none}"; exit')
     terminal.until("\n<")
@@ -199,7 +166,7 @@ def test_shell_that_cannot_load_its_module(site: Site) -> None:
     module = site.tree / "modules" / "all" / "toy-base" / "1.0.lua"
     module.rename(module.with_suffix(".away"))
     try:
-        terminal = Terminal(site, {})
+        terminal = terminal_of(site, {})
         assert "envkit: the module toy-top/1.0 could not be loaded." in terminal.until("could not be loaded.") + (
             "could not be loaded."
         )

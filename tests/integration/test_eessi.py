@@ -1,0 +1,600 @@
+"""Entering EESSI, for real: a tree of its shape with the machine's Lmod, namespaces, FUSE and Apptainer; no network."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from envkit.resources import data
+
+from .. import eessi_tree
+from ..conftest import Fake
+from ..eessi_tree import REPOSITORY, write
+from .site import SYSTEM_PATH, needs, until
+from .terminal import Terminal
+
+ENVKIT = Path(sys.executable).with_name("envkit")
+NAMESPACE = [sys.executable, "-I", "-S", str(data("namespace.py"))]
+AWKWARD = ["two words", "$(touch made) `id` $HOME *", "", "line\nline", "--", "--version", "é"]
+MACHINE = os.uname().machine
+CLIENT = """\
+#!/bin/sh
+for last; do :; done
+echo "$@" >{home}/asked
+exec fuse-overlayfs -f -o lowerdir={tree} "$last"
+"""
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A user with a home, programs of their own, and a copy of the repository that they may name."""
+
+    home: Path
+    tree: Path
+
+    def env(self, **changes: str) -> dict[str, str]:
+        """The settings; the copy is named unless they say otherwise."""
+        path = f"{self.home}/bin:{SYSTEM_PATH}"
+        given = {"PATH": path, "HOME": str(self.home), "USER": "u", "LANG": "C.UTF-8", "TMPDIR": str(self.home / "tmp")}
+        given |= {"XDG_STATE_HOME": str(self.home / "state"), "XDG_CACHE_HOME": str(self.home / "cache")}
+        return given | {"ENVKIT_EESSI_DIR": str(self.tree)} | changes
+
+    def envkit(self, *words: str, before: tuple[str, ...] = (), **changes: str) -> subprocess.CompletedProcess[str]:
+        """Run envkit to its end."""
+        argv = [*before, str(ENVKIT), *words]
+        env = self.env(**changes)
+        return subprocess.run(argv, env=env, cwd=self.home, capture_output=True, text=True, timeout=120, check=False)
+
+    def run(self, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+        """Run ``envkit run eessi``."""
+        return self.envkit("run", "eessi", *words, before=(), **changes)
+
+    def sessions(self) -> dict[str, dict[str, object]]:
+        """What ``envkit eessi list`` says, by name."""
+        listed = json.loads(self.envkit("eessi", "list", "--json").stdout)
+        return {session["name"]: session for session in listed["sessions"]}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository."""
+    needs("lmod")
+    return eessi_tree.make(tmp_path_factory.mktemp("eessi") / "repository")
+
+
+@pytest.fixture
+def place(tmp_path: Path, tree: Path) -> Place:
+    """A user who has entered nothing yet."""
+    for name in ("bin", "tmp"):
+        (tmp_path / name).mkdir()
+    return Place(home=tmp_path, tree=tree)
+
+
+def seen_at(folder: Path) -> tuple[str, ...]:
+    """What stands before a command to which a folder is mounted where EESSI is."""
+    return (*NAMESPACE, "bind", str(folder), REPOSITORY, "--")
+
+
+def mounts_of(pid: int) -> list[str]:
+    """The namespaces of mounts in which EESSI is seen, but for that of a process."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f" {REPOSITORY} " in (process / "mountinfo").read_text():
+                found.add(str((process / "ns/mnt").readlink()))
+    return sorted(found - {str(Path(f"/proc/{pid}/ns/mnt").readlink())})
+
+
+def test_arguments_status_and_output_are_the_commands(place: Place) -> None:
+    code = "import json, sys; print(json.dumps(sys.argv[1:])); sys.exit(7)"
+    done = place.run("--", sys.executable, "-c", code, *AWKWARD)
+    assert (done.returncode, json.loads(done.stdout)) == (7, AWKWARD), done.stderr
+    assert "EESSI 2023.06 for x86_64/" in done.stderr.replace(MACHINE, "x86_64")
+    assert "which its archdetect chose; archspec calls this CPU" in done.stderr
+    assert not (place.home / "made").exists()
+    assert not place.sessions()  # nobody has named one, and there is no cache to keep
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_death_by_a_signal(place: Place, number: signal.Signals) -> None:
+    assert place.run("--", "sh", "-c", f"kill -{int(number)} $$").returncode == -number
+
+
+def test_the_command_runs_as_the_caller_in_the_callers_folder(place: Place) -> None:
+    done = place.run("--", "sh", "-c", "id -u; pwd; echo $BASH_ENV; cat", BASH_ENV="/nowhere/rc")
+    assert done.stdout.splitlines() == [str(os.getuid()), str(place.home), "/nowhere/rc"], done.stderr
+
+
+def test_modules_are_loaded(place: Place) -> None:
+    done = place.run("--module", "Tool/1.0", "--module", "foss", "--", "sh", "-c", "echo $LOADEDMODULES; tool 5")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (5, "tool 1.0"), done.stderr
+    assert {"EESSI/2023.06", "Tool/1.0", "foss/2023a", "OpenMPI/4.1.5-GCC-12.3.0"} <= set(
+        done.stdout.splitlines()[0].split(":")
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("Horovod/0.28.1-foss-2022a-CUDA-11.7.0-TensorFlow-2.11.0", "No release of EESSI has Horovod."),
+        ("PyTorch/2.0.1", "The nearest: PyTorch/2.1.2-foss-2023a"),
+        ("Tol", "The nearest: Tool/"),
+        ("Xyzzyx", "No name is near it."),
+    ],
+)
+def test_a_module_that_is_not_there(place: Place, module: str, said: str) -> None:
+    done = place.run("--module", module, "--", "echo", "reached")
+    assert (done.returncode, done.stdout) == (92, "")
+    assert f"envkit: there is no module {module}." in done.stderr and said in done.stderr
+
+
+def test_the_callers_settings_that_get_in_the_way(place: Place) -> None:
+    show = "echo ${LD_PRELOAD-none}"
+    done = place.run("--", "sh", "-c", show, LD_PRELOAD="/nowhere/libxalt_init.so", LD_LIBRARY_PATH="/opt/lib")
+    assert done.stdout == "none\n"
+    assert "LD_PRELOAD has XALT's library" in done.stderr
+    assert "LD_LIBRARY_PATH is set, and takes libraries in before EESSI's own: /opt/lib" in done.stderr
+
+
+def test_the_other_release(place: Place) -> None:
+    done = place.run("--version", "2025.06", "--", "sh", "-c", "echo $EESSI_VERSION")
+    assert (done.stdout, done.returncode) == ("2025.06\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("access", ["auto", "dir", "native", "userns", "apptainer"])
+def test_a_release_that_there_is_none_of(place: Place, access: str) -> None:
+    before = seen_at(place.tree) if access == "native" else ()
+    done = place.envkit("run", "eessi", "--version", "2021.12", "--access", access, "--", "true", before=before)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "envkit: EESSI has no release 2021.12.\n\nWhat to do: Use --version with one of: 2023.06, 2025.06.\n"
+    )
+
+
+def test_a_native_mount(place: Place) -> None:
+    done = place.envkit("run", "eessi", "--", "sh", "-c", "echo $EESSI_VERSION", before=seen_at(place.tree))
+    assert (done.returncode, done.stdout) == (0, "2023.06\n"), done.stderr
+    assert f"envkit: {REPOSITORY} is mounted (--access native)" in done.stderr
+
+
+def test_an_empty_mount(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    before = seen_at(tmp_path / "empty")
+    done = place.envkit("run", "eessi", "--access", "native", "--", "true", before=before)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "is there, and empty: the CernVM-FS client has ended, or was never started." in done.stderr
+    fallen_back = place.envkit("run", "eessi", "--", "echo", "by the copy", before=before)
+    assert (fallen_back.returncode, fallen_back.stdout) == (0, "by the copy\n"), fallen_back.stderr
+
+
+def test_a_dead_mount(place: Place, fake: Fake) -> None:
+    """A FUSE client that was killed, so that each look at its mount gives ENOTCONN."""
+    needs("fuse-overlayfs")
+    pid = place.home / "pid"
+    client = fake("client", f'echo $$ >{pid}; exec fuse-overlayfs -f -o lowerdir={place.tree} "$1"')
+    ready = "ls $0/versions; kill -9 $(cat $1); shift; while ls $0; do sleep 0.1; done"
+    words = ["mount", str(place.home / "log"), REPOSITORY, str(client), REPOSITORY, "--"]
+    before = (*NAMESPACE, *words, "sh", "-c", f'{{ {ready}; }} >/dev/null 2>&1; exec "$@"', REPOSITORY, str(pid))
+    done = place.envkit("run", "eessi", "--access", "native", "--", "true", before=before)
+    assert done.returncode == 3
+    assert "is mounted, but the CernVM-FS client behind it has died (ENOTCONN)." in done.stderr
+    fallen_back = place.envkit("run", "eessi", "--", "echo", "by the copy", before=before)
+    assert (fallen_back.returncode, fallen_back.stdout) == (0, "by the copy\n"), fallen_back.stderr
+
+
+def test_a_mount_that_does_not_answer(place: Place, fake: Fake) -> None:
+    fake("stat", "echo 'timed out' >&2; exit 124")
+    done = place.run("--access", "native", "--", "true")
+    assert done.returncode == 3
+    assert "has not answered in 20 s" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("access", "said"),
+    [
+        ("native", f"--access native: {REPOSITORY} is not mounted on this machine."),
+        ("dir", "--access dir: no local copy is named."),
+        ("dir:/usr", "--access dir: /usr is no copy of EESSI's repository: it has no versions/2023.06/init."),
+        ("userns", "--access userns: neither cvmfs2 nor cvmfsexec is on PATH."),
+        ("apptainer", "--access apptainer: neither apptainer nor singularity is on PATH."),
+    ],
+)
+def test_a_way_that_is_forced_and_does_not_fit(place: Place, access: str, said: str) -> None:
+    done = place.run("--access", access, "--", "true", ENVKIT_EESSI_DIR="")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"envkit: {said}\n") and "What to do: " in done.stderr
+
+
+def test_no_way_at_all(place: Place) -> None:
+    done = place.run("--", "true", ENVKIT_EESSI_DIR="")
+    assert done.returncode == 3
+    for access in ("native: ", "dir: ", "userns: ", "apptainer: "):
+        assert f"\n  {access}" in done.stderr
+
+
+def test_no_user_namespaces(place: Place) -> None:
+    """Within one that allows no more of them."""
+    none_left = 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"'
+    before = ("unshare", "--user", "--map-root-user", "sh", "-c", none_left, "sh")
+    done = place.envkit("run", "eessi", "--access", "dir", "--", "true", before=before)
+    assert done.returncode == 3
+    assert "this user can make no user namespace here: No space left on device" in done.stderr
+    assert "sysctl user.max_user_namespaces" in done.stderr
+
+
+def test_binds_of_the_variables_and_of_the_command_line(place: Place) -> None:
+    (place.home / "scripts").mkdir()
+    (place.home / "scripts" / "test.sh").write_text("echo scripted\n")
+    done = place.run(
+        *("--bind", f"{place.home}/scripts:/opt/mine", "--", "sh", "-c"),
+        "sh /scripts/test.sh; ls /opt/mine; touch /fixed/x || echo refused; tool=$SINGULARITY_BIND; echo $tool",
+        SINGULARITY_BIND=f"{place.home}:/scripts,/tmp",
+        APPTAINER_BIND=f"{place.home}/scripts:/scripts,{place.home}/scripts:/fixed:ro",
+    )
+    assert done.stdout.splitlines() == ["scripted", "test.sh", "refused", f"{place.home}:/scripts,/tmp"], done.stderr
+    native = place.envkit(
+        *("run", "eessi", "--bind", f"{place.home}/scripts:/scripts", "--", "cat", "/scripts/test.sh"),
+        before=seen_at(place.tree),
+    )
+    assert native.stdout == "echo scripted\n", native.stderr
+
+
+@pytest.mark.parametrize("bind", ["/tmp:/a,/tmp:/b", "/tmp:/a:/b", "/tmp:/a:ro", ":/a", "/tmp:", "/tmp:a", "/none:/a"])
+def test_binds_that_cannot_be(place: Place, bind: str) -> None:
+    done = place.run("--bind", bind, "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"envkit: --bind {bind}: ")
+    told = place.run("--", "true", APPTAINER_BIND="/tmp:/a:/b:/c")
+    assert (told.returncode, "APPTAINER_BIND=/tmp:/a:/b:/c: it cannot be understood." in told.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--version=2023.06", "--module=x", "--access=dir", "--nvidia", "--resume=x"])
+def test_options_of_eessi_are_refused_for_other_names(place: Place, option: str) -> None:
+    for words in (["shell", "toy", option], ["run", "toy", option, "--", "true"]):
+        done = place.envkit(*words)
+        assert done.returncode == 2
+        assert f"{option.partition('=')[0]} goes with the name 'eessi' alone." in done.stderr
+
+
+@pytest.mark.parametrize("access", ["cvmfs", "native:/x", "dir:", ""])
+def test_ways_that_there_are_not(place: Place, access: str) -> None:
+    done = place.run("--access", access, "--", "true")
+    assert done.returncode == (2 if access else 0)
+
+
+def test_ranks_are_started_inside_by_eessis_own_launcher(place: Place) -> None:
+    needs("mpirun")
+    show = "echo $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $EESSI_VERSION $(readlink /proc/self/ns/mnt)"
+    done = place.run("-n", "2", "--module", "foss/2023a", "--", "sh", "-c", show)
+    assert done.returncode == 0, done.stderr
+    ranks = sorted(line.split() for line in done.stdout.splitlines())
+    assert [rank[:3] for rank in ranks] == [["0", "2", "2023.06"], ["1", "2", "2023.06"]]
+    assert len({rank[3] for rank in ranks}) == 1  # one mount, not one per rank
+    refused = place.run("-n", "2", "--", "true")
+    assert refused.returncode == 3
+    assert "The modules loaded bring no MPI" in refused.stderr and "--module foss/2023a" in refused.stderr
+
+
+def test_nvidia(place: Place, fake: Fake) -> None:
+    none = place.run("--nvidia", "--", "true")
+    assert none.returncode == 3
+    assert "--nvidia: nvidia-smi finds no NVIDIA GPU here." in none.stderr and "There is no nvidia-smi" in none.stderr
+    fake("nvidia-smi", 'case $1 in -L) echo "GPU 0: NVIDIA A100";; *) echo 8.0;; esac')
+    changes = {"EESSI_SOFTWARE_SUBDIR_OVERRIDE": f"{MACHINE}/amd/zen2"}
+    done = place.run("--nvidia", "--module", "CUDA", "--", "sh", "-c", "command -v nvcc", **changes)
+    assert done.stdout.endswith("/accel/nvidia/cc80/software/CUDA/12.1.1/bin/nvcc\n"), done.stderr
+    assert "; GPU: accel/nvidia/cc80" in done.stderr
+    assert "CUDA/12.1.1\n" in place.envkit("eessi", "modules", before=(), **changes).stdout
+    fake("nvidia-smi", "echo 'NVIDIA-SMI has failed' >&2; exit 9")
+    assert "NVIDIA-SMI has failed" in place.run("--nvidia", "--", "true").stderr
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [
+        ("compat", "has set no EESSI_SOFTWARE_PATH."),
+        ("target", "EESSI 2023.06 has no software for this CPU"),
+        ("version", "EESSI 2025.06 was entered in place of 2023.06."),
+    ],
+)
+def test_an_activation_that_fails_in_silence(place: Place, spoilt: str, said: str, tmp_path: Path) -> None:
+    tree = shutil.copytree(place.tree, tmp_path / "spoilt", symlinks=True)
+    release = tree / "versions" / "2023.06"
+    changes = {"ENVKIT_EESSI_DIR": str(tree)}
+    if spoilt == "compat":
+        shutil.rmtree(release / "compat")
+    elif spoilt == "version":
+        module = release / "init" / "modules" / "EESSI" / "2023.06.lua"
+        module.write_text(module.read_text().replace('version = "2023.06"', 'version = "2025.06"'))
+    else:
+        changes["EESSI_TEST_TARGET"] = "future/cpu"
+    done = place.run("--", "echo", "reached", **changes)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert said in done.stderr and "What to do: " in done.stderr
+
+
+def shell(place: Place, *words: str, **changes: str) -> Terminal:
+    """Start ``envkit shell eessi`` at a terminal."""
+    return Terminal([str(ENVKIT), "shell", "eessi", *words], {**place.env(**changes), "TERM": "dumb"}, place.home)
+
+
+def test_a_shell_is_resumed_with_what_was_loaded_in_it(place: Place) -> None:
+    (place.home / ".bashrc").write_text('echo "rc: ${EESSI_VERSION:-none}"\nPS1="mine> "\n')
+    first = shell(place, "--module", "Tool/1.0")
+    before = first.until("(envkit eessi) mine> ")
+    assert "rc: none" in before and "session 2023.06; --resume 2023.06 enters it again" in before
+    first.type("tool 3; echo status=$? tty=$(tty)")
+    first.until("tool 1.0\r\n")
+    first.until("status=3 tty=/dev/")
+    first.until("mine> ")
+    assert place.sessions()["2023.06"]["in_use"] is True
+    second = shell(place)
+    assert "session 2023.06-2;" in second.until("mine> ")
+    second.type("exit")
+    assert second.status() == 0
+    in_use = place.run("--resume", "2023.06", "--", "true")
+    assert (in_use.returncode, "The session 2023.06 is in use." in in_use.stderr) == (3, True)
+    assert "In use, and kept: 2023.06." in place.envkit("eessi", "clean").stdout
+    first.type("module unload Tool; module load foss; exit 9")
+    assert first.status() == 9
+    assert place.sessions()["2023.06"] | {"created": ""} == {
+        "name": "2023.06",
+        "release": "2023.06",
+        "access": "dir",
+        "target": place.sessions()["2023.06"]["target"],
+        "modules": ["GCCcore/12.3.0", "OpenMPI/4.1.5-GCC-12.3.0", "foss/2023a"],
+        "created": "",
+        "in_use": False,
+    }
+    again = place.run("--resume", "2023.06", "--module", "Tool", "--", "sh", "-c", "echo $LOADEDMODULES")
+    expected = "EESSI/2023.06:GCCcore/12.3.0:OpenMPI/4.1.5-GCC-12.3.0:foss/2023a:Tool/2.0\n"
+    assert again.stdout == expected, again.stderr
+    assert place.envkit("eessi", "clean", "2023.06").stdout == "Removed the session 2023.06.\n"
+    assert not place.sessions()
+    assert place.envkit("eessi", "clean", "2023.06").returncode == 2
+
+
+def test_a_saved_session_and_one_of_another_release(place: Place) -> None:
+    saved = place.home / "saved.json"
+    done = place.run("--resume", "mine", "--module", "Tool/1.0", "--save", str(saved), "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(saved.read_text())["modules"] == ["Tool/1.0"]
+    for named in ("mine", str(saved)):
+        assert place.run("--resume", named, "--", "tool").stdout == "tool 1.0\n"
+    other = place.run("--resume", "mine", "--version", "2025.06", "--", "true")
+    assert (other.returncode, "The session mine is of EESSI 2023.06, not 2025.06." in other.stderr) == (2, True)
+
+
+def test_a_folder_of_the_old_script(place: Place) -> None:
+    old = place.home / "eessi.abc123"
+    for name in ("home", "var-lib-cvmfs", "var-run-cvmfs"):
+        (old / name).mkdir(parents=True)
+    done = place.run("--resume", str(old), "--module", "Tool", "--", "sh", "-c", "echo $HOME; tool")
+    assert done.stdout.splitlines() == [str(old / "home"), "tool 2.0"], done.stderr
+    assert place.run("--resume", str(old), "--", "tool").stdout == "tool 2.0\n"
+    nothing = place.run("--resume", str(place.home / "bin"), "--", "true")
+    assert (nothing.returncode, "this folder holds no session" in nothing.stderr) == (2, True)
+
+
+def test_a_session_that_is_damaged(place: Place) -> None:
+    assert place.run("--resume", "mine", "--", "true").returncode == 0
+    (place.home / "state" / "envkit" / "eessi" / "mine" / "session.json").write_text("{")
+    done = place.run("--resume", "mine", "--", "true")
+    assert (done.returncode, "holds no session that can be read" in done.stderr) == (3, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
+def test_a_session_of_another_user(place: Place) -> None:
+    assert place.run("--resume", "mine", "--", "true").returncode == 0
+    os.chown(place.home / "state" / "envkit" / "eessi" / "mine", 12345, 12345)
+    done = place.run("--resume", "mine", "--", "true")
+    assert (done.returncode, "belongs to another user" in done.stderr) == (3, True)
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A server of the repository; yields the settings that name it."""
+    folder = tmp_path / "web" / "cvmfs" / "software.eessi.io"
+    folder.mkdir(parents=True)
+    (folder / ".cvmfspublished").write_bytes(b"Cabc\nNsoftware.eessi.io\n--\nabc\n")
+    handler = partial(Handler, directory=str(tmp_path / "web"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        Thread(target=serving.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{serving.server_address[1]}/cvmfs/@fqrn@"
+        yield {"CVMFS_SERVER_URL": url, "CVMFS_HTTP_PROXY": "DIRECT", "ENVKIT_EESSI_DIR": ""}
+        serving.shutdown()
+
+
+@pytest.fixture
+def client(place: Place, fake: Fake) -> Path:
+    """A program that stands in for cvmfs2, and mounts by FUSE as it does."""
+    needs("fuse-overlayfs")
+    return fake("cvmfs2", CLIENT.format(home=place.home, tree=place.tree))
+
+
+def test_the_hosts_client_in_a_namespace(place: Place, client: Path, server: Mapping[str, str]) -> None:
+    done = place.run("--module", "Tool/1.0", "--", "sh", "-c", "id -u; tool 5", **server)
+    assert (done.returncode, done.stdout) == (5, f"{os.getuid()}\ntool 1.0\n"), done.stderr
+    assert f"{client} mounts it in a user namespace (--access userns)" in done.stderr
+    cache = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06"
+    asked = (place.home / "asked").read_text()
+    assert f"{cache}/envkit.conf software.eessi.io {REPOSITORY}\n" in asked
+    settings = (cache / "envkit.conf").read_text()
+    assert f'CVMFS_CACHE_BASE="{cache}/lib"\n' in settings and 'CVMFS_SHARED_CACHE="no"\n' in settings
+    assert place.sessions()["run-2023.06"]["access"] == "userns"
+    ended = until(lambda: not mounts_of(os.getpid()), "the mount to go", 10)
+    assert ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_killed_session_leaves_no_mount_and_no_process(
+    place: Place, client: Path, server: Mapping[str, str], number: signal.Signals
+) -> None:
+    ready = place.home / "ready"
+    argv = [str(ENVKIT), "run", "eessi", "--", "sh", "-c", f"touch {ready}; exec sleep 1000"]
+    running = subprocess.Popen(argv, env=place.env(**server), cwd=place.home, stderr=subprocess.DEVNULL)
+    until(ready.exists, "the command", 60)
+    assert len(mounts_of(os.getpid())) == 1
+    second = place.run("--", "echo", "second", **server)
+    assert (second.stdout, "session run-2023.06-2;" in second.stderr) == ("second\n", True)
+    os.kill(running.pid, number)
+    assert running.wait(10) == -number
+    until(lambda: not mounts_of(os.getpid()), "the mount to go", 10)
+    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(place.tree).encode() in reading(path)]
+    assert not left
+    assert place.sessions()["run-2023.06"]["in_use"] is False
+
+
+def reading(path: Path) -> bytes:
+    """The content of a file of a process, which may have ended."""
+    with suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (15, "a key is missing (status 15)."),
+        (16, "it got no file catalog (status 16)."),
+        (23, "it has no usable proxy (status 23)."),
+        (32, "could not mount EESSI (status 32)."),
+    ],
+)
+def test_a_client_that_gives_up(place: Place, fake: Fake, server: Mapping[str, str], status: int, said: str) -> None:
+    fake("cvmfs2", f"echo 'CernVM-FS: its last words'; exit {status}")
+    done = place.run("--access", "userns", "--", "echo", "reached", **server)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert said in done.stderr and "its last words" in done.stderr and "What to do: " in done.stderr
+
+
+def test_a_dead_server_is_told_before_the_client_is_started(
+    place: Place, client: Path, server: Mapping[str, str]
+) -> None:
+    dead = {**server, "CVMFS_SERVER_URL": "http://127.0.0.1:9/cvmfs/@fqrn@"}
+    done = place.run("--access", "userns", "--", "true", **dead)
+    assert done.returncode == 3
+    assert "--access userns: none of the servers of software.eessi.io answers." in done.stderr
+    assert not (place.home / "asked").exists()
+
+
+def test_cvmfsexec(place: Place, fake: Fake, server: Mapping[str, str]) -> None:
+    enter = " ".join([*NAMESPACE, "bind", str(place.tree), REPOSITORY])
+    fake("cvmfsexec", f'[ "$1" = software.eessi.io ] && shift && exec {enter} "$@"')
+    done = place.run(
+        "--module", "Tool/1.0", "--bind", "/usr:/scripts", "--", "sh", "-c", "ls -d /scripts/bin; tool 5", **server
+    )
+    assert (done.returncode, done.stdout) == (5, "/scripts/bin\ntool 1.0\n"), done.stderr
+
+
+@pytest.fixture
+def image(place: Place) -> Path:
+    """A folder that Apptainer takes for an image: the host's programs, and a client that mounts by FUSE."""
+    needs("fuse-overlayfs")
+    root = place.home / "image"
+    for name in ("usr", "etc/cvmfs", "proc", "sys", "dev", "tmp", "var/tmp", "var/lib/cvmfs", "var/run/cvmfs", "root"):
+        (root / name).mkdir(parents=True)
+    for name in ("home", "sbin", REPOSITORY.strip("/")):
+        (root / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    for name in ("etc/passwd", "etc/group", "etc/cvmfs/default.local"):
+        (root / name).touch()
+    client = root / "sbin" / "cvmfs2"
+    client.write_text(f'#!/bin/sh\nexec fuse-overlayfs -o lowerdir={place.tree} "$2"\n')
+    client.chmod(0o755)
+    return root
+
+
+def test_apptainer_mounts_it_from_an_image(place: Place, image: Path, server: Mapping[str, str]) -> None:
+    found = shutil.which("apptainer", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        needs("apptainer")
+    (place.home / "bin" / "apptainer").symlink_to(str(found))
+    changes = {**server, "ENVKIT_EESSI_IMAGE": str(image)}
+    changes |= {"SINGULARITY_BIND": "/usr:/usr", "APPTAINER_BIND": "/etc/alternatives"}
+    words = ["--bind", f"{place.home}/bin:/scripts", "--module", "Tool/1.0"]
+    done = place.run(*words, "--", "sh", "-c", "ls /scripts; tool 5", **changes)
+    assert (done.returncode, done.stdout) == (5, "apptainer\ntool 1.0\n"), done.stderr
+    assert "mounts it from an image (--access apptainer)" in done.stderr
+    settings = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "envkit.conf"
+    assert 'CVMFS_CACHE_BASE="/var/lib/cvmfs"\n' in settings.read_text()
+    unknown = place.run("--module", "Horovod", "--", "true", **changes)
+    assert (unknown.returncode, "Horovod" in unknown.stderr) == (92, True)
+    listed = place.envkit("eessi", "modules", "tool", before=(), **changes)
+    assert listed.stdout == "Tool/1.0\nTool/2.0\n", listed.stderr
+
+
+def test_the_words_for_apptainer(place: Place, image: Path, fake: Fake, server: Mapping[str, str]) -> None:
+    fake("nvidia-smi", 'echo "GPU 0: NVIDIA A100"')
+    fake(
+        "apptainer",
+        '[ "$1" = --version ] && echo "apptainer version 1.4.5" && exit; printf "%s\\n" "$@" "$APPTAINER_CACHEDIR"',
+    )
+    changes = {**server, "ENVKIT_EESSI_IMAGE": str(image), "SINGULARITY_CACHEDIR": "/scratch/cache"}
+    words = place.run("--nvidia", "--access", "apptainer", "--", "true", **changes).stdout.splitlines()
+    assert words[:2] == ["--silent", "exec"] and "--nv" in words
+    assert ("--userns" in words) == (os.geteuid() == 0)
+    assert words[words.index("--fusemount") + 1] == f"container:cvmfs2 software.eessi.io {REPOSITORY}"
+    assert words[-1] == "/scratch/cache"
+
+
+def test_modules_are_listed(place: Place) -> None:
+    everything = place.envkit("eessi", "modules")
+    assert "PyTorch/2.1.2-foss-2023a\n" in everything.stdout and not everything.stderr
+    assert place.envkit("eessi", "modules", "torch").stdout == "PyTorch/2.1.2-foss-2023a\n"
+    assert place.envkit("eessi", "modules", "tool/?.0", before=seen_at(place.tree)).stdout == "Tool/1.0\nTool/2.0\n"
+    told = json.loads(place.envkit("eessi", "modules", "GCC*", "--version", "2025.06", "--json").stdout)
+    assert (told["release"], told["modules"]) == ("2025.06", ["GCCcore/12.3.0"])
+    none = place.envkit("eessi", "modules", "Horovod")
+    assert (none.returncode, none.stdout) == (1, "")
+    assert "No release of EESSI has Horovod." in none.stderr
+    near = place.envkit("eessi", "modules", "PyTorsch")
+    assert "nothing matches PyTorsch. The nearest: PyTorch/2.1.2-foss-2023a" in near.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_plain_user(server: Mapping[str, str], tree: Path, tmp_path: Path) -> None:
+    """Without any rights, by a copy and by the host's client, in folders that are open to all."""
+    needs("setpriv", "fuse-overlayfs")
+    with tempfile.TemporaryDirectory(prefix="envkit-plain-") as folder:
+        home = Path(folder)
+        own = Place(home=home, tree=shutil.copytree(tree, home / "repository", symlinks=True))
+        for name in ("bin", "tmp"):
+            (home / name).mkdir()
+        write(home / "bin" / "cvmfs2", CLIENT.format(home=home, tree=own.tree), program=True)
+        subprocess.run(["chown", "-R", "12345:12345", folder], check=True)
+        # the capability is for this test's Python alone, which may lie in root's home
+        words = ("--reuid=12345", "--regid=12345", "--clear-groups", "--inh-caps=+dac_read_search")
+        before = ("setpriv", *words, "--ambient-caps=+dac_read_search")
+        show = "id -u; grep CapEff /proc/self/status; touch made; tool 5"
+        for changes in ({}, dict(server)):
+            argv = ["run", "eessi", "--module", "Tool", "--", "sh", "-c", show]
+            done = own.envkit(*argv, before=before, **changes)
+            expected = "12345\nCapEff:\t0000000000000000\ntool 2.0\n"
+            assert (done.returncode, done.stdout) == (5, expected), done.stderr
+            assert (home / "made").stat().st_uid == 12345
