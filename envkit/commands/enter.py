@@ -42,8 +42,8 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str] = (), ranks: int |
         process.become(inside.shell(), inside.variables(os.environ))
     if ranks is None:
         process.become(inside.command(command), inside.variables(os.environ))
-    argv = entry.ranks(inside, ranks, command, os.environ)
-    process.become(argv, inside.variables(launcher.variables(os.environ)))
+    env = inside.variables(entry.on_one_node(launcher.variables(os.environ)))
+    process.become(entry.ranks(inside, ranks, command, env), env)
 
 
 @options.eessi

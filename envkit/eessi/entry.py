@@ -24,7 +24,7 @@ from envkit.eessi.ways import WAYS, Entry
 from envkit.errors import HostProblem, UsageProblem
 from envkit.host import MPI_FAMILIES, cpu_target
 from envkit.launcher import Wanted as Ranks
-from envkit.launcher import own, variables
+from envkit.launcher import own
 from envkit.receipt import Mpi
 
 
@@ -58,8 +58,10 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
         )
     version = asked.version or (before.version if before else known().default)
     forced, copy = way_asked(asked.access)
-    wanted = access.Wanted(version=version, copy=copy or copy_named(env), env=env)
-    probe = access.choose(wanted, forced, Access(before.access) if before else None)
+    copy = copy or (Path(before.copy) if before and before.copy else copy_named(env))
+    wanted = access.Wanted(version=version, copy=copy, env=env)
+    first = next((one for one in Access if before and one == before.access), None)
+    probe = access.choose(wanted, forced, first)
     if probe.access is Access.DIR:
         probe = replace(probe, root=wanted.copy)
     if asked.nvidia:
@@ -68,7 +70,13 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     if place is None and (keep or needs_cache or asked.save):
         place = sessions.begin(version if keep else f"run-{version}")
     modules = tuple(dict.fromkeys((*(before.modules if before else ()), *asked.modules)))
-    session = Session(version=version, access=probe.access, cpu=cpu_target(), modules=modules)
+    session = Session(
+        version=version,
+        access=probe.access,
+        copy=str(copy) if copy and probe.access is Access.DIR else "",
+        cpu=cpu_target(),
+        modules=modules,
+    )
     entry = Entry(probe=probe, place=place, session=session, binds=binds, nvidia=asked.nvidia, env=env, say=say)
     way = WAYS[probe.access](entry)
     session = sessions.dated(msgspec.structs.replace(session, image=way.digest), place)
@@ -151,7 +159,7 @@ def ranks(inside: EessiEnvironment, number: int, argv: Sequence[str], env: Mappi
     Raises HostProblem where they bring none.
     """
     show = ["sh", "-c", "command -v mpirun && mpirun --version"]
-    told = process.capture(inside.command(show), env=inside.variables(variables(env)))
+    told = process.capture(inside.command(show), env=env)
     path = told.stdout.partition("\n")[0]
     for family, pattern in MPI_FAMILIES:
         if path.startswith(known().mount) and (match := re.search(pattern, told.stdout)):
@@ -164,6 +172,11 @@ def ranks(inside: EessiEnvironment, number: int, argv: Sequence[str], env: Mappi
         why=f"The first mpirun on PATH is {path}." if path else "There is no mpirun on PATH.",
         fix="Load one that does: --module foss/2023a",
     )
+
+
+def on_one_node(env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` so that a launcher starts ranks on this node alone, though a job has others."""
+    return {**env, **known().one_node}
 
 
 def say_findings(entry: Entry, env: Mapping[str, str]) -> None:

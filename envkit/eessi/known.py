@@ -10,7 +10,7 @@ from envkit.resources import data
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository, where it is seen, its releases, its servers, and an image with a client for it."""
+    """The repository, where it is seen, its releases, its servers, an image with a client; settings of launchers."""
 
     repository: str
     mount: str
@@ -19,6 +19,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     image: str
     servers: tuple[str, ...]
     configuration: dict[str, tuple[str, ...]]
+    one_node: dict[str, str]
 
 
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,10 @@ class Client:
 
 
 def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) -> Client:
-    """Read the configuration; CVMFS_SERVER_URL and CVMFS_HTTP_PROXY of the caller count more."""
+    """Read the configuration; CVMFS_SERVER_URL and CVMFS_HTTP_PROXY of the caller count more.
+
+    Where neither names a proxy, it is the caller's http_proxy, and none.
+    """
     repository = known().repository
     domain = repository.partition(".")[2]
     names = (name.format(repository=repository, domain=domain) for name in known().configuration["files"])
@@ -57,7 +60,7 @@ def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) ->
         servers=tuple(
             url.strip().replace("@fqrn@", repository).replace("@org@", domain) for url in urls if url.strip()
         ),
-        proxies=tuple(proxies(settings.get("CVMFS_HTTP_PROXY", "DIRECT"))),
+        proxies=tuple(proxies(settings.get("CVMFS_HTTP_PROXY") or f"{env.get('http_proxy', '')};DIRECT")),
         keys=keys,
         keys_place=place,
     )

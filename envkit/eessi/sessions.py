@@ -33,12 +33,13 @@ HIGH = 100  # descriptors below are those that people use by number
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """What was entered: the release, how it was reached, the CPU (archspec), the image by digest, the modules."""
+    """What was entered: the release, how it was reached (by which local copy, by which image), the CPU, the modules."""
 
     version: str
     access: str
     cpu: str
     modules: tuple[str, ...]
+    copy: str = ""
     image: str = ""
     created: str = ""
     envkit: str = __version__

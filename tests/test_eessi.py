@@ -1,0 +1,354 @@
+"""EESSI's parts one by one: servers asked over loopback, modules listed, the image pulled, binds and names read."""
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from envkit.eessi import access, binds, image, nearest, release, servers, sessions
+from envkit.eessi.known import known, symptom, symptoms
+from envkit.eessi.release import Release
+from envkit.errors import DiskFull, SourcesMissing, UsageProblem
+from envkit.resources import data
+from envkit.runtime import Runtime
+
+from . import eessi_tree
+from .conftest import Fake
+
+MACHINE = os.uname().machine
+Served = Callable[[], str]
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves a folder, as a server does and as a proxy of it, and says nothing."""
+
+    def translate_path(self, path: str) -> str:
+        """Take a whole address for the path in it."""
+        return super().translate_path(path.partition("//")[2].partition("/")[2] if "://" in path else path)
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@contextmanager
+def serving(handler: Any) -> Iterator[str]:
+    """Serve on loopback; yield the address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """The folder of the repository on a server."""
+    folder = tmp_path / "web" / "cvmfs" / known().repository
+    folder.mkdir(parents=True)
+    (folder / ".cvmfspublished").write_bytes(b"C0123\nB1024\nNsoftware.eessi.io\nX4567\n--\n89ab\n\xff\xfe")
+    return folder
+
+
+@pytest.fixture
+def server(published: Path) -> Iterator[str]:
+    """A server that has the repository."""
+    with serving(partial(Files, directory=str(published.parents[1]))) as address:
+        yield address
+
+
+@pytest.fixture
+def dead() -> str:
+    """An address at which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def found(server: str, proxy: str = "DIRECT", folder: Path = Path("/nonexistent")) -> str:
+    """Name the symptom that a client with these servers and proxies would show; nothing if it shows none."""
+    urls = ";".join(f"{one}/cvmfs/@fqrn@" for one in server.split(";"))
+    env = {"CVMFS_SERVER_URL": urls, "CVMFS_HTTP_PROXY": proxy}
+    problem = servers.problem(servers.client(env, folder))
+    assert problem is None or "{" not in problem.what + problem.why + problem.fix
+    return problem.id if problem else ""
+
+
+def test_a_server_that_has_the_repository(server: str, dead: str) -> None:
+    assert found(server) == ""
+    assert found(f"{dead};{server}") == ""  # one is enough
+    assert found(server, f"{dead};DIRECT") == ""
+    assert found("http://software.invalid", server) == ""  # by the proxy alone
+
+
+def test_a_dead_server_a_dead_proxy_and_both(server: str, dead: str) -> None:
+    assert found(dead) == "server-dead"
+    assert found(server, dead) == "proxy-dead"
+    assert found(dead, dead) == "proxies-needed"
+
+
+def test_a_proxy_that_reaches_no_server() -> None:
+    class Gateway(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(503)
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+            pass
+
+    with serving(Gateway) as proxy:
+        assert found("http://software.invalid", proxy) == "server-dead"
+
+
+def test_an_unknown_repository_and_a_wrong_answer(server: str, published: Path) -> None:
+    (published / ".cvmfspublished").write_bytes(b"C0123\nNother.example.org\n--\n")
+    assert found(server) == "wrong-answer"
+    (published / ".cvmfspublished").write_bytes(b"<html>Log in first</html>")
+    assert found(server) == "wrong-answer"
+    (published / ".cvmfspublished").unlink()
+    assert found(server) == "unknown-repository"
+
+
+def test_https_is_not_what_cernvm_fs_speaks() -> None:
+    assert found("https://127.0.0.1") == "server-dead"
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Path:
+    """A configuration of CernVM-FS with a folder for its keys."""
+    folder = tmp_path / "cvmfs"
+    for name in ("domain.d", "config.d", "keys"):
+        (folder / name).mkdir(parents=True)
+    (folder / "default.conf").write_text("CVMFS_CACHE_BASE=/var/lib/cvmfs\nCVMFS_HTTP_PROXY=DIRECT\n")
+    (folder / "domain.d" / "eessi.io.conf").write_text(
+        'CVMFS_SERVER_URL="http://one/cvmfs/@fqrn@;http://two/cvmfs/@fqrn@"\n'
+        f"export CVMFS_KEYS_DIR={folder}/keys # our own\n"
+    )
+    return folder
+
+
+def test_the_configuration_of_a_client(configured: Path) -> None:
+    (configured / "default.local").write_text("CVMFS_HTTP_PROXY='http://p:3128|http://q:3128;DIRECT'\n")
+    read = servers.client({}, configured)
+    assert read.servers == ("http://one/cvmfs/software.eessi.io", "http://two/cvmfs/software.eessi.io")
+    assert read.proxies == ("http://p:3128", "http://q:3128", "")
+    assert [path.name for path in read.files] == ["default.conf", "default.local", "eessi.io.conf"]
+    assert servers.client({"CVMFS_HTTP_PROXY": "auto;DIRECT"}, configured).proxies == ("",)
+    none = servers.client({"http_proxy": "http://r:1"}, configured / "none")
+    assert none.proxies == ("http://r:1", "")
+    assert none.servers == tuple(url.replace("@fqrn@", known().repository) for url in known().servers)
+
+
+def openssl(*words: str, given: bytes = b"") -> bytes:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is missing")
+    return subprocess.run(["openssl", *words], input=given, capture_output=True, check=True).stdout
+
+
+def test_a_wrong_key_and_a_missing_one(server: str, published: Path, configured: Path, tmp_path: Path) -> None:
+    """The whitelist is signed as CernVM-FS signs it: RSA of the SHA-1 in hex, with nothing round it."""
+    assert found(server, folder=configured) == "no-key"
+    for name in ("right", "wrong"):
+        openssl("genrsa", "-out", str(tmp_path / f"{name}.pem"), "2048")
+        public = openssl("rsa", "-in", str(tmp_path / f"{name}.pem"), "-pubout")
+        (tmp_path / f"{name}.pub").write_bytes(public)
+    body = b"20260101000000\nE20360101000000\nNsoftware.eessi.io\nAA:BB\n"
+    digest = hashlib.sha1(body).hexdigest().encode()
+    signature = openssl("pkeyutl", "-sign", "-inkey", str(tmp_path / "right.pem"), given=digest)
+    (published / ".cvmfswhitelist").write_bytes(body + b"--\n" + digest + b"\n" + signature)
+    shutil.copy(tmp_path / "wrong.pub", configured / "keys")
+    assert found(server, folder=configured) == "wrong-key"
+    (configured / "keys" / "damaged.pub").write_text("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n")
+    assert found(server, folder=configured) == "wrong-key"
+    shutil.copy(tmp_path / "right.pub", configured / "keys")
+    assert found(server, folder=configured) == ""
+
+
+def test_every_symptom_says_what_and_what_to_do() -> None:
+    for name, words in symptoms().items():
+        assert set(words) <= {"what", "why", "fix"} and words["what"] and words["fix"], name
+    assert symptom("mount-hangs", path="/x", seconds=20).what == "/x has not answered in 20 s"
+
+
+def test_software_in_no_release_is_told_of_in_whole_sentences() -> None:
+    told = json.loads(data("eessi/absent.json").read_text())
+    assert all(words.endswith(".") for words in told.values()) and "Horovod" in told
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the repository."""
+    return eessi_tree.make(tmp_path / "repository")
+
+
+def test_releases_and_targets(tree: Path) -> None:
+    assert release.versions(tree) == ["2023.06", "2025.06"]
+    read = Release(root=tree, version="2023.06")
+    assert release.targets(read) == [f"{MACHINE}/{name}" for name in sorted(eessi_tree.TARGETS)]
+    assert release.target(read, ["zen4", "zen3", "zen2"]) == f"{MACHINE}/amd/zen3"
+    assert release.target(read, ["future"]) == f"{MACHINE}/generic"
+    folders = release.module_folders(read, f"{MACHINE}/amd/zen2", "cc80")
+    assert [str(path.relative_to(read.software / MACHINE)) for path in folders] == [
+        "amd/zen2/modules/all",
+        "amd/zen2/accel/nvidia/cc80/modules/all",
+    ]
+
+
+def test_modules_are_read_again_only_where_they_have_changed(tree: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / "modules.json"
+    folder = release.module_folders(Release(root=tree, version="2023.06"), f"{MACHINE}/generic")[0]
+    first = release.modules(folder, cache)
+    assert first[-2:] == ["Tool/1.0", "Tool/2.0"] and "foss/2023a" in first
+    written = cache.stat().st_mtime_ns
+    assert release.modules(folder, cache) == first and cache.stat().st_mtime_ns == written
+    (folder / "Tool" / "3.0.lua").touch()
+    (folder / "Tool" / ".version").touch()
+    (folder / "GCCcore" / "12.3.0.lua").unlink()
+    shutil.rmtree(folder / "foss")
+    again = release.modules(folder, cache)
+    assert again[-1] == "Tool/3.0" and "foss/2023a" not in again and "GCCcore/12.3.0" not in again
+    cache.write_text("damaged")
+    assert release.modules(folder, cache) == again
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("PyTorch/2.1.1-foss-2023a", ["PyTorch/2.1.2-foss-2023a", "PyTorch/2.0"]),
+        ("pytorch", ["PyTorch/2.0", "PyTorch/2.1.2-foss-2023a"]),
+        ("Tol/9", ["Tool/1.0"]),
+        ("Horovod/0.28.1", []),
+    ],
+)
+def test_nearest(module: str, expected: list[str]) -> None:
+    names = ["PyTorch/2.0", "PyTorch/2.1.2-foss-2023a", "Tool/1.0", "foss/2023a"]
+    assert nearest.nearest(module, names) == expected
+
+
+def test_binds_are_merged_and_the_later_counts(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    env = {
+        "SINGULARITY_BIND": f"{tmp_path}/a:/x,{tmp_path}/a",
+        "APPTAINER_BIND": f"{tmp_path}/b:/x:ro",
+        "APPTAINER_BINDPATH": f"{tmp_path}/c:/y",
+    }
+    merged = binds.asked([f"{tmp_path}/a:/y"], env)
+    assert [str(bind) for bind in merged] == [f"{tmp_path}/b:/x:ro", f"{tmp_path}/a:{tmp_path}/a", f"{tmp_path}/a:/y"]
+    words = ["bind-ro", f"{tmp_path}/b", "/x", "bind", f"{tmp_path}/a", "/y"]
+    assert binds.for_namespace(merged) == words
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/../b", "-x", "a b", "a\nb"])
+def test_names_that_no_session_has(name: str) -> None:
+    with pytest.raises(UsageProblem):
+        sessions.resume(name)
+
+
+def test_the_ways_that_there_are_each_have_a_probe() -> None:
+    assert list(access.PROBES) == list(access.Access)
+
+
+class Registry(BaseHTTPRequestHandler):
+    """A registry that gives a token to anybody, and an image for several machines."""
+
+    size = 1000
+    asked: list[str] = []  # noqa: RUF012
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self.asked.append(self.path)
+        if self.path.startswith("/token"):
+            self.answer({"token": "t0ken"})
+        elif self.headers.get("Authorization") != "Bearer t0ken":
+            self.send_response(401)
+            challenge = f'Bearer realm="http://{self.headers["Host"]}/token",service="here"'
+            self.send_header("WWW-Authenticate", challenge)
+            self.end_headers()
+        elif self.path.endswith("/manifests/stable"):
+            machines = ("arm64", "amd64", "riscv64")
+            self.answer({"manifests": [{"digest": f"sha256:{m}", "platform": {"architecture": m}} for m in machines]})
+        elif "/manifests/sha256:" in self.path:
+            self.answer({"layers": [{"size": self.size}, {"size": self.size}]})
+        else:
+            self.send_error(404)
+
+    def answer(self, content: dict[str, Any]) -> None:
+        """Send JSON."""
+        self.send_response(200)
+        self.send_header("Docker-Content-Digest", "sha256:" + "1" * 64)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """The reference of an image in a registry on loopback."""
+    Registry.size = 1000
+    Registry.asked.clear()
+    with serving(Registry) as address:
+        yield f"docker://{address.removeprefix('http://')}/eessi/client:stable"
+
+
+@pytest.fixture
+def tool(fake: Fake, tmp_path: Path) -> Runtime:
+    """A program that pulls by writing down how it was called."""
+    body = f'echo "$@" >>{tmp_path}/pulls; for last; do before=$target; target=$last; done; echo image >"$before"'
+    return Runtime(path=fake("apptainer", body), family="Apptainer", version="1.4.5")
+
+
+def test_the_image_is_pulled_once_by_digest(registry: str, tool: Runtime, tmp_path: Path) -> None:
+    env = {**os.environ, "ENVKIT_EESSI_IMAGE": registry, "SINGULARITY_CACHEDIR": str(tmp_path / "cache")}
+    said = list[str]()
+    path, digest = image.find(tool, env, said.append)
+    assert digest == "sha256:" + "1" * 64
+    assert path == tmp_path / "cache" / "envkit" / f"sha256-{'1' * 64}.sif" and path.read_text() == "image\n"
+    host = registry.removeprefix("docker://").partition("/")[0]
+    called = (tmp_path / "pulls").read_text()
+    assert called.startswith("pull --disable-cache --no-https ")
+    assert called.endswith(f"docker://{host}/eessi/client@{digest}\n") and "pulling docker://" in said[0]
+    asked = len(Registry.asked)
+    assert image.find(tool, env, said.append) == (path, digest)
+    assert (len(Registry.asked), len(said)) == (asked, 1)  # neither registry nor tool is asked again
+    assert (image.clean(env), path.exists()) == (1, False)
+
+
+def test_an_image_that_has_no_room(registry: str, tool: Runtime, tmp_path: Path) -> None:
+    Registry.size = 10**16
+    env = {"ENVKIT_EESSI_IMAGE": registry, "APPTAINER_CACHEDIR": str(tmp_path)}
+    with pytest.raises(DiskFull) as problem:
+        image.find(tool, env, print)
+    wanted = 2 * 10**16 * image.UNPACKED // 1_000_000
+    assert f"It takes {wanted} MB in {tmp_path}/envkit, which has" in problem.value.why
+    assert not (tmp_path / "pulls").exists()
+
+
+def test_images_that_cannot_be_had(registry: str, tmp_path: Path, dead: str, fake: Fake) -> None:
+    failing = Runtime(path=fake("failing", "echo 'FATAL: no'; exit 255"), family="Apptainer", version="1.4.5")
+    gone, nobody = registry.replace(":stable", ":gone"), f"docker://{dead.removeprefix('http://')}/eessi/client"
+    for reference, reason in ((gone, "404"), (nobody, "refused"), (registry, "FATAL: no")):
+        env = {**os.environ, "ENVKIT_EESSI_IMAGE": reference, "APPTAINER_CACHEDIR": str(tmp_path)}
+        with pytest.raises(SourcesMissing) as problem:
+            image.find(failing, env, lambda _: None)
+        assert reason in problem.value.why
+    for reference in ("docker://nothing", "/nowhere/image.sif"):
+        with pytest.raises(UsageProblem):
+            image.find(failing, {"ENVKIT_EESSI_IMAGE": reference, "APPTAINER_CACHEDIR": str(tmp_path)}, print)
+
+
+def test_what_is_known_is_in_the_data() -> None:
+    table = tomllib.loads(data("eessi/known.toml").read_text())
+    assert known().default in known().releases and table["mount"].endswith(table["repository"])
+    assert image.REFERENCE.fullmatch(known().image)

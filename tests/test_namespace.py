@@ -1,0 +1,97 @@
+"""The namespace in which more is mounted: without rights, without a trace, and the command is the caller's own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envkit.resources import data
+
+from .conftest import Fake
+
+NAMESPACE = [sys.executable, "-I", "-S", str(data("namespace.py"))]
+TARGET = "/cvmfs/software.eessi.io"
+
+
+def inside(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*NAMESPACE, *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(autouse=True)
+def _possible() -> None:
+    if inside("try").returncode:
+        pytest.skip("no user namespace can be made here")
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Path:
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "file").write_text("seen\n")
+    return tmp_path / "shown"
+
+
+@pytest.mark.parametrize("target", [TARGET, "/new-at-the-top", "/opt/new-below"])
+def test_a_folder_is_seen_at_its_target_and_nowhere_outside(shown: Path, target: str) -> None:
+    done = inside("bind", str(shown), target, "--", "cat", f"{target}/file")
+    assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
+    assert not Path(target).exists()
+
+
+def test_several_targets_of_one_parent_and_a_file(shown: Path) -> None:
+    words = ["bind", str(shown), "/opt/a", "bind", str(shown / "file"), "/opt/b", "bind-ro", str(shown), "/c"]
+    done = inside(*words, "--", "sh", "-c", "cat /opt/a/file /opt/b; touch /opt/a/made; touch /c/refused")
+    assert done.stdout == "seen\nseen\n"
+    assert (done.returncode, sorted(path.name for path in shown.iterdir())) == (1, ["file", "made"])
+
+
+def test_all_else_of_the_machine_is_as_it_was(shown: Path, tmp_path: Path) -> None:
+    done = inside("bind", str(shown), TARGET, "--", "sh", "-c", "id -u; id -g; pwd; echo /*", folder=tmp_path)
+    uid, gid, folder, roots = done.stdout.splitlines()
+    assert (int(uid), int(gid), folder) == (os.getuid(), os.getgid(), str(tmp_path))
+    assert set(roots.split()) == {f"/{path.name}" for path in Path("/").glob("[!.]*")} | {"/cvmfs"}
+
+
+def test_the_command_is_this_process_and_has_no_power_over_the_mounts(shown: Path) -> None:
+    argv = [*NAMESPACE, "bind", str(shown), TARGET, "--", "sh", "-c", f"echo $$; umount {TARGET}; kill -TERM $$"]
+    running = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    said, _ = running.communicate(timeout=60)
+    assert (int(said), running.returncode) == (running.pid, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bind", "/nonexistent", TARGET, "--", "true"], "No such file or directory (/nonexistent)"),
+        (["bind", "/tmp", "/usr/lib/deep/er", "--", "true"], "No such file or directory (/new/usr/lib/deep/er)"),
+        (["bind", "/tmp", TARGET, "--", "no-such-program"], "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words: list[str], said: str) -> None:
+    done = inside(*words)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"envkit: {said}")
+
+
+def test_a_program_that_mounts_nothing(tmp_path: Path, fake: Fake) -> None:
+    client = fake("client", "echo 'what it says'; exit 15")
+    done = inside("mount", str(tmp_path / "log"), TARGET, str(client), TARGET, "--", "echo", "reached")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "could not mount EESSI: a key is missing (status 15)." in done.stderr
+    assert "what it says" in done.stderr
+
+
+def test_a_program_that_mounts_goes_with_the_command(tmp_path: Path, shown: Path, fake: Fake) -> None:
+    """A client that binds in place of mounting by FUSE, and stays."""
+    client = fake("client", f'echo $$ >{tmp_path}/pid; mount --bind {shown} "$1" && exec sleep 1000')
+    words = ["mount", str(tmp_path / "log"), TARGET, str(client), TARGET, "--"]
+    done = inside(*words, "sh", "-c", f"cat {TARGET}/file; exit 7")
+    assert (done.returncode, done.stdout) == (7, "seen\n"), done.stderr
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        signal.sigtimedwait([], 0.05)
+    raise AssertionError("the client has outlived the command")
