@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from envkit import process, runtime
-from envkit.eessi import release, servers
+from envkit.eessi import release
 from envkit.eessi.known import Symptom, known, symptom
 from envkit.eessi.release import Release
 from envkit.errors import HostProblem, UsageProblem
@@ -133,11 +133,7 @@ def local_copy(wanted: Wanted) -> Probe:
 def userns(wanted: Wanted) -> Probe:
     """Look whether a client of the host can mount the repository in a user namespace."""
     client = program(wanted.env)
-    problem = (
-        symptom("no-client")
-        if client is None
-        else no_fuse() or no_namespace() or servers.problem(servers.client(wanted.env))
-    )
+    problem = symptom("no-client") if client is None else no_fuse() or no_namespace() or no_servers(wanted.env)
     return Probe(access=Access.USERNS, problem=problem, why=f"{client} mounts it in a user namespace")
 
 
@@ -146,8 +142,7 @@ def by_apptainer(wanted: Wanted) -> Probe:
     found = runtime.find(wanted.env.get("PATH"))
     if found is None:
         return Probe(access=Access.APPTAINER, problem=symptom("no-runtime"))
-    problem = no_fuse() or (no_namespace() if os.geteuid() else None)
-    problem = problem or servers.problem(servers.client(wanted.env))
+    problem = no_fuse() or (no_namespace() if os.geteuid() else None) or no_servers(wanted.env)
     return Probe(
         access=Access.APPTAINER, problem=problem, why=f"{found.family} {found.version} mounts it from an image"
     )
@@ -183,3 +178,10 @@ def no_namespace() -> Symptom | None:
 def no_fuse() -> Symptom | None:
     """Say whether this user may not use FUSE."""
     return None if os.access("/dev/fuse", os.R_OK | os.W_OK) else symptom("no-fuse")
+
+
+def no_servers(env: Mapping[str, str]) -> Symptom | None:
+    """Say what keeps a client from the repository's servers, by asking them."""
+    from envkit.eessi import servers
+
+    return servers.problem(servers.client(env))

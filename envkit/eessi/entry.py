@@ -23,9 +23,6 @@ from envkit.eessi.sessions import Session
 from envkit.eessi.ways import WAYS, Entry
 from envkit.errors import HostProblem, UsageProblem
 from envkit.host import MPI_FAMILIES, cpu_target
-from envkit.launcher import Wanted as Ranks
-from envkit.launcher import own
-from envkit.receipt import Mpi
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +155,15 @@ def ranks(inside: EessiEnvironment, number: int, argv: Sequence[str], env: Mappi
 
     Raises HostProblem where they bring none.
     """
+    from envkit.launcher import Wanted, own
+    from envkit.receipt import Mpi
+
     show = ["sh", "-c", "command -v mpirun && mpirun --version"]
     told = process.capture(inside.command(show), env=env)
     path = told.stdout.partition("\n")[0]
     for family, pattern in MPI_FAMILIES:
         if path.startswith(known().mount) and (match := re.search(pattern, told.stdout)):
-            launch = own(Mpi(family=family, version=match[1]), Ranks(ranks=number), "it belongs to EESSI's MPI")
+            launch = own(Mpi(family=family, version=match[1]), Wanted(ranks=number), "it belongs to EESSI's MPI")
             return inside.command(argv, launch.argv)
     if told.status and not path:
         raise HostProblem(what="EESSI could not be entered to start ranks.", why=told.stderr.strip())

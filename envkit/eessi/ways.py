@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit import runtime
-from envkit.eessi import access, image, sessions
+from envkit.eessi import access, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
 from envkit.eessi.known import known
-from envkit.eessi.servers import client
 from envkit.eessi.sessions import Place, Session
 from envkit.errors import HostProblem
 from envkit.resources import PACKAGE
@@ -55,6 +54,8 @@ def by_copy(entry: Entry) -> Way:
 
 def by_client(entry: Entry) -> Way:
     """The host's client mounts it in a namespace, with the cache of the session."""
+    from envkit.eessi.servers import client
+
     program, cache = access.program(entry.env), cache_of(entry)
     assert program is not None  # noqa: S101  (the probe has found it)
     words = bound.for_namespace(entry.binds)
@@ -69,6 +70,8 @@ def by_client(entry: Entry) -> Way:
 
 def by_image(entry: Entry) -> Way:
     """Apptainer has the client in an image mount it."""
+    from envkit.eessi import image
+
     tool, cache = runtime.demand(), cache_of(entry)
     found, digest = image.find(tool, entry.env, entry.say)
     inside = Path("/var/lib/cvmfs"), Path("/var/run/cvmfs")
@@ -116,6 +119,8 @@ def cache_of(entry: Entry) -> Path:
 
 def write_settings(cache: Path, base: Path, sockets: Path, env: Mapping[str, str]) -> Path:
     """Write what this session's client is told beyond its configuration: where its own cache is, and the proxy."""
+    from envkit.eessi.servers import client
+
     found = client(env)
     lines = {
         "CVMFS_CACHE_BASE": base,
