@@ -16,7 +16,8 @@ code  meaning
 130   interrupted by Ctrl-C; 143: by SIGTERM
 ====  =====================================================================
 
-``envkit run`` and ``envkit shell`` end with the status of the command itself.
+``envkit run`` and ``envkit shell`` end with the status of the command itself; before it has started, with one of these,
+or with 92 where a module cannot be loaded.
 """
 
 from dataclasses import dataclass

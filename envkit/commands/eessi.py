@@ -8,7 +8,7 @@ def eessi() -> None:
     """List what a release of EESSI has; list and remove sessions. 'envkit shell eessi' and 'envkit run eessi' enter."""
 
 
-@eessi.command()
+@eessi.command(short_help="List the modules that a release has.")
 @click.argument("pattern", required=False)
 @click.option("--version", metavar="RELEASE", help="The release. Default: 2023.06.")
 @click.option(
@@ -64,7 +64,7 @@ def list_(as_json: bool) -> None:
     Console().print(table)
 
 
-@eessi.command()
+@eessi.command(short_help="Remove sessions.")
 @click.argument("name", required=False)
 def clean(name: str | None) -> None:
     """Remove the session NAME with its cache; without a name, every one that is not in use, and the image."""
