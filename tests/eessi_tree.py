@@ -13,26 +13,29 @@ RELEASES = ("2023.06", "2025.06")
 TARGETS = ("generic", "amd/zen2", "amd/zen3", "intel/haswell")
 LMOD = Path("/usr/share/lmod/lmod")
 
+# What the shell has from before steers it: a release, and that another one was started.
 INIT = """\
 # Start a release of EESSI in this shell.
-echo "Starting EESSI $NEVER_SET_BEFORE"
-eessi_repository=${{EESSI_CVMFS_REPO-{repository}}}
-eessi_release=$eessi_repository/versions/${{EESSI_VERSION_OVERRIDE-{version}}}
-if [ ! -d "$eessi_release/compat" ]; then
-    echo "$eessi_release has no compatibility layer" >&2
+echo "Starting EESSI$NEVER_SET_BEFORE"
+eessi_repository=${{EESSI_CVMFS_REPO:-{repository}}}
+EESSI_VERSION=${{EESSI_VERSION:-{version}}}
+export LMOD_SYSTEM_DEFAULT_MODULES=EESSI/$EESSI_VERSION
+if [ -n "$__Init_EESSI_Default_Modules" ]; then
+    module reset
     return 0
 fi
-if command -v module >/dev/null; then
-    module --force purge 2>/dev/null
+export __Init_EESSI_Default_Modules=1
+eessi_layer=$eessi_repository/versions/${{EESSI_VERSION/2023.06/2025.06}}/compat/linux/$(uname -m)
+if [ ! -d "$eessi_layer" ]; then
+    echo "$eessi_layer is not there" >&2
+    return 0
 fi
-unset LOADEDMODULES _LMFILES_ MODULEPATH_ROOT
-for eessi_name in $(compgen -v | grep -E '^(__LMOD|LMOD_|_ModuleTable)'); do
-    unset "$eessi_name"
-done
-export MODULEPATH=$eessi_release/init/modules
-. "$eessi_release/compat/linux/$(uname -m)/usr/share/Lmod/init/bash"
-module --initial_load --no_redirect restore 2>/dev/null
-module load EESSI/{version}
+module purge >/dev/null 2>&1
+unset __LMOD_REF_COUNT_MODULEPATH _ModuleTable001_
+export MODULEPATH=$eessi_repository/init/modules
+. "$eessi_layer/usr/share/Lmod/init/bash"
+module --initial_load --no_redirect restore
+echo "Started for $EESSI_SOFTWARE_SUBDIR"
 """
 
 DETECT = """\
@@ -116,6 +119,8 @@ def make(root: Path) -> Path:
     """Make the tree; return its folder, which is to be seen at REPOSITORY."""
     for version in RELEASES:
         make_release(root / "versions" / version, version)
+        text = EESSI_MODULE.format(repository=REPOSITORY, version=version)
+        write(root / "init" / "modules" / "EESSI" / f"{version}.lua", text)
     return root
 
 
@@ -126,7 +131,6 @@ def make_release(release: Path, version: str) -> None:
     write(release / "init" / "bash", INIT.format(**words))
     write(release / "init" / "lmod" / "bash", INIT.format(**words))
     write(release / "init" / "detect.sh", DETECT, program=True)
-    write(release / "init" / "modules" / "EESSI" / f"{version}.lua", EESSI_MODULE.format(**words))
     layer = release / "compat" / "linux" / machine
     (layer / "usr" / "share").mkdir(parents=True)
     (layer / "usr" / "share" / "Lmod").symlink_to(LMOD)

@@ -101,9 +101,11 @@ def native(wanted: Wanted) -> Probe:
     done = process.capture(argv, env={**wanted.env, "LC_ALL": "C"}, timeout_s=NATIVE_S)
     if done.status == 0:
         return Probe(access=Access.NATIVE, problem=None, why=f"{path} is mounted", root=path)
+    if done.status == 124:
+        return Probe(access=Access.NATIVE, problem=symptom("mount-hangs", path=path, seconds=NATIVE_S))
     told = process.capture(["ls", "-A", "--", str(path)], env={**wanted.env, "LC_ALL": "C"}, timeout_s=NATIVE_S)
     reason = done.stderr + told.stderr
-    if 124 in (done.status, told.status):
+    if told.status == 124:
         problem = symptom("mount-hangs", path=path, seconds=NATIVE_S)
     elif "Transport endpoint is not connected" in reason or "Socket not connected" in reason:
         problem = symptom("mount-dead", path=path)
@@ -126,8 +128,7 @@ def local_copy(wanted: Wanted) -> Probe:
         problem = symptom("copy-wrong", path=wanted.copy, version=wanted.version)
         whole = (wanted.copy / "versions").is_dir()
         return Probe(access=Access.DIR, problem=problem, root=wanted.copy if whole else None)
-    problem_here = no_namespace()
-    return Probe(access=Access.DIR, problem=problem_here, why=f"{wanted.copy} is a copy of it", root=None)
+    return Probe(access=Access.DIR, problem=no_namespace(), why=f"{wanted.copy} is a copy of it", root=wanted.copy)
 
 
 def userns(wanted: Wanted) -> Probe:

@@ -59,8 +59,6 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     wanted = access.Wanted(version=version, copy=copy, env=env)
     first = next((one for one in Access if before and one == before.access), None)
     probe = access.choose(wanted, forced, first)
-    if probe.access is Access.DIR:
-        probe = replace(probe, root=wanted.copy)
     if asked.nvidia:
         demand_gpu(env)
     needs_cache = probe.access in (Access.USERNS, Access.APPTAINER)

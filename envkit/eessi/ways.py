@@ -1,6 +1,7 @@
 """What stands before the shell that enters EESSI, for each way to its repository."""
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,5 +133,5 @@ def write_settings(cache: Path, base: Path, sockets: Path, env: Mapping[str, str
     if env.get("CVMFS_SERVER_URL"):
         lines["CVMFS_SERVER_URL"] = env["CVMFS_SERVER_URL"]
     path = cache / "envkit.conf"
-    path.write_text("".join(f'{name}="{value}"\n' for name, value in lines.items()))
+    path.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()))
     return path

@@ -25,8 +25,19 @@ if [ ! -r "$envkit_init" ]; then
         "Look at what there is: ls $envkit_repository/versions"
 fi
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
+
+# Nothing of what was loaded or entered before: it would steer the start file, or hide that it has failed.
+if [ -n "${LOADEDMODULES-}" ] && [ -x "${LMOD_CMD-${MODULES_CMD-}}" ]; then
+    eval "$("${LMOD_CMD-${MODULES_CMD-}}" bash purge 2>/dev/null)"
+fi
+for envkit_word in $(compgen -v | grep -E '^(__LMOD_|_ModuleTable|LOADEDMODULES$|_LMFILES_$|MODULEPATH)'); do
+    unset "$envkit_word"
+done
+unset __Init_EESSI_Default_Modules __EESSI_VERSION_USED_FOR_INIT
+unset EESSI_VERSION EESSI_VERSION_OVERRIDE EESSI_CVMFS_REPO EESSI_CVMFS_REPO_OVERRIDE
+unset EESSI_SOFTWARE_PATH EESSI_SOFTWARE_SUBDIR EESSI_ACCEL_SUBDIR EESSI_MODULEPATH
 # shellcheck source=/dev/null
-. "$envkit_init" >&2
+. "$envkit_init" >/dev/null
 
 if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
     envkit_end "EESSI $envkit_version could not be entered." "$envkit_init has set no EESSI_SOFTWARE_PATH." \

@@ -158,6 +158,27 @@ def test_the_other_release(place: Place) -> None:
     assert (done.stdout, done.returncode) == ("2025.06\n", 0), done.stderr
 
 
+def test_one_release_within_another(place: Place) -> None:
+    """What was loaded and set before is gone, and does not steer what is entered now."""
+    inner = [
+        str(ENVKIT),
+        "run",
+        "eessi",
+        "--module",
+        "Tool/1.0",
+        "--",
+        "sh",
+        "-c",
+        "echo $EESSI_VERSION $LOADEDMODULES",
+    ]
+    done = place.run("--version", "2025.06", "--module", "foss", "--", *inner)
+    assert (done.returncode, done.stdout) == (0, "2023.06 EESSI/2023.06:Tool/1.0\n"), done.stderr
+    stale = {"EESSI_VERSION": "2025.06", "EESSI_SOFTWARE_PATH": "/usr", "LOADEDMODULES": "old/1", "MODULEPATH": "/old"}
+    show = "echo $EESSI_VERSION $LOADEDMODULES; echo $MODULEPATH"
+    told = place.run("--", "sh", "-c", show, **stale).stdout.splitlines()
+    assert (told[0], "/old" in told[1]) == ("2023.06 EESSI/2023.06", False)
+
+
 @pytest.mark.parametrize("access", ["auto", "dir", "native", "userns", "apptainer"])
 def test_a_release_that_there_is_none_of(place: Place, access: str) -> None:
     before = seen_at(place.tree) if access == "native" else ()
@@ -316,12 +337,11 @@ def test_nvidia(place: Place, fake: Fake) -> None:
 )
 def test_an_activation_that_fails_in_silence(place: Place, spoilt: str, said: str, tmp_path: Path) -> None:
     tree = shutil.copytree(place.tree, tmp_path / "spoilt", symlinks=True)
-    release = tree / "versions" / "2023.06"
     changes = {"ENVKIT_EESSI_DIR": str(tree)}
     if spoilt == "compat":
-        shutil.rmtree(release / "compat")
+        shutil.rmtree(tree / "versions" / "2025.06" / "compat")
     elif spoilt == "version":
-        module = release / "init" / "modules" / "EESSI" / "2023.06.lua"
+        module = tree / "init" / "modules" / "EESSI" / "2023.06.lua"
         module.write_text(module.read_text().replace('version = "2023.06"', 'version = "2025.06"'))
     else:
         changes["EESSI_TEST_TARGET"] = "future/cpu"
@@ -444,7 +464,7 @@ def test_the_hosts_client_in_a_namespace(place: Place, client: Path, server: Map
     asked = (place.home / "asked").read_text()
     assert f"{cache}/envkit.conf software.eessi.io {REPOSITORY}\n" in asked
     settings = (cache / "envkit.conf").read_text()
-    assert f'CVMFS_CACHE_BASE="{cache}/lib"\n' in settings and 'CVMFS_SHARED_CACHE="no"\n' in settings
+    assert f"CVMFS_CACHE_BASE={cache}/lib\n" in settings and "CVMFS_SHARED_CACHE=no\n" in settings
     assert place.sessions()["run-2023.06"]["access"] == "userns"
     ended = until(lambda: not mounts_of(os.getpid()), "the mount to go", 10)
     assert ended
@@ -542,7 +562,7 @@ def test_apptainer_mounts_it_from_an_image(place: Place, image: Path, server: Ma
     assert (done.returncode, done.stdout) == (5, "apptainer\ntool 1.0\n"), done.stderr
     assert "mounts it from an image (--access apptainer)" in done.stderr
     settings = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "envkit.conf"
-    assert 'CVMFS_CACHE_BASE="/var/lib/cvmfs"\n' in settings.read_text()
+    assert "CVMFS_CACHE_BASE=/var/lib/cvmfs\n" in settings.read_text()
     unknown = place.run("--module", "Horovod", "--", "true", **changes)
     assert (unknown.returncode, "Horovod" in unknown.stderr) == (92, True)
     listed = place.envkit("eessi", "modules", "tool", before=(), **changes)
