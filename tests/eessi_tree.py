@@ -1,6 +1,7 @@
 """Make a tree of the shape of EESSI's repository: two releases, a compatibility layer, CPU targets, modules.
 
-``python -m tests.eessi_tree FOLDER`` makes one to look at. Everything in it is written here; Lmod is the machine's own.
+``python -m tests.eessi_tree FOLDER [COUNT]`` makes one to look at, with COUNT more software in it. Everything in it is
+written here; Lmod is the machine's own.
 What it does is what EESSI's releases do: the start files return 0 when they fail, and end a shell that has ``set -u``.
 """
 
@@ -173,5 +174,19 @@ def write(path: Path, text: str, *, program: bool = False) -> None:
     path.chmod(0o755 if program else 0o644)
 
 
+def add_software(root: Path, count: int) -> None:
+    """Add software to each target of each release, of three versions each, with modules as long as EasyBuild's."""
+    for software in root.glob("versions/*/software/linux/*/**/modules/all"):
+        for number in range(count):
+            name = f"Software{number:04}"
+            for version in ("1.0", "1.1-foss-2023a", "2.0-foss-2023a"):
+                words = [f'whatis("Description: {"what it is for, in some words; " * 8}")', f'conflict("{name}")']
+                words += [f'prepend_path("{path}", "/software/{name}")' for path in ("PATH", "CPATH", "MANPATH")]
+                words += [f'setenv("EBSETTING{one}{number}", "{one}")' for one in range(10)]
+                words.append(f'extensions("{", ".join(f"part{one}/{version}" for one in range(number % 50))}")')
+                text = f"help([==[\n{'A long text of help.' * 20}\n]==])\n" + "\n".join(words)
+                write(software / name / f"{version}.lua", text)
+
+
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    add_software(make(Path(sys.argv[1])), int((sys.argv[2:] or ["0"])[0]))

@@ -484,9 +484,13 @@ def test_a_killed_session_leaves_no_mount_and_no_process(
     os.kill(running.pid, number)
     assert running.wait(10) == -number
     until(lambda: not mounts_of(os.getpid()), "the mount to go", 10)
-    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(place.tree).encode() in reading(path)]
-    assert not left
+    assert not left_of(place)
     assert place.sessions()["run-2023.06"]["in_use"] is False
+
+
+def left_of(place: Place) -> list[Path]:
+    """The processes that were told of the copy of the repository."""
+    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(place.tree).encode() in reading(path)]
 
 
 def reading(path: Path) -> bytes:
@@ -563,6 +567,15 @@ def test_apptainer_mounts_it_from_an_image(place: Place, image: Path, server: Ma
     assert "mounts it from an image (--access apptainer)" in done.stderr
     settings = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "envkit.conf"
     assert "CVMFS_CACHE_BASE=/var/lib/cvmfs\n" in settings.read_text()
+    ready = place.home / "ready"
+    argv = [str(ENVKIT), "run", "eessi", "--", "sh", "-c", f"touch {ready}; exec sleep 1000"]
+    running = subprocess.Popen(argv, env=place.env(**changes), cwd=place.home, stderr=subprocess.DEVNULL)
+    until(ready.exists, "the command", 60)
+    assert place.sessions()["run-2023.06"]["in_use"] is True
+    running.kill()
+    running.wait(10)
+    until(lambda: not left_of(place), "the client to end", 10)
+    assert place.sessions()["run-2023.06"]["in_use"] is False
     unknown = place.run("--module", "Horovod", "--", "true", **changes)
     assert (unknown.returncode, "Horovod" in unknown.stderr) == (92, True)
     listed = place.envkit("eessi", "modules", "tool", before=(), **changes)
