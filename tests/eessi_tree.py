@@ -41,25 +41,73 @@ echo "Started for $EESSI_SOFTWARE_SUBDIR"
 
 DETECT = """\
 #!/bin/sh
-# Print the best CPU target that there is for this machine.
+# Print the CPU targets that this machine can run, the best first, with colons between them.
 machine=$(uname -m)
 vendor=$(sed -n 's/^vendor_id[^:]*: //p' /proc/cpuinfo | head -n 1)
 flags=" $(sed -n 's/^flags[^:]*: //p' /proc/cpuinfo | head -n 1) "
-best=generic
 case $vendor$flags in
-    AuthenticAMD*" avx2 "*" vaes "*) best="amd/zen3 amd/zen2 generic" ;;
-    AuthenticAMD*" avx2 "*) best="amd/zen2 generic" ;;
-    GenuineIntel*" avx2 "*) best="intel/haswell generic" ;;
+    AuthenticAMD*" avx2 "*" vaes "*) printf '%s' "$machine/amd/zen3:$machine/amd/zen2:" ;;
+    AuthenticAMD*" avx2 "*) printf '%s' "$machine/amd/zen2:" ;;
+    GenuineIntel*" avx2 "*) printf '%s' "$machine/intel/haswell:" ;;
 esac
-for one in ${EESSI_TEST_TARGET-$best}; do
-    if [ -d "$1/software/linux/$machine/$one" ] || [ -n "${EESSI_TEST_TARGET-}" ]; then
-        printf '%s' "$machine/$one"
-        exit
-    fi
-done
+printf '%s' "$machine/generic"
 """
 
 EESSI_MODULE = """\
+local repository = "{repository}"
+local version = "{version}"
+local release = pathJoin(repository, "versions", version)
+local all = os.getenv("EESSI_ARCHDETECT_OPTIONS_OVERRIDE") or capture(pathJoin(release, "init/detect.sh"))
+local subdir
+for one in all:gmatch("[^:%s]+") do
+    if not subdir and isDir(pathJoin(release, "software/linux", one, "software")) then
+        subdir = one
+    end
+end
+if not subdir then
+    LmodError("there is no software for any of " .. all)
+end
+local machine = subdir:match("[^/]+")
+local prefix = pathJoin(release, "compat/linux", machine)
+local software = pathJoin(release, "software/linux", subdir)
+local injected = pathJoin(repository, "host_injections", version, "software/linux", subdir)
+local settings = {{
+    EESSI_VERSION = version,
+    EESSI_CVMFS_REPO = repository,
+    EESSI_PREFIX = release,
+    EESSI_EPREFIX = prefix,
+    EPREFIX = prefix,
+    EESSI_CPU_FAMILY = machine,
+    EESSI_OS_TYPE = "linux",
+    EESSI_ARCHDETECT_OPTIONS = all,
+    EESSI_SOFTWARE_SUBDIR = subdir,
+    EESSI_SOFTWARE_PATH = software,
+    EESSI_MODULEPATH = pathJoin(software, "modules/all"),
+    EESSI_SITE_SOFTWARE_PATH = injected,
+    EESSI_SITE_MODULEPATH = pathJoin(injected, "modules/all"),
+}}
+for name, value in pairs(settings) do
+    setenv(name, value)
+end
+prepend_path("PATH", pathJoin(prefix, "usr/bin"))
+prepend_path("MODULEPATH", settings.EESSI_MODULEPATH)
+local gpu = capture("nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null"):match("%d+%.%d+")
+if gpu then
+    local exact = pathJoin("accel/nvidia", "cc" .. gpu:gsub("%.", ""))
+    setenv("EESSI_ACCEL_SUBDIR", exact)
+    for _, one in ipairs({{ exact, exact:sub(1, -2) .. "0" }}) do
+        local modules = pathJoin(software, one, "modules/all")
+        if isDir(modules) and not os.getenv("EESSI_ACCELERATOR_TARGET") then
+            setenv("EESSI_ACCELERATOR_TARGET", one)
+            prepend_path("MODULEPATH", modules)
+            break
+        end
+    end
+end
+prepend_path("MODULEPATH", settings.EESSI_SITE_MODULEPATH)
+"""
+
+MODULE = """\
 local repository = "{repository}"
 local version = "{version}"
 local release = pathJoin(repository, "versions", version)

@@ -196,11 +196,15 @@ def test_releases_and_targets(tree: Path) -> None:
     assert release.targets(read) == [f"{MACHINE}/{name}" for name in sorted(eessi_tree.TARGETS)]
     assert release.target(read, ["zen4", "zen3", "zen2"]) == f"{MACHINE}/amd/zen3"
     assert release.target(read, ["future"]) == f"{MACHINE}/generic"
-    folders = release.module_folders(read, f"{MACHINE}/amd/zen2", "cc80")
-    assert [str(path.relative_to(read.software / MACHINE)) for path in folders] == [
-        "amd/zen2/modules/all",
-        "amd/zen2/accel/nvidia/cc80/modules/all",
-    ]
+    override = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": f"{MACHINE}/future:{MACHINE}/amd/zen2"}
+    assert release.target(read, ["zen3"], override) == f"{MACHINE}/amd/zen2"
+    zen2 = f"software/linux/{MACHINE}/amd/zen2"
+    (tree / "host_injections" / "2023.06" / zen2 / "modules" / "all").mkdir(parents=True)
+    own, gpu = f"versions/2023.06/{zen2}", f"versions/2023.06/{zen2}/accel/nvidia/cc80"
+    for name, places in (("", [own]), ("cc80", [own, gpu]), ("cc86", [own, gpu]), ("cc70", [own])):
+        folders = release.module_folders(read, f"{MACHINE}/amd/zen2", name)
+        expected = [*places, f"host_injections/2023.06/{zen2}"]
+        assert [str(path.relative_to(tree)) for path in folders] == [f"{place}/modules/all" for place in expected]
 
 
 def test_modules_are_read_again_only_where_they_have_changed(tree: Path, tmp_path: Path) -> None:

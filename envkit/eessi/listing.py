@@ -15,6 +15,7 @@ from envkit.eessi import release
 from envkit.eessi.release import Release
 from envkit.environment import Environment
 from envkit.errors import HostProblem
+from envkit.resources import data
 
 
 class Modules(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +63,8 @@ def read(found: Release, here: Machine) -> Modules:
 
 def read_inside(inside: Environment, version: str) -> Modules:
     """Read the modules of a release that can be read inside alone, with what it chose as target there."""
-    show = 'printf "%s\\n" "$EESSI_SOFTWARE_PATH"; find $(echo "$MODULEPATH" | tr : " ") -name "*.lua" -printf "%P\\n"'
-    told = process.capture(inside.command(["sh", "-c", show]), env=inside.variables(os.environ), timeout_s=600)
+    argv = inside.command(["sh", str(data("shell/modules.sh"))])
+    told = process.capture(argv, env=inside.variables(os.environ), timeout_s=600)
     if told.status:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
     path, *files = told.stdout.splitlines()

@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,20 +49,27 @@ def targets(release: Release) -> list[str]:
     return sorted(str(path.parents[1].relative_to(release.software)) for path in found)
 
 
-def target(release: Release, names: Sequence[str]) -> str:
-    """Return the CPU target for a CPU, given its name and its ancestors' as archspec has them; else the generic one."""
-    for name in ("EESSI_SOFTWARE_SUBDIR_OVERRIDE", "EESSI_SOFTWARE_SUBDIR"):
-        if chosen := os.environ.get(name):
-            return chosen
-    there = {path.rpartition("/")[2]: path for path in targets(release)}
-    return next((there[name] for name in names if name in there), f"{platform.machine()}/generic")
+def target(release: Release, names: Sequence[str], env: Mapping[str, str] = os.environ) -> str:
+    """Return the CPU target for a CPU, given its name and its ancestors' as archspec has them; else the generic one.
+
+    Inside a release it is the one that was chosen; EESSI_ARCHDETECT_OPTIONS_OVERRIDE counts as for EESSI itself.
+    """
+    there = targets(release)
+    by_name = {path.rpartition("/")[2]: path for path in there}
+    wanted = [env.get("EESSI_SOFTWARE_SUBDIR", ""), *env.get("EESSI_ARCHDETECT_OPTIONS_OVERRIDE", "").split(":")]
+    wanted += [by_name.get(name, "") for name in names]
+    return next((path for path in wanted if path in there), f"{platform.machine()}/generic")
 
 
 def module_folders(release: Release, subdir: str, gpu: str = "") -> list[Path]:
-    """Return the folders of modules of a CPU target, and of a GPU target ("cc80"), that there are."""
+    """Return the folders of modules that there are: of a CPU target, of a GPU target ("cc80"), and the site's own.
+
+    As for EESSI itself, a GPU takes what is there for its major version where there is nothing for it alone.
+    """
     software = release.software / subdir
-    places = [software, *([software / "accel" / "nvidia" / gpu] if gpu else [])]
-    return [path for place in places if (path := place / "modules" / "all").is_dir()]
+    found = [path for one in (gpu, f"{gpu[:-1]}0") if (path := software / "accel" / "nvidia" / one).is_dir() and gpu]
+    site = release.root / "host_injections" / release.version / "software" / "linux" / subdir
+    return [path for place in (software, *found[:1], site) if (path := place / "modules" / "all").is_dir()]
 
 
 def modules(folder: Path, cache: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """What stands before the shell that enters EESSI, for each way to its repository."""
 
+import hashlib
 import os
 import shlex
 from collections.abc import Callable, Mapping
@@ -61,12 +62,25 @@ def by_client(entry: Entry) -> Way:
     assert program is not None  # noqa: S101  (the probe has found it)
     words = bound.for_namespace(entry.binds)
     if program.name == "cvmfsexec":
+        demand_unused(program)
         inner = [str(program), known().repository, "--"]
         return Way(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
     settings = write_settings(cache, cache / "lib", cache / "lib", entry.env)
     files = ":".join(map(str, (*client(entry.env).files, settings)))
     mount = ["mount", str(cache / "cvmfs2.log"), known().mount, str(program), "-f", "-o", f"config={files}"]
     return Way(words=(*access.namespace_words(), *words, *mount, known().repository, known().mount, "--"))
+
+
+def demand_unused(program: Path) -> None:
+    """Hold a cvmfsexec, which has one cache for all that it enters. Raises HostProblem if another session has it."""
+    key = hashlib.sha256(os.fsencode(program.resolve())).hexdigest()[:20]
+    sessions.make_private(sessions.caches())
+    if not sessions.take(sessions.caches() / f"cvmfsexec-{key}"):
+        raise HostProblem(
+            what=f"{program} is in use by another session.",
+            why="It has one CernVM-FS cache, and the second to use it would wait for the first.",
+            fix="End the other session, make a second cvmfsexec, or use --access apptainer.",
+        )
 
 
 def by_image(entry: Entry) -> Way:

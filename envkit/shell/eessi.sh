@@ -27,25 +27,29 @@ fi
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
 
 # Nothing of what was loaded or entered before: it would steer the start file, or hide that it has failed.
-if [ -n "${LOADEDMODULES-}" ] && [ -x "${LMOD_CMD-${MODULES_CMD-}}" ]; then
-    eval "$("${LMOD_CMD-${MODULES_CMD-}}" bash purge 2>/dev/null)"
+if [ -n "${LOADEDMODULES-}" ] && [ -x "${LMOD_CMD-}" ]; then
+    eval "$("$LMOD_CMD" bash --force purge 2>/dev/null)"
+elif [ -n "${LOADEDMODULES-}" ] && [ -x "${MODULES_CMD-}" ]; then
+    eval "$("$MODULES_CMD" bash purge 2>/dev/null)"
 fi
 for envkit_word in $(compgen -v | grep -E '^(__LMOD_|_ModuleTable|LOADEDMODULES$|_LMFILES_$|MODULEPATH)'); do
     unset "$envkit_word"
 done
 unset __Init_EESSI_Default_Modules __EESSI_VERSION_USED_FOR_INIT
 unset EESSI_VERSION EESSI_VERSION_OVERRIDE EESSI_CVMFS_REPO EESSI_CVMFS_REPO_OVERRIDE
-unset EESSI_SOFTWARE_PATH EESSI_SOFTWARE_SUBDIR EESSI_ACCEL_SUBDIR EESSI_MODULEPATH
+unset EESSI_SOFTWARE_PATH EESSI_SOFTWARE_SUBDIR EESSI_MODULEPATH EESSI_ARCHDETECT_OPTIONS
+unset EESSI_ACCEL_SUBDIR EESSI_ACCELERATOR_TARGET EESSI_MODULEPATH_ACCEL
 # shellcheck source=/dev/null
 . "$envkit_init" >/dev/null
 
 if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
-    envkit_end "EESSI $envkit_version could not be entered." "$envkit_init has set no EESSI_SOFTWARE_PATH." \
-        "Read what it said above. Unset what steers it: env | grep EESSI_"
+    envkit_end "EESSI $envkit_version could not be entered." \
+        "$envkit_init has set no EESSI_SOFTWARE_PATH (archspec calls this CPU $envkit_cpu)." \
+        "Read what it said above. For a CPU that it has nothing for: export EESSI_ARCHDETECT_OPTIONS_OVERRIDE=$(uname -m)/generic"
 fi
 if [ ! -d "$EESSI_SOFTWARE_PATH" ]; then
     envkit_end "EESSI $envkit_version has no software for this CPU ($envkit_cpu)." "There is no $EESSI_SOFTWARE_PATH." \
-        "Choose a target that it has: export EESSI_SOFTWARE_SUBDIR_OVERRIDE=$(uname -m)/generic"
+        "Choose a target that it has: export EESSI_ARCHDETECT_OPTIONS_OVERRIDE=$(uname -m)/generic"
 fi
 if [ "${EESSI_VERSION-}" != "$envkit_version" ]; then
     envkit_end "EESSI ${EESSI_VERSION-} was entered in place of $envkit_version." "$envkit_init did so." \
@@ -59,8 +63,12 @@ case :${MODULEPATH-}: in
         "Unset what steers it: env | grep -e EESSI_ -e LMOD_"
     ;;
 esac
+envkit_gpu=${EESSI_ACCELERATOR_TARGET:+; GPU: $EESSI_ACCELERATOR_TARGET}
+if [ -z "$envkit_gpu" ] && [ -n "${EESSI_ACCEL_SUBDIR-}" ]; then
+    envkit_gpu="; it has nothing for the GPU, $EESSI_ACCEL_SUBDIR"
+fi
 printf 'envkit: EESSI %s for %s, which its archdetect chose; archspec calls this CPU %s%s\n' "$envkit_version" \
-    "${EESSI_SOFTWARE_PATH#*/software/linux/}" "$envkit_cpu" "${EESSI_ACCEL_SUBDIR:+; GPU: $EESSI_ACCEL_SUBDIR}" >&2
+    "${EESSI_SOFTWARE_PATH#*/software/linux/}" "$envkit_cpu" "$envkit_gpu" >&2
 
 if [ -n "$envkit_session" ]; then
     envkit_target=${EESSI_SOFTWARE_PATH#*/software/linux/}
@@ -86,5 +94,5 @@ case $- in
     fi
     ;;
 esac
-unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init envkit_word envkit_target
+unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init envkit_word envkit_target envkit_gpu
 unset -f envkit_end
