@@ -80,7 +80,18 @@ LAYERS = (
 )
 # Within these, nothing but what is named may be imported of the rest of the package.
 ENCLOSED = {
-    "eessi": {"environment", "errors", "files", "host", "launcher", "process", "receipt", "resources", "runtime"},
+    "eessi": {
+        "environment",
+        "errors",
+        "files",
+        "host",
+        "launcher",
+        "process",
+        "receipt",
+        "resources",
+        "runtime",
+        "verify.probe.started",
+    },
     "sources": {"errors", "process"},
     "verify": {"environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
     "methods": {"errors", "resources", "process", "fetch", "host", "plan", "prefix", "stack", "definition"},

@@ -14,15 +14,16 @@ from envkit import process
 from envkit.eessi import access, listing, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi import nearest as near_names
-from envkit.eessi.access import Access
+from envkit.eessi.access import Access, Probe
 from envkit.eessi.inside import EessiEnvironment
 from envkit.eessi.known import known, symptom
 from envkit.eessi.listing import Modules
 from envkit.eessi.release import Release
-from envkit.eessi.sessions import Session
+from envkit.eessi.sessions import Place, Session
 from envkit.eessi.ways import WAYS, Entry
 from envkit.errors import HostProblem, UsageProblem
 from envkit.host import MPI_FAMILIES, cpu_target
+from envkit.verify.probe.started import detect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,35 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
         demand_name(module)
     place = sessions.resume(asked.resume) if asked.resume else None
     before = place.before if place else None
+    session, probe = found(asked, before, env)
+    if asked.nvidia:
+        demand_gpu(env)
+    mounts = probe.access in (Access.USERNS, Access.APPTAINER)
+    if mounts:
+        demand_alone(probe.access, env)
+    if place is None and (keep or mounts or asked.save):
+        place = sessions.begin(session.version if keep else f"run-{session.version}")
+    way = WAYS[probe.access](
+        Entry(probe=probe, place=place, session=session, binds=binds, nvidia=asked.nvidia, env=env, say=say)
+    )
+    session = sessions.dated(msgspec.structs.replace(session, image=way.digest), place)
+    if place:
+        sessions.write(place, session)
+    if asked.save:
+        sessions.save(Path(asked.save), session)
+    say_findings(probe, place, env)
+    return EessiEnvironment(
+        version=session.version,
+        modules=session.modules,
+        way=way.words,
+        cpu=session.cpu,
+        settings=(*way.settings, *settings(probe, place, env)),
+        session=place.folder if place else None,
+    )
+
+
+def found(asked: Asked, before: Session | None, env: Mapping[str, str]) -> tuple[Session, Probe]:
+    """Return what is to be entered, as it was before where nothing else is asked for, and the way to it."""
     if before and asked.version not in (None, before.version):
         raise UsageProblem(
             what=f"The session {asked.resume} is of EESSI {before.version}, not {asked.version}.",
@@ -56,39 +86,38 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     version = asked.version or (before.version if before else known().default)
     forced, copy = way_asked(asked.access)
     copy = copy or (Path(before.copy) if before and before.copy else copy_named(env))
-    wanted = access.Wanted(version=version, copy=copy, env=env)
     first = next((one for one in Access if before and one == before.access), None)
-    probe = access.choose(wanted, forced, first)
-    if asked.nvidia:
-        demand_gpu(env)
-    needs_cache = probe.access in (Access.USERNS, Access.APPTAINER)
-    if place is None and (keep or needs_cache or asked.save):
-        place = sessions.begin(version if keep else f"run-{version}")
-    modules = tuple(dict.fromkeys((*(before.modules if before else ()), *asked.modules)))
+    probe = access.choose(access.Wanted(version=version, copy=copy, env=env), forced, first)
     session = Session(
         version=version,
         access=probe.access,
         copy=str(copy) if copy and probe.access is Access.DIR else "",
+        image=before.image if before else "",
         cpu=cpu_target(),
-        modules=modules,
+        modules=tuple(dict.fromkeys((*(before.modules if before else ()), *asked.modules))),
     )
-    entry = Entry(probe=probe, place=place, session=session, binds=binds, nvidia=asked.nvidia, env=env, say=say)
-    way = WAYS[probe.access](entry)
-    session = sessions.dated(msgspec.structs.replace(session, image=way.digest), place)
-    if place:
-        sessions.write(place, session)
-    if asked.save:
-        sessions.save(Path(asked.save), session)
-    say_findings(entry, env)
-    home = (("HOME", str(place.home)),) if place and place.home else ()
-    return EessiEnvironment(
-        version=version,
-        modules=modules,
-        way=way.words,
-        cpu=session.cpu,
-        settings=(*way.settings, *home),
-        session=place.folder if place else None,
-    )
+    return session, probe
+
+
+def settings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables that hold inside: the home of an old session, and what ranks in a namespace each need."""
+    home = {"HOME": str(place.home)} if place and place.home else {}
+    apart = known().own_namespace if probe.access is Access.DIR and ranks_on_node(env) != 1 else {}
+    return [*home.items(), *((name, value) for name, value in apart.items() if name not in env)]
+
+
+def ranks_on_node(env: Mapping[str, str]) -> int:
+    """Return how many ranks a launcher has started on this node, this process among them; 1 outside of one."""
+    started = detect(env)
+    return 1 if started is None else started.local_size or started.size or 2
+
+
+def demand_alone(way: Access, env: Mapping[str, str]) -> None:
+    """Raise HostProblem for a rank of several on this node."""
+    started, size = detect(env), ranks_on_node(env)
+    if started and size > 1:
+        words = symptom("one-of-many", size=size, title=started.title, access=way)
+        raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
 
 
 def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> Modules:
@@ -177,11 +206,11 @@ def on_one_node(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, **known().one_node}
 
 
-def say_findings(entry: Entry, env: Mapping[str, str]) -> None:
+def say_findings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> None:
     """Say by which way, in which session, and what of the caller's settings may get in the way."""
-    say(f"{entry.probe.why} (--access {entry.probe.access})")
-    if entry.place:
-        say(f"session {entry.place.name}; --resume {entry.place.name} enters it again")
+    say(f"{probe.why} (--access {probe.access})")
+    if place:
+        say(f"session {place.name}; --resume {place.name} enters it again")
     if env.get("LD_LIBRARY_PATH"):
         say(f"LD_LIBRARY_PATH is set, and takes libraries in before EESSI's own: {env['LD_LIBRARY_PATH']}")
     if "xalt" in env.get("LD_PRELOAD", ""):

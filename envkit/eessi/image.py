@@ -64,9 +64,10 @@ def folder(env: Mapping[str, str] = os.environ) -> Path:
     return Path(named) / "envkit" if named else platformdirs.user_cache_path("envkit") / "images"
 
 
-def find(tool: Runtime, env: Mapping[str, str], say: Callable[[str], None]) -> tuple[Path, str]:
+def find(tool: Runtime, env: Mapping[str, str], say: Callable[[str], None], digest: str = "") -> tuple[Path, str]:
     """Return the image and its digest ("" for a file of the caller's), pulled first if it is not there.
 
+    The one with the digest that is given, which was used before, if it is still there.
     Raises SourcesMissing, DiskFull, UsageProblem.
     """
     named = env.get("ENVKIT_EESSI_IMAGE") or known().image
@@ -75,6 +76,8 @@ def find(tool: Runtime, env: Mapping[str, str], say: Callable[[str], None]) -> t
             raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: there is no {named}.", fix="Correct it, or unset it.")
         return Path(named).absolute(), ""
     place = folder(env)
+    if digest and file_of(place, digest).exists():
+        return file_of(place, digest), digest
     note = place / (re.sub(r"\W+", "-", named) + ".json")
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[str, ...]
     configuration: dict[str, tuple[str, ...]]
     one_node: dict[str, str]
+    own_namespace: dict[str, str]
 
 
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):

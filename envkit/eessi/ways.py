@@ -88,7 +88,7 @@ def by_image(entry: Entry) -> Way:
     from envkit.eessi import image
 
     tool, cache = runtime.demand(), cache_of(entry)
-    found, digest = image.find(tool, entry.env, entry.say)
+    found, digest = image.find(tool, entry.env, entry.say, entry.session.image)
     inside = Path("/var/lib/cvmfs"), Path("/var/run/cvmfs")
     settings = write_settings(cache, *inside, entry.env)
     binds = [f"{cache / 'lib'}:{inside[0]}", f"{cache / 'run'}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]

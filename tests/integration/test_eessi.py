@@ -313,6 +313,23 @@ def test_ranks_are_started_inside_by_eessis_own_launcher(place: Place) -> None:
     assert "The modules loaded bring no MPI" in refused.stderr and "--module foss/2023a" in refused.stderr
 
 
+def test_ranks_stay_on_this_node_though_the_job_has_others(place: Place) -> None:
+    needs("mpirun")
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2"}
+    job |= dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST"), "far[1-2]") | {"SLURM_TASKS_PER_NODE": "2(x2)"}
+    words = ["-n", "2", "--module", "foss/2023a", "--", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK"]
+    done = place.run(*words, **job)
+    assert (done.returncode, sorted(done.stdout.split())) == (0, ["0", "1"]), done.stderr
+
+
+def test_ranks_that_are_started_outside(place: Place) -> None:
+    """By a copy each may enter, and none tries to read the memory of another."""
+    rank = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    show = ["--", "sh", "-c", "echo ${OMPI_MCA_btl_vader_single_copy_mechanism-as it was}"]
+    assert place.run(*show, **rank).stdout == "none\n"
+    assert place.run(*show).stdout == "as it was\n"
+
+
 def test_nvidia(place: Place, fake: Fake) -> None:
     none = place.run("--nvidia", "--", "true")
     assert none.returncode == 3
@@ -523,6 +540,15 @@ def test_a_client_that_gives_up(place: Place, fake: Fake, server: Mapping[str, s
     done = place.run("--access", "userns", "--", "echo", "reached", **server)
     assert (done.returncode, done.stdout) == (3, "")
     assert said in done.stderr and "its last words" in done.stderr and "What to do: " in done.stderr
+
+
+def test_no_client_is_started_for_each_rank(place: Place, client: Path, server: Mapping[str, str]) -> None:
+    many = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    done = place.run("--", "echo", "reached", **server, **many)
+    assert (done.returncode, done.stdout, (place.home / "asked").exists()) == (3, "", False)
+    assert "This is one of 4 ranks on this node" in done.stderr and "envkit run eessi -n 4 -- CMD" in done.stderr
+    one = place.run("--", "echo", "reached", **server, **(many | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}))
+    assert one.stdout == "reached\n"
 
 
 def test_a_dead_server_is_told_before_the_client_is_started(
