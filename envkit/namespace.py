@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
         enter(arguments[:place])
         os.execvp(arguments[place + 1], arguments[place + 1 :])
     except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
+        where = f" ({str(error.filename).removeprefix('/new')})" if error.filename else ""
         return fail(f"{error.strerror}{where}.")
 
 
@@ -61,11 +61,11 @@ def enter(words: list[str]) -> None:
     folder, user, group = Path.cwd(), os.geteuid(), os.getegid()
     binds = []
     while words and words[0] in ("bind", "bind-ro"):
-        binds.append((Path(words[1]).resolve(strict=True), Path(words[2]), words[0] == "bind-ro"))
+        binds.append((Path(words[1]).resolve(strict=True), place_of(words[2]), words[0] == "bind-ro"))
         del words[:3]
     targets = {target: source.is_dir() for source, target, _ in binds}
     if words:
-        targets[Path(words[2])] = True
+        targets[place_of(words[2])] = True
     unshare(CLONE_NEWUSER | CLONE_NEWNS, 0)
     build_root(targets)
     for source, target, read_only in binds:
@@ -73,8 +73,13 @@ def enter(words: list[str]) -> None:
     change_root()
     os.chdir(folder)
     if words:
-        mount_by(words[3:], target=Path(words[2]), log=Path(words[1]))
+        mount_by(words[3:], target=place_of(words[2]), log=Path(words[1]))
     unshare(CLONE_NEWUSER, user, group)
+
+
+def place_of(target: str) -> Path:
+    """Return a path without symbolic links above its last part."""
+    return Path(target).parent.resolve() / Path(target).name
 
 
 def unshare(flags: int, user: int, group: int | None = None) -> None:
@@ -200,7 +205,7 @@ def keep(program: Sequence[str], log: Path, asking: int, writer: int) -> None:
         with suppress(OSError):
             os.execvp(program[0], list(program))
         os._exit(127)
-    while Path(f"/proc/{asking}/ns").exists() and not has_ended(asking):
+    while not has_ended(asking):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             os.write(writer, str(os.waitstatus_to_exitcode(status)).encode())

@@ -40,6 +40,13 @@ def test_a_folder_is_seen_at_its_target_and_nowhere_outside(shown: Path, target:
     assert not Path(target).exists()
 
 
+def test_a_target_behind_a_symbolic_link(shown: Path, tmp_path: Path) -> None:
+    (tmp_path / "real" / "there").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    done = inside("bind", str(shown), str(tmp_path / "link" / "there"), "--", "cat", f"{tmp_path}/real/there/file")
+    assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
+
+
 def test_several_targets_of_one_parent_and_a_file(shown: Path) -> None:
     words = ["bind", str(shown), "/opt/a", "bind", str(shown / "file"), "/opt/b", "bind-ro", str(shown), "/c"]
     done = inside(*words, "--", "sh", "-c", "cat /opt/a/file /opt/b; touch /opt/a/made; touch /c/refused")
@@ -65,7 +72,7 @@ def test_the_command_is_this_process_and_has_no_power_over_the_mounts(shown: Pat
     ("words", "said"),
     [
         (["bind", "/nonexistent", TARGET, "--", "true"], "No such file or directory (/nonexistent)"),
-        (["bind", "/tmp", "/usr/lib/deep/er", "--", "true"], "No such file or directory (/new/usr/lib/deep/er)"),
+        (["bind", "/tmp", "/usr/lib/deep/er", "--", "true"], "No such file or directory (/usr/lib/deep/er)"),
         (["bind", "/tmp", TARGET, "--", "no-such-program"], "No such file or directory"),
     ],
 )

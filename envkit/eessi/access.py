@@ -183,6 +183,13 @@ def no_fuse() -> Symptom | None:
 
 def no_servers(env: Mapping[str, str]) -> Symptom | None:
     """Say what keeps a client from the repository's servers, by asking them."""
+    names = ("CVMFS_SERVER_URL", "CVMFS_HTTP_PROXY", "http_proxy")
+    return asked_servers(tuple((name, env[name]) for name in names if env.get(name)))
+
+
+@cache
+def asked_servers(settings: tuple[tuple[str, str], ...]) -> Symptom | None:
+    """Ask the servers, once for the ways that need them."""
     from envkit.eessi import servers
 
-    return servers.problem(servers.client(env))
+    return servers.problem(servers.client(dict(settings)))
