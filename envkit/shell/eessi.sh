@@ -21,8 +21,9 @@ if [ ! -r "$envkit_init" ]; then
     envkit_init=$envkit_release/init/bash
 fi
 if [ ! -r "$envkit_init" ]; then
-    envkit_end "EESSI $envkit_version is not there." "$envkit_init cannot be read." \
-        "Look at what there is: ls $envkit_repository/versions"
+    envkit_word=$(ls "$envkit_release/init" 2>&1 >/dev/null)
+    envkit_end "EESSI $envkit_version cannot be read inside: ${envkit_word##*: }." "There is no $envkit_init." \
+        "The client that mounts it may have given up: read what it said above, or use another --access (native, dir)."
 fi
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
 

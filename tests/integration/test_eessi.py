@@ -572,6 +572,14 @@ def test_cvmfsexec(place: Place, fake: Fake, server: Mapping[str, str]) -> None:
     assert "cvmfsexec is in use by another session." in second.stderr
 
 
+def apptainer() -> str:
+    """The real Apptainer."""
+    found = shutil.which("apptainer", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        needs("apptainer")
+    return str(found)
+
+
 @pytest.fixture
 def image(place: Place) -> Path:
     """A folder that Apptainer takes for an image: the host's programs, and a client that mounts by FUSE."""
@@ -592,10 +600,7 @@ def image(place: Place) -> Path:
 
 
 def test_apptainer_mounts_it_from_an_image(place: Place, image: Path, server: Mapping[str, str]) -> None:
-    found = shutil.which("apptainer", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if found is None:
-        needs("apptainer")
-    (place.home / "bin" / "apptainer").symlink_to(str(found))
+    (place.home / "bin" / "apptainer").symlink_to(apptainer())
     changes = {**server, "ENVKIT_EESSI_IMAGE": str(image)}
     changes |= {"SINGULARITY_BIND": "/usr:/usr", "APPTAINER_BIND": "/etc/alternatives"}
     words = ["--bind", f"{place.home}/bin:/scripts", "--module", "Tool/1.0"]
@@ -617,6 +622,16 @@ def test_apptainer_mounts_it_from_an_image(place: Place, image: Path, server: Ma
     assert (unknown.returncode, "Horovod" in unknown.stderr) == (92, True)
     listed = place.envkit("eessi", "modules", "tool", before=(), **changes)
     assert listed.stdout == "Tool/1.0\nTool/2.0\n", listed.stderr
+
+
+@pytest.mark.parametrize("body", ["echo 'CernVM-FS: no key' >&2; exit 15", "exit 0"])
+def test_a_client_in_an_image_that_gives_up(place: Place, image: Path, server: Mapping[str, str], body: str) -> None:
+    write(image / "sbin" / "cvmfs2", f"#!/bin/sh\n{body}\n", program=True)
+    (place.home / "bin" / "apptainer").symlink_to(apptainer())
+    changes = {**server, "ENVKIT_EESSI_IMAGE": str(image), "SINGULARITY_BIND": "/usr,/etc/alternatives"}
+    done = place.run("--", "echo", "reached", **changes)
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    assert "EESSI 2023.06 cannot be read inside: Transport endpoint is not connected." in done.stderr
 
 
 def test_the_words_for_apptainer(place: Place, image: Path, fake: Fake, server: Mapping[str, str]) -> None:
