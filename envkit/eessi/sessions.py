@@ -58,10 +58,21 @@ class Place:
         return self.folder.name if self.folder.parent == root() else str(self.folder)
 
     @property
+    def local(self) -> Path:
+        """The folder on local disk for what the client writes."""
+        return caches() / self.folder.name
+
+    @property
     def cache(self) -> Path:
         """The folder of its CernVM-FS cache."""
         legacy = self.folder / "var-lib-cvmfs"
-        return legacy if legacy.is_dir() else caches() / self.folder.name
+        return legacy if legacy.is_dir() else self.local / "lib"
+
+    @property
+    def sockets(self) -> Path:
+        """The folder of its client's sockets."""
+        legacy = self.folder / "var-run-cvmfs"
+        return legacy if legacy.is_dir() else self.local / "run"
 
     @property
     def home(self) -> Path | None:

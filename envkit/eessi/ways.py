@@ -58,16 +58,16 @@ def by_client(entry: Entry) -> Way:
     """The host's client mounts it in a namespace, with the cache of the session."""
     from envkit.eessi.servers import client
 
-    program, cache = access.program(entry.env), cache_of(entry)
+    program, place = access.program(entry.env), prepared(entry)
     assert program is not None  # noqa: S101  (the probe has found it)
     words = bound.for_namespace(entry.binds)
     if program.name == "cvmfsexec":
         demand_unused(program)
         inner = [str(program), known().repository, "--"]
         return Way(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
-    settings = write_settings(cache, cache / "lib", cache / "lib", entry.env)
+    settings = write_settings(place, place.cache, place.sockets, entry.env)
     files = ":".join(map(str, (*client(entry.env).files, settings)))
-    mount = ["mount", str(cache / "cvmfs2.log"), known().mount, str(program), "-f", "-o", f"config={files}"]
+    mount = ["mount", str(place.local / "cvmfs2.log"), known().mount, str(program), "-f", "-o", f"config={files}"]
     return Way(words=(*access.namespace_words(), *words, *mount, known().repository, known().mount, "--"))
 
 
@@ -87,23 +87,14 @@ def by_image(entry: Entry) -> Way:
     """Apptainer has the client in an image mount it."""
     from envkit.eessi import image
 
-    tool, cache = runtime.demand(), cache_of(entry)
+    tool, place = runtime.demand(), prepared(entry)
     found, digest = image.find(tool, entry.env, entry.say, entry.session.image)
     inside = Path("/var/lib/cvmfs"), Path("/var/run/cvmfs")
-    settings = write_settings(cache, *inside, entry.env)
-    binds = [f"{cache / 'lib'}:{inside[0]}", f"{cache / 'run'}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
-    binds += [f"{PACKAGE}:{PACKAGE}:ro"]
-    place = entry.place
-    if place:
-        binds.append(f"{place.folder}:{place.folder}")
-    words = [
-        str(tool.path),
-        "--silent",
-        "exec",
-        *(["--userns"] if os.geteuid() == 0 else []),
-        *(["--nv"] * entry.nvidia),
-    ]
-    words += ["--home", str(place.home)] if place and place.home else []
+    settings = write_settings(place, *inside, entry.env)
+    binds = [f"{place.cache}:{inside[0]}", f"{place.sockets}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
+    binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}"]
+    words = [str(tool.path), "--silent", "exec", *(["--userns"] if os.geteuid() == 0 else [])]
+    words += [*(["--nv"] if entry.nvidia else []), *(["--home", str(place.home)] if place.home else [])]
     words += [word for bind in (*binds, *map(str, entry.binds)) for word in ("--bind", bind)]
     words += ["--fusemount", f"container:cvmfs2 {known().repository} {known().mount}", str(found)]
     cachedir = entry.env.get("APPTAINER_CACHEDIR") or entry.env.get("SINGULARITY_CACHEDIR")
@@ -120,25 +111,21 @@ WAYS: dict[Access, Callable[[Entry], Way]] = {
 }
 
 
-def cache_of(entry: Entry) -> Path:
-    """Return the folder of the session's cache, made for this user alone."""
+def prepared(entry: Entry) -> Place:
+    """Return the session, with folders on local disk for its client, this user's alone."""
     assert entry.place is not None  # noqa: S101  (what has a cache has a session)
-    cache = entry.place.cache
-    if cache.parent == sessions.caches():
-        sessions.make_private(cache.parent)
-    sessions.make_private(cache)
-    for name in ("lib", "run"):
-        (cache / name).mkdir(exist_ok=True)
-    return cache
+    for folder in (sessions.caches(), entry.place.local, entry.place.cache, entry.place.sockets):
+        sessions.make_private(folder)
+    return entry.place
 
 
-def write_settings(cache: Path, base: Path, sockets: Path, env: Mapping[str, str]) -> Path:
+def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, str]) -> Path:
     """Write what this session's client is told beyond its configuration: where its own cache is, and the proxy."""
     from envkit.eessi.servers import client
 
     found = client(env)
     lines = {
-        "CVMFS_CACHE_BASE": base,
+        "CVMFS_CACHE_BASE": cache,
         "CVMFS_RELOAD_SOCKETS": sockets,
         "CVMFS_SHARED_CACHE": "no",
         "CVMFS_CLIENT_PROFILE": "single",
@@ -146,6 +133,6 @@ def write_settings(cache: Path, base: Path, sockets: Path, env: Mapping[str, str
     }
     if env.get("CVMFS_SERVER_URL"):
         lines["CVMFS_SERVER_URL"] = env["CVMFS_SERVER_URL"]
-    path = cache / "envkit.conf"
+    path = place.local / "envkit.conf"
     path.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()))
     return path

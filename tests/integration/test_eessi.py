@@ -439,6 +439,24 @@ def test_a_folder_of_the_old_script(place: Place) -> None:
     assert (nothing.returncode, "this folder holds no session" in nothing.stderr) == (2, True)
 
 
+def test_a_folder_of_the_old_script_has_its_cache_and_home(
+    place: Place, client: Path, image: Path, server: Mapping[str, str]
+) -> None:
+    old = place.home / "eessi.abc123"
+    for name in ("home", "var-lib-cvmfs", "var-run-cvmfs"):
+        (old / name).mkdir(parents=True)
+    show = ["--resume", str(old), "--", "sh", "-c", "echo $HOME; cd; pwd"]
+    by_host = place.run(*show, **server)
+    assert by_host.stdout.splitlines() == [str(old / "home")] * 2, by_host.stderr
+    settings = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / old.name / "envkit.conf"
+    assert f"CVMFS_CACHE_BASE={old}/var-lib-cvmfs\n" in settings.read_text()
+    assert f"CVMFS_RELOAD_SOCKETS={old}/var-run-cvmfs\n" in settings.read_text()
+    (place.home / "bin" / "apptainer").symlink_to(apptainer())
+    changes = {**server, "ENVKIT_EESSI_IMAGE": str(image), "SINGULARITY_BIND": "/usr,/etc/alternatives"}
+    by_image = place.run("--access", "apptainer", *show, **changes)
+    assert by_image.stdout.splitlines() == [str(old / "home")] * 2, by_image.stderr
+
+
 def test_a_session_that_is_damaged(place: Place) -> None:
     assert place.run("--resume", "mine", "--", "true").returncode == 0
     (place.home / "state" / "envkit" / "eessi" / "mine" / "session.json").write_text("{")
