@@ -107,9 +107,9 @@ def settings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> list[
 
 
 def ranks_on_node(env: Mapping[str, str]) -> int:
-    """Return how many ranks a launcher has started on this node, this process among them; 1 outside of one."""
+    """Return how many ranks a launcher has started on this node: 1 outside of one, 0 where it does not tell."""
     started = detect(env)
-    return 1 if started is None else started.local_size or started.size or 2
+    return 1 if started is None else started.local_size or 0
 
 
 def demand_alone(way: Access, env: Mapping[str, str]) -> None:

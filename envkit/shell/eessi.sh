@@ -80,7 +80,7 @@ if [ -n "$envkit_session" ]; then
 fi
 
 for envkit_word in "${envkit_modules[@]}"; do
-    if ! module load "$envkit_word"; then
+    if ! module load "$envkit_word" >&2; then
         if [ ! -x "$envkit_python" ]; then
             envkit_python=${EPREFIX-}/usr/bin/python3
         fi
@@ -95,5 +95,6 @@ case $- in
     fi
     ;;
 esac
-unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init envkit_word envkit_target envkit_gpu
+unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
+unset envkit_word envkit_target envkit_gpu
 unset -f envkit_end

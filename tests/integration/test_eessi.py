@@ -122,6 +122,17 @@ def test_the_command_runs_as_the_caller_in_the_callers_folder(place: Place) -> N
     assert done.stdout.splitlines() == [str(os.getuid()), str(place.home), "/nowhere/rc"], done.stderr
 
 
+def test_options_of_the_callers_shell(place: Place) -> None:
+    """The start file would end a shell that had these set."""
+    done = place.run("--module", "Tool/1.0", "--", "tool", "5", SHELLOPTS="braceexpand:errexit:nounset")
+    assert (done.returncode, done.stdout) == (5, "tool 1.0\n"), done.stderr
+
+
+def test_output_of_the_modules_tool_is_not_the_commands(place: Place) -> None:
+    done = place.run("--module", "Tool/1.0", "--", "true", LMOD_REDIRECT="yes", LMOD_TRACING="yes")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 def test_modules_are_loaded(place: Place) -> None:
     done = place.run("--module", "Tool/1.0", "--module", "foss", "--", "sh", "-c", "echo $LOADEDMODULES; tool 5")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (5, "tool 1.0"), done.stderr
