@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -435,6 +436,8 @@ def test_a_saved_session_and_one_of_another_release(place: Place) -> None:
     assert json.loads(saved.read_text())["modules"] == ["Tool/1.0"]
     for named in ("mine", str(saved)):
         assert place.run("--resume", named, "--", "tool").stdout == "tool 1.0\n"
+    (place.home / "state" / "envkit" / "eessi" / "mine" / "target").write_text("x86_64/other\n")
+    assert "envkit: the last time it was x86_64/other\n" in place.run("--resume", "mine", "--", "true").stderr
     other = place.run("--resume", "mine", "--version", "2025.06", "--", "true")
     assert (other.returncode, "The session mine is of EESSI 2023.06, not 2025.06." in other.stderr) == (2, True)
 
@@ -611,8 +614,13 @@ def apptainer() -> str:
 
 @pytest.fixture
 def image(place: Place) -> Path:
-    """A folder that Apptainer takes for an image: the host's programs, and a client that mounts by FUSE."""
+    """A folder that Apptainer takes for an image."""
     needs("fuse-overlayfs")
+    return make_image(place)
+
+
+def make_image(place: Place) -> Path:
+    """Make an image of the host's programs, and a client that mounts by FUSE."""
     root = place.home / "image"
     for name in ("usr", "etc/cvmfs", "proc", "sys", "dev", "tmp", "var/tmp", "var/lib/cvmfs", "var/run/cvmfs", "root"):
         (root / name).mkdir(parents=True)
@@ -622,9 +630,7 @@ def image(place: Place) -> Path:
         (root / name).symlink_to(f"usr/{name}")
     for name in ("etc/passwd", "etc/group", "etc/cvmfs/default.local"):
         (root / name).touch()
-    client = root / "sbin" / "cvmfs2"
-    client.write_text(f'#!/bin/sh\nexec fuse-overlayfs -o lowerdir={place.tree} "$2"\n')
-    client.chmod(0o755)
+    write(root / "sbin" / "cvmfs2", f'#!/bin/sh\nexec fuse-overlayfs -o lowerdir={place.tree} "$2"\n', program=True)
     return root
 
 
@@ -691,9 +697,18 @@ def test_modules_are_listed(place: Place) -> None:
     assert "nothing matches PyTorsch. The nearest: PyTorch/2.1.2-foss-2023a" in near.stderr
 
 
+@pytest.fixture
+def uid() -> Iterator[int]:
+    """A user without rights, whom Apptainer finds in the list of users."""
+    name = "envkit-plain"
+    subprocess.run(["useradd", "--no-create-home", "--no-log-init", name], check=False, capture_output=True)
+    yield pwd.getpwnam(name).pw_uid
+    subprocess.run(["userdel", name], check=True, capture_output=True)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_plain_user(server: Mapping[str, str], tree: Path, tmp_path: Path) -> None:
-    """Without any rights, by a copy and by the host's client, in folders that are open to all."""
+def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
+    """Without any rights, by a copy, by the host's client and by an image, in folders that are open to all."""
     needs("setpriv", "fuse-overlayfs")
     with tempfile.TemporaryDirectory(prefix="envkit-plain-") as folder:
         home = Path(folder)
@@ -701,14 +716,16 @@ def test_a_plain_user(server: Mapping[str, str], tree: Path, tmp_path: Path) -> 
         for name in ("bin", "tmp"):
             (home / name).mkdir()
         write(home / "bin" / "cvmfs2", CLIENT.format(home=home, tree=own.tree), program=True)
-        subprocess.run(["chown", "-R", "12345:12345", folder], check=True)
+        (home / "bin" / "apptainer").symlink_to(apptainer())
+        in_image = {"ENVKIT_EESSI_IMAGE": str(make_image(own)), "SINGULARITY_BIND": "/usr,/etc/alternatives"}
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", folder], check=True)
         # the capability is for this test's Python alone, which may lie in root's home
-        words = ("--reuid=12345", "--regid=12345", "--clear-groups", "--inh-caps=+dac_read_search")
+        words = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=+dac_read_search")
         before = ("setpriv", *words, "--ambient-caps=+dac_read_search")
         show = "id -u; grep CapEff /proc/self/status; touch made; tool 5"
-        for changes in ({}, dict(server)):
-            argv = ["run", "eessi", "--module", "Tool", "--", "sh", "-c", show]
+        for way, changes in (("dir", {}), ("userns", dict(server)), ("apptainer", {**server, **in_image})):
+            argv = ["run", "eessi", "--access", way, "--module", "Tool", "--", "sh", "-c", show]
             done = own.envkit(*argv, before=before, **changes)
-            expected = "12345\nCapEff:\t0000000000000000\ntool 2.0\n"
+            expected = f"{uid}\nCapEff:\t0000000000000000\ntool 2.0\n"
             assert (done.returncode, done.stdout) == (5, expected), done.stderr
-            assert (home / "made").stat().st_uid == 12345
+            assert (home / "made").stat().st_uid == uid
