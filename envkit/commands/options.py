@@ -105,9 +105,12 @@ def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
 
 
 def asked_of_eessi(context: click.Context, name: str | None) -> dict[str, Any] | None:
-    """Return the options of EESSI if it is what is named; ends with a usage error where they are for another."""
+    """Return the options of EESSI if it is what is named; ends with a usage error for those of the other names."""
     given: dict[str, Any] = context.meta.get("eessi", {})
     if name == "eessi":
+        for option in ("prefix", "mpi_model"):
+            if context.params.get(option):
+                usage(f"--{option.replace('_', '-')} does not go with the name 'eessi'.")
         return given
     if given:
         usage(f"--{next(iter(given))} goes with the name 'eessi' alone.")
