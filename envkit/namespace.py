@@ -37,6 +37,10 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 def main(arguments: list[str]) -> int:
     """Enter, and become the command; return the status of a failure."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and so would the command
+        signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         if arguments == ["try"]:
             unshare(CLONE_NEWUSER | CLONE_NEWNS, 0)
@@ -85,7 +89,7 @@ def place_of(target: str) -> Path:
 def unshare(flags: int, user: int, group: int | None = None) -> None:
     """Make a user namespace in which this process has an id; with capabilities there, until it becomes a command."""
     uid, gid = os.geteuid(), os.getegid()
-    demand(LIBC.unshare(flags), "no user namespace can be made")
+    demand(LIBC.unshare(flags), "unshare")
     Path("/proc/self/uid_map").write_text(f"{user} {uid} 1")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/gid_map").write_text(f"{user if group is None else group} {gid} 1")

@@ -177,9 +177,13 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, so that signals, terminal and exit status are its own."""
     sys.stdout.flush()
     sys.stderr.flush()
+    # Python ignores these, and so would the command
+    ignored = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvpe(argv[0], list(argv), dict(env))
     except OSError as error:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
         raise HostProblem(
             what=f"{argv[0]} could not be started.",
             why=error.strerror or str(error),

@@ -68,6 +68,11 @@ def test_the_command_is_this_process_and_has_no_power_over_the_mounts(shown: Pat
     assert (int(said), running.returncode) == (running.pid, -signal.SIGTERM)
 
 
+def test_signals_are_as_for_any_command(shown: Path) -> None:
+    done = inside("bind", str(shown), TARGET, "--", "bash", "-c", "yes | head -n 1; echo ${PIPESTATUS[0]}")
+    assert (done.stdout, done.stderr) == ("y\n141\n", "")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -203,6 +203,15 @@ def test_become_is_the_command() -> None:
     assert (done.returncode, done.stdout) == (5, "first\nx\n")
 
 
+def test_become_leaves_no_signal_ignored() -> None:
+    code = (
+        "import os; from envkit import process\n"
+        "process.become(['bash', '-c', 'yes | head -n 1; echo ${PIPESTATUS[0]}'], {'PATH': os.environ['PATH']})"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("y\n141\n", "")
+
+
 def test_become_of_what_is_not_there() -> None:
     with pytest.raises(HostProblem, match=r"no-such-program could not be started\."):
         process.become(["no-such-program"], {"PATH": "/nonexistent"})
