@@ -143,6 +143,8 @@ def by_apptainer(wanted: Wanted) -> Probe:
     found = runtime.find(wanted.env.get("PATH"))
     if found is None:
         return Probe(access=Access.APPTAINER, problem=symptom("no-runtime"))
+    if not wanted.env.get("ENVKIT_EESSI_IMAGE"):
+        return Probe(access=Access.APPTAINER, problem=symptom("no-image"))
     problem = no_fuse() or (no_namespace() if os.geteuid() else None) or no_servers(wanted.env)
     return Probe(
         access=Access.APPTAINER, problem=problem, why=f"{found.family} {found.version} mounts it from an image"

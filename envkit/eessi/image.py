@@ -8,23 +8,22 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
 import platformdirs
 from filelock import FileLock
 
 from envkit import process
-from envkit.eessi.known import known, symptom
+from envkit.eessi.known import symptom
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
 from envkit.runtime import Runtime
 
 LIMIT_S = 20.0
 UNPACKED = 3  # what a pull takes at most, over the size of its layers: the layers, unpacked, and the image
-REFERENCE = re.compile(r"docker://([^/]+)/([\w./-]+?)(?::([\w.-]+))?(?:@(sha256:[0-9a-f]{64}))?")
+REFERENCE = re.compile(r"docker://([^/]+)/([\w./-]+?)(?::[\w.-]+)?@(sha256:[0-9a-f]{64})")
 KINDS = ", ".join(
     f"application/vnd.{kind}+json"
     for kind in (
@@ -34,13 +33,6 @@ KINDS = ", ".join(
         "docker.distribution.manifest.v2",
     )
 )
-
-
-class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in the cache, and the digest that its registry gives it."""
-
-    reference: str
-    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,46 +57,34 @@ def folder(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def find(tool: Runtime, env: Mapping[str, str], say: Callable[[str], None], digest: str = "") -> tuple[Path, str]:
-    """Return the image and its digest ("" for a file of the caller's), pulled first if it is not there.
+    """Return the image that ENVKIT_EESSI_IMAGE names, and its digest ("" for a file); pulled first if it is not there.
 
     The one with the digest that is given, which was used before, if it is still there.
     Raises SourcesMissing, DiskFull, UsageProblem.
     """
-    named = env.get("ENVKIT_EESSI_IMAGE") or known().image
-    if "://" not in named:
-        if not Path(named).exists():
-            raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: there is no {named}.", fix="Correct it, or unset it.")
-        return Path(named).absolute(), ""
     place = folder(env)
     if digest and file_of(place, digest).exists():
         return file_of(place, digest), digest
-    note = place / (re.sub(r"\W+", "-", named) + ".json")
+    named = env.get("ENVKIT_EESSI_IMAGE", "")
+    if "://" not in named:
+        if not named or not Path(named).exists():
+            raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: there is no {named}.", fix="Correct it, or unset it.")
+        return Path(named).absolute(), ""
+    match = REFERENCE.fullmatch(named)
+    if match is None:
+        fix = "Write docker://HOST/NAME@sha256:DIGEST, since what a tag means changes; or name a file."
+        raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: {named} is no image by digest.", fix=fix)
+    host, name, digest = match.groups()
+    target = file_of(place, digest)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fix = "Set APPTAINER_CACHEDIR to a folder of your own."
         raise NotWritable(what=f"{place} cannot be made.", why=f"{error.strerror}.", fix=fix) from error
-    if there := remembered(note, place):
-        return there
     with process.interruptible(), FileLock(place / "lock"):
-        if there := remembered(note, place):
-            return there
-        remote = resolved(named)
-        target = file_of(place, remote.digest)
         if not target.exists():
-            pull(tool, remote, target, env, say)
-        note.write_bytes(msgspec.json.encode(Pulled(reference=named, digest=remote.digest)))
-        return target, remote.digest
-
-
-def remembered(note: Path, place: Path) -> tuple[Path, str] | None:
-    """Return an image that was pulled before."""
-    try:
-        pulled = msgspec.json.decode(note.read_bytes(), type=Pulled)
-    except (OSError, msgspec.DecodeError):
-        return None
-    target = file_of(place, pulled.digest)
-    return (target, pulled.digest) if target.exists() else None
+            pull(tool, sized(Remote(host=host, name=name, digest=digest, size=0)), target, env, say)
+        return target, digest
 
 
 def file_of(place: Path, digest: str) -> Path:
@@ -141,30 +121,23 @@ def missing(image: str, reason: str) -> SourcesMissing:
     return SourcesMissing(what=words.what, why=words.why, fix=words.fix)
 
 
-def resolved(reference: str) -> Remote:
-    """Ask the registry for the digest and the size of an image. Raises UsageProblem and SourcesMissing."""
-    match = REFERENCE.fullmatch(reference)
-    if match is None:
-        fix = "Write docker://HOST/NAME:TAG or docker://HOST/NAME@sha256:DIGEST, or name a file."
-        raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: {reference} is no image.", fix=fix)
-    host, name, tag, digest = match.groups()
-    asking = Remote(host=host, name=name, digest=digest or "", size=0)
+def sized(remote: Remote) -> Remote:
+    """Ask the registry for the size of an image. Raises SourcesMissing."""
+    image = f"docker://{remote.host}/{remote.name}@{remote.digest}"
     try:
-        headers, manifest = manifest_of(asking, digest or tag or "latest")
-        digest = digest or headers["Docker-Content-Digest"]
-        whole = manifest
+        manifest = manifest_of(remote, remote.digest)
         if "manifests" in manifest:
             machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
             fitting = [m for m in manifest["manifests"] if m.get("platform", {}).get("architecture") == machine]
             if not fitting:
-                raise missing(reference, f"it is not made for {platform.machine()}")
-            _, whole = manifest_of(asking, fitting[0]["digest"])
-        return Remote(host=host, name=name, digest=digest, size=sum(layer["size"] for layer in whole["layers"]))
+                raise missing(image, f"it is not made for {platform.machine()}")
+            manifest = manifest_of(remote, fitting[0]["digest"])
+        return replace(remote, size=sum(layer["size"] for layer in manifest["layers"]))
     except (OSError, ValueError, KeyError) as error:
-        raise missing(reference, str(error)) from error
+        raise missing(image, str(error)) from error
 
 
-def manifest_of(remote: Remote, which: str) -> tuple[Mapping[str, str], dict[str, Any]]:
+def manifest_of(remote: Remote, which: str) -> dict[str, Any]:
     """Fetch a manifest, with a token for anybody if the registry wants one."""
     url = f"{remote.scheme}://{remote.host}/v2/{remote.name}/manifests/{which}"
     try:
@@ -174,18 +147,18 @@ def manifest_of(remote: Remote, which: str) -> tuple[Mapping[str, str], dict[str
         if error.code != 401 or "realm" not in challenge:
             raise
         query = urlencode({"service": challenge.get("service", ""), "scope": f"repository:{remote.name}:pull"})
-        _, token = ask(f"{challenge['realm']}?{query}", {})
+        token = ask(f"{challenge['realm']}?{query}", {})
         return ask(url, {"Accept": KINDS, "Authorization": f"Bearer {token['token']}"})
 
 
-def ask(url: str, headers: Mapping[str, str]) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """Fetch JSON, with the headers that came with it."""
+def ask(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Fetch JSON."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url} is no address of a registry")
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310
     with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:  # noqa: S310
         content: dict[str, Any] = json.load(answer)
-        return dict(answer.headers), content
+        return content
 
 
 def clean(env: Mapping[str, str] = os.environ) -> int:

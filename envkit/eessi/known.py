@@ -10,13 +10,12 @@ from envkit.resources import data
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository, where it is seen, its releases, its servers, an image with a client; settings of launchers."""
+    """The repository, where it is seen, its releases, its servers; settings of launchers."""
 
     repository: str
     mount: str
     default: str
     releases: tuple[str, ...]
-    image: str
     servers: tuple[str, ...]
     configuration: dict[str, tuple[str, ...]]
     one_node: dict[str, str]
