@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
     "words, what, remedy",
     [
         (["pytorch-2.13-cpux"], "There is no stack named 'pytorch-2.13-cpux'", "Nearest: pytorch-2.13-cpu"),
-        (["--method", "spack"], "There is no method 'spack'", "Methods: easybuild"),
+        (["--method", "spack"], "'spack' is not one of", "'easybuild', 'apptainer'"),
         (
             ["Horovod-0.28.1-foss-2022a-PyTorch-1.12.9.eb"],
             "There is no recipe",
