@@ -70,7 +70,7 @@ LAYERS = (
 ENCLOSED = {
     "sources": {"errors", "process"},
     "verify": {"environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
-    "methods": {"errors", "resources", "process", "fetch", "host", "plan", "prefix", "stack", "definition"},
+    "methods": {"errors", "resources", "process", "fetch", "files", "host", "plan", "prefix", "stack", "definition"},
 }
 STARTS_PROGRAMS = {"process", "supervise", "verify.probe.watch"}
 LOOKED_AT = {"torch", "tensorflow", "horovod", "keras", "tf_keras", "mpi4py"}
