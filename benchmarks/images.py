@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from timing import ENVKIT, seconds, side_by_side
 
-from envkit import build, fetch, host, prefix, receipt, runtime
+from envkit import build, fetch, files, host, prefix, receipt, runtime
 from envkit.methods.apptainer import Base, Wanted, mirror, pinned, plan
 from envkit.prefix import Prefix
 from envkit.provide.apptainer import ImageWork
@@ -94,7 +94,7 @@ def recipes_of_both(folder: Path, place: Prefix) -> Path:
         source = top / name
         source.write_text(source.read_text().replace(before, after, 1))
     subprocess.run(["tar", "-czf", made, "-C", folder, top.name], check=True)
-    pin = f"horovod=={OTHER} --hash=sha256:{receipt.sha256(made)}  # {made.name}\n"
+    pin = f"horovod=={OTHER} --hash=sha256:{files.sha256(made)}  # {made.name}\n"
     (folder / "containers" / f"horovod-{OTHER}.txt").write_text(pin)
     return folder / "containers"
 

@@ -1,4 +1,4 @@
-"""Files and folders put in place and removed, those of images among them."""
+"""Files and folders put in place, removed and known by their digest, those of images among them."""
 
 import shutil
 from pathlib import Path
@@ -22,3 +22,11 @@ def discard(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         process.capture(["unshare", "--user", "--map-auto", "--map-root-user", "rm", "-rf", str(path)], timeout_s=300)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    import hashlib
+
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

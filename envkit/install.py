@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from envkit import build, fetch, host, launcher, locks, preflight, process, receipt
-from envkit.errors import DiskFull, Interrupted
+from envkit.errors import DiskFull, EnvkitError, Interrupted
 from envkit.plan import recipe_checksum
 from envkit.prefix import Prefix
 from envkit.progress import say
@@ -60,8 +60,13 @@ def install_now(request: Request, console: Console) -> "Report | None":
         say_unused(work, console)
         say_resumed(work, console)
         folder = build.new_log_folder(request.prefix, work.stack.name)
-        work.build(folder, console)
-        return prove(work, folder, console)
+        try:
+            work.build(folder, console)
+            return prove(work, folder, console)
+        except EnvkitError:
+            if request.source is not None:  # what was to be taken over leaves nothing to resume
+                receipt.end(work.tree, work.stack.name)
+            raise
 
 
 @contextmanager

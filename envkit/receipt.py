@@ -11,6 +11,7 @@ import msgspec
 
 from envkit.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
+from envkit.files import sha256
 from envkit.prefix import Prefix, Tree
 
 VERSION = 1
@@ -225,14 +226,6 @@ def write(path: Path, record: msgspec.Struct) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     staged.replace(path)
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    import hashlib
-
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 Installed = ModuleReceipt | ImageReceipt

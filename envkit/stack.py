@@ -79,10 +79,11 @@ def select(
         )
     if wanted and framework and wanted != framework:
         raise contradiction(wanted, f"--framework {framework}")
-    framework = framework or wanted or "pytorch"
     device = Accelerator.CPU if accelerator == "auto" else Accelerator(accelerator)
     method = method or "easybuild"
-    fitting = [s for s in stacks() if (s.method, s.framework, s.accelerator) == (method, framework, device)]
+    there = [s for s in stacks() if (s.method, s.accelerator) == (method, device)]
+    framework = framework or wanted or next((s.framework for s in there), FRAMEWORKS[0])
+    fitting = [s for s in there if s.framework == framework]
     usable = [s for s in fitting if s.runs_on(platform)]
     chosen = next((s for s in usable if s.default), usable[0] if usable else None)
     return chosen or nothing_fits(method, framework, device, fitting, platform)

@@ -62,14 +62,15 @@ def build(name: str, site: Site) -> dict[str, Any]:
     assert (told.returncode, report["verdict"]) == (0, "pass"), told.stdout + told.stderr
     passed = {result["id"] for result in report["results"] if result["status"] == "pass"}
     assert {"allreduce", "broadcast", "allgather", "flags-agree", "extension-loads", "world-size"} <= passed
-    flags = {flag for flag, value in report["ranks"][0]["flags"].items() if value}
+    stated = report["facts"][0]["common"]["flags"]
+    flags = {flag for flag, value in stated.items() if value}
     assert flags == FLAGS[name], flags
     shown = json.loads(site.envkit("show", name, "--json").stdout)
     return {
         "made_of": made_of(name),
         "verified": time.strftime("%Y-%m-%d"),
         "flags": sorted(flags),
-        "nccl": report["ranks"][0]["flags"].get("nccl") or 0,
+        "nccl": stated["nccl"] or 0,
         "size_mb": round(shown["size"] / 1e6),
     }
 
@@ -78,7 +79,7 @@ def write(found: dict[str, dict[str, Any]]) -> None:
     """Write down what was built and verified."""
     text = "# The images that were built and verified, those for GPUs on CPU tensors. Written by scripts/images.sh.\n"
     for name, facts in sorted(found.items()):
-        text += f"\n[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in facts.items())
+        text += f"\n[{json.dumps(name)}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in facts.items())
     RECORD.write_text(text)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from envkit import receipt
 from envkit.environment import ModulesTool
+from envkit.files import sha256
 from envkit.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.prefix import Prefix
 from envkit.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
@@ -180,7 +181,7 @@ def install_image(prefix: Prefix) -> Callable[..., ImageReceipt]:
             created="2026-01-02T03:04:05+00:00",
             envkit="0.1.0",
             image=str(image),
-            sha256=receipt.sha256(image),
+            sha256=sha256(image),
             size=state.st_size,
             changed=state.st_mtime_ns,
             runtime="/bin/apptainer",

@@ -94,6 +94,11 @@ def test_unknown_command_with_and_without_a_near_one(capsys: Output) -> None:
     assert "There is no command 'xyzzy'." in said and "Did you mean" not in said
 
 
+def test_unknown_method(capsys: Output) -> None:
+    assert run(["install", "--method", "spack"]) == 2
+    assert "'spack' is not one of 'easybuild', 'apptainer'" in capsys.readouterr().err
+
+
 def test_unknown_option(capsys: Output) -> None:
     assert run(["list", "--jsn"]) == 2
     assert "--json" in capsys.readouterr().err

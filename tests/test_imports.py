@@ -94,7 +94,7 @@ ENCLOSED = {
     },
     "sources": {"errors", "process"},
     "verify": {"environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
-    "methods": {"errors", "resources", "process", "fetch", "host", "plan", "prefix", "stack", "definition"},
+    "methods": {"errors", "resources", "process", "fetch", "files", "host", "plan", "prefix", "stack", "definition"},
 }
 STARTS_PROGRAMS = {"process", "supervise", "namespace", "verify.probe.watch"}
 LOOKED_AT = {"torch", "tensorflow", "horovod", "keras", "tf_keras", "mpi4py"}

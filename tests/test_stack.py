@@ -70,6 +70,20 @@ def test_a_stack_by_what_it_contains(
     assert select(wanted, framework=framework, accelerator=accelerator, platform=HERE).name == expected
 
 
+@pytest.mark.parametrize(
+    ("framework", "accelerator", "expected"),
+    [
+        (None, "auto", "pytorch-2.13-cpu-image"),
+        ("tensorflow", "cpu", "tensorflow-2.21-cpu-image"),
+        (None, "cuda", "pytorch-2.13-cuda-image"),
+        (None, "rocm", "tensorflow-2.13-rocm-image"),
+    ],
+)
+def test_an_image_by_what_it_contains(framework: str | None, accelerator: str, expected: str) -> None:
+    found = select(None, method="apptainer", framework=framework, accelerator=accelerator, platform=HERE)
+    assert found.name == expected
+
+
 def test_a_stack_for_the_python_and_the_machine_there_is() -> None:
     for stack in stacks():
         for machine, pythons in stack.pythons.items():

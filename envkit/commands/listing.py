@@ -22,7 +22,7 @@ def list_(prefix: str | None, as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("NAME", "METHOD", "FRAMEWORK", "FOR", "STATE"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading != "STATE")
     for entry in entries:
         table.add_row(entry.name, entry.method, entry.framework, entry.accelerator, entry.state)
     Console().print(table)

@@ -13,6 +13,7 @@ from envkit import definition, process
 from envkit.definition import Section
 from envkit.errors import RecipeInvalid
 from envkit.fetch import Source
+from envkit.files import sha256
 from envkit.resources import recipes
 
 OWN_ARGUMENTS = (
@@ -209,12 +210,6 @@ def pinned(path: Path, machine: str) -> Iterator[Source]:
                 urls=indexes,
                 needed_by=path.name,
             )
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def build(

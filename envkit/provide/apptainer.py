@@ -28,7 +28,7 @@ from envkit.errors import (
 )
 from envkit.fetch import Source
 from envkit.fetch import missing as absent
-from envkit.files import discard, replace
+from envkit.files import discard, replace, sha256
 from envkit.host import Accelerator
 from envkit.methods import apptainer
 from envkit.methods.apptainer import Base, ImagePlan, Layer
@@ -316,7 +316,7 @@ class ImageWork:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             envkit=__version__,
             image=str(image),
-            sha256=receipt.sha256(image) if image.is_file() else "",
+            sha256=sha256(image) if image.is_file() else "",
             size=state.st_size if image.is_file() else 0,
             changed=state.st_mtime_ns,
             runtime=str(self.runtime.path),
@@ -494,7 +494,7 @@ def from_dockerfile(name: str, path: Path, layers: Path) -> ImagePlan:
 def taken_over(name: str, source: str, layers: Path) -> ImagePlan:
     """Return the plan of an image that is not built here."""
     local = "://" not in source
-    key = receipt.sha256(Path(source)) if is_file(source) else hashlib.sha256(source.encode()).hexdigest()
+    key = sha256(Path(source)) if is_file(source) else hashlib.sha256(source.encode()).hexdigest()
     bootstrap, _, reference = ("localimage", "", str(Path(source).resolve())) if local else source.partition("://")
     recipe = f"Bootstrap: {bootstrap}\nFrom: {reference}\n"
     layer = Layer(name="image", recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")

@@ -236,6 +236,7 @@ def test_an_image_that_is_none(stacks: Site, image: ImageReceipt, tmp_path: Path
     assert "corrupted" in done.stderr
     assert stacks.envkit("show", "bad").returncode == 6
     assert not list((Path(image.tree) / "layers").glob("*bad*"))
+    assert "bad" not in stacks.envkit("list").stdout
 
 
 def test_a_registry_by_digest(stacks: Site, image: ImageReceipt, debian: Path, tmp_path: Path) -> None:

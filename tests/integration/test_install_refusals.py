@@ -16,7 +16,6 @@ pytestmark = pytest.mark.integration
     "words, what, remedy",
     [
         (["pytorch-2.13-cpux"], "There is no stack named 'pytorch-2.13-cpux'", "Nearest: pytorch-2.13-cpu"),
-        (["--method", "spack"], "There is no method 'spack'", "Methods: easybuild"),
         (
             ["Horovod-0.28.1-foss-2022a-PyTorch-1.12.9.eb"],
             "There is no recipe",
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.integration
         ),
         (["/nowhere/toy-1.0.eb"], "There is no recipe /nowhere/toy-1.0.eb", "Give the path of a recipe of your own"),
     ],
-    ids=["stack", "method", "recipe", "path"],
+    ids=["stack", "recipe", "path"],
 )
 def test_unknown_name(site: Site, words: list[str], what: str, remedy: str) -> None:
     refused = site.run("install", *words, status=2)
