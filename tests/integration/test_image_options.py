@@ -1,6 +1,5 @@
 """Images as a site wants them, for real: signed, with binds and settings, as folders, by SingularityCE, exported."""
 
-import hashlib
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit import definition
+from envkit.files import sha256
 from envkit.receipt import ImageReceipt
 
 from ..stacks import Site
@@ -66,7 +66,7 @@ def test_an_image_is_signed_and_taken_over_by_who_knows_the_key(
     assert done.returncode == 0, done.stdout + done.stderr
     signed = Path(image.tree) / "images" / "signed.sif"
     assert subprocess.run([image.runtime, "verify", "--key", public, signed], check=False).returncode == 0
-    assert hashlib.sha256(signed.read_bytes()).hexdigest() in stacks.envkit("show", "signed").stdout
+    assert sha256(signed) in stacks.envkit("show", "signed").stdout
 
     taken = install("taken", "--signed-by", public, source=str(signed))
     assert taken.returncode == 0, taken.stdout + taken.stderr

@@ -1,6 +1,5 @@
 """Images, for real: built by Apptainer from nothing, verified in each MPI model, and spoilt in every way."""
 
-import hashlib
 import json
 import os
 import pwd
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from envkit import receipt
+from envkit.files import sha256
 from envkit.prefix import Tree
 from envkit.receipt import ImageReceipt
 
@@ -39,8 +39,7 @@ def test_install_ends_with_a_verdict_and_a_receipt(
     said = installed(IMAGE)
     if "Nothing to do." not in said:
         assert f"PASS  {IMAGE}: 2 ranks in one world on 1 host" in said
-    content = Path(image.image).read_bytes()
-    assert hashlib.sha256(content).hexdigest() == image.sha256
+    assert sha256(Path(image.image)) == image.sha256
     assert [layer.name for layer in image.layers] == ["debian", "build-1", "build-2", "image"]
     assert (image.mpi and image.mpi.family, image.framework, image.libc) == ("Open MPI", "pytorch", "2.36")
     again = stacks.envkit("install", "--method", "apptainer")
@@ -229,7 +228,8 @@ def test_an_image_is_taken_over(stacks: Site, image: ImageReceipt) -> None:
 
 def test_an_image_that_is_none(stacks: Site, image: ImageReceipt, tmp_path: Path) -> None:
     bad = tmp_path / "bad.sif"
-    bad.write_bytes(Path(image.image).read_bytes()[:100_000])
+    with Path(image.image).open("rb") as stream:
+        bad.write_bytes(stream.read(100_000))
     done = stacks.envkit("install", "bad", "--method", "apptainer", "--from", str(bad))
     assert done.returncode == 5, done.stdout + done.stderr
     assert "cannot be entered" in done.stderr
