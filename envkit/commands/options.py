@@ -83,7 +83,7 @@ EESSI = (
         ["--bind"], metavar="SOURCE:TARGET", multiple=True, help="Of EESSI: show this path there. May be repeated."
     ),
     click.Option(
-        ["--resume"], metavar="NAME|DIR", help="Of EESSI: enter this session, as it was; a new name begins one."
+        ["--resume"], metavar="NAME|DIR", help="Of EESSI: enter a session again, as it was; a new name begins one."
     ),
     click.Option(["--save"], metavar="FILE", help="Of EESSI: write what is entered to a file."),
 )

@@ -120,7 +120,7 @@ def prepared(entry: Entry) -> Place:
 
 
 def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, str]) -> Path:
-    """Write what this session's client is told beyond its configuration: where its own cache is, and the proxy."""
+    """Write what the client of a session is told beyond its configuration: where its own cache is, and the proxy."""
     from envkit.eessi.servers import client
 
     found = client(env)
