@@ -1,10 +1,11 @@
 """``envkit shell`` and ``envkit run``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
 
+from envkit.cli import usage
 from envkit.commands import options
 
 
@@ -54,10 +55,15 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str] = (), ranks: int |
 )
 @click.argument("name", required=False)
 @click.option("-n", "--ranks", type=click.IntRange(min=1), help="Start this many ranks with the environment's MPI.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="On how many nodes of the job, with -n.")
+@click.option("--print", "print_", is_flag=True, help="Print the command line instead of running it, and why that one.")
 @options.mpi_model
 @options.prefix
 @click.pass_context
-def run(context: click.Context, name: str | None, ranks: int | None, mpi_model: str | None, prefix: str | None) -> None:
+def run(
+    context: click.Context, name: str | None, ranks: int | None, nodes: int | None, print_: bool,
+    mpi_model: str | None, prefix: str | None,
+) -> None:  # fmt: skip
     """Run a command inside the environment NAME: envkit run NAME -n 2 -- python train.py
 
     NAME eessi is a release of EESSI: envkit run eessi --module PyTorch/2.1.2-foss-2023a -- python train.py
@@ -72,14 +78,32 @@ def run(context: click.Context, name: str | None, ranks: int | None, mpi_model: 
     command = context.meta["command"]
     if (asked := options.asked_of_eessi(context, name)) is not None:
         enter_eessi(asked, command, ranks)
+    if nodes and ranks is None:
+        usage("--nodes goes with -n.")
     found = receipt.find(place.locate(prefix), name)
+    start = show if print_ else process.become
     if ranks is None:
-        process.become(found.environment.command(command), found.environment.variables(os.environ))
+        start(found.environment.command(command), found.environment.variables(os.environ))
+        return
     from envkit import launcher
     from envkit import mpi_model as meeting
     from envkit.environment import MpiModel
 
     model = MpiModel(mpi_model) if mpi_model else None
-    inside, launch = meeting.meet(found.environment, found.mpi, launcher.Wanted(ranks=ranks), model=model)
+    wanted = launcher.Wanted(ranks=ranks, nodes=nodes)
+    inside, launch = meeting.meet(found.environment, found.mpi, wanted, model=model)
+    if print_:
+        click.echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
     env = inside.variables(launcher.variables(os.environ))
-    process.become(inside.command(command, launch.argv, remote=launch.remote), env)
+    start(inside.command(command, launch.argv, remote=launch.remote), env)
+
+
+def show(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Print a command as a line for a shell, with the variables that it needs besides those of this process."""
+    import os
+    import shlex
+
+    dropped = [word for name in sorted(os.environ.keys() - env.keys()) for word in ("-u", name)]
+    changed = {name: value for name, value in sorted(env.items()) if os.environ.get(name) != value}
+    settings = [f"{name}={value}" for name, value in changed.items() if not name.startswith("ENVKIT_")]
+    click.echo(shlex.join([*(["env"] if dropped or settings else []), *dropped, *settings, *argv]))

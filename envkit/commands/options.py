@@ -108,9 +108,9 @@ def asked_of_eessi(context: click.Context, name: str | None) -> dict[str, Any] |
     """Return the options of EESSI if it is what is named; ends with a usage error for those of the other names."""
     given: dict[str, Any] = context.meta.get("eessi", {})
     if name == "eessi":
-        for option in ("prefix", "mpi_model"):
+        for option in ("prefix", "mpi_model", "nodes", "print_"):
             if context.params.get(option):
-                usage(f"--{option.replace('_', '-')} does not go with the name 'eessi'.")
+                usage(f"--{option.rstrip('_').replace('_', '-')} does not go with the name 'eessi'.")
         return given
     if given:
         usage(f"--{next(iter(given))} goes with the name 'eessi' alone.")
@@ -132,7 +132,7 @@ class CommandAfterDashes(click.Command):
         if ctx.resilient_parsing:  # a line that is being completed
             return super().parse_args(ctx, args)
         if "--" not in args and "--help" not in args and "-h" not in args:
-            usage("Put -- before the command: envkit run NAME -- python train.py")
+            usage(f"Put -- before the command: {ctx.command_path} NAME -- python train.py")
         place = args.index("--") if "--" in args else len(args)
         ctx.meta["command"] = args[place + 1 :]
         if "--" in args and not ctx.meta["command"]:

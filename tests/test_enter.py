@@ -1,0 +1,82 @@
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from envkit import launcher
+from envkit.cli import run
+from envkit.receipt import ModuleReceipt
+
+Fake = Callable[..., Path]
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def toy(install: Callable[..., ModuleReceipt], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """An environment, and a machine that is in no job."""
+    install()
+    monkeypatch.setenv("ENVKIT_PREFIX", str(tmp_path / "prefix"))
+    for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    launcher.srun_types.cache_clear()
+    yield
+    launcher.srun_types.cache_clear()
+
+
+def test_the_line_is_printed_and_why_on_standard_error(toy: None, capsys: Output) -> None:
+    assert run(["run", "toy-cpu", "-n", "2", "--print", "--", "python", "a b.py", "$x;"]) == 0
+    said = capsys.readouterr()
+    assert said.out.endswith(" python 'a b.py' '$x;'\n")
+    assert " -- mpirun -np 2 " in said.out
+    assert said.err == "envkit: mpirun: it belongs to Open MPI, which this Horovod was built with\n"
+
+
+def test_the_line_without_ranks(toy: None, capsys: Output) -> None:
+    assert run(["run", "toy-cpu", "--print", "--", "true"]) == 0
+    said = capsys.readouterr()
+    assert shlex.split(said.out)[-3:] == ["Toy/1.0", "--", "true"]
+    assert not said.err
+
+
+def test_the_line_has_the_variables_that_it_needs(toy: None, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BASH_ENV", "/some/where")
+    run(["run", "toy-cpu", "--print", "--", "true"])
+    assert capsys.readouterr().out.startswith("env -u BASH_ENV bash --noprofile")
+
+
+def test_in_a_slurm_job_it_is_srun(toy: None, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+    program = fake("srun", "echo 'MPI plugin types are... pmix'")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"}.items():
+        monkeypatch.setenv(name, value)
+    assert run(["run", "toy-cpu", "-n", "4", "--nodes", "2", "--print", "--", "true"]) == 0
+    said = capsys.readouterr()
+    assert " -- srun --mpi=pmix --kill-on-bad-exit=0 -n 4 -N 2 true\n" in said.out
+    assert "both speak pmix" in said.err
+
+
+def test_what_is_printed_does_what_is_run(toy: None, fake: Fake, capsys: Output) -> None:
+    hostile = ["a b", "$HOME", "'", '"', ";", "\n", "é", "*", "--", ""]
+    run(["run", "toy-cpu", "--print", "--", "printf", "[%s]", *hostile])
+    line = capsys.readouterr().out.replace("load.sh", "nothing.sh")
+    program = fake("bash", 'while [ "$1" != Toy/1.0 ]; do shift; done; shift 2; exec "$@"')
+    env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "".join(f"[{word}]" for word in hostile)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["toy-cpu", "--nodes", "2"], "--nodes goes with -n."),
+        (["toy-cpu", "-n", "2", "--nodes", "2"], "There are no 2 nodes here."),
+        (["eessi", "-n", "2", "--nodes", "2"], "--nodes does not go with the name 'eessi'."),
+        (["eessi", "--print"], "--print does not go with the name 'eessi'."),
+    ],
+)
+def test_what_makes_no_sense(words: list[str], what: str, toy: None, capsys: Output) -> None:
+    assert run(["run", *words, "--", "true"]) == 2
+    assert what in capsys.readouterr().err
