@@ -13,6 +13,7 @@ code  meaning
 5     the build failed
 6     no such environment, or it is damaged
 7     a file could not be written: no space, no permission
+8     a job ended before its command did: time limit, cancelled, a node lost
 130   interrupted by Ctrl-C; 143: by SIGTERM
 ====  =====================================================================
 
@@ -123,6 +124,18 @@ class NotWritable(EnvkitError):
     """A directory that this user may not write to."""
 
     exit_code = 7
+
+
+class JobRefused(EnvkitError):
+    """A scheduler that does not take a job, or does not answer."""
+
+    exit_code = 3
+
+
+class JobLost(EnvkitError):
+    """A job that ended before its command did."""
+
+    exit_code = 8
 
 
 class Interrupted(EnvkitError):

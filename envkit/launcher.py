@@ -142,6 +142,12 @@ def srun_type(family: str) -> str:
     return next((kind for kind in speaks if kind in srun_types()), "")
 
 
+def job_srun_type(family: str) -> str:
+    """Return what srun_type does, for a job; the first that the MPI speaks where no srun here tells its own."""
+    speaks = table()["mpi"].get(family, {}).get("speaks", ())
+    return srun_type(family) if srun_types() else next(iter(speaks), "")
+
+
 def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
     """Return how many ranks a scheduler has granted to this job, or the default outside of one."""
     for words in table()["scheduler"].values():

@@ -1,4 +1,4 @@
-"""Sites: what an image needs of one besides what its runtime binds by itself, as data in sites/*.toml."""
+"""Sites: what images and jobs need of one besides what envkit gives them by itself, as data in sites/*.toml."""
 
 import tomllib
 from pathlib import Path
@@ -9,8 +9,23 @@ from envkit.errors import UsageProblem
 from envkit.resources import data
 
 
+class JobWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a job needs at a site: words for #SBATCH and #PBS, resources of each chunk of ``select``, and notes.
+
+    ``mpiexec`` are words for that of PALS, which is the launcher where they are given, be it none of them.
+    """
+
+    partition: str = ""
+    account: str = ""
+    sbatch: tuple[str, ...] = ()
+    qsub: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    mpiexec: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
 class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One site: folders and files to bind (PATH or SOURCE:TARGET), variables inside, words for srun.
+    """One site: folders and files to bind (PATH or SOURCE:TARGET), variables inside, words for srun, those for jobs.
 
     ``status`` says what was tried there, ``source`` where it is written.
     """
@@ -21,6 +36,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     binds: tuple[str, ...] = ()
     srun: tuple[str, ...] = ()
     settings: dict[str, str] = {}
+    job: JobWords = JobWords()
 
 
 def find(name: str) -> Site:

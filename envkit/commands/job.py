@@ -1,0 +1,180 @@
+"""``envkit job``: the batch script of a job, printed, written, or submitted."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from envkit.cli import usage
+from envkit.commands import options
+
+if TYPE_CHECKING:
+    from envkit.jobs.job import Job
+    from envkit.receipt import Installed
+    from envkit.site import Site
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+AFTER = "The command follows after --, unchanged."
+
+
+@click.group()
+def job() -> None:
+    """Write the batch script of a job that verifies an environment on its nodes, and then runs a command in it."""
+
+
+def shape(function: Function) -> Function:
+    """Add what says how large a job is, and what becomes of its text."""
+    one_or_more = click.IntRange(min=1)
+    for option in (
+        click.option("--force", is_flag=True, help="Write over the file of --output."),
+        click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE, a new one."),
+        click.option("--time", metavar="T", help="The limit: minutes, H:MM:SS or D-HH:MM:SS."),
+        click.option("--cpus-per-rank", type=one_or_more, metavar="C", help="How many CPUs each rank has."),
+        click.option("--gpus-per-node", metavar="[TYPE:]G", help="How many GPUs each node has for its ranks."),
+        click.option(
+            "--ranks-per-node", type=one_or_more, metavar="R", help="How many ranks per node. Default: one per GPU."
+        ),
+        click.option("--nodes", type=one_or_more, required=True, metavar="N", help="How many nodes."),
+    ):
+        function = option(function)
+    return function
+
+
+def batch(function: Function) -> Function:
+    """Add what a batch system takes."""
+    for option in (
+        click.option("--submit", is_flag=True, help="Submit it."),
+        click.option("--no-verify", is_flag=True, help="Do not verify the environment first."),
+        click.option("--site", metavar="NAME|FILE.toml", help="What this site needs; see envkit/sites."),
+        click.option("--account", metavar="A", help="Who is charged for it."),
+    ):
+        function = option(function)
+    return function
+
+
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
+@click.argument("name", required=False)
+@shape
+@batch
+@click.option("--partition", metavar="P", help="Where in the cluster.")
+@click.option("--array", metavar="SPEC", help="Run it for each index, as in 0-15%4; $SLURM_ARRAY_TASK_ID tells which.")
+@click.option("--follow", is_flag=True, help="Tell of it until it ends, with --submit; Ctrl-C cancels it.")
+@options.prefix
+@click.pass_context
+def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
+    """Write a batch script for Slurm: envkit job slurm NAME --nodes 2 --gpus-per-node 4 -- python train.py
+
+    Each rank enters the environment by itself. The status of the command is that of the job, and with --follow that
+    of this command, too: the log goes to standard output, and why the job waits to standard error.
+    """
+    from envkit import launcher
+    from envkit.jobs import slurm as engine
+
+    if given["follow"] and not given["submit"]:
+        usage("--follow goes with --submit.")
+    found, site = environment(name, given)
+    words = site.srun if site else getattr(found, "srun", ())
+    made = prepared(context.meta["command"], found, site, site.job.sbatch if site else (), given)
+    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi else ""
+    text = encoded(engine.script(made, speaks=speaks, srun=words, array=given["array"] or ""))
+    keep(text, given, printed=not given["submit"])
+    if not given["submit"]:
+        return 0
+    from envkit.jobs import follow, submit
+
+    taken = submit.sbatch(text)
+    if given["follow"]:
+        click.echo(f"envkit: job {taken.number} is submitted", err=True)
+        return follow.follow(taken)
+    click.echo(taken.number)
+    return 0
+
+
+def environment(name: str | None, given: dict[str, Any]) -> "tuple[Installed, Site | None]":
+    """Return the environment that is named, and the site. Raises EnvironmentMissing, UsageProblem."""
+    from envkit import prefix as place
+    from envkit import receipt
+    from envkit import site as sites
+
+    found = receipt.find(place.locate(given["prefix"]), name)
+    return found, sites.find(given["site"]) if given["site"] else None
+
+
+def prepared(
+    command: Sequence[str], found: "Installed", site: "Site | None", words: Sequence[str], given: dict[str, Any]
+) -> "Job":
+    """Return the job that is asked for. Raises UsageProblem."""
+    from envkit import prefix as place
+    from envkit.jobs.job import Job, Shape, seconds
+
+    kind, count = gpus(given["gpus_per_node"] or "")
+    if not (given["ranks_per_node"] or count):
+        usage("Say how many ranks each node has: --ranks-per-node, or --gpus-per-node for one rank per GPU.")
+    needs = site.job if site else None
+    return Job(
+        environment=found.name,
+        prefix=str(place.locate(given["prefix"]).root.absolute()),
+        envkit=this_envkit(),
+        shape=Shape(
+            nodes=given["nodes"],
+            ranks_per_node=given["ranks_per_node"] or count,
+            gpus_per_node=count,
+            gpu_type=kind,
+            cpus_per_rank=given["cpus_per_rank"] or 0,
+        ),
+        command=tuple(command),
+        verify=bool(found.horovod) and not given["no_verify"],
+        time_s=seconds(given["time"]) if given["time"] else 0,
+        account=given["account"] or (needs.account if needs else ""),
+        partition=given["partition"] or (needs.partition if needs else ""),
+        words=tuple(words),
+        notes=needs.notes if needs else (),
+    )
+
+
+def gpus(text: str) -> tuple[str, int]:
+    """Read [TYPE:]NUMBER; ends with a usage error for anything else."""
+    import re
+
+    match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)", text, re.ASCII)
+    if text and match is None:
+        usage(f"--gpus-per-node {text!r}: write it as 4, or with a type as a100:4.")
+    return (match[1] or "", int(match[2])) if match else ("", 0)
+
+
+def this_envkit() -> tuple[str, ...]:
+    """Return the argv that calls this envkit on a node."""
+    program = Path(sys.executable).with_name("envkit")
+    return (str(program),) if program.exists() else (sys.executable, "-m", "envkit")
+
+
+def encoded(text: str) -> bytes:
+    """Return a script as bytes; words of the command line that are no text in UTF-8 are as they were."""
+    return text.encode(errors="surrogateescape")
+
+
+def keep(text: bytes, given: dict[str, Any], *, printed: bool) -> None:
+    """Write a script to the file asked for, or else print it, if it is to be. Raises NotWritable, UsageProblem."""
+    path: Path | None = given["output"]
+    if path is None and printed:
+        click.echo(text, nl=False)
+    if path is None:
+        return
+    from envkit.errors import NotWritable, UsageProblem
+
+    try:
+        with path.open("wb" if given["force"] else "xb") as stream:
+            stream.write(text)
+        path.chmod(0o644)
+    except FileExistsError as error:
+        raise UsageProblem(
+            what=f"{path} is there already.", fix="Name another file, or say --force to write over it."
+        ) from error
+    except OSError as error:
+        raise NotWritable(
+            what=f"The job could not be written to {path}.",
+            why=str(error.strerror),
+            fix="Name a file in a folder that you may write to.",
+        ) from error

@@ -1,0 +1,129 @@
+"""Jobs: a command in an environment, in a shape. Each engine has a module that turns one into its own text."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from envkit import __version__
+from envkit.errors import UsageProblem
+
+TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+)(?::(?P<seconds>\d+))?)?)"
+    r"|(?:(?P<h>\d+):(?P<m>\d+):(?P<s>\d+))|(?:(?P<min>\d+)(?::(?P<sec>\d+))?)"
+)
+UNITS = {"days": 86400, "hours": 3600, "h": 3600, "minutes": 60, "m": 60, "min": 60, "seconds": 1, "s": 1, "sec": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How many nodes, and what is on each of them; what is 0 or empty is left to the engine."""
+
+    nodes: int
+    ranks_per_node: int
+    gpus_per_node: int = 0
+    gpu_type: str = ""
+    cpus_per_rank: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are in all."""
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A command that each rank runs inside an environment of a prefix.
+
+    ``envkit`` is the argv that calls envkit on a node, ``time_s`` the limit (0: the engine's own), ``words`` are more
+    options of the engine, ``notes`` are comments.
+    """
+
+    environment: str
+    prefix: str
+    envkit: tuple[str, ...]
+    shape: Shape
+    command: tuple[str, ...]
+    verify: bool = True
+    time_s: int = 0
+    account: str = ""
+    partition: str = ""
+    words: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the engine calls it, which becomes a part of the name of its log."""
+        return self.environment.replace("/", "-")
+
+
+def heading(job: Job, submit: str) -> list[str]:
+    """Return the comments at the top of a script."""
+    shape = job.shape
+    gpus = ", one per GPU" if shape.gpus_per_node == shape.ranks_per_node else ""
+    said = f"{counted(shape.nodes, 'node')} with {counted(shape.ranks_per_node, 'rank')} each{gpus}."
+    lines = [f"{job.name} on {said} Written by envkit {__version__}.", f"Submit it with: {submit} FILE"]
+    return [f"# {line}" for line in (*lines, *(line for note in job.notes for line in note.splitlines()))]
+
+
+def counted(number: int, thing: str) -> str:
+    """Return "1 node" or "2 nodes"."""
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def steps(job: Job, start: Sequence[str], verifying: Sequence[str] = (), running: Sequence[str] = ()) -> list[str]:
+    """Return the lines that verify, and that run the command.
+
+    ``start`` is the launcher, with the words that it takes for either; each of its ranks enters the environment by
+    itself. Without one the environment's own launcher starts the ranks, from inside.
+    """
+    ranks = [] if start else ["-n", str(job.shape.ranks), "--nodes", str(job.shape.nodes)]
+    name = job.environment
+    verify = [*start, *(verifying if start else ()), *job.envkit, "verify", name, *ranks]
+    run = [*start, *(running if start else ()), *job.envkit, "run", name, *ranks, "--", *job.command]
+    verdict = "# Do these nodes work? If not, the job ends here, with the status of the verdict."
+    own = "# The command, once per rank; its status is the job's."
+    return [*((verdict, shlex.join(verify), "") if job.verify else ()), own, shlex.join(run)]
+
+
+def settings(job: Job) -> str:
+    """Return the line that says where the environment is."""
+    return f"export ENVKIT_PREFIX={shlex.quote(job.prefix)}"
+
+
+def seconds(text: str) -> int:
+    """Read a time as Slurm does: MINUTES[:SECONDS], HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]].
+
+    Raises UsageProblem.
+    """
+    match = TIME.fullmatch(text)
+    total = sum(int(number) * UNITS[unit] for unit, number in match.groupdict().items() if number) if match else 0
+    if not total:
+        raise UsageProblem(what=f"--time: {text!r} is no time.", fix="Write it as 30 (minutes), 2:30:00 or 1-12:00:00.")
+    return total
+
+
+def clock(time_s: int) -> str:
+    """Return a time as HOURS:MINUTES:SECONDS."""
+    return f"{time_s // 3600:02}:{time_s // 60 % 60:02}:{time_s % 60:02}"
+
+
+def demand_lines(values: Mapping[str, str]) -> None:
+    """Raise UsageProblem for values that do not fit on one line of a script."""
+    for what, value in values.items():
+        if any(ord(character) < 32 or ord(character) == 127 for character in value):
+            raise UsageProblem(
+                what=f"{what}: {value!r} has a line break or another control character in it.",
+                why="It becomes part of a line that the scheduler reads, which has no way to write one.",
+                fix="Leave it out.",
+            )
+
+
+def demand_shape(shape: Shape) -> None:
+    """Raise UsageProblem for a shape in which ranks would share a GPU."""
+    if shape.gpus_per_node and shape.ranks_per_node > shape.gpus_per_node:
+        raise UsageProblem(
+            what=f"{shape.ranks_per_node} ranks per node do not fit {counted(shape.gpus_per_node, 'GPU')} per node.",
+            why="Horovod gives each rank a GPU of its own.",
+            fix="Ask for as many GPUs as ranks; --ranks-per-node left out is one rank per GPU.",
+        )

@@ -1,0 +1,79 @@
+"""Slurm: a job as a batch script."""
+
+import re
+from collections.abc import Sequence
+
+from envkit.errors import UsageProblem
+from envkit.jobs.job import Job, clock, demand_lines, demand_shape, heading, settings, steps
+
+PLAIN = re.compile(r"[\w@%+=:,./~^-]+", re.ASCII)
+ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
+
+
+def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") -> str:
+    """Return the batch script of a job.
+
+    ``speaks`` is the type for ``srun --mpi``, or empty where srun cannot start these ranks; ``srun`` are words for it.
+    ``array`` is as for sbatch. Raises UsageProblem for what cannot be written into one.
+    """
+    demand_shape(job.shape)
+    lines = ["#!/bin/bash", *heading(job, "sbatch"), *(f"#SBATCH {word}" for word in directives(job, array))]
+    lines += ["set -euo pipefail", "", settings(job)]
+    lines += ['echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"', ""]
+    start = launcher(job, speaks, srun) if speaks else ()
+    # A rank that fails must not leave the others waiting for it; while verifying, each of them says what it found.
+    lines += steps(job, start, verifying=["--kill-on-bad-exit=0"], running=["--kill-on-bad-exit=1"])
+    return "\n".join(lines) + "\n"
+
+
+def launcher(job: Job, speaks: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return srun with its words; how CPUs are bound is the site's to say, if it does."""
+    binds = any(word.startswith("--cpu-bind") for word in words)
+    # srun does not take this one over from the job (since 22.05)
+    cpus = f"--cpus-per-task={job.shape.cpus_per_rank}" if job.shape.cpus_per_rank else ""
+    own = ("--export=ALL", "" if binds else "--cpu-bind=cores", cpus)
+    return ("srun", f"--mpi={speaks}", *filter(None, own), *words)
+
+
+def directives(job: Job, array: str) -> list[str]:
+    """Return what stands after #SBATCH, line by line; the site's own words come last, and so win."""
+    shape = job.shape
+    options = {
+        "job-name": job.name,
+        "nodes": str(shape.nodes),
+        "ntasks-per-node": str(shape.ranks_per_node),
+        "gpus-per-node": ":".join(filter(None, (shape.gpu_type, str(shape.gpus_per_node or "")))),
+        "cpus-per-task": str(shape.cpus_per_rank or ""),
+        "time": limit(job.time_s) if job.time_s else "",
+        "account": job.account,
+        "partition": job.partition,
+        "array": checked_array(array) if array else "",
+        "output": "%x-%A_%a.out" if array else "%x-%j.out",
+        "open-mode": "append",  # so that a job that is queued again keeps what it said before
+    }
+    demand_lines({f"--{name}": value for name, value in options.items()})
+    demand_lines({"--site": " ".join(job.words)})
+    return [f"--{name}={quoted(value)}" for name, value in options.items() if value] + [
+        quoted(word) for word in job.words
+    ]
+
+
+def limit(time_s: int) -> str:
+    """Return a time as sbatch reads it."""
+    days = time_s // 86400
+    return f"{days}-{clock(time_s % 86400)}" if days else clock(time_s)
+
+
+def quoted(value: str) -> str:
+    """Return a value as sbatch reads it after #SBATCH: in quotes of either kind a backslash escapes."""
+    if PLAIN.fullmatch(value):
+        return value
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def checked_array(text: str) -> str:
+    """Return the indices of an array. Raises UsageProblem for what is none."""
+    if not ARRAY.fullmatch(text):
+        raise UsageProblem(what=f"--array: {text!r} names no tasks.", fix="Write it as 0-15, 0-15%4 or 1,3,5.")
+    return text
