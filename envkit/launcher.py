@@ -6,7 +6,8 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from envkit import process
@@ -48,6 +49,7 @@ def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ)
     Raises UsageProblem for what contradicts itself, HostProblem for what cannot be had here.
     """
     demand_slots(wanted, env)
+    wanted = placed(wanted, env)
     family = mpi.family if mpi else ""
     if wanted.launcher == "srun":
         return srun(mpi, wanted, env)
@@ -126,6 +128,15 @@ def slurm_hosts(wanted: Wanted, env: Mapping[str, str]) -> tuple[tuple[str, int]
     told = process.capture(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], env=env, timeout_s=20)
     hosts = told.stdout.split()[: wanted.nodes or None]
     return tuple((host, -(-wanted.ranks // len(hosts))) for host in hosts)
+
+
+def placed(wanted: Wanted, env: Mapping[str, str]) -> Wanted:
+    """Name the hosts of a PBS job, with even slots: not every launcher asks PBS for them, and none takes them there."""
+    if wanted.hosts or not env.get("PBS_JOBID") or not env.get("PBS_NODEFILE"):
+        return wanted
+    listed = list(dict.fromkeys(Path(env["PBS_NODEFILE"]).read_text().split()))[: wanted.nodes or None]
+    slots = -(-wanted.ranks // max(len(listed), 1))
+    return replace(wanted, hosts=tuple((host, slots) for host in listed)) if len(listed) > 1 else wanted
 
 
 @functools.cache

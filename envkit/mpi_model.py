@@ -129,7 +129,11 @@ def by_host(mpi: Mpi, wanted: Wanted, env: Mapping[str, str]) -> Launch:
             fix="Load the module of an MPI first, or use --mpi-model inside on one node.",
         )
     own = Mpi(family=found.family, version=found.version)
-    return launcher.own(own, wanted, f"the host's {found.family} {found.version} starts {mpi.family} {mpi.version}")
+    return launcher.own(
+        own,
+        launcher.placed(wanted, env),
+        f"the host's {found.family} {found.version} starts {mpi.family} {mpi.version}",
+    )
 
 
 def inner(wanted: Wanted, mpi: Mpi | None) -> str:

@@ -101,6 +101,25 @@ def test_gloo_in_a_slurm_job_is_told_the_hosts(slurm: Callable[[str], None], fak
     assert words(None, Wanted(ranks=4), env) == "horovodrun -np 4 -H n1:2,n2:2"
 
 
+@pytest.mark.parametrize(
+    ("mpi", "nodes", "argv"),
+    [
+        (OPEN_MPI_4, None, "mpirun -np 3 --host n1:2,n2:2"),
+        (MPICH, 2, "mpiexec -n 3 -hosts n1:2,n2:2"),
+        (None, None, "horovodrun -np 3 -H n1:2,n2:2"),
+    ],
+)
+def test_in_a_pbs_job_the_launcher_is_told_the_hosts(
+    mpi: Mpi | None, nodes: int | None, argv: str, tmp_path: Path
+) -> None:
+    (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
+    env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    chosen = launcher.choose(mpi, Wanted(ranks=3, nodes=nodes), env)
+    assert " ".join(chosen.argv) == argv
+    assert chosen.remote
+    assert not launcher.choose(mpi, Wanted(ranks=1, nodes=1), env).remote
+
+
 def test_a_step_inside_a_step_shares_its_cpus(slurm: Callable[[str], None]) -> None:
     slurm("pmix")
     assert words(OPEN_MPI_4, Wanted(ranks=2), {**JOB, "SLURM_STEP_ID": "0"}).endswith("-n 2 --overlap")

@@ -92,6 +92,34 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
     return 0
 
 
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
+@click.argument("name", required=False)
+@shape
+@batch
+@click.option("--queue", "partition", metavar="Q", help="In which queue.")
+@options.prefix
+@click.pass_context
+def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
+    """Write a batch script for PBS: envkit job pbs NAME --nodes 2 --gpus-per-node 4 --site polaris -- python train.py
+
+    Where the site says that its mpiexec is that of PALS, each rank enters the environment by itself; elsewhere the
+    environment's own launcher starts them. The status of the command is that of the job.
+    """
+    from envkit.jobs import pbs as engine
+
+    found, site = environment(name, given)
+    needs = site.job if site else None
+    made = prepared(context.meta["command"], found, site, needs.qsub if needs else (), given)
+    pals = needs.mpiexec if needs and found.mpi and found.mpi.family == engine.PALS_STARTS else None
+    text = encoded(engine.script(made, pals=pals, select=needs.select if needs else ()))
+    keep(text, given, printed=not given["submit"])
+    if given["submit"]:
+        from envkit.jobs import submit
+
+        click.echo(submit.qsub(text).number)
+    return 0
+
+
 def environment(name: str | None, given: dict[str, Any]) -> "tuple[Installed, Site | None]":
     """Return the environment that is named, and the site. Raises EnvironmentMissing, UsageProblem."""
     from envkit import prefix as place

@@ -1,0 +1,19 @@
+#!/bin/bash
+# pytorch-cpu on 2 nodes with 2 ranks each. Written by envkit VERSION.
+# Submit it with: qsub FILE
+#PBS -S /bin/bash
+#PBS -j oe
+#PBS -N pytorch-cpu
+#PBS -l select=2:ncpus=2:mpiprocs=2
+#PBS -l place=scatter
+set -euo pipefail
+cd "$PBS_O_WORKDIR"
+
+export ENVKIT_PREFIX=/home/me/envs
+echo "Job $PBS_JOBID on $(uniq "$PBS_NODEFILE" | xargs)"
+
+# Do these nodes work? If not, the job ends here, with the status of the verdict.
+/opt/envkit/bin/envkit verify pytorch-cpu -n 4 --nodes 2
+
+# The command, once per rank; its status is the job's.
+/opt/envkit/bin/envkit run pytorch-cpu -n 4 --nodes 2 -- python train.py
