@@ -37,6 +37,7 @@ LAYERS = (
         "verify.arithmetic",
         "verify.speed",
         "eessi.servers",
+        "jobs.mpijob",
         "jobs.pbs",
         "jobs.slurm",
         "jobs.submit",

@@ -11,7 +11,7 @@ from envkit.cli import usage
 from envkit.commands import options
 
 if TYPE_CHECKING:
-    from envkit.jobs.job import Job
+    from envkit.jobs.job import Job, Shape
     from envkit.receipt import Installed
     from envkit.site import Site
 
@@ -120,6 +120,44 @@ def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
     return 0
 
 
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
+@click.argument("name", required=False)
+@shape
+@click.option("--image", metavar="IMAGE@sha256:DIGEST", help="The image. Default: what NAME was taken over from.")
+@click.option("--mpi", type=click.Choice(["Open MPI", "MPICH", "Intel MPI"]), help="Of --image: its MPI.")
+@click.option("--uid", type=click.IntRange(min=1), metavar="UID", help="The user that the image runs as, if not root.")
+@click.option("--home", metavar="DIR", help="The home of that user. Default: /root.")
+@click.option("--name", "title", metavar="LABEL", help="What the job is called. Default: as NAME.")
+@options.prefix
+@click.pass_context
+def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
+    """Write an MPIJob for Kubernetes: envkit job mpijob NAME --nodes 2 --gpus-per-node 4 -- python train.py
+
+    For Kubeflow's operator (v2beta1). NAME is an image that was taken over from a registry, or --image names one,
+    which needs sshd and its own MPI; envkit is not in it, so nothing is verified first.
+    """
+    from envkit.jobs import mpijob as engine
+    from envkit.jobs.job import seconds
+
+    if given["uid"] and not given["home"]:
+        usage("--uid: say where the home of that user is in the image: --home DIR")
+    found = None if given["image"] else environment(name, {**given, "site": None})[0]
+    family = found.mpi.family if found and found.mpi else given["mpi"] or "Open MPI"
+    size = shape_of(given, "amd" if found and found.accelerator == "rocm" else "")
+    made = engine.MpiJob(
+        name=given["title"] or engine.label(found.name if found else name or "horovod"),
+        image=given["image"] or getattr(found, "source", "").removeprefix("docker://"),
+        shape=size,
+        command=tuple(context.meta["command"]),
+        family=family,
+        time_s=seconds(given["time"]) if given["time"] else 0,
+        uid=given["uid"] or 0,
+        home=given["home"] or "/root",
+    )
+    keep(engine.text(made).encode(), given, printed=True)
+    return 0
+
+
 def environment(name: str | None, given: dict[str, Any]) -> "tuple[Installed, Site | None]":
     """Return the environment that is named, and the site. Raises EnvironmentMissing, UsageProblem."""
     from envkit import prefix as place
@@ -135,23 +173,14 @@ def prepared(
 ) -> "Job":
     """Return the job that is asked for. Raises UsageProblem."""
     from envkit import prefix as place
-    from envkit.jobs.job import Job, Shape, seconds
+    from envkit.jobs.job import Job, seconds
 
-    kind, count = gpus(given["gpus_per_node"] or "")
-    if not (given["ranks_per_node"] or count):
-        usage("Say how many ranks each node has: --ranks-per-node, or --gpus-per-node for one rank per GPU.")
     needs = site.job if site else None
     return Job(
         environment=found.name,
         prefix=str(place.locate(given["prefix"]).root.absolute()),
         envkit=this_envkit(),
-        shape=Shape(
-            nodes=given["nodes"],
-            ranks_per_node=given["ranks_per_node"] or count,
-            gpus_per_node=count,
-            gpu_type=kind,
-            cpus_per_rank=given["cpus_per_rank"] or 0,
-        ),
+        shape=shape_of(given),
         command=tuple(command),
         verify=bool(found.horovod) and not given["no_verify"],
         time_s=seconds(given["time"]) if given["time"] else 0,
@@ -159,6 +188,22 @@ def prepared(
         partition=given["partition"] or (needs.partition if needs else ""),
         words=tuple(words),
         notes=needs.notes if needs else (),
+    )
+
+
+def shape_of(given: dict[str, Any], gpu_type: str = "") -> "Shape":
+    """Return the shape that is asked for; ends with a usage error where it does not say how many ranks there are."""
+    from envkit.jobs.job import Shape
+
+    kind, count = gpus(given["gpus_per_node"] or "")
+    if not (given["ranks_per_node"] or count):
+        usage("Say how many ranks each node has: --ranks-per-node, or --gpus-per-node for one rank per GPU.")
+    return Shape(
+        nodes=given["nodes"],
+        ranks_per_node=given["ranks_per_node"] or count,
+        gpus_per_node=count,
+        gpu_type=kind or gpu_type,
+        cpus_per_rank=given["cpus_per_rank"] or 0,
     )
 
 
