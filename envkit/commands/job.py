@@ -31,7 +31,7 @@ def shape(function: Function) -> Function:
         click.option("--force", is_flag=True, help="Write over the file of --output."),
         click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE, a new one."),
         click.option("--time", metavar="T", help="The limit: minutes, H:MM:SS or D-HH:MM:SS."),
-        click.option("--cpus-per-rank", type=one_or_more, metavar="C", help="How many CPUs each rank has."),
+        click.option("--cpus-per-rank", type=one_or_more, metavar="C", help="How many CPUs each rank is bound to."),
         click.option("--gpus-per-node", metavar="[TYPE:]G", help="How many GPUs each node has for its ranks."),
         click.option(
             "--ranks-per-node", type=one_or_more, metavar="R", help="How many ranks per node. Default: one per GPU."

@@ -27,12 +27,16 @@ def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") 
 
 
 def launcher(job: Job, speaks: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return srun with its words; how CPUs are bound is the site's to say, if it does."""
-    binds = any(word.startswith("--cpu-bind") for word in words)
-    # srun does not take this one over from the job (since 22.05)
-    cpus = f"--cpus-per-task={job.shape.cpus_per_rank}" if job.shape.cpus_per_rank else ""
-    own = ("--export=ALL", "" if binds else "--cpu-bind=cores", cpus)
-    return ("srun", f"--mpi={speaks}", *filter(None, own), *words)
+    """Return srun with its words: ranks are bound to as many CPUs as was said, if the site does not bind them.
+
+    Where nothing was said they are not: in a job with whole nodes, each would be bound to one CPU.
+    """
+    cpus = job.shape.cpus_per_rank
+    counts, binds = (any(word.startswith(option) for word in words) for option in ("--cpus-per-task", "--cpu-bind"))
+    # srun does not take the number over from the job (since 22.05)
+    number = () if counts or not cpus else (f"--cpus-per-task={cpus}",)
+    binding = () if binds or not cpus else ("--cpu-bind=cores",)
+    return ("srun", f"--mpi={speaks}", "--export=ALL", *number, *binding, *words)
 
 
 def directives(job: Job, array: str) -> list[str]:

@@ -88,7 +88,7 @@ def test_what_the_site_says_and_what_the_caller_says(tmp_path: Path, capsys: Out
         'title = "Own"\nstatus = "tried"\nsource = "me"\nsrun = ["--cpu-bind=none"]\n[job]\npartition = "big"\n'
         'account = "ours"\nsbatch = ["--mem=0"]\nnotes = ["Ask Eve."]\n'
     )
-    words = [*SLURM, "--site", str(site), "--account", "mine", "--", "true"]
+    words = [*SLURM, "--cpus-per-rank", "4", "--site", str(site), "--account", "mine", "--", "true"]
     assert run(words) == 0
     said = capsys.readouterr().out
     assert "# Ask Eve.\n" in said and "#SBATCH --mem=0\n" in said

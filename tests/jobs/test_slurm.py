@@ -50,6 +50,7 @@ GPUS = replace(
 )
 SCRIPTS = {
     "slurm-cpus": slurm.script(PLAIN, speaks="pmix"),
+    "slurm-cpus-bound": slurm.script(replace(PLAIN, shape=replace(PLAIN.shape, cpus_per_rank=4)), speaks="pmix"),
     "slurm-gpus": slurm.script(GPUS, speaks="pmix_v4", srun=["--cpu-bind=map_cpu:1,2"], array="0-7%2"),
     "slurm-own-launcher": slurm.script(PLAIN, speaks="", srun=["--cpu-bind=cores"]),
     "slurm-no-verify": slurm.script(replace(PLAIN, verify=False), speaks="pmi2"),

@@ -12,7 +12,7 @@ export ENVKIT_PREFIX=/home/me/envs
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"
 
 # Do these nodes work? If not, the job ends here, with the status of the verdict.
-srun --mpi=pmix --export=ALL --cpu-bind=cores --kill-on-bad-exit=0 /opt/envkit/bin/envkit verify pytorch-cpu
+srun --mpi=pmix --export=ALL --kill-on-bad-exit=0 /opt/envkit/bin/envkit verify pytorch-cpu
 
 # The command, once per rank; its status is the job's.
-srun --mpi=pmix --export=ALL --cpu-bind=cores --kill-on-bad-exit=1 /opt/envkit/bin/envkit run pytorch-cpu -- python train.py
+srun --mpi=pmix --export=ALL --kill-on-bad-exit=1 /opt/envkit/bin/envkit run pytorch-cpu -- python train.py

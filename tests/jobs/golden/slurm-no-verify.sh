@@ -12,4 +12,4 @@ export ENVKIT_PREFIX=/home/me/envs
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"
 
 # The command, once per rank; its status is the job's.
-srun --mpi=pmi2 --export=ALL --cpu-bind=cores --kill-on-bad-exit=1 /opt/envkit/bin/envkit run pytorch-cpu -- python train.py
+srun --mpi=pmi2 --export=ALL --kill-on-bad-exit=1 /opt/envkit/bin/envkit run pytorch-cpu -- python train.py
