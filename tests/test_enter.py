@@ -8,7 +8,7 @@ import pytest
 
 from envkit import launcher
 from envkit.cli import run
-from envkit.receipt import ModuleReceipt
+from envkit.receipt import ImageReceipt, ModuleReceipt
 
 Fake = Callable[..., Path]
 Output = pytest.CaptureFixture[str]
@@ -66,6 +66,19 @@ def test_what_is_printed_does_what_is_run(toy: None, fake: Fake, capsys: Output)
     env = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "".join(f"[{word}]" for word in hostile)
+
+
+def test_a_rank_of_somebodys_launcher_joins_by_the_model(
+    toy: None, install_image: Callable[..., ImageReceipt], capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_image()
+    assert run(["run", "toy-image", "--mpi-model", "hybrid", "--print", "--", "true"]) == 0
+    assert capsys.readouterr().out.endswith("toy-image.sif true\n")
+    assert run(["run", "toy-image", "--mpi-model", "inside", "--", "true"]) == 2
+    assert "this process is one already" in capsys.readouterr().err
+    monkeypatch.setenv("APPTAINER_CLEANENV", "1")
+    assert run(["run", "toy-image", "--mpi-model", "hybrid", "--", "true"]) == 3
+    assert "APPTAINER_CLEANENV is set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def run(
         usage("--nodes goes with -n.")
     found = receipt.find(place.locate(prefix), name)
     start = show if print_ else process.become
-    if ranks is None:
+    if ranks is None and mpi_model is None:
         start(found.environment.command(command), found.environment.variables(os.environ))
         return
     from envkit import launcher
@@ -90,6 +90,10 @@ def run(
     from envkit.environment import MpiModel
 
     model = MpiModel(mpi_model) if mpi_model else None
+    if ranks is None:  # a rank of somebody's launcher
+        rank = meeting.join(found.environment, found.mpi, os.environ, model)
+        start(rank.command(command), rank.variables(os.environ))
+        return
     wanted = launcher.Wanted(ranks=ranks, nodes=nodes)
     inside, launch = meeting.meet(found.environment, found.mpi, wanted, model=model)
     if print_:

@@ -61,6 +61,7 @@ def batch(function: Function) -> Function:
 @click.option("--partition", metavar="P", help="Where in the cluster.")
 @click.option("--array", metavar="SPEC", help="Run it for each index, as in 0-15%4; $SLURM_ARRAY_TASK_ID tells which.")
 @click.option("--follow", is_flag=True, help="Tell of it until it ends, with --submit; Ctrl-C cancels it.")
+@options.mpi_model
 @options.prefix
 @click.pass_context
 def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
@@ -77,7 +78,7 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
     found, site = environment(name, given)
     words = site.srun if site else getattr(found, "srun", ())
     made = prepared(context.meta["command"], found, site, site.job.sbatch if site else (), given)
-    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi else ""
+    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and made.model != "inside" else ""
     text = encoded(engine.script(made, speaks=speaks, srun=words, array=given["array"] or ""))
     keep(text, given, printed=not given["submit"])
     if not given["submit"]:
@@ -97,6 +98,7 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
 @shape
 @batch
 @click.option("--queue", "partition", metavar="Q", help="In which queue.")
+@options.mpi_model
 @options.prefix
 @click.pass_context
 def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
@@ -110,7 +112,8 @@ def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
     found, site = environment(name, given)
     needs = site.job if site else None
     made = prepared(context.meta["command"], found, site, needs.qsub if needs else (), given)
-    pals = needs.mpiexec if needs and found.mpi and found.mpi.family == engine.PALS_STARTS else None
+    speaks = found.mpi is not None and found.mpi.family == engine.PALS_STARTS and made.model != "inside"
+    pals = needs.mpiexec if needs and speaks else None
     text = encoded(engine.script(made, pals=pals, select=needs.select if needs else ()))
     keep(text, given, printed=not given["submit"])
     if given["submit"]:
@@ -182,6 +185,7 @@ def prepared(
         envkit=this_envkit(),
         shape=shape_of(given),
         command=tuple(command),
+        model=given["mpi_model"] or "",
         verify=bool(found.horovod) and not given["no_verify"],
         time_s=seconds(given["time"]) if given["time"] else 0,
         account=given["account"] or (needs.account if needs else ""),

@@ -35,8 +35,8 @@ class Shape:
 class Job:
     """A command that each rank runs inside an environment of a prefix.
 
-    ``envkit`` is the argv that calls envkit on a node, ``time_s`` the limit (0: the engine's own), ``words`` are more
-    options of the engine, ``notes`` are comments.
+    ``envkit`` is the argv that calls envkit on a node, ``model`` the MPI model of an image, if it is not to be chosen
+    there, ``time_s`` the limit (0: the engine's own), ``words`` are more options of the engine, ``notes`` are comments.
     """
 
     environment: str
@@ -44,6 +44,7 @@ class Job:
     envkit: tuple[str, ...]
     shape: Shape
     command: tuple[str, ...]
+    model: str = ""
     verify: bool = True
     time_s: int = 0
     account: str = ""
@@ -78,6 +79,7 @@ def steps(job: Job, start: Sequence[str], verifying: Sequence[str] = (), running
     itself. Without one the environment's own launcher starts the ranks, from inside.
     """
     ranks = [] if start else ["-n", str(job.shape.ranks), "--nodes", str(job.shape.nodes)]
+    ranks += ["--mpi-model", job.model] if job.model else []
     name = job.environment
     verify = [*start, *(verifying if start else ()), *job.envkit, "verify", name, *ranks]
     run = [*start, *(running if start else ()), *job.envkit, "run", name, *ranks, "--", *job.command]
@@ -86,9 +88,9 @@ def steps(job: Job, start: Sequence[str], verifying: Sequence[str] = (), running
     return [*((verdict, shlex.join(verify), "") if job.verify else ()), own, shlex.join(run)]
 
 
-def settings(job: Job) -> str:
-    """Return the line that says where the environment is."""
-    return f"export ENVKIT_PREFIX={shlex.quote(job.prefix)}"
+def settings(job: Job) -> list[str]:
+    """Return the lines that say where the environment is, and have the log show at once what Python prints."""
+    return [f"export ENVKIT_PREFIX={shlex.quote(job.prefix)}", "export PYTHONUNBUFFERED=1"]
 
 
 def seconds(text: str) -> int:

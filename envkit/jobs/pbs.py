@@ -19,7 +19,7 @@ def script(job: Job, *, pals: Sequence[str] | None = None, select: Sequence[str]
     demand_shape(job.shape)
     chunk = chunk_words(job, select, whole_nodes=pals is not None)
     lines = ["#!/bin/bash", *heading(job, "qsub"), *(f"#PBS {line}" for line in directives(job, chunk))]
-    lines += ["set -euo pipefail", 'cd "$PBS_O_WORKDIR"', "", settings(job)]
+    lines += ["set -euo pipefail", 'cd "$PBS_O_WORKDIR"', "", *settings(job)]
     lines += ['echo "Job $PBS_JOBID on $(uniq "$PBS_NODEFILE" | xargs)"', ""]
     lines += steps(job, launcher(job, pals) if pals is not None else ())
     return "\n".join(lines) + "\n"

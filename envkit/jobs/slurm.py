@@ -18,7 +18,7 @@ def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") 
     """
     demand_shape(job.shape)
     lines = ["#!/bin/bash", *heading(job, "sbatch"), *(f"#SBATCH {word}" for word in directives(job, array))]
-    lines += ["set -euo pipefail", "", settings(job)]
+    lines += ["set -euo pipefail", "", *settings(job)]
     lines += ['echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"', ""]
     start = launcher(job, speaks, srun) if speaks else ()
     # A rank that fails must not leave the others waiting for it; while verifying, each of them says what it found.

@@ -118,6 +118,18 @@ def test_an_image_brings_the_words_of_its_site(install_image: Callable[..., Imag
     assert " run toy-image -- true\n" in capsys.readouterr().out
 
 
+def test_the_model_of_an_image_is_handed_on(install_image: Callable[..., ImageReceipt], capsys: Output) -> None:
+    install_image()
+    words = ["job", "slurm", "toy-image", "--nodes", "1", "--ranks-per-node", "2"]
+    assert run([*words, "--mpi-model", "bind", "--", "true"]) == 0
+    said = capsys.readouterr().out
+    assert "srun" in said and " verify toy-image --mpi-model bind\n" in said
+    assert " run toy-image --mpi-model bind -- true\n" in said
+    assert run([*words, "--mpi-model", "inside", "--", "true"]) == 0
+    said = capsys.readouterr().out
+    assert "srun" not in said and " run toy-image -n 2 --nodes 1 --mpi-model inside -- true\n" in said
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [

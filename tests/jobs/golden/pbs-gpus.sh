@@ -15,6 +15,7 @@ set -euo pipefail
 cd "$PBS_O_WORKDIR"
 
 export ENVKIT_PREFIX=/home/me/envs
+export PYTHONUNBUFFERED=1
 echo "Job $PBS_JOBID on $(uniq "$PBS_NODEFILE" | xargs)"
 
 # Do these nodes work? If not, the job ends here, with the status of the verdict.

@@ -9,6 +9,7 @@
 set -euo pipefail
 
 export ENVKIT_PREFIX=/home/me/envs
+export PYTHONUNBUFFERED=1
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"
 
 # The command, once per rank; its status is the job's.
