@@ -72,14 +72,15 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
     """
     from envkit import launcher
     from envkit.jobs import slurm as engine
+    from envkit.receipt import ImageReceipt
 
     if given["follow"] and not given["submit"]:
         usage("--follow goes with --submit.")
     found, site = environment(name, given)
-    words = site.srun if site else getattr(found, "srun", ())
+    own = found.srun if isinstance(found, ImageReceipt) else ()
     made = prepared(context.meta["command"], found, site, site.job.sbatch if site else (), given)
     speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and made.model != "inside" else ""
-    text = encoded(engine.script(made, speaks=speaks, srun=words, array=given["array"] or ""))
+    text = encoded(engine.script(made, speaks=speaks, srun=site.srun if site else own, array=given["array"] or ""))
     keep(text, given, printed=not given["submit"])
     if not given["submit"]:
         return 0
@@ -141,15 +142,17 @@ def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
     """
     from envkit.jobs import mpijob as engine
     from envkit.jobs.job import seconds
+    from envkit.receipt import ImageReceipt
 
     if given["uid"] and not given["home"]:
         usage("--uid: say where the home of that user is in the image: --home DIR")
     found = None if given["image"] else environment(name, {**given, "site": None})[0]
     family = found.mpi.family if found and found.mpi else given["mpi"] or "Open MPI"
+    source = found.source if isinstance(found, ImageReceipt) else ""
     size = shape_of(given, "amd" if found and found.accelerator == "rocm" else "")
     made = engine.MpiJob(
         name=given["title"] or engine.label(found.name if found else name or "horovod"),
-        image=given["image"] or getattr(found, "source", "").removeprefix("docker://"),
+        image=given["image"] or source.removeprefix("docker://"),
         shape=size,
         command=tuple(context.meta["command"]),
         family=family,

@@ -42,9 +42,11 @@ class Record:
 
 @dataclass(kw_only=True)
 class Said:
-    """What the user knows already: the last message of each kind, how much of the log, and when the queue was asked."""
+    """What the user knows already: the last message, the place in the queue and when it was asked for, and how much
+    of the log."""
 
     message: str = ""
+    place: str = ""
     offset: int = 0
     queue_asked: float = field(default=-POSITION_S)
 
@@ -143,21 +145,22 @@ def accounted(job: Submitted) -> list[Record]:
 def tell(job: Submitted, found: Sequence[Record], said: Said) -> None:
     """Say on standard error what has changed."""
     message = summary(found) if len(found) > 1 or found[0].task else news(job, found[0])
-    now = time.monotonic()
-    waits = found[0].state == "PENDING" and found[0].reason in {"Priority", "Resources"}
-    if message == said.message and not (waits and now - said.queue_asked >= POSITION_S):
-        return
-    if message != said.message:
+    if message and message != said.message:
         print(f"envkit: job {job.number} {message}", file=sys.stderr, flush=True)
         said.message = message
-    if waits:
-        said.queue_asked = now
-        if place := position(job, found[0].partition):
+    waits = found[0].state == "PENDING" and found[0].reason in {"Priority", "Resources"}
+    if waits and time.monotonic() - said.queue_asked >= POSITION_S:
+        said.queue_asked = time.monotonic()
+        place = position(job, found[0].partition)
+        if place and place != said.place:
             print(f"envkit: job {job.number} is {place}", file=sys.stderr, flush=True)
+            said.place = place
 
 
 def news(job: Submitted, found: Record) -> str:
-    """Return what is to be said of a job."""
+    """Return what is to be said of a job; of one that has ended, nothing yet."""
+    if found.has_ended:
+        return ""
     if found.state in WAITING:
         return f"waits: {found.reason or found.state}. {explained(job, found.reason)}".rstrip()
     if found.state == "RUNNING":

@@ -34,7 +34,6 @@ def test_from_the_queue_to_the_end(fake_slurm: FakeSlurm, capfd: Output) -> None
         "envkit: job 7 is 2 of 3 in the queue of gpu",
         f"envkit: job 7 runs on n[0-1]; its log is {log}",
         "envkit: job 7 is ending",
-        "envkit: job 7 is COMPLETED",
         "envkit: job 7 is done",
     ]
 
