@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -162,19 +163,25 @@ def test_a_controller_that_answers_again(fake_slurm: FakeSlurm, capfd: Output) -
     assert follow.follow(SEVEN) == 0
 
 
-def interrupted(number: signal.Signals) -> Interrupted:
-    """Follow job 7 and send a signal to this process meanwhile."""
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
-    timer.start()
+def interrupted(number: signal.Signals, fake_slurm: FakeSlurm) -> Interrupted:
+    """Follow job 7, and send a signal to this process when Slurm has been asked for it."""
+
+    def send() -> None:
+        while not fake_slurm.said("scontrol"):
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
     with pytest.raises(Interrupted) as stopped:
         follow.follow(SEVEN)
-    timer.join()
+    sender.join()
     return stopped.value
 
 
 def test_ctrl_c_cancels(fake_slurm: FakeSlurm) -> None:
     fake_slurm.states(told("RUNNING"))
-    stopped = interrupted(signal.SIGINT)
+    stopped = interrupted(signal.SIGINT, fake_slurm)
     assert stopped.exit_code == 130
     assert stopped.what == "Stopped by Ctrl-C. Slurm was asked to cancel job 7."
     assert fake_slurm.said("scancel") == ["7"]
@@ -183,14 +190,14 @@ def test_ctrl_c_cancels(fake_slurm: FakeSlurm) -> None:
 def test_a_job_that_cannot_be_cancelled(fake_slurm: FakeSlurm) -> None:
     fake_slurm.states(told("RUNNING"))
     fake_slurm.program("scancel", "echo 'scancel: error: Kill job error on job id 7' >&2; exit 1")
-    stopped = interrupted(signal.SIGINT)
+    stopped = interrupted(signal.SIGINT, fake_slurm)
     assert "could not be cancelled" in stopped.what
     assert "Kill job error" in stopped.why and stopped.fix == "Cancel it with: scancel 7"
 
 
 def test_a_lost_terminal_leaves_the_job_alone(fake_slurm: FakeSlurm) -> None:
     fake_slurm.states(told("RUNNING"))
-    stopped = interrupted(signal.SIGHUP)
+    stopped = interrupted(signal.SIGHUP, fake_slurm)
     assert stopped.exit_code == 129
     assert stopped.what == "Stopped by SIGHUP. Job 7 goes on."
     assert fake_slurm.said("scancel") == []
