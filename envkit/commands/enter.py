@@ -1,11 +1,14 @@
 """``envkit shell`` and ``envkit run``."""
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from envkit.commands import options
+
+if TYPE_CHECKING:
+    from envkit.environment import Environment
 
 
 @options.eessi
@@ -29,21 +32,21 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     process.become(inside.shell(), inside.variables(os.environ))
 
 
-def enter_eessi(asked: dict[str, Any], command: Sequence[str] = (), ranks: int | None = None) -> NoReturn:
+def enter_eessi(asked: dict[str, Any], command: Sequence[str] = (), number: int | None = None) -> NoReturn:
     """Become a command in EESSI, on one rank or several, or a shell."""
     import os
 
     from envkit import launcher, process
-    from envkit.eessi import entry
+    from envkit.eessi import entry, ranks
 
     words = {"modules": asked.pop("module", ()), "binds": asked.pop("bind", ()), **asked}
     inside = entry.enter(entry.Asked(**words), keep=not command)
     if not command:
         process.become(inside.shell(), inside.variables(os.environ))
-    if ranks is None:
+    if number is None:
         process.become(inside.command(command), inside.variables(os.environ))
-    env = inside.variables(entry.on_one_node(launcher.variables(os.environ)))
-    process.become(entry.ranks(inside, ranks, command, env), env)
+    env = inside.variables(ranks.on_one_node(launcher.variables(os.environ)))
+    process.become(ranks.command(inside, number, command, env), env)
 
 
 @options.eessi
@@ -73,13 +76,14 @@ def run(context: click.Context, name: str | None, ranks: int | None, mpi_model: 
     if (asked := options.asked_of_eessi(context, name)) is not None:
         enter_eessi(asked, command, ranks)
     found = receipt.find(place.locate(prefix), name)
+    inside: Environment = found.environment
     if ranks is None:
-        process.become(found.environment.command(command), found.environment.variables(os.environ))
+        process.become(inside.command(command), inside.variables(os.environ))
     from envkit import launcher
     from envkit import mpi_model as meeting
     from envkit.environment import MpiModel
 
     model = MpiModel(mpi_model) if mpi_model else None
-    inside, launch = meeting.meet(found.environment, found.mpi, launcher.Wanted(ranks=ranks), model=model)
+    inside, launch = meeting.meet(inside, found.mpi, launcher.Wanted(ranks=ranks), model=model)
     env = inside.variables(launcher.variables(os.environ))
     process.become(inside.command(command, launch.argv, remote=launch.remote), env)
