@@ -70,7 +70,8 @@ def select(
     Raises UnknownStack, with the nearest names, when none fits.
     """
     if wanted is not None and wanted.endswith(".eb"):
-        return on_top(from_recipe(wanted), release) if method == "eessi" else from_recipe(wanted)
+        recipe = from_recipe(wanted)
+        return on_top(recipe, release) if method == "eessi" else agreeing(recipe, method, None, "auto")
     if wanted is not None and wanted not in FRAMEWORKS:
         found = {stack.name: stack for stack in stacks()}
         if wanted in found:

@@ -59,6 +59,7 @@ class EessiEnvironment:
 
     def variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return ``env`` as the commands above need it, without what XALT preloads."""
-        changed = for_shell(env, self.name, self.words) | dict(self.settings)
+        alone = known().one_node if self.way else {}
+        changed = {**alone, **for_shell(env, self.name, self.words), **dict(self.settings)}
         preloaded = [word for word in changed.pop("LD_PRELOAD", "").replace(":", " ").split() if "xalt" not in word]
         return changed | ({"LD_PRELOAD": ":".join(preloaded)} if preloaded else {})

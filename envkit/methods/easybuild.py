@@ -30,6 +30,7 @@ from envkit.stack import Stack
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
+NO_MODULE = 92  # the status of enter.sh where a module cannot be loaded
 
 
 @cache
@@ -209,8 +210,10 @@ def site_hooks(env: Mapping[str, str]) -> Path | None:
     return None
 
 
-def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed:
-    """Say what eb says of a recipe that it cannot resolve."""
+def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed | HostProblem:
+    """Say what eb says of a recipe that it cannot resolve, or why there is no eb."""
+    if done.status == NO_MODULE:
+        return HostProblem(what=f"There is no EasyBuild to resolve {stack.easyconfig}.", why=done.stderr.strip())
     said = [line for line in (done.stderr + done.stdout).splitlines() if re.match(r"ERROR|\s*\*|EasyBuildError", line)]
     return PlanFailed(
         what=f"EasyBuild cannot resolve {stack.easyconfig}.",

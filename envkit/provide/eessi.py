@@ -19,6 +19,8 @@ from envkit.stack import Stack
 
 STEERS = re.compile(r"EESSI_ARCHDETECT_OPTIONS_OVERRIDE|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR")
 
+ROOT_IN_NAMESPACE = {"TAR_OPTIONS": "--no-same-owner"}  # where there are no owners but root
+
 
 def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
     """Enter the release and resolve a stack there; changes nothing. Raises HostProblem, UsageProblem, PlanFailed."""
@@ -30,8 +32,9 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
     extend = replace(entered, modules=(known().extend.format(version=stack.release),))
     eb = Eb(
         words=tuple(extend.command(["eb"])),
-        env=extend.variables(env | easybuild.as_root()),
+        env=extend.variables(env | easybuild.as_root() | ROOT_IN_NAMESPACE),
         robot=robot(stack),
+        options=() if os.geteuid() else ("--umask=022",),  # for root Lmod finds only what others can read
         folders=(*Eb.folders, "EESSI_USER_INSTALL"),
     )
     return EasyBuildWork(
