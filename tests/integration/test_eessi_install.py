@@ -6,9 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from envkit.resources import data
 
 from .. import eessi_tree
 from .. import stacks as real
-from ..eessi_tree import REPOSITORY
+from ..eessi_tree import REPOSITORY, write
 from .site import Running, Site, needs
+from .test_eessi import CLIENT, apptainer, make_image
 
 pytestmark = pytest.mark.integration
 
@@ -42,8 +44,8 @@ def place(site: Site, tree: Path) -> Site:
     return replace(site, env={**site.env, "ENVKIT_EESSI_DIR": str(tree)})
 
 
-def install(place: Site, toy: str, *words: str) -> Running:
-    return place.install(toy, "--method", "eessi", *words)
+def install(place: Site, toy: str, *words: str, **how: Any) -> Running:
+    return place.install(toy, "--method", "eessi", *words, **how)
 
 
 def on_top(place: Site) -> Path:
@@ -111,6 +113,33 @@ def test_it_resumes(place: Site, number: signal.Signals) -> None:
     resumed = install(place, "toy-top").expect(0)
     assert "1 of 3 modules are in place; left: toy-middle/1.0, toy-top/1.0." in resumed.out
     assert place.begun().count("toy-base/1.0") == 1
+
+
+@pytest.mark.parametrize("way", ["userns", "apptainer"])
+def test_by_a_client_that_mounts_it(place: Site, tree: Path, way: str, server: Mapping[str, str]) -> None:
+    """The host's client, or one in an image, which sees what it has to of the host; each ends with what it is for."""
+    needs("fuse-overlayfs")
+    programs = place.folder / "bin"
+    programs.mkdir()
+    env = {**server, "PATH": f"{programs}:{place.env['PATH']}", "XDG_STATE_HOME": str(place.home / "state")}
+    if way == "userns":
+        write(programs / "cvmfs2", CLIENT.format(home=place.home, tree=tree), program=True)
+    else:
+        (programs / "apptainer").symlink_to(apptainer())
+        env["ENVKIT_EESSI_IMAGE"] = str(make_image(place.folder, tree))
+        env["SINGULARITY_BIND"] = f"/usr,/etc/alternatives,{sys.prefix},{sys.base_prefix}"
+        env["APPTAINER_HOME"] = str(place.home)  # Apptainer's is that of the list of users, not of HOME
+    place.hold("middle")
+    running = install(place, "toy-middle", "--access", way, env=env)
+    place.wait_for(running, "middle")
+    assert running.stop(signal.SIGINT) == 130
+    assert place.is_quiet()
+    place.let_go()
+    resumed = install(place, "toy-middle", "--access", way, env=env).expect(0)
+    assert "1 of 2 modules are in place" in resumed.out
+    done = place.run("run", "toy-middle-1.0", "--", "sh", "-c", "toy-base; echo $EESSI_VERSION", env=env)
+    assert done.out.splitlines()[-1] == "2023.06"
+    assert f"(--access {way})" in done.err
 
 
 def test_a_build_that_fails(place: Site) -> None:
@@ -184,8 +213,9 @@ def horovod(
     root = eessi_tree.make(folder / "repository")
     eessi_tree.add_extend(root)
     eessi_tree.add_pytorch(root, software)
-    if (sources := stacks.prefix / "sources").is_dir():
-        shutil.copytree(sources, folder / "prefix" / "sources")
+    (folder / "prefix" / "sources").mkdir(parents=True)
+    for source in (stacks.prefix / "sources").glob("horovod-*"):
+        shutil.copy(source, folder / "prefix" / "sources")
     own = real.Site(folder / "prefix")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
