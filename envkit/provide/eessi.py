@@ -18,7 +18,6 @@ from envkit.resources import recipes
 from envkit.stack import Stack
 
 STEERS = re.compile(r"EESSI_ARCHDETECT_OPTIONS_OVERRIDE|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR")
-
 ROOT_IN_NAMESPACE = {"TAR_OPTIONS": "--no-same-owner"}  # where there are no owners but root
 
 
