@@ -49,11 +49,12 @@ def new_log_folder(prefix: Prefix, stack: str) -> Path:
     return folder
 
 
-def build(job: easybuild.Build, tree: Tree, seconds: dict[str, int], console: Console) -> None:
+def build(job: easybuild.Build, seconds: dict[str, int], console: Console) -> None:
     """Build what is missing and what is to be built again. Raises BuildFailed, DiskFull, Interrupted.
 
     A module that another process is building is waited for, and not built again.
     """
+    tree = job.tree
     with ExitStack() as stack:
         held = {}
         for module in sorted({*missing(job.plan, tree), *job.rebuild}):
@@ -70,13 +71,13 @@ def build(job: easybuild.Build, tree: Tree, seconds: dict[str, int], console: Co
         say(console, f"Building {count}; log: {job.log}")
         known = {m: round(record.seconds) for m in modules if (record := receipt.built(tree, m))}
         with BuildProgress(console, modules, {**seconds, **known}) as shown:
-            watched(job, tree, shown, held)
+            watched(job, shown, held)
     shutil.rmtree(job.folder / "tmp", ignore_errors=True)
 
 
-def watched(job: easybuild.Build, tree: Tree, shown: BuildProgress, held: dict[str, FileLock]) -> None:
+def watched(job: easybuild.Build, shown: BuildProgress, held: dict[str, FileLock]) -> None:
     """Run eb under the eyes of its hooks; a module's lock is dropped as soon as the module is there."""
-    steps = {step.module: step for step in job.plan.steps}
+    tree, steps = job.tree, {step.module: step for step in job.plan.steps}
     events = Events(job.events)
     failures: list[str] = []
     logs: list[Path] = []
@@ -95,9 +96,8 @@ def watched(job: easybuild.Build, tree: Tree, shown: BuildProgress, held: dict[s
                     held[module].release(force=True)
         shown.tick()
 
-    ccache = shutil.which("ccache", path=job.host.env["PATH"]) is not None
     try:
-        status = easybuild.build(job, watch, ccache=ccache)
+        status = easybuild.build(job, watch)
     except Interrupted as stopped:
         stopped.why = f"{shown.module or 'eb'} was being built; nothing of the build goes on."
         stopped.fix = f"Run the same command again: it resumes. Log: {job.log}"

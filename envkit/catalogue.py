@@ -1,12 +1,13 @@
 """What can be installed and what is, as values and as text."""
 
 import shlex
+from pathlib import Path
 
 import msgspec
 
 from envkit.host import Platform
-from envkit.prefix import Prefix
-from envkit.receipt import ImageReceipt, Installed, ModuleReceipt, Receipt, installed
+from envkit.prefix import Prefix, Tree
+from envkit.receipt import EessiReceipt, ImageReceipt, Installed, ModuleReceipt, Receipt, installed
 from envkit.stack import stacks
 
 
@@ -23,7 +24,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 def entries(prefix: Prefix) -> list[Entry]:
     """Return an entry for each stack and each installed environment."""
     here = Platform.own()
-    tree = prefix.tree(here)
     there = {receipt.name: receipt for receipt in reversed(list(installed(prefix)))}
     found = [
         Entry(
@@ -35,7 +35,8 @@ def entries(prefix: Prefix) -> list[Entry]:
         )
         for r in there.values()
     ]
-    begun = {path.stem for path in tree.unfinished.glob("[!.]*.json")}
+    trees = [prefix.tree(here, release) for release in {stack.release for stack in stacks()}]
+    begun = {path.stem for tree in trees for path in tree.unfinished.glob("[!.]*.json")}
     known = {stack.name: stack for stack in stacks()}
     for name in [*known, *sorted(begun - known.keys())]:
         if name in there:
@@ -91,11 +92,15 @@ def describe(receipt: Installed) -> str:
     return "\n".join(f"{key + ':':<11} {value}" for key, value in lines.items())
 
 
-def of_modules(receipt: ModuleReceipt) -> dict[str, str]:
+def of_modules(receipt: ModuleReceipt | EessiReceipt) -> dict[str, str]:
     """Return what there is to say of modules alone."""
-    load = " ".join((*receipt.load, receipt.module))
+    folder = Tree(root=Path(receipt.tree)).modulepath
+    if isinstance(receipt, EessiReceipt):
+        hand = f"module load EESSI/{receipt.release} && module use {folder} && module load {receipt.module}"
+    else:
+        hand = f"module use {folder} && module load {' '.join((*receipt.load, receipt.module))}"
     return {
-        "By hand": f"module use {receipt.environment.modulepath} && module load {load}",
+        "By hand": hand,
         "Modules": "\n            ".join(module.name for module in receipt.modules),
     }
 

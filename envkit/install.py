@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from envkit import build, fetch, host, launcher, locks, preflight, process, receipt
-from envkit.errors import DiskFull, EnvkitError, Interrupted
+from envkit.errors import DiskFull, EnvkitError, Interrupted, UsageProblem
 from envkit.plan import recipe_checksum
 from envkit.prefix import Prefix
 from envkit.progress import say
-from envkit.provide import apptainer, easybuild
+from envkit.provide import apptainer, easybuild, eessi
 from envkit.provide.work import Work
-from envkit.receipt import Installed, ModuleReceipt
+from envkit.receipt import ImageReceipt, Installed, ModuleReceipt
 from envkit.request import Request
 from envkit.resources import easybuild_collection, recipes
 from envkit.stack import Stack, select
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 METHODS: dict[str, Callable[[Request, host.Host, Stack], Work]] = {
     "easybuild": easybuild.prepare,
+    "eessi": eessi.prepare,
     "apptainer": apptainer.prepare,
 }
 
@@ -88,37 +89,43 @@ def prepare(request: Request) -> Work:
 
 
 def chosen(request: Request, platform: host.Platform) -> Stack:
-    """Return the stack that was asked for. Raises UnknownStack."""
+    """Return the stack that was asked for. Raises UnknownStack, and UsageProblem for options that it does not take."""
     if request.source is not None or request.dockerfile is not None:
         return apptainer.adopted(request)
-    return select(
+    stack = select(
         request.wanted,
         method=request.method,
         framework=request.framework,
         accelerator=request.accelerator,
+        release=request.release,
         platform=platform,
     )
+    if stack.method != "eessi" and (request.release or request.access):
+        raise UsageProblem(what=f"--version and --access go with --method eessi; {stack.name} is by {stack.method}.")
+    if stack.method == "eessi" and request.load:
+        raise UsageProblem(what=f"--load does not go with {stack.name}: a site's modules are not seen in EESSI.")
+    return stack
 
 
 def already(request: Request) -> Installed | None:
     """Return the receipt of what is asked for, if it is installed and no rebuild is wanted. Quick."""
     here = host.Platform.own()
     stack = chosen(request, here)
-    path = receipt.path_of(request.prefix.tree(here), stack.name)
+    path = receipt.path_of(request.prefix.tree(here, stack.release), stack.name)
     if request.rebuild or not path.is_file():
         return None
     found = receipt.read(path)
-    if isinstance(found, ModuleReceipt):
-        is_other = found.load != request.load
-    else:
+    if isinstance(found, ImageReceipt):
         is_other = apptainer.is_other(request, stack, found)
+    else:
+        is_other = isinstance(found, ModuleReceipt) and found.load != request.load
     return None if is_other or found.damage() else found
 
 
 def say_already(there: Installed, console: Console) -> None:
     """Say that there is nothing to do, and which recipes have changed since."""
     say(console, f"{there.name} is installed already and passed on {there.verified}. Nothing to do.")
-    edited = [module for module in there.modules if changed(module)] if isinstance(there, ModuleReceipt) else []
+    edited = [] if isinstance(there, ImageReceipt) else [module for module in there.modules if changed(module)]
     for module in edited:
         say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")
     if edited:
@@ -153,7 +160,7 @@ def say_resumed(work: Work, console: Console) -> None:
         return
     missing = work.missing
     done, left = len(work.steps) - len(missing), ", ".join(missing) or "the verification"
-    kind = "modules" if work.stack.method == "easybuild" else "layers"
+    kind = "layers" if work.stack.method == "apptainer" else "modules"
     say(console, f"Resuming what began {note.began} and ended while {note.stage} (log: {note.log}).")
     say(console, f"{done} of {len(work.steps)} {kind} are in place; left: {left}.")
 
@@ -184,7 +191,7 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     report = None
     if made.horovod:
         say(console, "Verifying on 2 ranks")
-        report = verify(target.installed(made), launcher.Wanted(ranks=2), env=work.env)
+        report = verify(target.installed(made, work.entered(made)), launcher.Wanted(ranks=2), env=work.env)
         console.print(render(report, width=console.width), markup=False, highlight=False, soft_wrap=True, end="")
         if report.verdict != "pass":
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from envkit import host, launcher
+from envkit.eessi.inside import EessiEnvironment
 from envkit.environment import ContainerEnvironment, Environment, MpiModel
 from envkit.errors import HostProblem, UsageProblem
 from envkit.host_mpi import bound
@@ -29,6 +30,8 @@ def meet(
     ``mpi`` is the environment's own; ``model`` is forced, or chosen by what this machine has. Raises what
     launcher.choose does, and HostProblem where host and image do not fit.
     """
+    if is_here_alone(inside, wanted):
+        return inside, replace(launcher.choose(mpi, wanted, {}), why="EESSI is mounted for this command, on this node")
     if not isinstance(inside, ContainerEnvironment):
         return inside, launcher.choose(mpi, wanted, env)
     chosen = model or fitting(mpi, wanted, env)
@@ -58,6 +61,12 @@ def meet(
         why = f"{launch.why}; the host's MPI library takes the place of the image's"
         return by_binding(inside, mpi, env), replace(launch, why=why)
     return replace(inside, model=chosen), launch
+
+
+def is_here_alone(inside: Environment, wanted: Wanted) -> bool:
+    """Say whether ranks are to be started on this node by EESSI's own launcher, though a job may have others."""
+    is_free = wanted.launcher == "auto" and not wanted.hosts and (wanted.nodes or 1) == 1
+    return isinstance(inside, EessiEnvironment) and bool(inside.way) and is_free
 
 
 def join(inside: Environment, mpi: Mpi | None, env: Mapping[str, str], model: MpiModel | None = None) -> Environment:

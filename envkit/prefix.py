@@ -6,6 +6,7 @@
     PREFIX/logs/                   one folder per install
     PREFIX/ccache/                 the compiler cache
     PREFIX/x86_64-py3.11/          what belongs to one machine type and Python: a tree
+    PREFIX/x86_64-eessi-2023.06/   what is built on top of a release of EESSI: a tree as well
         software/ modules/         EasyBuild's own layout
         images/ layers/            Apptainer's images, and the layers they were made of
         environments/NAME.json     receipts: an environment exists when its receipt does
@@ -29,7 +30,7 @@ TOLERATED = re.compile(r"[\w./+@=,~^-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """The part of a prefix that belongs to one machine type and Python."""
+    """The part of a prefix that belongs to one machine type and Python, or to a release of EESSI."""
 
     root: Path
 
@@ -89,14 +90,17 @@ class Prefix:
         """One folder per install."""
         return self.root / "logs"
 
-    def tree(self, platform: Platform) -> Tree:
-        """Return the tree for a platform."""
-        return Tree(root=self.root / str(platform))
+    def tree(self, platform: Platform, release: str = "") -> Tree:
+        """Return the tree for a platform, or on top of a release of EESSI, which has its own Python."""
+        return Tree(root=self.root / (f"{platform.machine}-eessi-{release}" if release else str(platform)))
 
     def trees(self, machine: str) -> list[Tree]:
-        """Return the trees there are for a machine type, newest Python first."""
-        found = self.root.glob(f"{machine}-py*") if self.root.is_dir() else ()
-        return [Tree(root=path) for path in sorted(found, key=lambda p: int(p.name.rpartition(".")[2]), reverse=True)]
+        """Return the trees there are for a machine type, newest Python first, then those on top of EESSI."""
+        there = self.root.is_dir()
+        own = self.root.glob(f"{machine}-py*") if there else ()
+        on_top = self.root.glob(f"{machine}-eessi-*") if there else ()
+        newest = sorted(own, key=lambda path: int(path.name.rpartition(".")[2]), reverse=True)
+        return [Tree(root=path) for path in (*newest, *sorted(on_top, reverse=True))]
 
     def create(self) -> None:
         """Make the folder, private to the user. Raises NotWritable."""

@@ -44,6 +44,13 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
             yield Problem(what=f"The program {tool} is missing.", fix=f"Install the package {tool}.")
 
 
+def machine_problems(host: Host, stack: Stack) -> Iterable[Problem]:
+    """Yield the problem of a machine that a stack is not for."""
+    if stack.machines and host.machine not in stack.machines:
+        fits = ", ".join(stack.machines)
+        yield Problem(what=f"{stack.name} cannot be built on {host.machine}.", fix=f"It can be built on {fits}.")
+
+
 def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[Problem]:
     """Yield what the place lacks: permission, bytes, inodes. ``remaining`` is the share that is not built yet."""
     parent = writable_parent(prefix.root)

@@ -4,11 +4,13 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from envkit.eessi.inside import EessiEnvironment
 from envkit.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.files import sha256
@@ -88,6 +90,43 @@ class ModuleReceipt(Receipt, frozen=True, kw_only=True, tag="easybuild"):
         tree = Tree(root=Path(self.tree))
         there = tree.has(self.module)
         return "" if there else f"its module {self.module} has gone. It was in {tree.modulepath}"
+
+
+class EessiReceipt(Receipt, frozen=True, kw_only=True, tag="eessi"):
+    """An environment of modules that EESSI's EasyBuild made on top of a ``release``.
+
+    ``copy`` is the local copy of the repository that it was made with, where it was one.
+    """
+
+    release: str
+    module: str
+    modules: tuple[Module, ...]
+    copy: str = ""
+
+    @property
+    def environment(self) -> EessiEnvironment:
+        """The way in, as this machine has it now. Raises HostProblem where it has none."""
+        from envkit.eessi import entry
+
+        tree = Tree(root=Path(self.tree))
+        copy = Path(self.copy) if self.copy else None
+        entered = entry.enter(entry.Asked(version=self.release, copy=copy, visible=(tree.root,)), keep=False)
+        return replace(entered, name=self.name, modulepath=tree.modulepath, modules=(self.module,))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the user may call it."""
+        return self.name, self.module
+
+    def damage(self) -> str:
+        """Say what of it has gone, its module or its release, as far as that can be seen; nothing if all is there."""
+        from envkit.eessi import entry
+
+        tree = Tree(root=Path(self.tree))
+        if not tree.has(self.module):
+            return f"its module {self.module} has gone. It was in {tree.modulepath}"
+        gone = entry.gone(self.release, Path(self.copy) if self.copy else None)
+        return f"its release of EESSI has gone: {gone}" if gone else ""
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,7 +267,7 @@ def write(path: Path, record: msgspec.Struct) -> None:
     staged.replace(path)
 
 
-Installed = ModuleReceipt | ImageReceipt
+Installed = ModuleReceipt | EessiReceipt | ImageReceipt
 
 
 def read(path: Path) -> Installed:

@@ -1,5 +1,6 @@
 """Removing environments: the receipt first, so that nothing half-removed is ever offered."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from envkit import locks, receipt
 from envkit.files import discard
 from envkit.prefix import Prefix, Tree
 from envkit.progress import say
-from envkit.receipt import ImageReceipt, Installed, ModuleReceipt
+from envkit.receipt import ImageReceipt, Installed
 
 
 def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -> None:
@@ -29,7 +30,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -
         if isinstance(found, ImageReceipt):
             remove_image(tree, found, others, dependencies=dependencies, console=console)
             return
-        used = {module.name for other in others if isinstance(other, ModuleReceipt) for module in other.modules}
+        used = {module.name for other in others if not isinstance(other, ImageReceipt) for module in other.modules}
         own = [module.name for module in found.modules] if dependencies else [found.module]
         gone = [module for module in own if module not in used]
         for module in gone:
@@ -61,6 +62,8 @@ def remove_module(tree: Tree, module: str) -> None:
     for folder in (tree.root / "modules").glob("*/"):
         for path in (folder / module, folder / f"{module}.lua"):
             path.unlink(missing_ok=True)
+    for root, _, _ in os.walk(tree.software / module):
+        Path(root).chmod(0o700)  # EESSI's EasyBuild makes what it installs read-only
     shutil.rmtree(tree.software / module, ignore_errors=True)
     with suppress(OSError):  # another version is there
         (tree.software / module).parent.rmdir()

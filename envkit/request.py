@@ -16,6 +16,8 @@ class Request:
     framework: str | None = None
     accelerator: str = "auto"
     load: tuple[str, ...] = ()
+    release: str | None = None
+    access: str | None = None
     accepted_eulas: tuple[str, ...] = ()
     bundle: Path | None = None
     offline: bool = False

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from envkit.eessi.known import known
 from envkit.errors import UnknownStack
 from envkit.host import Accelerator, Platform
 from envkit.resources import data, easybuild_collection, recipes
@@ -16,6 +17,7 @@ from envkit.resources import data, easybuild_collection, recipes
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that can be installed: an ``easyconfig`` and its ``module``, or a ``recipe`` of an image.
 
+    ``release`` is that of EESSI which it is built on top of.
     ``arguments`` are those of a recipe that differ from its own defaults, ``machines`` what it can be built for.
     ``requires`` are build flags that its Horovod must have; ``pythons`` are the ones it has wheels for, by machine
     type (none named: not known, as of a recipe of EasyBuild's own collection). ``disk_mb``, ``inodes`` and
@@ -29,6 +31,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     easyconfig: str = ""
     module: str = ""
     recipe: str = ""
+    release: str = ""
     arguments: dict[str, str] = {}
     requires: tuple[str, ...] = ()
     pythons: dict[str, tuple[str, ...]] = {}
@@ -59,6 +62,7 @@ def select(
     method: str | None = None,
     framework: str | None = None,
     accelerator: str = "auto",
+    release: str | None = None,
     platform: Platform,
 ) -> Stack:
     """Choose the stack that the user asked for, by name or by what it should contain.
@@ -66,11 +70,12 @@ def select(
     Raises UnknownStack, with the nearest names, when none fits.
     """
     if wanted is not None and wanted.endswith(".eb"):
-        return from_recipe(wanted)
+        recipe = from_recipe(wanted)
+        return on_top(recipe, release) if method == "eessi" else agreeing(recipe, method, None, "auto")
     if wanted is not None and wanted not in FRAMEWORKS:
         found = {stack.name: stack for stack in stacks()}
         if wanted in found:
-            return agreeing(found[wanted], method, framework, accelerator)
+            return of_release(agreeing(found[wanted], method, framework, accelerator), release)
         near = difflib.get_close_matches(wanted, list(found), 3, 0.4) or sorted(found)
         raise UnknownStack(
             what=f"There is no stack named {wanted!r}.",
@@ -86,7 +91,7 @@ def select(
     fitting = [s for s in there if s.framework == framework]
     usable = [s for s in fitting if s.runs_on(platform)]
     chosen = next((s for s in usable if s.default), usable[0] if usable else None)
-    return chosen or nothing_fits(method, framework, device, fitting, platform)
+    return of_release(chosen or nothing_fits(method, framework, device, fitting, platform), release)
 
 
 FRAMEWORKS = ("pytorch", "tensorflow")
@@ -100,6 +105,20 @@ def agreeing(stack: Stack, method: str | None, framework: str | None, accelerato
         raise contradiction(stack.name, f"--framework {framework}")
     if accelerator not in ("auto", stack.accelerator.value):
         raise contradiction(stack.name, f"--accelerator {accelerator}")
+    return stack
+
+
+def on_top(stack: Stack, release: str | None) -> Stack:
+    """Return a recipe as one that is built on top of a release of EESSI."""
+    if stack.release:
+        return of_release(stack, release)
+    return msgspec.structs.replace(stack, method="eessi", release=release or known().default, pythons={})
+
+
+def of_release(stack: Stack, release: str | None) -> Stack:
+    """Return a stack if it is for a release that was asked for. Raises UnknownStack."""
+    if stack.release and release not in (None, stack.release):
+        raise contradiction(stack.name, f"--version {release}")
     return stack
 
 

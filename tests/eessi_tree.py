@@ -1,7 +1,7 @@
 """Make a tree of the shape of EESSI's repository: two releases, a compatibility layer, CPU targets, modules.
 
 ``python -m tests.eessi_tree FOLDER [COUNT]`` makes one to look at, with COUNT more software in it. Everything in it is
-written here; Lmod is the machine's own.
+written here; Lmod is the machine's own, and so are what add_extend and add_pytorch add.
 What it does is what EESSI's releases do: the start files return 0 when they fail, and end a shell that has ``set -u``.
 """
 
@@ -148,6 +148,9 @@ MODULE = """\
 help("{name} {version}")
 {load}
 prepend_path("PATH", "{root}/bin")
+if isDir("{root}/lib/python3.11/site-packages") then
+    prepend_path("PYTHONPATH", "{root}/lib/python3.11/site-packages")
+end
 setenv("EBROOT{variable}", "{root}")
 setenv("EBVERSION{variable}", "{version}")
 """
@@ -161,6 +164,60 @@ SOFTWARE: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
     ("TensorFlow", "2.13.0-foss-2023a", ("foss/2023a",), {}),
     ("Tool", "1.0", (), {"tool": 'echo "tool 1.0"; exit "${1:-0}"'}),
     ("Tool", "2.0", (), {"tool": 'echo "tool 2.0"; exit "${1:-0}"'}),
+)
+
+
+EXTEND = """\
+local prefix = os.getenv("EESSI_USER_INSTALL") or pathJoin(os.getenv("HOME"), "eessi")
+if not isDir(prefix) then
+    LmodError("EESSI_USER_INSTALL: there is no " .. prefix)
+end
+depends_on("EasyBuild/{easybuild}")
+local settings = {{
+    PREFIX = prefix,
+    INSTALLPATH = pathJoin(prefix, "software"),
+    SYSROOT = os.getenv("EESSI_EPREFIX"),
+    HOOKS = "{release}/init/easybuild/hooks.py",
+    RPATH = "1",
+    FILTER_ENV_VARS = "LD_LIBRARY_PATH",
+    FILTER_DEPS = "binutils,bzip2,libreadline,ncurses,XZ,zlib",
+    READ_ONLY_INSTALLDIR = "1",
+    UMASK = "077",
+    MODULE_EXTENSIONS = "1",
+}}
+for name, value in pairs(settings) do
+    setenv("EASYBUILD_" .. name, value)
+end
+"""
+
+HOOKS = """\
+import os
+
+
+def pre_module_hook(self, *args, **kwargs):
+    with open(os.path.join(os.environ['HOME'], 'eessi-hooks'), 'a') as stream:
+        stream.write(self.name + '\\n')
+"""
+
+EASYBUILD = "5.4.1"
+COMPILERS = {name: f"exec /usr/bin/{name}" for name in ("gcc", "g++", "gfortran")}
+MPI = {name: f"exec /usr/bin/{name}" for name in ("mpirun", "mpicc", "mpicxx", "mpifort", "ompi_info")}
+# The toolchain foss of 2023a, with the machine's own compilers and MPI.
+TOOLCHAIN: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
+    ("GCCcore", "12.3.0", (), COMPILERS),
+    ("GCC", "12.3.0", ("GCCcore/12.3.0",), {}),
+    ("OpenMPI", "4.1.5-GCC-12.3.0", ("GCC/12.3.0",), MPI),
+    ("gompi", "2023a", ("GCC/12.3.0", "OpenMPI/4.1.5-GCC-12.3.0"), {}),
+    ("FlexiBLAS", "3.3.1-GCC-12.3.0", ("GCC/12.3.0",), {"flexiblas": "exit 0"}),
+    ("FFTW", "3.3.10-GCC-12.3.0", ("GCC/12.3.0",), {}),
+    ("FFTW.MPI", "3.3.10-gompi-2023a", ("gompi/2023a", "FFTW/3.3.10-GCC-12.3.0"), {}),
+    ("ScaLAPACK", "2.2.0-gompi-2023a-fb", ("gompi/2023a", "FlexiBLAS/3.3.1-GCC-12.3.0"), {}),
+    ("CMake", "3.26.3-GCCcore-12.3.0", ("GCCcore/12.3.0",), {"cmake": "exec /usr/bin/cmake"}),
+)
+# Modules whose software is elsewhere, by its folder among what EasyBuild has installed, and what they load.
+ELSEWHERE = (
+    ("Python", "3.11.3-GCCcore-12.3.0", "Python/system", ("GCCcore/12.3.0",)),
+    ("PyTorch", "2.1.2-foss-2023a", "PyTorch/2.13.0-gompi-system", ("foss/2023a", "Python/3.11.3-GCCcore-12.3.0")),
 )
 
 
@@ -197,14 +254,7 @@ def make_module(
 ) -> None:
     """Make one module and what it is for; ``shown`` is where the software is seen."""
     root = shown / "software" / name / version
-    text = MODULE.format(
-        name=name,
-        version=version,
-        root=root,
-        variable=name.upper(),
-        load="\n".join(f'depends_on("{one}")' for one in load),
-    )
-    write(software / "modules" / "all" / name / f"{version}.lua", text)
+    write(software / "modules" / "all" / name / f"{version}.lua", module(name, version, root, load))
     (software / "software" / name / version / "bin").mkdir(parents=True, exist_ok=True)
     for program, body in programs.items():
         path = software / "software" / name / version / "bin" / program
@@ -213,6 +263,61 @@ def make_module(
             f"#!/bin/sh\n{body}{' ' + chr(34) + '$@' + chr(34) if body.startswith('exec') else ''}\n",
             program=True,
         )
+
+
+def add_extend(root: Path) -> None:
+    """Add what builds on top of 2023.06: EasyBuild, which is the one beside envkit, EESSI-extend, and its hooks."""
+    release = root / "versions" / "2023.06"
+    shown = Path(REPOSITORY, "versions", "2023.06")
+    write(release / "init" / "easybuild" / "hooks.py", HOOKS)
+    programs = release / "compat" / "linux" / os.uname().machine / "usr" / "bin"
+    programs.mkdir()
+    (programs / "env").symlink_to("/usr/bin/env")
+    venv = Path(sys.prefix)
+    eb = f"exec env EB_SCRIPT_PATH={venv}/bin/eb {venv}/bin/python -m easybuild.main"
+    for software in release.glob(f"software/linux/{os.uname().machine}/**/modules/all"):
+        target = software.parents[1]
+        seen = shown / target.relative_to(release)
+        make_module(target, seen, "EasyBuild", EASYBUILD, (), {"eb": eb})
+        text = EXTEND.format(easybuild=EASYBUILD, release=shown)
+        write(software / "EESSI-extend" / "2023.06-easybuild.lua", text)
+
+
+def add_pytorch(root: Path, installed: Path) -> None:
+    """Add the toolchain and PyTorch to 2023.06; Python and PyTorch are what envkit has installed in a folder."""
+    release = root / "versions" / "2023.06"
+    shown = Path(REPOSITORY, "versions", "2023.06")
+    horovod = next((installed / "Horovod").glob("*-PyTorch-*/lib/python*/site-packages"))
+    packages = [path for path in horovod.iterdir() if not path.name.startswith("horovod")]
+    for software in release.glob(f"software/linux/{os.uname().machine}/**/modules/all"):
+        target = software.parents[1]
+        seen = shown / target.relative_to(release)
+        for name, version, load, programs in TOOLCHAIN:
+            make_module(target, seen, name, version, load, programs)
+        parts = [f"{name}/{version}" for name, version, *_ in TOOLCHAIN if name not in ("GCCcore", "gompi", "CMake")]
+        make_module(target, seen, "foss", "2023a", tuple(parts), {})
+        for name, version, place, load in ELSEWHERE:
+            write(software / name / f"{version}.lua", module(name, version, installed / place, load))
+        for name, version in (("Python-bundle-PyPI", "2023.06"), ("PyYAML", "6.0")):
+            number = f"{version}-GCCcore-12.3.0"
+            make_module(target, seen, name, number, ("Python/3.11.3-GCCcore-12.3.0",), {})
+        folder = target / "software" / "Python-bundle-PyPI" / "2023.06-GCCcore-12.3.0" / "lib" / horovod.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "site-packages").exists():
+            (folder / "site-packages").mkdir()
+            for path in packages:
+                (folder / "site-packages" / path.name).symlink_to(path)
+
+
+def module(name: str, version: str, root: Path, load: tuple[str, ...]) -> str:
+    """Return the text of a module, with the version of the software alone where EasyBuild looks for it."""
+    return MODULE.format(
+        name=name,
+        version=version.partition("-")[0],
+        root=root,
+        variable=name.upper().replace("-", "MIN").replace(".", ""),
+        load="\n".join(f'depends_on("{one}")' for one in load),
+    )
 
 
 def write(path: Path, text: str, *, program: bool = False) -> None:

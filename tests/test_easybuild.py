@@ -2,6 +2,7 @@ import ast
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from envkit.fetch import Source
 from envkit.host import Host, Program
 from envkit.methods import easybuild
 from envkit.plan import Plan, Step
-from envkit.prefix import Prefix
+from envkit.prefix import Prefix, Tree
 from envkit.resources import easybuild_collection, recipes
 from envkit.stack import from_recipe
 
@@ -23,7 +24,9 @@ LISTING = """\
 Dry run: printing build status of easyconfigs and dependencies
 CFGS=/opt/share
  * [ ] $CFGS/easybuild/easyconfigs/g/GCC/GCC-system.eb (module: GCC/system)
- * [x] $CFGS/own/Toy-1.0.eb (module: tools | Toy/1.0)
+ * [x] $CFGS/own/There-1.0.eb (module: There/1.0)
+ * [ ] $CFGS/own/BuiltThereWith-1.0.eb (module: BuiltThereWith/1.0)
+ * [ ] $CFGS/own/Toy-1.0.eb (module: tools | Toy/1.0)
  * [R] /elsewhere/Top-2.0.eb (module: Top/2.0)
 == Temporary log file(s) /tmp/eb-6yx/easybuild-oaa.log* have been removed.
 """
@@ -72,21 +75,21 @@ def program(version: str, family: str = "") -> Program:
 
 
 def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
-    facts = {path: fact(path) for path in PATHS}
+    facts = {path: fact(path) for path in PATHS} | {PATHS[1]: fact(PATHS[1], dependencies=["GCC/system"])}
     facts[PATHS[2]] |= {
         "name": "CUDA",
-        "dependencies": ["Toy/1.0"],
+        "dependencies": ["There/1.0", "tools/Toy/1.0"],
         "os_dependencies": ["make", ["libx-dev", "libx-devel"]],
         "sources": [told("toy.tar.gz"), told("clone.tar.gz", git=True)],
     }
-    made = list(easybuild.steps(LISTING, facts))
+    made = easybuild.steps(LISTING, facts)
     assert made == [
         Step(module="GCC/system", easyconfig=PATHS[0]),
-        Step(module="tools/Toy/1.0", easyconfig=PATHS[1]),
+        Step(module="tools/Toy/1.0", easyconfig=PATHS[1], dependencies=("GCC/system",)),
         Step(
             module="Top/2.0",
             easyconfig=PATHS[2],
-            dependencies=("Toy/1.0",),
+            dependencies=("There/1.0", "tools/Toy/1.0"),
             sources=(Source(filename="toy.tar.gz", sha256="0" * 64, needed_by="Top-2.0.eb"),),
             os_dependencies=(("make",), ("libx-dev", "libx-devel")),
             eula="CUDA",
@@ -100,9 +103,10 @@ def test_a_licence_that_the_recipe_accepts_itself() -> None:
 
 
 def test_a_recipe_that_cannot_be_read() -> None:
-    facts = {PATHS[0]: fact(PATHS[0]), PATHS[1]: {"event": "unreadable", "message": "KeyError('x')"}}
-    with pytest.raises(PlanFailed, match=r"The recipe of tools \| Toy/1\.0 cannot be read\.") as failed:
-        list(easybuild.steps(LISTING, facts))
+    top = fact(PATHS[2], dependencies=["tools/Toy/1.0"])
+    facts = {PATHS[2]: top, PATHS[1]: {"event": "unreadable", "message": "KeyError('x')"}}
+    with pytest.raises(PlanFailed, match=r"The recipe of tools/Toy/1\.0 cannot be read\.") as failed:
+        easybuild.steps(LISTING, facts)
     assert failed.value.why == "KeyError('x')" and PATHS[1] in failed.value.fix
 
 
@@ -204,13 +208,13 @@ def test_hooks_of_the_site_and_the_user(tmp_path: Path) -> None:
     assert easybuild.site_hooks(folders) == Path("/first/easybuild.d/b.py")
 
 
-def test_eb_needs_a_modules_tool(machine: Machine, prefix: Prefix, tmp_path: Path) -> None:
+def test_eb_needs_a_modules_tool(machine: Machine, tmp_path: Path) -> None:
     with pytest.raises(HostProblem, match="needs a modules tool"):
-        easybuild.eb(machine(modules_tool=None), prefix, tmp_path, ())
+        easybuild.beside(machine(modules_tool=None), from_recipe("GCC-system.eb"), Tree(root=tmp_path))
 
 
 def test_eb_gets_no_configuration_of_the_site(machine: Machine, tmp_path: Path) -> None:
-    env = easybuild.eb_environment(machine(), tmp_path)
+    env = easybuild.beside(machine(), from_recipe("GCC-system.eb"), Tree(root=tmp_path)).settings(tmp_path)
     assert env["XDG_CONFIG_HOME"] == env["XDG_CONFIG_DIRS"] == str(tmp_path)
     assert {name for name in env if name.startswith("EASYBUILD_")} <= {
         "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"
@@ -233,13 +237,14 @@ def kept(tmp_path: Path) -> dict[str, int]:
 def test_a_plan_is_kept_until_a_recipe_of_it_changes(real: Host, prefix: Prefix, tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
     stack = from_recipe(str(recipe))
-    made = easybuild.plan(real, stack, prefix)
+    eb = easybuild.beside(real, stack, prefix.tree(real.platform))
+    made = easybuild.plan(eb, stack)
     assert made.steps == (Step(module="Toy/1.0", easyconfig=str(recipe)),)
     written = kept(tmp_path)
-    assert easybuild.plan(real, stack, prefix) == made
+    assert easybuild.plan(eb, stack) == made
     assert kept(tmp_path) == written
     recipe.write_text(TOY + "osdependencies = [('make', 'gmake')]\n")
-    assert easybuild.plan(real, stack, prefix).steps[0].os_dependencies == (("make", "gmake"),)
+    assert easybuild.plan(eb, stack).steps[0].os_dependencies == (("make", "gmake"),)
     assert kept(tmp_path) != written
     [path] = (tmp_path / "cache/envkit/plans").iterdir()
     path.write_text("{")
@@ -249,7 +254,8 @@ def test_a_plan_is_kept_until_a_recipe_of_it_changes(real: Host, prefix: Prefix,
 def test_a_recipe_that_eb_cannot_resolve(real: Host, prefix: Prefix, tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY + "dependencies = [('Nowhere', '9')]\n")
     with pytest.raises(PlanFailed, match=re.escape(f"EasyBuild cannot resolve {recipe}.")) as failed:
-        easybuild.plan(real, from_recipe(str(recipe)), prefix)
+        stack = from_recipe(str(recipe))
+        easybuild.plan(easybuild.beside(real, stack, prefix.tree(real.platform)), stack)
     assert "Nowhere" in failed.value.why
 
 
@@ -262,14 +268,16 @@ def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
     robot = (str(recipe.parent), str(easybuild_collection()))
     folder = tmp_path / "log"
     folder.mkdir()
+    tree = prefix.tree(real.platform)
     job = easybuild.Build(
-        host=real,
+        eb=replace(easybuild.beside(real, from_recipe(str(recipe)), tree), ccache=False),
         prefix=prefix,
+        tree=tree,
         plan=Plan(stack="toy", steps=(step,), robot=robot),
         folder=folder,
         jobs=1,
     )
-    status = easybuild.build(job, lambda: None, ccache=False)
+    status = easybuild.build(job, lambda: None)
     assert status == 0, job.log.read_text()
     events = [json.loads(line) for line in job.events.read_text().splitlines()]
     kinds = [event["event"] for event in events if event["event"] not in ("step", "command")]
@@ -277,7 +285,6 @@ def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
     assert events[0]["modules"] == ["Toy/1.0"]
     steps = [event["step"] for event in events if event["event"] == "step"]
     assert steps[0] == "fetch" and "sanitycheck" in steps
-    tree = prefix.tree(real.platform)
     assert tree.has("Toy/1.0")
     assert (tree.modulepath / "Toy/1.0.lua").read_text().endswith("-- by the site\n")
     assert (tree.root / "modules/tools/Toy/1.0.lua").exists()

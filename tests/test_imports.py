@@ -54,6 +54,7 @@ LAYERS = (
     ),
     ("host", "sources.connection", "verify.build_block", "verify.outcome", "eessi.access", "eessi.image"),
     ("stack", "prefix", "eessi.ways", "sources.index", "verify.checks.process", "verify.checks.nodes"),
+    ("eessi.entry",),
     (
         "receipt",
         "request",
@@ -69,7 +70,7 @@ LAYERS = (
     ),
     ("verify.checks.truth",),
     ("fetch", "launcher", "catalogue", "verify.checks", "host_mpi"),
-    ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model", "eessi.entry"),
+    ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model", "eessi.ranks"),
     ("verify.report.terminal", "verify.report.junit", "verify.report.plots"),
     ("verify.report", "verify.report.page"),
     ("methods.easybuild", "methods.apptainer", "locks", "verify.target", "verify.judge"),
@@ -77,6 +78,7 @@ LAYERS = (
     ("verify.attend",),
     ("preflight", "build", "removal"),
     ("provide.work", "provide.easybuild", "provide.apptainer"),
+    ("provide.eessi",),
     ("install",),
     ("cli",),
     ("commands.options", "__main__"),
@@ -108,7 +110,7 @@ ENCLOSED = {
     },
     "jobs": {"errors", "process", "resources"},
     "sources": {"errors", "process"},
-    "verify": {"environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
+    "verify": {"eessi.inside", "environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
     "methods": {"errors", "resources", "process", "fetch", "files", "host", "plan", "prefix", "stack", "definition"},
 }
 STARTS_PROGRAMS = {"process", "supervise", "namespace", "verify.probe.watch"}

@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envkit import mpi_model
+from envkit.eessi.inside import EessiEnvironment
 from envkit.environment import ContainerEnvironment, MpiModel, StandingEnvironment
 from envkit.errors import HostProblem, UsageProblem
 from envkit.launcher import Wanted, srun_types
@@ -138,3 +140,19 @@ def test_a_library_that_this_host_does_not_have(host: Callable[[str], dict[str, 
     cray = Mpi(family="Cray something", version="8")
     with pytest.raises(HostProblem, match="cannot take the place of the image's Cray something 8"):
         mpi_model.by_binding(INSIDE, cray, host("Open MPI 4"))
+
+
+def test_ranks_in_eessi_start_where_it_is_mounted() -> None:
+    inside = EessiEnvironment(name="toy", version="2023.06", modules=("Toy/1",), way=("mount",), cpu="zen3")
+    _, launch = mpi_model.meet(inside, OPEN_MPI, Wanted(ranks=2), {"SLURM_JOB_ID": "1", "PATH": os.defpath})
+    assert (launch.launcher, launch.why) == ("mpirun", "EESSI is mounted for this command, on this node")
+    argv = inside.command(["python"], launch.argv)
+    assert argv[0] == "mount" and argv[-1] == "python" and argv.index("mpirun") > argv.index("--")
+    assert inside.variables({})["OMPI_MCA_ras"].startswith("^slurm")
+    elsewhere = Wanted(ranks=2, hosts=(("node1", 1), ("node2", 1)))
+    _, launch = mpi_model.meet(inside, OPEN_MPI, elsewhere, {"PATH": os.defpath})
+    with pytest.raises(HostProblem, match="The ranks that mpirun starts would not find EESSI"):
+        inside.command(["python"], launch.argv, remote=launch.remote)
+    native = replace(inside, way=())
+    assert native.command(["python"], launch.argv, remote=True).count("Toy/1") == 2  # each host enters
+    assert "OMPI_MCA_ras" not in native.variables({})

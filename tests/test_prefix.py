@@ -65,10 +65,12 @@ def test_create_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 
 def test_trees_are_those_of_the_machine_type_newest_python_first(tmp_path: Path) -> None:
-    for name in ("x86_64-py3.9", "x86_64-py3.13", "x86_64-py3.10", "aarch64-py3.11", "sources"):
+    for name in ("x86_64-py3.9", "x86_64-py3.13", "x86_64-py3.10", "aarch64-py3.11", "sources", "x86_64-eessi-2023.06"):
         (tmp_path / name).mkdir()
     found = Prefix(root=tmp_path).trees("x86_64")
-    assert [tree.root.name for tree in found] == ["x86_64-py3.13", "x86_64-py3.10", "x86_64-py3.9"]
+    pythons = ["x86_64-py3.13", "x86_64-py3.10", "x86_64-py3.9"]
+    assert [tree.root.name for tree in found] == [*pythons, "x86_64-eessi-2023.06"]
+    assert Prefix(root=tmp_path).tree(Platform(machine="x86_64", python="3.9"), "2023.06").root == found[-1].root
     assert Prefix(root=tmp_path / "nothing").trees("x86_64") == []
 
 

@@ -47,6 +47,14 @@ def test_the_own_module_goes_and_the_rest_stays(install: Install, prefix: Prefix
     assert list(receipt.installed(prefix)) == []
 
 
+def test_a_module_that_is_read_only_goes_too(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy")
+    for folder in (tree.software / "Toy/1.0", tree.software / "Python/system"):
+        folder.chmod(0o555)
+    remove(prefix, "toy", dependencies=True)
+    assert not list(tree.software.iterdir())
+
+
 def test_dependencies_go_unless_another_environment_uses_them(install: Install, prefix: Prefix, tree: Tree) -> None:
     install("a", "Python/system", "OnlyA/1", "A/1")
     install("b", "Python/system", "B/1")

@@ -84,6 +84,35 @@ def test_an_image_by_what_it_contains(framework: str | None, accelerator: str, e
     assert found.name == expected
 
 
+@pytest.mark.parametrize(("framework", "name"), [(None, "pytorch-2.1-eessi"), ("tensorflow", "tensorflow-2.13-eessi")])
+def test_a_stack_on_top_of_eessi_by_what_it_contains(framework: str | None, name: str) -> None:
+    found = select(None, method="eessi", framework=framework, platform=Platform(machine="aarch64", python="3.14"))
+    assert (found.name, found.release) == (name, "2023.06")
+    assert select(found.easyconfig, method="eessi", platform=HERE) == found
+    assert select(name, release="2023.06", platform=HERE) == found
+    for wanted in (name, found.easyconfig):
+        with pytest.raises(UnknownStack, match=r"--version 2025\.06 contradict each other"):
+            select(wanted, method="eessi", release="2025.06", platform=HERE)
+
+
+def test_any_recipe_on_top_of_eessi() -> None:
+    found = select("GCC-system.eb", method="eessi", platform=HERE)
+    assert (found.method, found.release, found.easyconfig) == ("eessi", "2023.06", "GCC-system.eb")
+    assert select("GCC-system.eb", method="eessi", release="2025.06", platform=HERE).release == "2025.06"
+    with pytest.raises(UnknownStack, match="contradict each other"):
+        select("GCC-system.eb", method="apptainer", platform=HERE)
+
+
+@pytest.mark.parametrize("name", [stack.name for stack in stacks() if stack.method == "eessi"])
+def test_the_recipe_on_top_of_eessi_makes_the_module(name: str) -> None:
+    stack = STACKS[name]
+    made = parsed(recipes("easyconfigs") / stack.easyconfig, HERE)
+    toolchain = f"-{made['toolchain']['name']}-{made['toolchain']['version']}"
+    assert stack.module == f"{made['name']}/{made['version']}{toolchain}{made['versionsuffix']}"
+    assert stack.easyconfig == stack.module.replace("/", "-") + ".eb"
+    assert set(stack.seconds) == {stack.module}
+
+
 def test_a_stack_for_the_python_and_the_machine_there_is() -> None:
     for stack in stacks():
         for machine, pythons in stack.pythons.items():

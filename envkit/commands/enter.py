@@ -1,12 +1,15 @@
 """``envkit shell`` and ``envkit run``."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from envkit.cli import usage
 from envkit.commands import options
+
+if TYPE_CHECKING:
+    from envkit.environment import Environment
 
 
 @options.eessi
@@ -30,21 +33,21 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     process.become(inside.shell(), inside.variables(os.environ))
 
 
-def enter_eessi(asked: dict[str, Any], command: Sequence[str] = (), ranks: int | None = None) -> NoReturn:
+def enter_eessi(asked: dict[str, Any], command: Sequence[str] = (), number: int | None = None) -> NoReturn:
     """Become a command in EESSI, on one rank or several, or a shell."""
     import os
 
     from envkit import launcher, process
-    from envkit.eessi import entry
+    from envkit.eessi import entry, ranks
 
     words = {"modules": asked.pop("module", ()), "binds": asked.pop("bind", ()), **asked}
     inside = entry.enter(entry.Asked(**words), keep=not command)
     if not command:
         process.become(inside.shell(), inside.variables(os.environ))
-    if ranks is None:
+    if number is None:
         process.become(inside.command(command), inside.variables(os.environ))
-    env = inside.variables(entry.on_one_node(launcher.variables(os.environ)))
-    process.become(entry.ranks(inside, ranks, command, env), env)
+    env = inside.variables(ranks.on_one_node(launcher.variables(os.environ)))
+    process.become(ranks.command(inside, number, command, env), env)
 
 
 @options.eessi
@@ -82,8 +85,9 @@ def run(
         usage("--nodes goes with -n.")
     found = receipt.find(place.locate(prefix), name)
     start = show if print_ else process.become
+    inside: Environment = found.environment
     if ranks is None and mpi_model is None:
-        start(found.environment.command(command), found.environment.variables(os.environ))
+        start(inside.command(command), inside.variables(os.environ))
         return
     from envkit import launcher
     from envkit import mpi_model as meeting
@@ -91,11 +95,11 @@ def run(
 
     model = MpiModel(mpi_model) if mpi_model else None
     if ranks is None:  # a rank of somebody's launcher
-        rank = meeting.join(found.environment, found.mpi, os.environ, model)
+        rank = meeting.join(inside, found.mpi, os.environ, model)
         start(rank.command(command), rank.variables(os.environ))
         return
     wanted = launcher.Wanted(ranks=ranks, nodes=nodes)
-    inside, launch = meeting.meet(found.environment, found.mpi, wanted, model=model)
+    inside, launch = meeting.meet(inside, found.mpi, wanted, model=model)
     if print_:
         click.echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
     env = inside.variables(launcher.variables(os.environ))

@@ -38,7 +38,7 @@ def stack(function: Function) -> Function:
     )(function)
     function = click.option(
         "--method",
-        type=click.Choice(["easybuild", "apptainer"]),
+        type=click.Choice(["easybuild", "apptainer", "eessi"]),
         help="How to provide it. Default: easybuild, unless STACK is by another.",
     )(function)
     return click.argument("stack", required=False)(function)

@@ -204,12 +204,14 @@ def find_target(name: str | None, prefix: str | None, framework: str | None) -> 
     from envkit.verify import target
 
     if name is not None:
-        return target.installed(with_horovod(prefix, name), framework)
+        found = with_horovod(prefix, name)
+        return target.installed(found, found.environment, framework)
     here = target.standing(os.environ, framework)
     if here is not None:
         return here
     try:
-        return target.installed(with_horovod(prefix, None), framework)
+        found = with_horovod(prefix, None)
+        return target.installed(found, found.environment, framework)
     except EnvironmentMissing as error:
         raise EnvironmentMissing(
             what="There is no Horovod here: neither python nor python3 on PATH has it.",
@@ -251,7 +253,7 @@ def check_build(name: str | None, prefix: str | None) -> int:
     from envkit.verify.target import PACKAGES
 
     found = with_horovod(prefix, name)
-    flags = target.installed(found).built
+    flags = target.installed(found, found.environment).built
     if flags is None:
         usage(f"The Python of {found.name} is older than 3.10, so its flags were not read: use 'envkit verify'.")
     click.echo(check_build_block(flags))

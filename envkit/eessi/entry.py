@@ -22,13 +22,16 @@ from envkit.eessi.release import Release
 from envkit.eessi.sessions import Place, Session
 from envkit.eessi.ways import WAYS, Entry
 from envkit.errors import HostProblem, UsageProblem
-from envkit.host import MPI_FAMILIES, cpu_target
+from envkit.host import cpu_target
 from envkit.verify.probe.started import detect
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the command line says; None is what it leaves out."""
+    """What the command line says; None is what it leaves out.
+
+    ``copy`` is a local copy to look at where nobody names one, ``visible`` what an image is to see of the host.
+    """
 
     version: str | None = None
     modules: tuple[str, ...] = ()
@@ -37,6 +40,8 @@ class Asked:
     binds: tuple[str, ...] = ()
     resume: str | None = None
     save: str | None = None
+    copy: Path | None = None
+    visible: tuple[Path, ...] = ()
 
 
 def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> EessiEnvironment:
@@ -58,7 +63,16 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     if place is None and (keep or mounts or asked.save):
         place = sessions.begin(session.version if keep else f"run-{session.version}")
     way = WAYS[probe.access](
-        Entry(probe=probe, place=place, session=session, binds=binds, nvidia=asked.nvidia, env=env, say=say)
+        Entry(
+            probe=probe,
+            place=place,
+            session=session,
+            binds=binds,
+            visible=asked.visible,
+            nvidia=asked.nvidia,
+            env=env,
+            say=say,
+        )
     )
     session = sessions.dated(msgspec.structs.replace(session, image=way.digest), place)
     if place:
@@ -85,7 +99,7 @@ def found(asked: Asked, before: Session | None, env: Mapping[str, str]) -> tuple
         )
     version = asked.version or (before.version if before else known().default)
     forced, copy = way_asked(asked.access)
-    copy = copy or (Path(before.copy) if before and before.copy else copy_named(env))
+    copy = copy or (Path(before.copy) if before and before.copy else copy_of(asked, env))
     first = next((one for one in Access if before and one == before.access), None)
     probe = access.choose(access.Wanted(version=version, copy=copy, env=env), forced, first)
     session = Session(
@@ -162,9 +176,23 @@ def way_asked(text: str | None) -> tuple[Access | None, Path | None]:
     return Access(name), Path(folder).absolute() if folder else None
 
 
+def copy_of(asked: Asked, env: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the local copy that is looked at."""
+    return way_asked(asked.access)[1] or copy_named(env) or asked.copy
+
+
 def copy_named(env: Mapping[str, str]) -> Path | None:
     """Return the local copy that the caller's variable names."""
     return Path(env["ENVKIT_EESSI_DIR"]).absolute() if env.get("ENVKIT_EESSI_DIR") else None
+
+
+def gone(version: str, copy: Path | None, env: Mapping[str, str] = os.environ) -> str:
+    """Say that a release has gone from where the repository can be read on this machine; nothing otherwise."""
+    wanted = access.Wanted(version=version, copy=copy_named(env) or copy, env=env)
+    for probe in (access.native(wanted), access.local_copy(wanted)):
+        if probe.root is not None:
+            return "" if Release(root=probe.root, version=version).init.is_dir() else f"{probe.root} has no {version}"
+    return ""
 
 
 def demand_gpu(env: Mapping[str, str]) -> None:
@@ -175,35 +203,6 @@ def demand_gpu(env: Mapping[str, str]) -> None:
         reason = (told.stderr or told.stdout).strip() if found else "There is no nvidia-smi on PATH."
         words = symptom("no-gpu", reason=reason or f"It ended with {told.status}.")
         raise HostProblem(what=f"--nvidia: {words.what}.", why=words.why, fix=words.fix)
-
-
-def ranks(inside: EessiEnvironment, number: int, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Return the argv that enters once and starts ranks on this node with the MPI of the modules loaded.
-
-    Raises HostProblem where they bring none.
-    """
-    from envkit.launcher import Wanted, own
-    from envkit.receipt import Mpi
-
-    show = ["sh", "-c", "command -v mpirun && mpirun --version"]
-    told = process.capture(inside.command(show), env=env)
-    path = told.stdout.partition("\n")[0]
-    for family, pattern in MPI_FAMILIES:
-        if path.startswith(known().mount) and (match := re.search(pattern, told.stdout)):
-            launch = own(Mpi(family=family, version=match[1]), Wanted(ranks=number), "it belongs to EESSI's MPI")
-            return inside.command(argv, launch.argv)
-    if told.status and not path:
-        raise HostProblem(what="EESSI could not be entered to start ranks.", why=told.stderr.strip())
-    raise HostProblem(
-        what="The modules loaded bring no MPI, so there is nothing of EESSI's to start ranks with.",
-        why=f"The first mpirun on PATH is {path}." if path else "There is no mpirun on PATH.",
-        fix="Load one that does: --module foss/2023a",
-    )
-
-
-def on_one_node(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` so that a launcher starts ranks on this node alone, though a job has others."""
-    return {**env, **known().one_node}
 
 
 def say_findings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.eessi.known import known
+from envkit.eessi.known import known, symptom
 from envkit.environment import for_shell
+from envkit.errors import HostProblem
 from envkit.resources import data
 
 
@@ -15,39 +16,42 @@ from envkit.resources import data
 class EessiEnvironment:
     """A release with modules loaded; ``way`` is what stands before the shell that enters it.
 
-    ``settings`` are variables for that way; ``cpu`` is archspec's name of this one; an interactive shell leaves the
-    names of its modules in ``session``.
+    ``settings`` are variables for that way; ``cpu`` is archspec's name of this one; ``modulepath`` is a folder of
+    modules on top of it; an interactive shell leaves the names of its modules in ``session``.
     """
 
+    name: str = "eessi"
     version: str
     modules: tuple[str, ...]
     way: tuple[str, ...]
     cpu: str
     settings: tuple[tuple[str, str], ...] = ()
     session: Path | None = None
-
-    @property
-    def name(self) -> str:
-        """What the user calls it."""
-        return "eessi"
+    modulepath: Path | None = None
 
     @property
     def words(self) -> list[str]:
         """What enters, and its arguments."""
         facts = [known().mount, self.version, self.cpu, sys.executable, str(self.session or "")]
-        return ["eessi.sh", *facts, "--", *self.modules]
+        return ["eessi.sh", *facts, str(self.modulepath or ""), "--", *self.modules]
 
     def command(
         self,
         argv: Sequence[str],
         launcher: Sequence[str] = (),
         *,
-        remote: bool = False,  # noqa: ARG002  (ranks are started on this node alone)
+        remote: bool = False,
         visible: Sequence[Path] = (),  # noqa: ARG002  (all of the host is, but for an image, which has its own binds)
     ) -> list[str]:
-        """Return the argv that runs ``argv`` inside; the launcher is inside, so that one mount is for all ranks."""
+        """Return the argv that runs ``argv`` inside; the launcher is inside, so that one mount is for all ranks.
+
+        Raises HostProblem for a launcher whose ranks start where the repository is not mounted.
+        """
+        if self.way and (remote or "srun" in launcher[:1]):
+            words = symptom("ranks-elsewhere", launcher=launcher[0])
+            raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
         enter = ["bash", "--noprofile", "--norc", str(data("shell/enter.sh")), *self.words, "--"]
-        return [*self.way, *enter, *launcher, *argv]
+        return [*self.way, *enter, *launcher, *(enter if remote else ()), *argv]
 
     def shell(self) -> list[str]:
         """Return the argv of an interactive bash that reads ~/.bashrc and then enters."""
@@ -55,6 +59,7 @@ class EessiEnvironment:
 
     def variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return ``env`` as the commands above need it, without what XALT preloads."""
-        changed = for_shell(env, self.name, self.words) | dict(self.settings)
+        alone = known().one_node if self.way else {}
+        changed = {**alone, **for_shell(env, self.name, self.words), **dict(self.settings)}
         preloaded = [word for word in changed.pop("LD_PRELOAD", "").replace(":", " ").split() if "xalt" not in word]
         return changed | ({"LD_PRELOAD": ":".join(preloaded)} if preloaded else {})

@@ -10,12 +10,13 @@ from envkit.resources import data
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository, where it is seen, its releases, its servers; settings of launchers."""
+    """The repository, where it is seen, its releases, the module to build on top of one, its servers; of launchers."""
 
     repository: str
     mount: str
     default: str
     releases: tuple[str, ...]
+    extend: str
     servers: tuple[str, ...]
     configuration: dict[str, tuple[str, ...]]
     one_node: dict[str, str]

@@ -26,6 +26,7 @@ class Entry:
     place: Place | None
     session: Session
     binds: tuple[Bind, ...]
+    visible: tuple[Path, ...]
     nvidia: bool
     env: Mapping[str, str]
     say: Callable[[str], None]
@@ -93,6 +94,7 @@ def by_image(entry: Entry) -> Way:
     settings = write_settings(place, *inside, entry.env)
     binds = [f"{place.cache}:{inside[0]}", f"{place.sockets}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
     binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}"]
+    binds += [f"{path}:{path}" for path in entry.visible if path != Path("/")]
     words = [str(tool.path), "--silent", "exec", *(["--userns"] if os.geteuid() == 0 else [])]
     words += [*(["--nv"] if entry.nvidia else []), *(["--home", str(place.home)] if place.home else [])]
     words += [word for bind in (*binds, *map(str, entry.binds)) for word in ("--bind", bind)]

@@ -4,9 +4,10 @@ import hashlib
 import importlib.util
 import os
 import re
+import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from configparser import ConfigParser, Error
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +30,7 @@ from envkit.stack import Stack
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
+NO_MODULE = 92  # the status of enter.sh where a module cannot be loaded
 
 
 @cache
@@ -37,27 +39,62 @@ def rules() -> dict[str, dict[str, str]]:
     return tomllib.loads(data("methods/easybuild.toml").read_text())
 
 
-def plan(host: Host, stack: Stack, prefix: Prefix) -> Plan:
+@dataclass(frozen=True, kw_only=True)
+class Eb:
+    """The eb of a method: the words and settings that start it, and options that are its own.
+
+    ``robot`` are recipe folders, ``folders`` variables that name one which it finds empty. A plan is kept under
+    ``key``, which holds all that it depends on; without one it is made anew each time.
+    """
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    robot: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")
+    key: tuple[str, ...] = ()
+    ccache: bool = False
+
+    def command(self, tree: Tree, sources: Path, scratch: Path) -> list[str]:
+        """Return the start of every command line: where everything lies, and nothing of the site's defaults."""
+        return [
+            *self.words,
+            f"--installpath={tree.root}", f"--sourcepath={sources}", f"--buildpath={tree.root / 'build'}",
+            f"--repositorypath={tree.root / 'ebfiles_repo'}", f"--locks-dir={tree.locks / 'easybuild'}",
+            f"--tmpdir={scratch}", f"--hooks={data('methods/eb_hooks.py')}", f"--robot={os.pathsep.join(self.robot)}",
+            "--output-style=no_color", "--disable-show-progress-bar", *self.options,
+        ]  # fmt: skip
+
+    def settings(self, scratch: Path) -> dict[str, str]:
+        """Return the settings to start with: none of the site's or the user's configuration but its hooks."""
+        return {**self.env, **dict.fromkeys(self.folders, str(scratch))}
+
+
+def plan(eb: Eb, stack: Stack) -> Plan:
     """Resolve a stack with ``eb --dry-run --robot``; a plan whose recipes have not changed comes from a cache.
 
-    Raises PlanFailed with what eb says, HostProblem without a modules tool.
+    Raises PlanFailed with what eb says.
     """
-    robot = robot_path(host, stack, prefix.tree(host.platform))
-    kept = plan_cache(host, stack, robot)
-    if (found := read_cached(kept)) is not None:
+    kept = plan_cache(eb, stack) if eb.key else None
+    if kept is not None and (found := read_cached(kept)) is not None:
         return found
     with tempfile.TemporaryDirectory(prefix="envkit-plan-") as folder:
         scratch = Path(folder)
         events = scratch / "events.jsonl"
-        nowhere = Prefix(root=scratch / "prefix")  # eb makes folders even in a dry run
-        argv = [*eb(host, nowhere, scratch, robot), "--dry-run", stack.easyconfig]
-        env = eb_environment(host, scratch) | {"ENVKIT_EVENTS": str(events), "ENVKIT_INVENTORY": "1"}
+        nowhere = Tree(root=scratch / "tree")  # eb makes folders even in a dry run
+        argv = [*eb.command(nowhere, scratch / "sources", scratch), "--dry-run", stack.easyconfig]
+        env = eb.settings(scratch) | {"ENVKIT_EVENTS": str(events), "ENVKIT_INVENTORY": "1"}
         done = process.capture(argv, env=env, cwd=scratch, timeout_s=600)
         if done.status:
             raise plan_failed(stack, done)
         facts = {fact["path"]: fact for fact in map(msgspec.json.decode, events.read_bytes().splitlines())}
-        resolved = Plan(stack=stack.name, steps=tuple(steps(done.stdout, facts)), robot=robot)
-    write_cached(kept, resolved)
+        resolved = Plan(stack=stack.name, steps=tuple(steps(done.stdout, facts)), robot=eb.robot)
+    if not resolved.steps:
+        raise PlanFailed(
+            what=f"{stack.module} is there without being built.", fix=f"Load it: module load {stack.module}"
+        )
+    if kept is not None:
+        write_cached(kept, resolved)
     return resolved
 
 
@@ -93,20 +130,27 @@ def usable_cmake(cmake: Program | None) -> bool:
         return False
 
 
-def eb(host: Host, prefix: Prefix, scratch: Path, robot: Sequence[str]) -> list[str]:
-    """Return the start of every eb command line: where everything lies, and nothing of the site's defaults."""
+def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
+    """Return the eb that is installed beside envkit, under the host's Python. Raises HostProblem."""
     if host.modules_tool is None:
         raise HostProblem(what="EasyBuild needs a modules tool.", fix=MODULES_TOOL_REMEDY)
-    tree = prefix.tree(host.platform)
     syntax = "Lua" if host.modules_tool.kind == "Lmod" else "Tcl"
-    return [
-        str(host.python.path), "-I", "-S", str(data("methods/eb.py")), site_packages(),
-        f"--installpath={tree.root}", f"--sourcepath={prefix.sources}", f"--buildpath={tree.root / 'build'}",
-        f"--repositorypath={tree.root / 'ebfiles_repo'}", f"--locks-dir={tree.locks / 'easybuild'}",
-        f"--tmpdir={scratch}", f"--modules-tool={host.modules_tool.kind}", f"--module-syntax={syntax}",
-        f"--hooks={data('methods/eb_hooks.py')}", f"--robot={os.pathsep.join(robot)}",
-        "--optarch=GENERIC", "--output-style=no_color", "--disable-show-progress-bar",
-    ]  # fmt: skip
+    robot = robot_path(host, stack, tree)
+    return Eb(
+        words=(str(host.python.path), "-I", "-S", str(data("methods/eb.py")), site_packages()),
+        env=eb_environment(host),
+        robot=robot,
+        options=(f"--modules-tool={host.modules_tool.kind}", f"--module-syntax={syntax}", "--optarch=GENERIC"),
+        key=(
+            *robot,
+            metadata.version("easybuild-easyconfigs"),
+            metadata.version("easybuild-framework"),
+            metadata.version("envkit"),
+            str(host.platform),
+            host.python.version,
+        ),
+        ccache=shutil.which("ccache", path=host.env["PATH"]) is not None,
+    )
 
 
 MODULES_TOOL_REMEDY = (
@@ -127,18 +171,21 @@ def site_packages() -> str:
     return str(Path(spec.origin).parents[2])
 
 
-def eb_environment(host: Host, scratch: Path) -> dict[str, str]:
-    """Return the settings that eb starts with: the host's, and none of the site's configuration but its hooks."""
+def eb_environment(host: Host) -> dict[str, str]:
+    """Return the settings that eb starts with: the host's, and what the site or the user has as hooks."""
     env = dict(host.env)
     if host.modules_tool is not None:
         env["LMOD_CMD" if host.modules_tool.kind == "Lmod" else "MODULES_CMD"] = str(host.modules_tool.command)
         env["PATH"] = os.pathsep.join((env["PATH"], str(host.modules_tool.command.parent)))
     env["EB_SCRIPT_PATH"] = str(easybuild_collection().parents[1] / "bin" / "eb")
-    if os.geteuid() == 0:
-        env["EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"] = "1"
     if hooks := site_hooks(os.environ):
         env["ENVKIT_SITE_HOOKS"] = str(hooks)
-    return env | {"XDG_CONFIG_HOME": str(scratch), "XDG_CONFIG_DIRS": str(scratch)}
+    return env | as_root()
+
+
+def as_root() -> dict[str, str]:
+    """Return what eb wants from root, if this is root."""
+    return {"EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES": "1"} if os.geteuid() == 0 else {}
 
 
 def site_hooks(env: Mapping[str, str]) -> Path | None:
@@ -163,8 +210,10 @@ def site_hooks(env: Mapping[str, str]) -> Path | None:
     return None
 
 
-def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed:
-    """Say what eb says of a recipe that it cannot resolve."""
+def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed | HostProblem:
+    """Say what eb says of a recipe that it cannot resolve, or why there is no eb."""
+    if done.status == NO_MODULE:
+        return HostProblem(what=f"There is no EasyBuild to resolve {stack.easyconfig}.", why=done.stderr.strip())
     said = [line for line in (done.stderr + done.stdout).splitlines() if re.match(r"ERROR|\s*\*|EasyBuildError", line)]
     return PlanFailed(
         what=f"EasyBuild cannot resolve {stack.easyconfig}.",
@@ -173,26 +222,40 @@ def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed:
     )
 
 
-def steps(listing: str, facts: Mapping[str, Mapping[str, Any]]) -> Iterable[Step]:
-    """Turn eb's list and the facts of the recipes into steps. Raises PlanFailed for one without a recipe."""
+def steps(listing: str, facts: Mapping[str, Mapping[str, Any]]) -> list[Step]:
+    """Turn eb's list and the facts of the recipes into steps: the last of the list, and what it needs and lacks.
+
+    What only a module that is there already was built with is no step. Raises PlanFailed for one without a recipe.
+    """
     variable = VARIABLE.search(listing)
-    for line in LISTED.finditer(listing):
-        path = line["path"].replace("$CFGS", variable[1]) if variable else line["path"]
-        fact = facts.get(path)
-        if fact is None or fact["event"] != "easyconfig":
-            raise PlanFailed(
-                what=f"The recipe of {line['module']} cannot be read.",
-                why=str(fact and fact.get("message")),
-                fix=f"Look at {path}.",
-            )
-        yield Step(
-            module=line["module"].replace(" | ", "/"),
-            easyconfig=path,
-            dependencies=tuple(fact["dependencies"]),
-            sources=tuple(source(one, Path(path).name) for one in fact["sources"] if not one["git"]),
-            os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
-            eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
+    lines = list(LISTED.finditer(listing))
+    needed = {lines[-1]["module"].replace(" | ", "/")} if lines else set[str]()
+    found = list[Step]()
+    for line in reversed(lines):
+        module = line["module"].replace(" | ", "/")
+        if line["mark"] != "x" and module in needed:
+            path = line["path"].replace("$CFGS", variable[1]) if variable else line["path"]
+            found.append(step(module, path, facts.get(path)))
+            needed |= set(found[-1].dependencies)
+    return found[::-1]
+
+
+def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
+    """Turn the facts of a recipe into a step. Raises PlanFailed without them."""
+    if fact is None or fact["event"] != "easyconfig":
+        raise PlanFailed(
+            what=f"The recipe of {module} cannot be read.",
+            why=str(fact and fact.get("message")),
+            fix=f"Look at {path}.",
         )
+    return Step(
+        module=module,
+        easyconfig=path,
+        dependencies=tuple(fact["dependencies"]),
+        sources=tuple(source(one, Path(path).name) for one in fact["sources"] if not one["git"]),
+        os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
+        eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
+    )
 
 
 def source(fact: Mapping[str, Any], easyconfig: str) -> Source:
@@ -217,20 +280,10 @@ class CachedPlan(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[tuple[str, int, int], ...]
 
 
-def plan_cache(host: Host, stack: Stack, robot: Sequence[str]) -> Path:
+def plan_cache(eb: Eb, stack: Stack) -> Path:
     """Return the file that would hold this plan."""
     own = sorted(path.name for path in Path(recipes("easyconfigs")).rglob("*.eb"))
-    parts = (
-        stack.easyconfig,
-        *robot,
-        metadata.version("easybuild-easyconfigs"),
-        metadata.version("easybuild-framework"),
-        metadata.version("envkit"),
-        str(host.platform),
-        host.python.version,
-        *own,
-    )
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\0".join((stack.easyconfig, *eb.key, *own)).encode()).hexdigest()[:24]
     return Path(platformdirs.user_cache_dir("envkit")) / "plans" / f"{stack.name}-{key}.json"
 
 
@@ -268,8 +321,9 @@ def state(path: str) -> tuple[str, int, int]:
 class Build:
     """What a build needs to know besides its plan."""
 
-    host: Host
+    eb: Eb
     prefix: Prefix
+    tree: Tree
     plan: Plan
     folder: Path
     jobs: int
@@ -287,12 +341,12 @@ class Build:
         return self.folder / "events.jsonl"
 
 
-def build(job: Build, watch: Callable[[], None], ccache: bool) -> int:
+def build(job: Build, watch: Callable[[], None]) -> int:
     """Build what is missing of a plan with one eb; return its exit status."""
     scratch = job.folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    argv = [*eb(job.host, job.prefix, scratch, job.plan.robot), f"--parallel={job.jobs}"]
-    if ccache:
+    argv = [*job.eb.command(job.tree, job.prefix.sources, scratch), f"--parallel={job.jobs}"]
+    if job.eb.ccache:
         argv.append(f"--use-ccache={job.prefix.root / 'ccache'}")
     if job.accepted_eulas:
         argv.append(f"--accept-eula-for={','.join(job.accepted_eulas)}")
@@ -300,5 +354,5 @@ def build(job: Build, watch: Callable[[], None], ccache: bool) -> int:
         argv += ["--rebuild", *(step.easyconfig for step in job.plan.steps if step.module in job.rebuild)]
     else:
         argv.append(job.plan.steps[-1].easyconfig)
-    env = eb_environment(job.host, scratch) | {"ENVKIT_EVENTS": str(job.events)}
+    env = job.eb.settings(scratch) | {"ENVKIT_EVENTS": str(job.events)}
     return process.supervise(argv, env=env, log=job.log, cwd=job.folder, watch=watch)

@@ -2,8 +2,8 @@
 
 Events: ``easyconfig`` (what a recipe needs; at exit, when ENVKIT_INVENTORY is set), ``plan``, ``begin``,
 ``step``, ``extension``, ``command``, ``module``, ``ended``, ``failed``. Every event has ``time`` (s since the
-epoch). The site's own hooks (ENVKIT_SITE_HOOKS) are called too, after the event has been written, and what they
-return is what EasyBuild gets. Runs inside ``eb``, under the Python that environments are made for.
+epoch). The site's own hooks (ENVKIT_SITE_HOOKS, else EASYBUILD_HOOKS, which EESSI-extend sets) are called too, after
+the event has been written, and what they return is what EasyBuild gets. Runs inside ``eb``, under its Python.
 """
 
 import atexit
@@ -34,7 +34,7 @@ def tell(event: str, **facts: Any) -> None:
 
 def site_hooks() -> Any:
     """Return the site's own hooks as a module, None without any."""
-    path = os.environ.get("ENVKIT_SITE_HOOKS")
+    path = os.environ.get("ENVKIT_SITE_HOOKS") or os.environ.get("EASYBUILD_HOOKS")
     return load_source("envkit_site_hooks", path) if path else None
 
 

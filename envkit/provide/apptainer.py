@@ -16,7 +16,7 @@ from rich.console import Console
 
 from envkit import __version__, build, diagnose, host, preflight, process, receipt, runtime
 from envkit.dockerfile import converted
-from envkit.environment import ContainerEnvironment, demand_sources
+from envkit.environment import ContainerEnvironment, Environment, demand_sources
 from envkit.errors import (
     BuildFailed,
     DiskFull,
@@ -102,10 +102,7 @@ class ImageWork:
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
         found = list(self.probed)
-        if self.stack.machines and self.host.machine not in self.stack.machines:
-            fits = ", ".join(self.stack.machines)
-            what = f"{self.stack.name} has no wheels for {self.host.machine}."
-            found.append(Problem(what=what, fix=f"It can be built on {fits}."))
+        found += preflight.machine_problems(self.host, self.stack)
         remaining = len(self.missing) / len(self.plan.layers)
         found += preflight.prefix_problems(self.request.prefix, self.stack, remaining)
         scratch = temporary_folder()
@@ -274,6 +271,10 @@ class ImageWork:
         kind = DiskFull if full else BuildFailed
         fix = fix or "Look into the log, mend the cause, and run the same command again: it resumes."
         return kind(what=f"Building {layer.name} of {self.stack.name} failed.", why=why, fix=f"{fix}\nLog: {log}")
+
+    def entered(self, made: Installed) -> Environment:
+        """Return the way into what was built."""
+        return made.environment
 
     def describe(self, folder: Path) -> ImageReceipt:
         """Return the receipt of the image, asked of the image itself; it lies where it was built."""

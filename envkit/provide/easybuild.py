@@ -1,37 +1,50 @@
-"""Installing by EasyBuild."""
+"""Installing by EasyBuild: the one beside envkit, or that of a release of EESSI (eessi.py)."""
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
-from envkit import __version__, build, environment, fetch, host, launcher, preflight, process, receipt
+from envkit import __version__, build, fetch, host, launcher, preflight, process, receipt
+from envkit.environment import Environment, ModuleEnvironment
 from envkit.errors import BuildFailed, Problem
 from envkit.fetch import Source
 from envkit.methods import easybuild
+from envkit.methods.easybuild import Eb
 from envkit.plan import Plan
 from envkit.prefix import Tree
 from envkit.progress import fetch_all
-from envkit.receipt import Installed, ModuleReceipt
+from envkit.receipt import EessiReceipt, Installed, ModuleReceipt
 from envkit.request import Request
 from envkit.stack import FRAMEWORKS, Stack
 
 
 @dataclass(frozen=True, kw_only=True)
 class EasyBuildWork:
-    """Modules to build with eb."""
+    """Modules to build with eb.
+
+    ``inside`` is the way into what is built, ``env`` the settings to enter with, ``lacking`` what this machine lacks,
+    ``uses`` the lines on what is used of it, and ``described`` makes the receipt of what is the same for each eb.
+    """
 
     request: Request
     stack: Stack
     host: host.Host
+    eb: Eb
     plan: Plan
     tree: Tree
+    inside: Environment
+    env: dict[str, str]
+    lacking: tuple[Problem, ...]
+    uses: tuple[str, ...]
+    described: Callable[..., ModuleReceipt | EessiReceipt]
 
     @property
     def steps(self) -> Sequence[str]:
@@ -48,30 +61,12 @@ class EasyBuildWork:
         """Every source of every module."""
         return self.plan.sources
 
-    @property
-    def inside(self) -> environment.ModuleEnvironment:
-        """The way into what is built."""
-        assert self.host.modules_tool is not None  # noqa: S101  (preflight demands one)
-        return environment.ModuleEnvironment(
-            name=self.stack.name,
-            tool=self.host.modules_tool,
-            modulepath=self.tree.modulepath,
-            modules=(self.stack.module,),
-            load=self.request.load,
-        )
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The settings to enter with: the host's, and where the site's modules are found."""
-        found = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if self.request.load else {}
-        return {**self.host.env, **found}
-
     def problems(self) -> list[Problem]:
         """Return everything that would stop this installation."""
         remaining = len(self.missing) / max(len(self.plan.steps), 1)
         prefix = self.request.prefix
         found = [
-            *preflight.host_problems(self.host, self.stack),
+            *self.lacking,
             *preflight.prefix_problems(prefix, self.stack, remaining),
             *preflight.plan_problems(self.plan, self.missing, self.request.accepted_eulas, self.host),
         ]
@@ -82,17 +77,9 @@ class EasyBuildWork:
 
     def heading(self) -> Iterator[str]:
         """Yield what is installed, where, and with what of the machine."""
-        machine, robot = self.host, self.plan.robot
-        python = machine.python
         yield f"Stack:    {self.stack.name} ({self.stack.easyconfig}); {self.stack.status}"
         yield f"Prefix:   {self.request.prefix.root}"
-        yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
-        yield f"MPI:      {found(machine.mpi, any(folder.endswith('embedded/openmpi') for folder in robot))}"
-        yield f"CMake:    {found(machine.cmake, any(folder.endswith('embedded/cmake') for folder in robot))}"
-        if hooks := easybuild.site_hooks(os.environ):
-            yield f"Hooks:    {hooks} (the site's own, called as well)"
-        if machine.load:
-            yield f"Loaded:   {', '.join(machine.load)}"
+        yield from self.uses
 
     def listing(self) -> Iterator[str]:
         """Yield the steps as eb lists them, and how much there is to do."""
@@ -117,17 +104,22 @@ class EasyBuildWork:
         receipt.begin(self.tree, self.stack.name, "building", folder)
         receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
         job = easybuild.Build(
-            host=self.host,
+            eb=self.eb,
             prefix=self.request.prefix,
+            tree=self.tree,
             plan=self.plan,
             folder=folder,
             jobs=build.jobs(self.request.jobs),
             rebuild=tuple(rebuild),
             accepted_eulas=self.request.accepted_eulas,
         )
-        build.build(job, self.tree, self.stack.seconds, console)
+        build.build(job, self.stack.seconds, console)
 
-    def describe(self, folder: Path) -> ModuleReceipt:
+    def entered(self, made: Installed) -> Environment:  # noqa: ARG002
+        """Return the way into what was built, which is entered already where that takes a mount."""
+        return self.inside
+
+    def describe(self, folder: Path) -> ModuleReceipt | EessiReceipt:
         """Return the receipt of what was built, asked of the environment itself."""
         inside, tree = self.inside, str(self.tree.root)
         told = process.capture(inside.command(["python3", "-c", INSIDE]), env=inside.variables(self.env))
@@ -145,19 +137,16 @@ class EasyBuildWork:
                 why=f"{facts['horovod']}/metadata.json names neither PyTorch nor TensorFlow.",
                 fix="Make its recipe demand one: HOROVOD_WITH_PYTORCH=1 or HOROVOD_WITH_TENSORFLOW=1.",
             )
-        return ModuleReceipt(
+        return self.described(
             name=self.stack.name,
             framework=framework,
             accelerator=self.stack.accelerator.value,
             requires=self.stack.requires,
             machine=self.host.machine,
-            python=self.host.python.version,
+            python=facts["python"],
             tree=tree,
             module=self.stack.module,
             modules=tuple(self.made_from()),
-            modules_tool=inside.tool.kind,
-            modules_command=str(inside.tool.command),
-            load=self.request.load,
             mpi=launcher.mpi_of(inside, tree, self.env) if facts["horovod"] else None,
             horovod=facts["horovod"],
             site_packages=tuple(facts["site_packages"]),
@@ -166,7 +155,6 @@ class EasyBuildWork:
             log=str(folder),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             envkit=__version__,
-            easybuild=metadata.version("easybuild-framework"),
         )
 
     def settle(self, made: Installed) -> Installed:
@@ -182,10 +170,11 @@ class EasyBuildWork:
 
 
 INSIDE = """\
-import importlib.util, json, os, sys
+import importlib.util, json, os, platform, sys
 spec = importlib.util.find_spec("horovod")
 home = list(spec.submodule_search_locations)[0] if spec else ""
 print(json.dumps({
+    "python": platform.python_version(),
     "horovod": home,
     "built_for": json.load(open(os.path.join(home, "metadata.json"))) if home else {},
     "site_packages": [path for path in sys.path if path.endswith("site-packages")],
@@ -199,9 +188,44 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
     if machine.modules_tool is None or not stack.runs_on(machine.platform):
         problems = [*preflight.host_problems(machine, stack), *preflight.prefix_problems(request.prefix, stack, 1.0)]
         preflight.demand(problems, stack)
-    plan = easybuild.plan(machine, stack, request.prefix)
     tree = request.prefix.tree(machine.platform)
-    return EasyBuildWork(request=request, stack=stack, host=machine, plan=plan, tree=tree)
+    eb = easybuild.beside(machine, stack, tree)
+    assert machine.modules_tool is not None  # noqa: S101  (demanded above)
+    tool = machine.modules_tool
+    site = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if request.load else {}
+    return EasyBuildWork(
+        request=request,
+        stack=stack,
+        host=machine,
+        eb=eb,
+        plan=easybuild.plan(eb, stack),
+        tree=tree,
+        inside=ModuleEnvironment(
+            name=stack.name, tool=tool, modulepath=tree.modulepath, modules=(stack.module,), load=request.load
+        ),
+        env={**machine.env, **site},
+        lacking=tuple(preflight.host_problems(machine, stack)),
+        uses=tuple(uses(machine, eb.robot)),
+        described=partial(
+            ModuleReceipt,
+            modules_tool=tool.kind,
+            modules_command=str(tool.command),
+            load=request.load,
+            easybuild=metadata.version("easybuild-framework"),
+        ),
+    )
+
+
+def uses(machine: host.Host, robot: Sequence[str]) -> Iterator[str]:
+    """Yield what is used of the machine."""
+    python = machine.python
+    yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
+    yield f"MPI:      {found(machine.mpi, any(folder.endswith('embedded/openmpi') for folder in robot))}"
+    yield f"CMake:    {found(machine.cmake, any(folder.endswith('embedded/cmake') for folder in robot))}"
+    if hooks := easybuild.site_hooks(os.environ):
+        yield f"Hooks:    {hooks} (the site's own, called as well)"
+    if machine.load:
+        yield f"Loaded:   {', '.join(machine.load)}"
 
 
 def found(program: host.Program | None, stood_in: bool) -> str:

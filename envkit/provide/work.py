@@ -6,6 +6,7 @@ from typing import Protocol
 
 from rich.console import Console
 
+from envkit.environment import Environment
 from envkit.errors import Problem
 from envkit.fetch import Source
 from envkit.prefix import Tree
@@ -56,6 +57,9 @@ class Work(Protocol):
 
     def build(self, folder: Path, console: Console) -> None:
         """Fetch what is missing and build; logs go into ``folder``. Raises what fetch and build do."""
+
+    def entered(self, made: Installed) -> Environment:
+        """Return the way into what was built, where ``made`` describes it."""
 
     def settle(self, made: Installed) -> Installed:
         """Put what has passed where it stays; return its receipt as it then is."""

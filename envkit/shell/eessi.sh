@@ -1,12 +1,14 @@
 # shellcheck shell=bash
 # Enter a release of EESSI in this shell, and see to it that one is there; sourced by enter.sh and rc.bash:
-#   . eessi.sh REPOSITORY VERSION CPU PYTHON SESSION -- MODULE...
+#   . eessi.sh REPOSITORY VERSION CPU PYTHON SESSION MODULEPATH -- MODULE...
 # CPU is what archspec calls this machine's; PYTHON is asked for the nearest names of an unknown module. An interactive
-# shell leaves the names of its modules in the folder SESSION, if one is given, when it ends.
+# shell leaves the names of its modules in the folder SESSION, if one is given, when it ends. MODULEPATH, if one is
+# given, is a folder of modules on top of the release.
 # Ends the shell with status 3 when the release cannot be entered, 92 when a module cannot be loaded.
 
 envkit_repository=$1 envkit_version=$2 envkit_cpu=$3 envkit_python=$4 envkit_session=$5
-shift 6
+envkit_modulepath=$6
+shift 7
 envkit_modules=("$@")
 set --
 
@@ -79,6 +81,9 @@ if [ -n "$envkit_session" ]; then
     printf '%s\n' "$envkit_target" >"$envkit_session/target"
 fi
 
+if [ -n "$envkit_modulepath" ]; then
+    module use "$envkit_modulepath" >&2
+fi
 for envkit_word in "${envkit_modules[@]}"; do
     if ! module load "$envkit_word" >&2; then
         if [ ! -x "$envkit_python" ]; then
@@ -96,5 +101,5 @@ case $- in
     ;;
 esac
 unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
-unset envkit_word envkit_target envkit_gpu
+unset envkit_word envkit_target envkit_gpu envkit_modulepath
 unset -f envkit_end

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit import launcher, process
+from envkit.eessi.inside import EessiEnvironment
 from envkit.environment import ContainerEnvironment, Environment, StandingEnvironment
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.receipt import ImageReceipt, Installed, Mpi
@@ -43,9 +44,14 @@ class Target:
 
     @functools.cached_property
     def built(self) -> BuildFlags | None:
-        """The build flags, read from the compiled extensions; an image's are what was read when it was made."""
+        """The build flags, read from the compiled extensions; an image's are what was read when it was made.
+
+        They are read inside where what the extensions load is seen only there.
+        """
         if isinstance(self.inside, ContainerEnvironment):
             return read_built(self.known_built or b"null")
+        if isinstance(self.inside, EessiEnvironment) and self.inside.way:
+            return read_inside(self.inside)
         from envkit.verify.build_flags import read_extensions
 
         return read_extensions(self.horovod, self.library_path, self.site_packages)
@@ -57,14 +63,14 @@ class Target:
         return self.known_mpi
 
 
-def installed(receipt: Installed, framework: str | None = None) -> Target:
-    """The target that a receipt describes. Raises UsageProblem if it was not made for the framework."""
+def installed(receipt: Installed, inside: Environment, framework: str | None = None) -> Target:
+    """The target that a receipt describes, entered by ``inside``. Raises UsageProblem for another framework."""
     package = PACKAGES[receipt.framework]
     return Target(
         name=receipt.name,
         framework=chosen([package], framework, receipt.name),
         others=(),
-        inside=receipt.environment,
+        inside=inside,
         python=receipt.interpreter if isinstance(receipt, ImageReceipt) else "python",
         requires=frozenset(receipt.requires),
         horovod=Path(receipt.horovod),
@@ -82,6 +88,13 @@ def read_built(text: bytes) -> BuildFlags | None:
     from envkit.verify.build_flags import BuildFlags
 
     return msgspec.json.decode(text, type=BuildFlags | None)
+
+
+def read_inside(inside: EessiEnvironment) -> BuildFlags | None:
+    """The build flags, read inside; None where that cannot be done."""
+    argv = inside.command(["python", str(data("verify/image_facts.py"))])
+    told = process.capture(argv, env=inside.variables(os.environ), timeout_s=300)
+    return None if told.status else read_built(json.dumps(json.loads(told.stdout)["built"]).encode())
 
 
 def standing(env: Mapping[str, str] = os.environ, framework: str | None = None) -> Target | None:

@@ -5,7 +5,10 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -54,3 +57,24 @@ def site(tmp_path: Path, toys: Path) -> Iterator[Site]:
     for pid in made.processes():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves files and says nothing."""
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A server of the repository; yields the settings that name it."""
+    folder = tmp_path / "web" / "cvmfs" / "software.eessi.io"
+    folder.mkdir(parents=True)
+    (folder / ".cvmfspublished").write_bytes(b"Cabc\nNsoftware.eessi.io\n--\nabc\n")
+    handler = partial(Handler, directory=str(tmp_path / "web"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        Thread(target=serving.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{serving.server_address[1]}/cvmfs/@fqrn@"
+        yield {"CVMFS_SERVER_URL": url, "CVMFS_HTTP_PROXY": "DIRECT", "ENVKIT_EESSI_DIR": ""}
+        serving.shutdown()

@@ -11,10 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -489,27 +486,6 @@ def test_a_session_of_another_user(place: Place) -> None:
     assert (done.returncode, "belongs to another user" in done.stderr) == (3, True)
 
 
-class Handler(SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
-
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
-        """Say nothing."""
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A server of the repository; yields the settings that name it."""
-    folder = tmp_path / "web" / "cvmfs" / "software.eessi.io"
-    folder.mkdir(parents=True)
-    (folder / ".cvmfspublished").write_bytes(b"Cabc\nNsoftware.eessi.io\n--\nabc\n")
-    handler = partial(Handler, directory=str(tmp_path / "web"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
-        Thread(target=serving.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{serving.server_address[1]}/cvmfs/@fqrn@"
-        yield {"CVMFS_SERVER_URL": url, "CVMFS_HTTP_PROXY": "DIRECT", "ENVKIT_EESSI_DIR": ""}
-        serving.shutdown()
-
-
 @pytest.fixture
 def client(place: Place, fake: Fake) -> Path:
     """A program that stands in for cvmfs2, and mounts by FUSE as it does."""
@@ -619,12 +595,12 @@ def apptainer() -> str:
 def image(place: Place) -> Path:
     """A folder that Apptainer takes for an image."""
     needs("fuse-overlayfs")
-    return make_image(place)
+    return make_image(place.home, place.tree)
 
 
-def make_image(place: Place) -> Path:
+def make_image(folder: Path, tree: Path) -> Path:
     """Make an image of the host's programs, and a client that mounts by FUSE."""
-    root = place.home / "image"
+    root = folder / "image"
     for name in ("usr", "etc/cvmfs", "proc", "sys", "dev", "tmp", "var/tmp", "var/lib/cvmfs", "var/run/cvmfs", "root"):
         (root / name).mkdir(parents=True)
     for name in ("home", "sbin", REPOSITORY.strip("/")):
@@ -633,7 +609,7 @@ def make_image(place: Place) -> Path:
         (root / name).symlink_to(f"usr/{name}")
     for name in ("etc/passwd", "etc/group", "etc/cvmfs/default.local"):
         (root / name).touch()
-    write(root / "sbin" / "cvmfs2", f'#!/bin/sh\nexec fuse-overlayfs -o lowerdir={place.tree} "$2"\n', program=True)
+    write(root / "sbin" / "cvmfs2", f'#!/bin/sh\nexec fuse-overlayfs -o lowerdir={tree} "$2"\n', program=True)
     return root
 
 
@@ -720,7 +696,10 @@ def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
             (home / name).mkdir()
         write(home / "bin" / "cvmfs2", CLIENT.format(home=home, tree=own.tree), program=True)
         (home / "bin" / "apptainer").symlink_to(apptainer())
-        in_image = {"ENVKIT_EESSI_IMAGE": str(make_image(own)), "SINGULARITY_BIND": "/usr,/etc/alternatives"}
+        in_image = {
+            "ENVKIT_EESSI_IMAGE": str(make_image(own.home, own.tree)),
+            "SINGULARITY_BIND": "/usr,/etc/alternatives",
+        }
         subprocess.run(["chown", "-R", f"{uid}:{uid}", folder], check=True)
         # the capability is for this test's Python alone, which may lie in root's home
         words = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=+dac_read_search")

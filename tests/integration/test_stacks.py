@@ -176,7 +176,8 @@ def test_the_cpu_wheel_of_pytorch_is_sought_where_pytorch_publishes_it(tmp_path:
     """The plain wheel of the package index is the CUDA build; this one has a name of its own."""
     machine = host.look()
     stack = select("pytorch-2.13-cpu", platform=machine.platform)
-    sources = easybuild.plan(machine, stack, Prefix(root=tmp_path)).sources
+    eb = easybuild.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
+    sources = easybuild.plan(eb, stack).sources
     [wheel] = [source for source in sources if source.project == "torch"]
     name = f"torch-2.13.0+cpu-cp{machine.python.minor.replace('.', '')}"
     assert wheel.filename.startswith(name)

@@ -1,0 +1,57 @@
+"""Installing on top of a release of EESSI: its own EasyBuild builds what it lacks, by EESSI-extend."""
+
+import os
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from envkit import host, preflight
+from envkit.eessi import entry
+from envkit.eessi.known import known
+from envkit.methods import easybuild
+from envkit.methods.easybuild import Eb
+from envkit.provide.easybuild import EasyBuildWork
+from envkit.receipt import EessiReceipt
+from envkit.request import Request
+from envkit.resources import recipes
+from envkit.stack import Stack
+
+STEERS = re.compile(r"EESSI_ARCHDETECT_OPTIONS_OVERRIDE|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR")
+ROOT_IN_NAMESPACE = {"TAR_OPTIONS": "--no-same-owner"}  # where there are no owners but root
+
+
+def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
+    """Enter the release and resolve a stack there; changes nothing. Raises HostProblem, UsageProblem, PlanFailed."""
+    tree = request.prefix.tree(machine.platform, stack.release)
+    visible = (host.writable_parent(request.prefix.root), *map(Path, robot(stack)))
+    asked = entry.Asked(version=stack.release, access=request.access, visible=visible)
+    entered = entry.enter(asked, keep=False)
+    env = {**machine.env, **{name: value for name, value in os.environ.items() if STEERS.fullmatch(name)}}
+    extend = replace(entered, modules=(known().extend.format(version=stack.release),))
+    eb = Eb(
+        words=tuple(extend.command(["eb"])),
+        env=extend.variables(env | easybuild.as_root() | ROOT_IN_NAMESPACE),
+        robot=robot(stack),
+        options=() if os.geteuid() else ("--umask=022",),  # for root Lmod finds only what others can read
+        folders=(*Eb.folders, "EESSI_USER_INSTALL"),
+    )
+    return EasyBuildWork(
+        request=request,
+        stack=stack,
+        host=machine,
+        eb=eb,
+        plan=easybuild.plan(eb, stack),
+        tree=tree,
+        inside=replace(entered, name=stack.name, modulepath=tree.modulepath, modules=(stack.module,)),
+        env=env,
+        lacking=tuple(preflight.machine_problems(machine, stack)),
+        uses=(f"EESSI:    {stack.release} on {machine.machine} ({entered.cpu}); what it has is not built again",),
+        described=partial(EessiReceipt, release=stack.release, copy=str(entry.copy_of(asked) or "")),
+    )
+
+
+def robot(stack: Stack) -> tuple[str, ...]:
+    """Return the recipe folders that go before those of EESSI's EasyBuild."""
+    named = Path(stack.easyconfig)
+    return (*((str(named.parent),) if named.is_absolute() else ()), str(recipes("easyconfigs")))

@@ -1,0 +1,242 @@
+"""Installing on top of a release of EESSI, for real: a tree of its shape, whose EESSI-extend drives the real eb."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.resources import data
+
+from .. import eessi_tree
+from .. import stacks as real
+from ..eessi_tree import REPOSITORY, write
+from .site import Running, Site, needs
+from .test_eessi import CLIENT, apptainer, make_image
+
+pytestmark = pytest.mark.integration
+
+STACK = "pytorch-2.1-eessi"
+MODULES = ("toy-base", "toy-middle", "toy-top")
+SCRIPTS = Path(__file__).with_name("scripts")
+WAYS = ("native", "dir", "userns", "apptainer")
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository in which EasyBuild is."""
+    needs("lmod")
+    root = eessi_tree.make(tmp_path_factory.mktemp("eessi") / "repository")
+    eessi_tree.add_extend(root)
+    return root
+
+
+@pytest.fixture
+def place(site: Site, tree: Path) -> Site:
+    """A site with that copy."""
+    return replace(site, env={**site.env, "ENVKIT_EESSI_DIR": str(tree)})
+
+
+def install(place: Site, toy: str, *words: str, **how: Any) -> Running:
+    return place.install(toy, "--method", "eessi", *words, **how)
+
+
+def on_top(place: Site) -> Path:
+    return place.prefix / f"{os.uname().machine}-eessi-2023.06"
+
+
+def built(place: Site) -> set[str]:
+    return {path.parent.name for path in (on_top(place) / "modules" / "all").glob("*/1.0.lua")}
+
+
+def mounted(folder: Path) -> tuple[str, ...]:
+    """What stands before a command to which a folder is mounted where EESSI is."""
+    return (sys.executable, "-I", "-S", str(data("namespace.py")), "bind", str(folder), REPOSITORY, "--")
+
+
+def test_what_the_eb_of_eessi_builds(place: Site, tree: Path) -> None:
+    done = install(place, "toy-top").expect(0)
+    assert f"Installed toy-top-1.0. Enter it with 'envkit shell toy-top-1.0'.{os.linesep}" in done.out
+    assert built(place) == set(MODULES)
+    assert (place.home / "eessi-hooks").read_text().split() == list(MODULES)  # EESSI's own, called after ours
+    settings = (on_top(place) / "software/toy-middle/1.0/settings").read_bytes().split(b"\0")
+    assert b"EESSI_VERSION=2023.06" in settings
+    assert not any(line.startswith(b"VIRTUAL_ENV=") for line in settings)
+    shown = json.loads(place.run("show", "toy-top-1.0", "--json").out)
+    assert (shown["method"], shown["release"], shown["copy"]) == ("eessi", "2023.06", str(tree))
+    assert [module["name"] for module in shown["modules"]] == [f"{name}/1.0" for name in MODULES]
+    hand = f"module load EESSI/2023.06 && module use {on_top(place)}/modules/all && module load toy-top/1.0"
+    assert hand in place.run("show", "toy-top-1.0").out
+    assert place.states()["toy-top-1.0"].startswith("installed")
+
+
+def test_the_way_in_is_chosen_anew(place: Site, tree: Path) -> None:
+    install(place, "toy-base").expect(0)
+    command = ("run", "toy-base-1.0", "--", "sh", "-c", "toy-base; echo $EESSI_VERSION $ENVKIT_NAME")
+    for env, before, access in (
+        ({}, (), "dir"),
+        ({"ENVKIT_EESSI_DIR": ""}, (), "dir"),  # where it was found when it was installed
+        ({}, mounted(tree), "native"),
+    ):
+        done = place.run(*command, env=env, before=before)
+        assert done.out.splitlines()[-1].split()[0] == "2023.06", done.err
+        assert f"(--access {access})" in done.err
+
+
+def test_a_second_time_there_is_nothing_to_do(place: Site) -> None:
+    install(place, "toy-base").expect(0)
+    again = install(place, "toy-base").expect(0)
+    assert "toy-base-1.0 is installed already" in again.out
+    assert again.err == ""  # and nothing is entered to find that out
+    rebuilt = install(place, "toy-base", "--rebuild").expect(0)
+    assert "Building 1 of 1 modules" in rebuilt.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_it_resumes(place: Site, number: signal.Signals) -> None:
+    place.hold("middle")
+    running = install(place, "toy-top")
+    place.wait_for(running, "middle")
+    assert running.stop(number) == {signal.SIGINT: 130, signal.SIGKILL: -9}[number]
+    assert place.is_quiet()
+    assert built(place) == {"toy-base"}
+    assert number == signal.SIGKILL or "toy-middle/1.0 was being built; nothing of the build goes on." in running.err
+    assert place.states()["toy-top-1.0"] == "begun, not finished: 'envkit install' resumes it"
+    place.let_go()
+    resumed = install(place, "toy-top").expect(0)
+    assert "1 of 3 modules are in place; left: toy-middle/1.0, toy-top/1.0." in resumed.out
+    assert place.begun().count("toy-base/1.0") == 1
+
+
+@pytest.mark.parametrize("way", ["userns", "apptainer"])
+def test_by_a_client_that_mounts_it(place: Site, tree: Path, way: str, server: Mapping[str, str]) -> None:
+    """The host's client, or one in an image, which sees what it has to of the host; each ends with what it is for."""
+    needs("fuse-overlayfs")
+    programs = place.folder / "bin"
+    programs.mkdir()
+    env = {**server, "PATH": f"{programs}:{place.env['PATH']}", "XDG_STATE_HOME": str(place.home / "state")}
+    if way == "userns":
+        write(programs / "cvmfs2", CLIENT.format(home=place.home, tree=tree), program=True)
+    else:
+        (programs / "apptainer").symlink_to(apptainer())
+        env["ENVKIT_EESSI_IMAGE"] = str(make_image(place.folder, tree))
+        env["SINGULARITY_BIND"] = f"/usr,/etc/alternatives,{sys.prefix},{sys.base_prefix}"
+        env["APPTAINER_HOME"] = str(place.home)  # Apptainer's is that of the list of users, not of HOME
+    place.hold("middle")
+    running = install(place, "toy-middle", "--access", way, env=env)
+    place.wait_for(running, "middle")
+    assert running.stop(signal.SIGINT) == 130
+    assert place.is_quiet()
+    place.let_go()
+    resumed = install(place, "toy-middle", "--access", way, env=env).expect(0)
+    assert "1 of 2 modules are in place" in resumed.out
+    done = place.run("run", "toy-middle-1.0", "--", "sh", "-c", "toy-base; echo $EESSI_VERSION", env=env)
+    assert done.out.splitlines()[-1] == "2023.06"
+    assert f"(--access {way})" in done.err
+
+
+def test_a_build_that_fails(place: Site) -> None:
+    (place.home / "more-sources").write_text("/nowhere/more.c")
+    failed = install(place, "toy-base").expect(5)
+    assert "Building toy-base/1.0 failed in step build" in failed.err
+    assert "/nowhere/more.c" in failed.err
+
+
+def test_damage(place: Site, tree: Path) -> None:
+    install(place, "toy-base").expect(0)
+    other = place.folder / "other"
+    (other / "versions" / "2025.06").mkdir(parents=True)
+    gone = place.run("run", "toy-base-1.0", "--", "true", env={"ENVKIT_EESSI_DIR": str(other)}, status=6)
+    assert f"its release of EESSI has gone: {other} has no 2023.06." in gone.err
+    (on_top(place) / "modules/all/toy-base/1.0.lua").unlink()
+    gone = place.run("run", "toy-base-1.0", "--", "true", status=6)
+    assert "its module toy-base/1.0 has gone" in gone.err
+    install(place, "toy-base").expect(0)
+    place.run("run", "toy-base-1.0", "--", "toy-base")
+
+
+def test_removal(place: Site) -> None:
+    install(place, "toy-top").expect(0)
+    removed = place.run("remove", "toy-top-1.0", "--dependencies")
+    assert "Removed toy-top-1.0: toy-base/1.0, toy-middle/1.0, toy-top/1.0." in removed.out
+    assert built(place) == set()
+    assert not list((on_top(place) / "software").iterdir())
+    assert "toy-top-1.0" not in place.states()
+
+
+def test_without_eessi_each_way_says_why(place: Site) -> None:
+    bare = {"ENVKIT_EESSI_DIR": "", "PATH": f"{place.env['PATH'].partition(':')[0]}:/usr/bin:/bin"}
+    refused = place.run("install", STACK, env=bare, status=3)
+    assert "There is no way to EESSI's repository on this machine." in refused.err
+    assert [line.split(":")[0].strip() for line in refused.err.splitlines() if line.startswith("  ")] == list(WAYS)
+    for way in WAYS:
+        refused = place.run("install", STACK, "--access", way, env=bare, status=3)
+        assert f"--access {way}: " in refused.err
+    assert not place.prefix.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([STACK, "--version", "2025.06"], f"{STACK} and --version 2025.06 contradict each other."),
+        (["pytorch-2.13-cpu", "--access", "dir"], "--version and --access go with --method eessi"),
+        ([STACK, "--load", "gcc"], f"--load does not go with {STACK}"),
+        ([STACK, "--method", "easybuild"], f"{STACK} and --method easybuild contradict each other."),
+        (["--method", "eessi", "--accelerator", "cuda"], "There is no stack for pytorch on cuda by --method eessi."),
+    ],
+)
+def test_what_does_not_go_together(place: Site, words: list[str], said: str) -> None:
+    assert said in place.run("install", *words, status=2).err
+
+
+def test_a_release_without_eessi_extend(place: Site) -> None:
+    refused = install(place, "toy-base", "--version", "2025.06").expect(3)
+    assert "there is no module EESSI-extend/2025.06-easybuild" in refused.err
+
+
+@pytest.fixture(scope="module")
+def horovod(
+    tmp_path_factory: pytest.TempPathFactory, installed: Callable[[str], str], stacks: real.Site
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Horovod on top of a tree that has PyTorch: the wheels of the stack pytorch-2.13-cpu stand in for EESSI's."""
+    needs("lmod")
+    installed("pytorch-2.13-cpu")
+    software = next(stacks.prefix.glob("*-py*/software/PyTorch/2.13.0-gompi-system")).parents[1]
+    folder = tmp_path_factory.mktemp("eessi-horovod")
+    root = eessi_tree.make(folder / "repository")
+    eessi_tree.add_extend(root)
+    eessi_tree.add_pytorch(root, software)
+    (folder / "prefix" / "sources").mkdir(parents=True)
+    for source in (stacks.prefix / "sources").glob("horovod-*"):
+        shutil.copy(source, folder / "prefix" / "sources")
+    own = real.Site(folder / "prefix")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {"ENVKIT_EESSI_DIR": str(root), "XDG_STATE_HOME": str(folder / "state")}
+        return own.envkit(*words, timeout_s=1800, env=env)
+
+    done = run("install", "--method", "eessi")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS  pytorch-2.1-eessi: 2 ranks in one world" in done.stdout
+    return run
+
+
+def test_horovod_on_top_of_eessi(horovod: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = horovod("run", STACK, "-n", "2", "--", "python", str(SCRIPTS / "train.py"))
+    assert done.returncode == 0, done.stderr
+    assert "0 of 2: [0.0, 3.0, 6.0, 9.0]" in done.stdout
+    block = horovod("check-build", STACK)
+    assert (block.returncode, "[X] PyTorch" in block.stdout, "[X] MPI" in block.stdout) == (0, True, True), block.stderr
+
+
+def test_its_verdict(horovod: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = horovod("verify", STACK, "-n", "2", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"]) == (0, "pass"), done.stderr
