@@ -5,10 +5,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from envkit import process
 from envkit.errors import EnvkitError, Interrupted, JobLost, JobRefused
@@ -17,6 +18,7 @@ from envkit.jobs.submit import ANSWER_S, Submitted, table
 LOG_S = 0.2
 POSITION_S = 30.0
 PATIENCE_S = 60.0
+HOPELESS = 3
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING", "RESV_DEL_HOLD"}
 FIELD = re.compile(r"^\s*(JobState|Reason|ExitCode|StdOut|Partition|NodeList|ArrayTaskId)=(.*)$")
 INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
@@ -42,11 +44,12 @@ class Record:
 
 @dataclass(kw_only=True)
 class Said:
-    """What the user knows already: the last message, the place in the queue and when it was asked for, and how much
-    of the log."""
+    """What the user knows already: the last message, the place in the queue and when it was asked for, how much of the
+    log; and how often in a row Slurm gave a reason for which the job never starts."""
 
     message: str = ""
     place: str = ""
+    hopeless: int = 0
     offset: int = 0
     queue_asked: float = field(default=-POSITION_S)
 
@@ -54,7 +57,8 @@ class Said:
 def follow(job: Submitted) -> int:
     """Tell of a job until it ends, and pour its log; return the status of its command.
 
-    Raises JobLost where it ended before its command did, and Interrupted, after it was cancelled on Ctrl-C.
+    Raises JobLost where it ended before its command did, JobRefused where it would never start, after it was cancelled,
+    and Interrupted, after it was cancelled on Ctrl-C.
     """
     with process.interruptible():
         try:
@@ -69,6 +73,7 @@ def watch(job: Submitted) -> list[Record]:
     while True:
         found = look(job)
         tell(job, found, said)
+        give_up(job, found, said)
         if found and all(record.has_ended for record in found):
             pour(found, said)
             return found
@@ -176,9 +181,28 @@ def summary(found: Sequence[Record]) -> str:
 
 def explained(job: Submitted, reason: str) -> str:
     """Return the cause and the remedy of a reason to wait, as far as they are known."""
-    fitting = (row for row in table()["reason"] if re.match(row["match"], reason))
-    row = next(fitting, None)
+    row = known(reason)
     return f"{row['cause']} {row['remedy']}".replace("{job}", job.number) if row else ""
+
+
+def known(reason: str) -> Mapping[str, Any]:
+    """Return what the table says of a reason to wait; nothing where it is not in it."""
+    return next((row for row in table()["reason"] if re.match(row["match"], reason)), {})
+
+
+def give_up(job: Submitted, found: Sequence[Record], said: Said) -> None:
+    """Cancel a job that never starts: Slurm gave such a reason some times in a row. Raises JobRefused."""
+    row = known(found[0].reason) if found else {}
+    hopeless = row.get("never_starts") and all(record.state == "PENDING" for record in found)
+    said.hopeless = said.hopeless + 1 if hopeless else 0
+    if said.hopeless == HOPELESS:
+        done = process.capture(["scancel", *job.place, job.number], timeout_s=ANSWER_S)
+        left = f" It could not be cancelled: {done.stderr.strip()}" if done.status else " It was cancelled."
+        raise JobRefused(
+            what=f"Job {job.number} would never start.{left}",
+            why=f"Slurm says: {found[0].reason}. {row['cause']}",
+            fix=row["remedy"],
+        )
 
 
 def position(job: Submitted, partition: str) -> str:

@@ -1,0 +1,154 @@
+"""envkit job slurm against real Slurm: submitted from the login host, followed, and ended in every way there is."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .cluster import Cluster
+from .conftest import NODES, STACK
+from .verifying import SHARED_CORES
+
+pytestmark = pytest.mark.integration
+HOSTILE = ["a b", "'", '"', "$HOME", "`id`", ";", "\\", "*", "é☃", "line\n#SBATCH --nodes=9\nend", "", "-x"]
+TRAIN = """
+import torch, horovod.torch as hvd
+hvd.init()
+print(f"rank {hvd.rank()} of {hvd.size()}: {hvd.allreduce(torch.ones(1), op=hvd.Sum).item()}")
+"""
+
+
+class Jobs:
+    """A user with a home of his own, who submits jobs and follows them."""
+
+    def __init__(self, cluster: Cluster, env: Mapping[str, str], folder: Path) -> None:
+        folder.mkdir()
+        self.cluster, self.folder = cluster, folder
+        self.env = {**env, **SHARED_CORES, "HOME": str(folder), "NO_COLOR": "1"}
+
+    def follow(
+        self, *command: str, words: tuple[str, ...] = (), nodes: int = 1, ranks: int = 1, stop_s: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        """Submit a job and follow it; after ``stop_s`` press Ctrl-C."""
+        shape = ["--nodes", str(nodes), "--ranks-per-node", str(ranks), "--submit", "--follow"]
+        stop = ["timeout", "--signal=INT", "--preserve-status", str(stop_s)] if stop_s else []
+        argv = [*stop, "envkit", "job", "slurm", STACK, *shape, *words, "--", *command]
+        inside = ["env", f"--chdir={self.folder}", *argv]
+        return self.cluster.run(inside, env=self.env, timeout=150)
+
+    def site(self, *words: str) -> tuple[str, str]:
+        """The option for a site with words for sbatch."""
+        path = self.folder / f"site{len(list(self.folder.glob('site*')))}.toml"
+        listed = ", ".join(f"'{word}'" for word in words)
+        path.write_text(f'title = "Lab"\nstatus = "tried"\nsource = "here"\n[job]\nsbatch = [{listed}]\n')
+        return "--site", str(path)
+
+    def left(self) -> str:
+        """The jobs that are there still."""
+        return self.cluster.run(["squeue", "--noheader", "--states=PENDING,RUNNING"]).stdout
+
+
+@pytest.fixture
+def jobs(cluster: Cluster, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    made = Jobs(cluster, env, cluster.folder / tmp_path_factory.mktemp("jobs").name)
+    yield made
+    left = made.left()
+    made.cluster.run(["scancel", "--user", "root"])
+    assert left == ""
+
+
+QUICK = ("--no-verify",)
+
+
+def test_the_verdict_and_then_the_command_on_two_nodes(jobs: Jobs) -> None:
+    done = jobs.follow("python", "-c", TRAIN, nodes=2, ranks=2)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert f"PASS  {STACK}: 4 ranks in one world on 2 hosts" in done.stdout
+    verdict, _, rest = done.stdout.partition("PASS")
+    assert verdict.startswith("Job ") and "restarts: 0" in verdict
+    assert sorted(line for line in rest.splitlines() if line.startswith("rank ")) == [
+        f"rank {number} of 4: 4.0" for number in range(4)
+    ]
+    assert "runs on node" in done.stderr and done.stderr.endswith(" is done\n")
+
+
+def test_the_status_of_the_command(jobs: Jobs) -> None:
+    done = jobs.follow("sh", "-c", "echo said; exit 5", words=QUICK)
+    assert done.returncode == 5, done.stderr
+    assert done.stdout.splitlines()[1] == "said"
+
+
+def test_hostile_words(jobs: Jobs) -> None:
+    done = jobs.follow("python", "-c", "import sys; print(sys.argv[1:])", *HOSTILE, words=QUICK)
+    assert done.returncode == 0, done.stderr
+    assert str(HOSTILE) in done.stdout
+
+
+def test_ctrl_c_cancels(jobs: Jobs) -> None:
+    done = jobs.follow("sleep", "100", words=QUICK, stop_s=6)
+    assert done.returncode == 130, done.stderr
+    assert "runs on node" in done.stderr
+    assert "Stopped by Ctrl-C. Slurm was asked to cancel job" in done.stderr
+
+
+def test_a_job_that_is_held_says_so(jobs: Jobs) -> None:
+    done = jobs.follow("true", words=(*QUICK, *jobs.site("--hold")), stop_s=4)
+    assert done.returncode == 130, done.stderr
+    assert "waits: JobHeldUser. It is held back, by you or by an administrator. Release it: scontrol" in done.stderr
+
+
+def test_a_job_that_waits_for_others(jobs: Jobs) -> None:
+    full = ["--exclusive", f"--nodes={NODES}", "--output=/dev/null", "--wrap", "srun sleep 5"]
+    assert jobs.cluster.run(["sbatch", *full]).returncode == 0
+    while "PENDING" in jobs.cluster.run(["squeue", "--noheader", "--format=%T"]).stdout:
+        time.sleep(0.1)
+    done = jobs.follow("true", words=QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "waits: Resources. It is next" in done.stderr or "waits: Priority. Jobs of" in done.stderr
+    assert "is 1 of 1 in the queue of gpu" in done.stderr
+
+
+def test_an_array(jobs: Jobs) -> None:
+    done = jobs.follow("sh", "-c", "exit $SLURM_ARRAY_TASK_ID", words=(*QUICK, "--array", "0-2%2"))
+    assert done.returncode in (1, 2), done.stderr
+    assert "has 1 COMPLETED, 2 FAILED" in done.stderr
+    assert len(list(jobs.folder.glob(f"{STACK}-*_[012].out"))) == 3
+
+
+def test_a_job_that_is_cancelled_by_another(jobs: Jobs) -> None:
+    done = jobs.follow("sh", "-c", "scancel $SLURM_JOB_ID; sleep 100", words=QUICK)
+    assert done.returncode == 8, done.stderr
+    assert " was cancelled." in done.stderr and "Slurm says: CANCELLED" in done.stderr
+
+
+def test_a_job_that_runs_out_of_time_and_one_whose_node_dies(jobs: Jobs) -> None:
+    host = jobs.cluster.hosts[-1]
+    kill = f"kill -9 {jobs.cluster.slurmd(host)}; sleep 100"
+    site, other = jobs.site("--no-requeue", f"--nodelist={host}"), jobs.site(f"--exclude={host}")
+    with ThreadPoolExecutor() as pool:
+        words = (*QUICK, *other, "--time", "1", "--output", "late.sh")
+        late = pool.submit(jobs.follow, "sleep", "300", words=words)
+        try:
+            dead = jobs.follow("sh", "-c", kill, words=(*QUICK, *site))
+        finally:
+            jobs.cluster.restore_slurmd(host)
+    assert late.result().returncode == 8, late.result().stderr
+    assert " ran into its time limit." in late.result().stderr and "Its log is " in late.result().stderr
+    assert dead.returncode == 8, dead.stderr
+    assert " lost a node that it ran on." in dead.stderr and host in dead.stderr
+
+
+def test_what_slurm_does_not_take(jobs: Jobs) -> None:
+    done = jobs.follow("true", words=(*QUICK, "--partition", "none"))
+    assert done.returncode == 3, done.stderr
+    assert "invalid partition specified: none" in done.stderr
+    assert "What to do: Name one of the partitions that 'sinfo -s' lists: --partition" in done.stderr
+    done = jobs.follow("true", words=QUICK, nodes=NODES + 1)
+    assert done.returncode == 3, done.stderr
+    assert " would never start. It was cancelled." in done.stderr
+    assert "What to do: Ask for what 'sinfo" in done.stderr
