@@ -429,6 +429,39 @@ def test_a_shell_is_resumed_with_what_was_loaded_in_it(place: Place) -> None:
     assert place.envkit("eessi", "clean", "2023.06").returncode == 2
 
 
+def test_a_command_in_a_shell_at_a_terminal(place: Place) -> None:
+    """It has the terminal, what ~/.bashrc defines, and a session that is resumed with its modules."""
+    (place.home / ".bashrc").write_text("mine() { tool; ask; return 7; }\nask() { read -rp 'name? ' name; }\n")
+    code = "import sys; print('tty', sys.stdin.isatty(), ascii(sys.argv[1:])); sys.exit(input('number? '))"
+    asking = shell(place, "--module", "Tool/1.0", "--", sys.executable, "-c", code, "two words", "$HOME", "--")
+    assert "session 2023.06;" in asking.until("tty True ['two words', '$HOME', '--']")
+    asking.until("number? ")
+    assert place.sessions()["2023.06"]["in_use"] is True
+    asking.type("5")
+    asking.until("5\r\n5\r\n")  # typed, and told by Python as it ends with 1
+    assert asking.status() == 1
+    assert place.sessions()["2023.06"]["modules"] == ["Tool/1.0"]
+    function = shell(place, "--resume", "2023.06", "--", "mine")
+    function.until("tool 1.0\r\nname? ")
+    function.type("u")
+    assert function.status() == 7
+    stopped = shell(place, "--resume", "2023.06", "--", "sh", "-c", "echo ready; exec sleep 1000")
+    stopped.until("ready\r\n")
+    os.write(stopped.fd, b"\x03")
+    assert stopped.status() == 128 + signal.SIGINT
+
+
+def test_a_command_in_a_shell_without_a_terminal(place: Place) -> None:
+    done = place.envkit("shell", "eessi", "--", "sh", "-c", "echo $EESSI_VERSION; exit 5")
+    assert (done.returncode, done.stdout) == (5, "2023.06\n"), done.stderr
+    unknown = place.envkit("shell", "eessi", "--module", "Tol", "--", "echo", "reached")
+    assert (unknown.returncode, unknown.stdout) == (92, "")
+    other = place.envkit("shell", "toy", "--", "true")
+    assert (other.returncode, "envkit run toy -- true" in other.stderr) == (2, True)
+    empty = place.envkit("shell", "eessi", "--")
+    assert (empty.returncode, "There is no command after --." in empty.stderr) == (2, True)
+
+
 def test_a_saved_session_and_one_of_another_release(place: Place) -> None:
     saved = place.home / "saved.json"
     done = place.run("--resume", "mine", "--module", "Tool/1.0", "--save", str(saved), "--", "true")
