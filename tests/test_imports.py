@@ -70,7 +70,7 @@ LAYERS = (
     ),
     ("verify.checks.truth",),
     ("fetch", "launcher", "catalogue", "verify.checks", "host_mpi"),
-    ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model", "eessi.ranks"),
+    ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model", "eessi.ranks", "eessi.prefetch"),
     ("verify.report.terminal", "verify.report.junit", "verify.report.plots"),
     ("verify.report", "verify.report.page"),
     ("methods.easybuild", "methods.apptainer", "locks", "verify.target", "verify.judge"),

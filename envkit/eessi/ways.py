@@ -94,7 +94,9 @@ def by_image(entry: Entry) -> Way:
     settings = write_settings(place, *inside, entry.env)
     binds = [f"{place.cache}:{inside[0]}", f"{place.sockets}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
     binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}"]
-    binds += [f"{path}:{path}" for path in entry.visible if path != Path("/")]
+    binds += [
+        f"{path}:{path}" for path in (*entry.visible, access.kept_cache(entry.env)) if path not in (None, Path("/"))
+    ]
     words = [str(tool.path), "--silent", "exec", *(["--userns"] if os.geteuid() == 0 else [])]
     words += [*(["--nv"] if entry.nvidia else []), *(["--home", str(place.home)] if place.home else [])]
     words += [word for bind in (*binds, *map(str, entry.binds)) for word in ("--bind", bind)]
@@ -135,6 +137,9 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
     }
     if env.get("CVMFS_SERVER_URL"):
         lines["CVMFS_SERVER_URL"] = env["CVMFS_SERVER_URL"]
+    if kept := access.kept_cache(env):  # which no client cleans: others use it
+        kept.mkdir(parents=True, exist_ok=True)
+        lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
     path = place.local / "envkit.conf"
     path.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()))
     return path

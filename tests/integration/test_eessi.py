@@ -744,3 +744,106 @@ def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
             expected = f"{uid}\nCapEff:\t0000000000000000\ntool 2.0\n"
             assert (done.returncode, done.stdout) == (5, expected), done.stderr
             assert (home / "made").stat().st_uid == uid
+
+
+def prefetch(place: Place, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run ``envkit eessi prefetch``."""
+    return place.envkit("eessi", "prefetch", *words, before=(), **changes)
+
+
+def needed(tree: Path, target: str) -> list[Path]:
+    """The files in a copy that PyTorch and what it loads need, for a CPU target."""
+    release = tree / "versions" / "2023.06"
+    software = release / "software" / "linux" / target
+    names = ("PyTorch/2.1.2-foss-2023a", "foss/2023a", "OpenMPI/4.1.5-GCC-12.3.0", "GCCcore/12.3.0")
+    folders = [software / "software" / name for name in names]
+    folders += [software / "modules" / "all", release / "init", tree / "init" / "modules"]
+    folders += [release / "compat" / "linux" / MACHINE / name for name in ("lib", "usr/lib")]
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted({path.resolve() for path in files})
+
+
+@pytest.fixture
+def layered(tree: Path, place: Place) -> Place:
+    """A user whose copy has a compatibility layer with libraries, some of them links."""
+    layer = tree / "versions" / "2023.06" / "compat" / "linux" / MACHINE
+    write(layer / "usr" / "lib" / "libc.so.6", "x" * 3_000_000)
+    if not (layer / "lib").exists():
+        (layer / "lib").symlink_to("usr/lib")
+    return place
+
+
+def test_what_modules_need_is_read(layered: Place) -> None:
+    target = f"{MACHINE}/amd/zen2"
+    changes = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": target}
+    expected = needed(layered.tree, target)
+    assert any(path.name == "libc.so.6" for path in expected)
+    done = prefetch(layered, "PyTorch/2.1.2-foss-2023a", "--json", **changes)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["files"], told["bytes"]) == (len(expected), sum(path.stat().st_size for path in expected))
+    assert "a local copy, for which there is no cache" in done.stderr
+    text = prefetch(layered, "Tool", **changes).stdout
+    assert text.startswith("Read ") and text.endswith(" MB.\n")
+
+
+def test_what_modules_need_is_read_by_a_native_mount(layered: Place) -> None:
+    done = layered.envkit("eessi", "prefetch", "foss", before=seen_at(layered.tree))
+    assert done.returncode == 0, done.stderr
+    assert "into the cache of this machine's client (/var/lib/cvmfs)" in done.stderr
+    assert " MB are free there" in done.stderr
+
+
+def test_a_module_to_prefetch_that_is_not_there(place: Place) -> None:
+    done = prefetch(place, "PyTorch/2.0.1")
+    assert (done.returncode, done.stdout) == (92, "")
+    assert "The nearest: PyTorch/2.1.2-foss-2023a" in done.stderr
+    assert prefetch(place).returncode == 2
+
+
+def test_a_cache_for_nodes_without_a_network(layered: Place, client: Path, server: Mapping[str, str]) -> None:
+    """The client is told to keep it, opens every file, and afterwards no server is asked."""
+    refused = prefetch(layered, "PyTorch", **server)
+    assert refused.returncode == 3
+    assert "each session has a cache of its own" in refused.stderr and "ENVKIT_EESSI_CACHE=FOLDER" in refused.stderr
+    target = f"{MACHINE}/amd/zen2"
+    kept = layered.home / "shared"
+    changes = {**server, "EESSI_ARCHDETECT_OPTIONS_OVERRIDE": target, "ENVKIT_EESSI_CACHE": str(kept)}
+    for path in (copy := shutil.copytree(layered.tree, layered.home / "read", symlinks=True)).rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            os.utime(path, (1, 2))  # so that reading it is seen
+    write(client, CLIENT.format(home=layered.home, tree=copy), program=True)
+    done = prefetch(layered, "PyTorch", "--json", **changes)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["cache"] == str(kept)
+    settings = (layered.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "envkit.conf").read_text()
+    assert f"CVMFS_ALIEN_CACHE={kept}\n" in settings and "CVMFS_QUOTA_LIMIT=-1\n" in settings
+    unread = [path for path in needed(copy, target) if path.stat().st_atime == 1]
+    assert not unread
+    other = copy / "versions" / "2023.06" / "software" / "linux" / target / "software" / "Tool" / "2.0" / "bin" / "tool"
+    assert other.stat().st_atime == 1  # which nobody has asked for
+    dead = {**changes, "CVMFS_SERVER_URL": "http://127.0.0.1:9/cvmfs/@fqrn@"}
+    assert layered.run("--access", "userns", "--", "true", **dead).returncode == 3
+    (kept / "00").mkdir()  # as the client makes it
+    assert layered.run("--access", "userns", "--", "echo", "in", **dead).stdout == "in\n"
+
+
+def test_a_cache_that_is_too_small(layered: Place, client: Path, server: Mapping[str, str]) -> None:
+    needs("unshare")
+    small = layered.home / "small"
+    small.mkdir()
+    mount = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
+    before = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(small))
+    changes = {**server, "ENVKIT_EESSI_CACHE": str(small)}
+    done = layered.envkit("eessi", "prefetch", "Tool", before=before, **changes)
+    assert (done.returncode, done.stdout) == (7, "")
+    assert "The cache is too small: 4 MB are to be read." in done.stderr
+    assert f"({small}); 2 MB are free there" in done.stderr
+
+
+def test_a_file_that_cannot_be_read(layered: Place, fake: Fake, server: Mapping[str, str]) -> None:
+    needs("fuse-overlayfs")
+    fake("cat", "echo 'cat: libc.so.6: Input/output error' >&2; exit 1")
+    done = prefetch(layered, "Tool")
+    assert done.returncode == 3
+    assert "Not every file could be read: 0 of " in done.stderr and "Input/output error" in done.stderr
