@@ -48,6 +48,7 @@ LAYERS = (
         "runtime",
         "verify.image_facts",
         "eessi.inside",
+        "eessi.injected",
         "eessi.listing",
         "eessi.sessions",
         "jobs.follow",

@@ -12,7 +12,8 @@ from envkit.resources import data
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """The repository, where it is seen, its releases, the module to build on top of one, its servers; of launchers.
 
-    ``needed`` are the places that loading a module reads besides those of the modules.
+    ``needed`` are the places that loading a module reads besides those of the modules; ``driver``, ``licensed``,
+    ``library`` and ``gpu_scripts`` are what a site adds for GPUs, where, and by which programs.
     """
 
     repository: str
@@ -22,6 +23,10 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     extend: str
     servers: tuple[str, ...]
     needed: tuple[str, ...]
+    driver: tuple[str, ...]
+    licensed: tuple[str, ...]
+    library: str
+    gpu_scripts: str
     configuration: dict[str, tuple[str, ...]]
     one_node: dict[str, str]
     own_namespace: dict[str, str]
