@@ -1,5 +1,6 @@
 """EESSI's parts one by one: servers asked over loopback, modules listed, the image pulled, binds and names read."""
 
+import ast
 import hashlib
 import json
 import os
@@ -390,3 +391,24 @@ def test_what_a_cache_holds_already_counts(tmp_path: Path) -> None:
     prefetch.demand_room(cache, free - 100_000_000)
     with pytest.raises(DiskFull):
         prefetch.demand_room(cache, free + 1_000_000_000)
+
+
+def test_what_runs_inside_is_python_3_6() -> None:
+    """In its syntax, and without what strings, types and containers have got since."""
+    tree = ast.parse(Path(nearest.__file__).read_text(), feature_version=(3, 6))
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not names & {"removesuffix", "removeprefix", "readlink", "is_relative_to", "with_stem", "hardlink_to"}
+    subscripted = {
+        node.value.id for node in ast.walk(tree) if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
+    }
+    assert not subscripted & {"dict", "list", "tuple", "set"}
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported == {"pathlib", "typing"}
+
+
+def test_modules_are_named_as_lmod_does(tmp_path: Path) -> None:
+    for name in ("Tool/1.0.lua", "Tool/2.0-foss-2023a.lua", "Tcl/8.6", ".hidden/1.0.lua", "Tool/.modulerc.lua"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert nearest.modules(["", str(tmp_path)]) == ["Tcl/8.6", "Tool/1.0", "Tool/2.0-foss-2023a"]
