@@ -122,6 +122,7 @@ def clean(name: str | None) -> None:
             click.echo(f"Removed the session {one}.")
         else:
             kept.append(one)
+    sessions.clean_shared()
     if kept:
         click.echo(f"In use, and kept: {', '.join(kept)}.")
     elif removed := image.clean():

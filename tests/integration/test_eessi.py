@@ -586,12 +586,89 @@ def test_a_client_that_gives_up(place: Place, fake: Fake, server: Mapping[str, s
     assert said in done.stderr and "its last words" in done.stderr and "What to do: " in done.stderr
 
 
-def test_no_client_is_started_for_each_rank(place: Place, client: Path, server: Mapping[str, str]) -> None:
-    many = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
-    done = place.run("--", "echo", "reached", **server, **many)
-    assert (done.returncode, done.stdout, (place.home / "asked").exists()) == (3, "", False)
-    assert "This is one of 4 ranks on this node" in done.stderr and "envkit run eessi -n 4 -- CMD" in done.stderr
-    one = place.run("--", "echo", "reached", **server, **(many | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}))
+RANK = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+WHERE = "echo $EESSI_VERSION $(readlink /proc/self/ns/mnt /proc/self/ns/user); "
+
+
+def counting(place: Place) -> Path:
+    """The file in which a client that mounts tells of each start."""
+    starts = place.home / "starts"
+    write(
+        place.home / "bin" / "cvmfs2",
+        f"{CLIENT.format(home=place.home, tree=place.tree)}".replace("echo ", f"echo started >>{starts}; echo ", 1),
+        program=True,
+    )
+    return starts
+
+
+def gone(place: Place) -> None:
+    """Wait until no client runs, and nobody keeps the namespace of its mount."""
+    until(lambda: not left_of(place), "the client to end", 20)
+    told = f"{place.home}/tmp/".encode()
+    until(lambda: not any(told in reading(path) for path in Path("/proc").glob("[0-9]*/cmdline")), "its keeper", 20)
+
+
+def test_ranks_of_mpirun_share_one_mount(place: Place, client: Path, server: Mapping[str, str]) -> None:
+    needs("mpirun")
+    starts = counting(place)
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    before = ("mpirun", *root, "--oversubscribe", "-n", "4")
+    done = place.envkit("run", "eessi", "--", "sh", "-c", WHERE + "sleep 1", before=before, **server)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, len(lines), len(set(lines))) == (0, 4, 1), done.stderr
+    assert lines[0].startswith("2023.06 mnt:")
+    assert starts.read_text() == "started\n"
+    gone(place)
+    assert not place.sessions()
+
+
+def test_ranks_of_srun_share_one_mount_until_the_last_has_ended(
+    place: Place, client: Path, server: Mapping[str, str]
+) -> None:
+    """The first to come is killed, and the others go on; who comes after the last begins anew."""
+    starts = counting(place)
+    job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "3", "SLURM_STEP_NUM_TASKS": "3"}
+    job |= {"SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_TASKS_PER_NODE": "3", "SLURM_NODEID": "0"}
+    running = []
+    for rank in range(3):
+        env = place.env(**server, **job, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank))
+        wait = f"touch {place.home}/ready-{rank}; while [ ! -e {place.home}/end ]; do sleep 0.05; done"
+        show = f"{wait}; wc -l <{REPOSITORY}/versions/2023.06/init/bash"
+        argv = [str(ENVKIT), "run", "eessi", "--", "sh", "-c", show]
+        running.append(subprocess.Popen(argv, env=env, cwd=place.home, stdout=subprocess.PIPE, text=True))
+        if rank != 1:
+            until((place.home / f"ready-{rank}").exists, "the rank", 60)
+    until((place.home / "ready-1").exists, "the rank", 60)
+    running[0].kill()
+    assert (running[0].communicate(timeout=10)[0], running[0].returncode) == ("", -signal.SIGKILL)
+    (place.home / "end").touch()
+    assert [int(one.communicate(timeout=30)[0]) > 3 for one in running[1:]] == [True, True]
+    gone(place)
+    assert starts.read_text() == "started\n"
+    again = place.run("--", "echo", "again", **server, **job, SLURM_PROCID="0", SLURM_LOCALID="0")
+    assert (again.returncode, again.stdout, starts.read_text()) == (0, "again\n", "started\n" * 2), again.stderr
+    gone(place)
+    place.envkit("eessi", "clean")
+    assert not list((place.home / "tmp" / f"envkit-eessi-{os.getuid()}").glob("shared-*"))
+
+
+def test_ranks_of_a_client_that_gives_up(place: Place, fake: Fake, server: Mapping[str, str]) -> None:
+    fake("cvmfs2", "echo 'CernVM-FS: its last words'; exit 23")
+    done = place.run("--access", "userns", "--", "echo", "reached", **server, **RANK)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "it has no usable proxy (status 23)." in done.stderr and "its last words" in done.stderr
+
+
+def test_no_client_in_an_image_is_started_for_each_rank(
+    place: Place, client: Path, image: Path, server: Mapping[str, str]
+) -> None:
+    (place.home / "bin" / "apptainer").symlink_to(apptainer())
+    changes = {**server, "ENVKIT_EESSI_IMAGE": str(image), **RANK}
+    for words in (["--access", "apptainer"], ["--access", "userns", "--resume", "mine"]):
+        done = place.run(*words, "--", "echo", "reached", **changes)
+        assert (done.returncode, done.stdout, (place.home / "asked").exists()) == (3, "", False)
+        assert "This is one of 4 ranks on this node" in done.stderr and "envkit run eessi -n 4 -- CMD" in done.stderr
+    one = place.run("--", "echo", "reached", **server, **(RANK | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}))
     assert one.stdout == "reached\n"
 
 
@@ -744,6 +821,18 @@ def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
             expected = f"{uid}\nCapEff:\t0000000000000000\ntool 2.0\n"
             assert (done.returncode, done.stdout) == (5, expected), done.stderr
             assert (home / "made").stat().st_uid == uid
+        rank = own.envkit(
+            "run",
+            "eessi",
+            "--",
+            "sh",
+            "-c",
+            "id -u; head -c 1 $EESSI_PREFIX/init/bash",
+            before=before,
+            **server,
+            **RANK,
+        )
+        assert (rank.returncode, rank.stdout) == (0, f"{uid}\n#"), rank.stderr
 
 
 def prefetch(place: Place, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
