@@ -149,11 +149,14 @@ def os_packages(ec: Any) -> list[str | list[str]]:
 def sources_of(ec: Any) -> list[dict[str, Any]]:
     """Return the sources of a recipe, of its components and of its extensions."""
     found = listed(ec["sources"], ec["checksums"], ec["source_urls"] or default_urls(ec))
-    for component in ec.get("components") or []:
+    with ec.disable_templating():  # the templates in these are filled in for each component
+        components, common = ec.get("components") or [], ec.get("default_component_specs") or {}
+        common = dict({"source_urls": ec["source_urls"]}, **common)
+    for component in components:
         if isinstance(component, (list, tuple)) and len(component) > 2:
             names = template_constant_dict({"name": component[0], "version": component[1]})
-            options = resolved(component[2], dict(ec.template_values, **names))
-            found += listed(options.get("sources", []), options.get("checksums", []), options.get("source_urls", []))
+            options = resolved(dict(common, **component[2]), dict(ec.template_values, **names))
+            found += listed(options.get("sources", []), options.get("checksums", []), options["source_urls"])
     reader = SimpleNamespace(cfg=ec, dry_run=False, log=ec.log)
     for extension in EasyBlock.collect_exts_file_info(reader, fetch_files=False, verify_checksums=False):
         if extension.get("sources"):
