@@ -11,6 +11,7 @@ from envkit import __version__
 from envkit.errors import EnvkitError, NotWritable
 
 COMMANDS = {
+    "doctor": ("doctor", "Say what this machine offers, and which methods work on it."),
     "install": ("install", "Install a Horovod environment and prove that it works."),
     "fetch": ("fetch", "Fetch every source of a stack, for an installation without a network."),
     "export": ("export", "Write the recipe of an image, for plain 'apptainer build'."),

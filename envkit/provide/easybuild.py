@@ -197,11 +197,15 @@ print(json.dumps({
 def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
     """Resolve a stack; changes nothing. Raises HostProblem, PlanFailed."""
     if machine.modules_tool is None or not stack.runs_on(machine.platform):
-        problems = [*preflight.host_problems(machine, stack), *preflight.prefix_problems(request.prefix, stack, 1.0)]
-        preflight.demand(problems, stack)
+        preflight.demand(lacking(request, machine, stack), stack)
     plan = easybuild.plan(machine, stack, request.prefix)
     tree = request.prefix.tree(machine.platform)
     return EasyBuildWork(request=request, stack=stack, host=machine, plan=plan, tree=tree)
+
+
+def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
+    """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
+    return [*preflight.host_problems(machine, stack), *preflight.prefix_problems(request.prefix, stack, 1.0)]
 
 
 def found(program: host.Program | None, stood_in: bool) -> str:
