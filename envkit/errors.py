@@ -5,7 +5,8 @@ Exit codes are part of the interface:
 ====  =====================================================================
 code  meaning
 ====  =====================================================================
-0     done; for ``verify`` and ``check-build``: everything required holds
+0     done; for ``verify`` and ``check-build``: everything required holds; for
+      ``doctor``: at least one method works
 1     the verdict is FAIL: the environment does not work on this machine
 2     the command line cannot be understood, or names something unknown
 3     this machine cannot do it as it is; each problem is listed with its remedy

@@ -11,7 +11,7 @@ import envkit
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
     ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest"),
-    ("definition", "dockerfile"),
+    ("definition", "dockerfile", "doctor.facts"),
     ("resources", "verify.elf", "verify.machine_code"),
     (
         "process",
@@ -26,6 +26,7 @@ LAYERS = (
         "eessi.known",
         "eessi.binds",
         "eessi.release",
+        "doctor.report",
     ),
     (
         "environment",
@@ -36,6 +37,8 @@ LAYERS = (
         "verify.arithmetic",
         "verify.speed",
         "eessi.servers",
+        "doctor.ask",
+        "doctor.rules",
     ),
     (
         "verify.report.words",
@@ -65,16 +68,24 @@ LAYERS = (
     ("fetch", "launcher", "catalogue", "verify.checks", "host_mpi"),
     ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model", "eessi.entry"),
     ("verify.report.terminal", "verify.report.junit", "verify.report.plots"),
-    ("verify.report", "verify.report.page"),
+    ("verify.report", "verify.report.page", "doctor.terminal"),
     ("methods.easybuild", "methods.apptainer", "locks", "verify.target", "verify.judge"),
     ("verify.launch",),
     ("verify.attend",),
     ("preflight", "build", "removal"),
-    ("provide.work", "provide.easybuild", "provide.apptainer"),
-    ("install",),
+    ("provide.work", "provide.easybuild", "provide.apptainer", "doctor.look"),
+    ("install", "doctor.gather"),
     ("cli",),
     ("commands.options", "__main__"),
-    ("commands.enter", "commands.eessi", "commands.listing", "commands.plans", "commands.remove", "commands.verify"),
+    (
+        "commands.doctor",
+        "commands.enter",
+        "commands.eessi",
+        "commands.listing",
+        "commands.plans",
+        "commands.remove",
+        "commands.verify",
+    ),
     ("commands.install", "commands.export"),
     ("commands.fetch",),
 )
@@ -155,6 +166,7 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     for module in checks:
         assert not own(module) & measures
     assert own("verify.facts") == {"errors"}
+    assert own("doctor.rules") == {"doctor.facts", "doctor.report", "resources"}
 
 
 @pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", *PROBE])

@@ -180,7 +180,7 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
         launcher=str(path or ""),
         abi=abi,
         library=str(library or ""),
-        pmi=tuple(words.get("speaks", ())),
+        pmi=tuple(dict.fromkeys(kind.partition("_v")[0] for kind in words.get("speaks", ()))),
         srun=launcher.srun_type(family) if shutil.which("srun", path=env.get("PATH")) else "",
     )
 
@@ -265,22 +265,20 @@ def room(prefix: Prefix) -> Room:
 
 def indexes(patience_s: float) -> tuple[Index, ...]:
     """Ask each index and folder that pip takes packages from, at the same time."""
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor, wait
 
-    from envkit.sources.connection import Connection
+    from envkit.sources.connection import Connection, shown
     from envkit.sources.pipconfig import pip_settings
 
     found = pip_settings()
     settings = msgspec.structs.replace(found, timeout_s=min(found.timeout_s, patience_s))
     places = [*settings.index_urls, *settings.find_links]
-    if not places:
-        return ()
-    connection = Connection(settings)
-    try:
-        with ThreadPoolExecutor(len(places)) as pool:
-            return tuple(pool.map(lambda url: index(connection, url, url in settings.index_urls), places))
-    finally:
-        connection.close()
+    connection, pool = Connection(settings), ThreadPoolExecutor(max(len(places), 1))
+    asked = {url: pool.submit(index, connection, url, url in settings.index_urls) for url in places}
+    done, _ = wait(asked.values(), patience_s)
+    pool.shutdown(wait=False, cancel_futures=True)
+    silent = f"it has not answered in {patience_s:g} s"
+    return tuple(one.result() if one in done else Index(url=shown(url), problem=silent) for url, one in asked.items())
 
 
 def index(connection: "Connection", url: str, is_index: bool) -> Index:

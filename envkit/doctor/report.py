@@ -38,12 +38,12 @@ class Note(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The report of ``envkit doctor``."""
+    """The report of ``envkit doctor``: the version of its form, which changes with it."""
 
+    version: int
     facts: Facts
     methods: tuple[Verdict, ...]
     notes: tuple[Note, ...]
-    version: int = VERSION
 
     @property
     def works(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from envkit.doctor.facts import Facts, Missing, Preflight, Refusal
-from envkit.doctor.report import Note, Report, State, Verdict
+from envkit.doctor.report import VERSION, Note, Report, State, Verdict
 from envkit.resources import data
 
 RUN_ALONE = "images that were built elsewhere can be run"
@@ -14,7 +14,7 @@ RUN_ALONE = "images that were built elsewhere can be run"
 def judge(facts: Facts) -> Report:
     """Return the report on a machine."""
     methods = (easybuild(facts), eessi(facts), apptainer(facts))
-    return Report(facts=facts, methods=methods, notes=tuple(notes(facts)))
+    return Report(version=VERSION, facts=facts, methods=methods, notes=tuple(notes(facts)))
 
 
 def easybuild(facts: Facts) -> Verdict:
@@ -22,9 +22,10 @@ def easybuild(facts: Facts) -> Verdict:
     found = facts.preflights.get("easybuild")
     if found is None or facts.builder is None:
         return not_told("easybuild", facts)
+    lacking = no_index(facts, found)
     if found.problems:
-        return Verdict(method="easybuild", state=State.FAILS, why=one_or_all(found), problems=found.problems)
-    if lacking := no_index(facts, found):
+        return fails("easybuild", found, lacking)
+    if lacking:
         return partly("easybuild", f"{found.stack} can be built from a bundle", lacking)
     with_what = [f"{tool.path.rpartition('/')[2]} {tool.version}" for tool in (facts.builder.compiler,) if tool]
     with_what += [facts.modules.family] if facts.modules else []
@@ -36,14 +37,15 @@ def apptainer(facts: Facts) -> Verdict:
     found, here = facts.preflights.get("apptainer"), facts.container
     if found is None:
         return not_told("apptainer", facts)
+    lacking = no_index(facts, found)
     if found.problems:
         runs = here is not None and (here.setuid or not facts.namespaces or facts.uid == 0)
         if here is None or not runs or set(found.problems) - set(here.building):
-            return Verdict(method="apptainer", state=State.FAILS, why=one_or_all(found), problems=found.problems)
+            return fails("apptainer", found, lacking)
         return partly(
             "apptainer", "images that were built elsewhere can be run", refusal("image-elsewhere"), *here.building
         )
-    if lacking := no_index(facts, found):
+    if lacking:
         return partly("apptainer", RUN_ALONE, lacking)
     with_what = f" ({here.runtime.family} {here.runtime.version})" if here else ""
     return Verdict(method="apptainer", state=State.WORKS, why=f"{found.stack} can be built{with_what}")
@@ -65,10 +67,12 @@ def eessi(facts: Facts) -> Verdict:
     return Verdict(method="eessi", state=state, why=why, problems=problems)
 
 
-def one_or_all(found: Preflight) -> str:
-    """Say how many things stand in the way of a stack."""
-    number = "one thing stands" if len(found.problems) == 1 else f"{len(found.problems)} things stand"
-    return f"{found.stack} cannot be installed: {number} in its way"
+def fails(method: str, found: Preflight, lacking: Refusal | None) -> Verdict:
+    """Return that a method does not work, with all that stands in its way."""
+    problems = (*found.problems, *((lacking,) if lacking else ()))
+    number = "one thing stands" if len(problems) == 1 else f"{len(problems)} things stand"
+    why = f"{found.stack} cannot be installed: {number} in its way"
+    return Verdict(method=method, state=State.FAILS, why=why, problems=problems)
 
 
 def partly(method: str, why: str, *problems: Refusal) -> Verdict:
@@ -83,7 +87,7 @@ def not_told(method: str, facts: Facts) -> Verdict:
 
 
 def no_index(facts: Facts, found: Preflight) -> Refusal | None:
-    """Say that no package index answers, if that is so or if asking was cut off."""
+    """Say that no package index answers, if that is so."""
     if facts.indexes is None or any(not index.problem for index in facts.indexes):
         return None
     places = "; ".join(f"{index.url}: {index.problem}" for index in facts.indexes) or "pip's no-index is set"
