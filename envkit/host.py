@@ -189,6 +189,13 @@ def no_nvidia(env: Mapping[str, str]) -> str:
     return (told.stderr or told.stdout).strip() or f"It ended with {told.status}."
 
 
+def capability(env: Mapping[str, str]) -> str:
+    """Return the compute capability of the first NVIDIA GPU, such as "9.0"; nothing without one."""
+    argv = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    match = re.match(r"\s*(\d+\.\d+)", process.capture(argv, env=env, timeout_s=20).stdout)
+    return match[1] if match else ""
+
+
 def cpu_target() -> str:
     """Name the microarchitecture of this CPU, such as "zen3" (archspec)."""
     import archspec.cpu

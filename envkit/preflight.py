@@ -44,6 +44,13 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
             yield Problem(what=f"The program {tool} is missing.", fix=f"Install the package {tool}.")
 
 
+def known_problems(host: Host, stack: Stack, *, force: bool) -> Iterable[Problem]:
+    """Yield what is known to fail, unless it is to be tried all the same."""
+    from envkit.compat.install import known_bad
+
+    return () if force else known_bad(stack, host)
+
+
 def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[Problem]:
     """Yield what the place lacks: permission, bytes, inodes. ``remaining`` is the share that is not built yet."""
     parent = writable_parent(prefix.root)

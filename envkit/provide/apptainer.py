@@ -101,7 +101,7 @@ class ImageWork:
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
-        found = list(self.probed)
+        found = [*self.probed, *preflight.known_problems(self.host, self.stack, force=self.request.force)]
         if self.stack.machines and self.host.machine not in self.stack.machines:
             fits = ", ".join(self.stack.machines)
             what = f"{self.stack.name} has no wheels for {self.host.machine}."

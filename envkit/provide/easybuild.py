@@ -72,6 +72,7 @@ class EasyBuildWork:
         prefix = self.request.prefix
         found = [
             *preflight.host_problems(self.host, self.stack),
+            *preflight.known_problems(self.host, self.stack, force=self.request.force),
             *preflight.prefix_problems(prefix, self.stack, remaining),
             *preflight.plan_problems(self.plan, self.missing, self.request.accepted_eulas, self.host),
         ]
@@ -205,7 +206,11 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
 
 def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
     """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
-    return [*preflight.host_problems(machine, stack), *preflight.prefix_problems(request.prefix, stack, 1.0)]
+    return [
+        *preflight.host_problems(machine, stack),
+        *preflight.known_problems(machine, stack, force=request.force),
+        *preflight.prefix_problems(request.prefix, stack, 1.0),
+    ]
 
 
 def found(program: host.Program | None, stood_in: bool) -> str:
