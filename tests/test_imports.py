@@ -27,6 +27,7 @@ LAYERS = (
         "eessi.binds",
         "eessi.release",
         "doctor.report",
+        "compat.known",
     ),
     (
         "environment",
@@ -39,6 +40,7 @@ LAYERS = (
         "eessi.servers",
         "doctor.ask",
         "doctor.rules",
+        "compat.judge",
     ),
     (
         "verify.report.words",
@@ -46,14 +48,24 @@ LAYERS = (
         "runtime",
         "verify.image_facts",
         "eessi.inside",
-        "eessi.listing",
         "eessi.sessions",
+        "compat.complete",
     ),
     ("host", "sources.connection", "verify.build_block", "verify.outcome", "eessi.access", "eessi.image"),
-    ("stack", "prefix", "eessi.ways", "sources.index", "verify.checks.process", "verify.checks.nodes"),
+    (
+        "stack",
+        "prefix",
+        "compat.report",
+        "eessi.listing",
+        "eessi.ways",
+        "sources.index",
+        "verify.checks.process",
+        "verify.checks.nodes",
+    ),
     (
         "receipt",
         "request",
+        "compat.install",
         "sources.download",
         "verify.checks.build",
         "verify.checks.gpu",
@@ -68,7 +80,7 @@ LAYERS = (
     ("fetch", "launcher", "catalogue", "verify.checks", "host_mpi"),
     ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model", "eessi.entry"),
     ("verify.report.terminal", "verify.report.junit", "verify.report.plots"),
-    ("verify.report", "verify.report.page", "doctor.terminal"),
+    ("verify.report", "verify.report.page", "doctor.terminal", "compat.terminal"),
     ("methods.easybuild", "methods.apptainer", "locks", "verify.target", "verify.judge"),
     ("verify.launch",),
     ("verify.attend",),
@@ -78,6 +90,7 @@ LAYERS = (
     ("cli",),
     ("commands.options", "__main__"),
     (
+        "commands.compat",
         "commands.doctor",
         "commands.enter",
         "commands.eessi",
@@ -167,6 +180,8 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
         assert not own(module) & measures
     assert own("verify.facts") == {"errors"}
     assert own("doctor.rules") == {"doctor.facts", "doctor.report", "resources"}
+    assert own("compat.judge") == {"compat.known", "errors"}
+    assert own("compat.complete") == {"compat.judge", "compat.known"}
 
 
 @pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", *PROBE])

@@ -18,7 +18,7 @@ class Here(Struct, frozen=True, kw_only=True):
 
 
 class Complete(Struct, frozen=True, kw_only=True):
-    """A combination with this machine's own parts put in, what is known of it then, and what was asked for otherwise."""
+    """A combination with this machine's own parts put in, what is known of it then, what was asked otherwise."""
 
     combination: Combination
     judgement: Judgement
@@ -49,11 +49,12 @@ def fitting(asked: Mapping[str, str], here: Here) -> Iterator[Complete]:
 
 
 def rank(one: Complete, here: Here) -> tuple[object, ...]:
-    """Order combinations: by what differs, a framework first, then verdict, GPU, framework, newest version, evidence."""
+    """Order combinations: by what differs, frameworks and absent parts first; what works; the GPU; the newest."""
     parts = one.combination.parts
     framework = next(name for name in FRAMEWORKS if name in parts)
     return (
         bool({"mxnet", *FRAMEWORKS} & set(one.differs)),
+        sum(name not in parts for name in one.differs),
         len(one.differs),
         list(Verdict).index(one.judgement.verdict),
         one.combination.accelerator != here.accelerator,

@@ -25,8 +25,7 @@ class Verdict(StrEnum):
 class Judgement(Struct, frozen=True, kw_only=True):
     """The verdict on versions by name, the rules it rests on, a complete combination that has them all.
 
-    ``cures`` are lists of measures: one of each list has to be taken. ``unproven`` are the parts of which nobody is known
-    to have made them work.
+    ``cures`` are lists of measures: one of each has to be taken. ``unproven`` are the parts that are not known to work.
     """
 
     parts: dict[str, str]
