@@ -39,9 +39,8 @@ def fitting(asked: Mapping[str, str], here: Here) -> Iterator[Complete]:
     for one in known().combination:
         if one.accelerator not in ("cpu", here.accelerator) and not {"cuda", "rocm"} & asked.keys():
             continue
-        own = {name: version for name, version in here.parts.items() if name in one.host or name in ("machine", GPU)}
-        chosen = {name: version for name, version in asked.items() if name in one.host}
-        whole = {**one.parts, **own, **chosen}
+        own = {*one.host, "machine", GPU}
+        whole = one.parts | {name: version for name, version in (here.parts | dict(asked)).items() if name in own}
         judgement = judge(whole, one.measures)
         if whole["machine"] == one.parts["machine"] and judgement.verdict is not Verdict.FAILS:
             differs = tuple(name for name, version in asked.items() if not has(whole, {name: version}))

@@ -18,10 +18,12 @@ SYSTEM = "-system"  # in the name of a recipe: by the machine's own compiler and
 
 def here(machine: Host) -> Here:
     """Return what a machine has of a combination."""
-    own = {"machine": machine.machine, "python": machine.python.version}
+    own = {"python": machine.python.version}
     own |= {"gcc": machine.compiler.version} if machine.compiler else {}
+    own |= {"openmpi": machine.mpi.version} if machine.mpi and machine.mpi.family == "Open MPI" else {}
     own |= {GPU: capability(machine.env)} if machine.accelerator is Accelerator.CUDA else {}
-    return Here(accelerator=machine.accelerator.value, parts={name: one for name, one in own.items() if one})
+    parts = {name: version for name, version in own.items() if is_version(version)}
+    return Here(accelerator=machine.accelerator.value, parts={"machine": machine.machine, **parts})
 
 
 def known_bad(stack: Stack, machine: Host) -> Iterator[Problem]:
@@ -55,7 +57,9 @@ def versions(stack: Stack, machine: Host) -> tuple[dict[str, str], tuple[str, ..
     if "horovod" not in parts:
         return {}, ()
     own = here(machine).parts if "cuda" in parts or SYSTEM in stack.easyconfig else {}
-    wanted = ({GPU} if "cuda" in parts else set()) | ({"gcc", "python"} if SYSTEM in stack.easyconfig else set())
+    wanted = ({GPU} if "cuda" in parts else set()) | (
+        {"gcc", "python", "openmpi"} if SYSTEM in stack.easyconfig else set()
+    )
     parts |= {name: version for name, version in own.items() if name in wanted}
     return parts, None if has_patches(stack.easyconfig) else ()
 
@@ -71,12 +75,18 @@ def of_name(stem: str) -> dict[str, str]:
     found = dict[str, str]()
     for name, component in known().component.items():
         match = re.search(rf"(?:^|-){component.recipe}-(\d[\w.]*)", stem) if component.recipe else None
-        if match:
-            try:
-                found[name] = str(Version(match[1]))
-            except InvalidVersion:
-                continue
+        if match and is_version(match[1]):
+            found[name] = match[1]
     return found
+
+
+def is_version(text: str) -> bool:
+    """Say whether a text is a version that can be compared."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def has_patches(easyconfig: str) -> bool:

@@ -29,7 +29,7 @@ def needed(asked: Judgement) -> Iterator[tuple[str, str]]:
     """Yield what has to be done for it, and of what nothing is known."""
     for cure in asked.cures:
         yield "with", " or ".join(", ".join(measure(known().measure[name]) for name in one) for one in cure)
-    if asked.unproven:
+    if asked.unproven and asked.verdict is not Verdict.FAILS:
         versions = {name: asked.parts[name] for name in asked.unproven}
         yield "unknown", f"nobody is known to have made these work here: {listed(versions)}"
 

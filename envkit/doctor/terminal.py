@@ -132,7 +132,7 @@ def fabric(node: Node) -> str:
     rdma = [f"{layer or 'no active port'}: {name}" for name, ports in found.rdma.items() for layer in ports or ("",)]
     rdma += [f"Slingshot: {', '.join(found.slingshot)}"] if found.slingshot else []
     plain = [f"{name} {address or ''}".strip() for name, address in found.interfaces.items()]
-    return joined((*rdma, *plain))
+    return joined((*(rdma or ["neither InfiniBand nor Slingshot"]), *plain))
 
 
 def types(mpi_types: tuple[str, ...]) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.compat.install import known_bad, of_name
+from envkit.compat.complete import best
+from envkit.compat.install import here, known_bad, of_name
 from envkit.environment import without_private_folders
 from envkit.host import Accelerator, Host, Interpreter, Program
 from envkit.stack import Stack, from_recipe, stacks
@@ -50,6 +51,27 @@ def test_a_compiler_that_is_too_old(machine: Machine) -> None:
     assert "envkit compat gcc=VERSION tensorflow=VERSION" in problem.fix
     assert "--force" in problem.fix
     assert list(known_bad(own("tensorflow-2.21-cpu-image"), machine(compiler=gcc("7.5.0")))) == []
+
+
+def test_an_mpi_that_hangs(machine: Machine) -> None:
+    """Open MPI of the machine is what the stacks of modules are linked with; images have their own."""
+    there = machine(mpi=Program(path=Path("/usr/bin/mpirun"), version="3.1.3", family="Open MPI"))
+    [problem] = known_bad(own("pytorch-2.13-cpu"), there)
+    assert problem.what.startswith("Known to fail: Open MPI 3.1.3; it hangs (docs; ")
+    assert list(known_bad(own("pytorch-2.13-cpu-image"), there)) == []
+    mpich = machine(mpi=Program(path=Path("/usr/bin/mpirun"), version="3.1.3", family="MPICH"))
+    assert list(known_bad(own("pytorch-2.13-cpu"), mpich)) == []
+
+
+@pytest.mark.parametrize("version", ["", "3.11.7+", "12 (custom)", "trunk"])
+def test_versions_that_cannot_be_compared(version: str, machine: Machine) -> None:
+    there = machine(compiler=gcc(version), python=Interpreter(path=Path("/p"), version=version, headers=True))
+    assert {"gcc", "python"} & here(there).parts.keys() == set()
+    assert list(known_bad(own("pytorch-2.13-cpu"), there)) == []
+
+
+def test_a_machine_type_that_nobody_has_tried(machine: Machine) -> None:
+    assert best({}, here(machine(machine="riscv64"))) is None
 
 
 def test_a_gpu_that_cuda_does_not_know(machine: Machine, fake: Fake) -> None:

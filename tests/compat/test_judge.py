@@ -129,6 +129,7 @@ def test_the_best_is_of_this_machine() -> None:
     newer = Here(accelerator="cpu", parts={**CPU.parts, "gcc": "15.1"})
     assert chosen("", newer).combination.stack == "pytorch-2.13-cpu-image"  # whose compiler is its own
     assert best({}, Here(accelerator="cpu", parts={"machine": "aarch64"})) is None
+    assert best({"machine": "aarch64"}, CPU) is None
 
 
 def test_the_nearest_where_none_has_it_all() -> None:
