@@ -1,6 +1,7 @@
 """Everything that the doctor looks at, at the same time."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -42,7 +43,7 @@ def questions(prefix: Prefix, load: tuple[str, ...], env: Settings) -> dict[str,
     """Return the questions by name: that of the fact, with a blank for an underscore."""
     alone: dict[str, Callable[[], Any]] = {
         "host": partial(host.look, load),
-        "indexes": partial(look.indexes, PATIENCE_S),
+        "indexes": partial(look.indexes, time.monotonic() + PATIENCE_S),
         "cpu": look.cpu,
         "node": look.node,
         "gpu driver": look.gpu_driver,

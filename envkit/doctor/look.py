@@ -5,6 +5,7 @@ import re
 import resource
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ from envkit.verify import facts
 if TYPE_CHECKING:
     from envkit.sources.connection import Connection
 
+LEAST_S = 0.5
 NODE = """\
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -263,21 +265,22 @@ def room(prefix: Prefix) -> Room:
     return Room(prefix=str(prefix.root), writable=writable, free_mb=free_mb, inodes=inodes)
 
 
-def indexes(patience_s: float) -> tuple[Index, ...]:
-    """Ask each index and folder that pip takes packages from, at the same time."""
+def indexes(until: float) -> tuple[Index, ...]:
+    """Ask each index and folder that pip takes packages from, at the same time, until a time (time.monotonic)."""
     from concurrent.futures import ThreadPoolExecutor, wait
 
     from envkit.sources.connection import Connection, shown
     from envkit.sources.pipconfig import pip_settings
 
     found = pip_settings()
-    settings = msgspec.structs.replace(found, timeout_s=min(found.timeout_s, patience_s))
+    left_s = max(until - time.monotonic(), LEAST_S)
+    settings = msgspec.structs.replace(found, timeout_s=min(found.timeout_s, left_s))
     places = [*settings.index_urls, *settings.find_links]
     connection, pool = Connection(settings), ThreadPoolExecutor(max(len(places), 1))
     asked = {url: pool.submit(index, connection, url, url in settings.index_urls) for url in places}
-    done, _ = wait(asked.values(), patience_s)
+    done, _ = wait(asked.values(), left_s)
     pool.shutdown(wait=False, cancel_futures=True)
-    silent = f"it has not answered in {patience_s:g} s"
+    silent = f"it has not answered in {left_s:.1f} s"
     return tuple(one.result() if one in done else Index(url=shown(url), problem=silent) for url, one in asked.items())
 
 
