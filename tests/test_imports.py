@@ -39,6 +39,7 @@ LAYERS = (
         "verify.speed",
         "eessi.servers",
         "doctor.ask",
+        "doctor.node",
         "doctor.rules",
         "compat.judge",
     ),

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from envkit import host, runtime
-from envkit.doctor import look
+from envkit.doctor import look, node
 from envkit.doctor.ask import Question, ask
 from envkit.doctor.facts import Facts, Preflight, Refusal
 from envkit.eessi.access import Access
@@ -45,8 +45,8 @@ def questions(prefix: Prefix, load: tuple[str, ...], env: Settings) -> dict[str,
         "host": partial(host.look, load),
         "indexes": partial(look.indexes, time.monotonic() + PATIENCE_S),
         "cpu": look.cpu,
-        "node": look.node,
-        "gpu driver": look.gpu_driver,
+        "node": node.node,
+        "gpu driver": node.gpu_driver,
         "nvidia smi": partial(host.no_nvidia, env),
         "toolkits": lambda: tuple(look.toolkits(env)),
         "modules": partial(look.modules, env),

@@ -4,7 +4,6 @@ import os
 import re
 import resource
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,13 +16,9 @@ from envkit.doctor.facts import (
     Builder,
     Container,
     Cpu,
-    Driver,
-    Fabric,
-    Gpus,
     Index,
     Limits,
     Mpi,
-    Node,
     Refusal,
     Room,
     Scheduler,
@@ -33,25 +28,11 @@ from envkit.doctor.facts import (
 from envkit.eessi import access
 from envkit.eessi.known import known
 from envkit.prefix import Prefix
-from envkit.resources import data
-from envkit.verify import facts
 
 if TYPE_CHECKING:
     from envkit.sources.connection import Connection
 
 LEAST_S = 0.5
-NODE = """\
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from probe import gpu, machine
-print(json.dumps({"machine": machine.machine(), "fabric": machine.fabric(), "gpus": gpu.node_gpus()}))
-"""
-GPU_DRIVER = """\
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from probe import gpu, record
-print(json.dumps(record.attempt(gpu.gpu_driver)))
-"""
 
 
 def cpu() -> Cpu:
@@ -75,71 +56,6 @@ def builder(machine: host.Host) -> Builder:
 def tool(program: host.Program | None) -> Tool | None:
     """Return a program as a fact."""
     return Tool(path=str(program.path), family=program.family, version=program.version) if program else None
-
-
-class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """What the probe of ``verify`` says of a node."""
-
-    machine: facts.Machine
-    fabric: facts.Fabric
-    gpus: facts.NodeGpus
-
-
-def node() -> Node:
-    """Ask the probe of ``verify`` for the node, in a process of its own."""
-    told = msgspec.json.decode(stated(NODE), type=Stated)
-    shm = told.machine.shm or facts.Space()
-    return Node(
-        hostname=told.machine.hostname,
-        kernel=told.machine.kernel,
-        libc=told.machine.libc,
-        container=told.machine.container,
-        shm_size=shm.size,
-        shm_free=shm.free,
-        fabric=fabric(told.fabric),
-        gpus=gpus(told.gpus),
-    )
-
-
-def fabric(told: facts.Fabric) -> Fabric:
-    """Return the networks."""
-    return Fabric(
-        interfaces={one.name: one.address for one in told.interfaces if one.up and one.kind != "loopback"},
-        rdma={one.name: one.active for one in told.infiniband},
-        slingshot=told.cxi,
-        libraries=told.libraries,
-    )
-
-
-def gpus(told: facts.NodeGpus) -> Gpus:
-    """Return the GPUs."""
-    return Gpus(
-        nvidia=tuple(one.name for one in told.nvidia),
-        nvidia_files=told.nvidia_files,
-        nvidia_driver=told.nvidia_driver,
-        mig=told.mig,
-        amd=tuple(one.name for one in told.amd),
-        amd_files=told.amd_files,
-        amd_driver=told.amd_driver,
-    )
-
-
-def gpu_driver() -> Driver | None:
-    """Ask the probe for NVIDIA's driver library, in a process of its own: it may never come back."""
-    told = msgspec.json.decode(stated(GPU_DRIVER), type=facts.GpuDriver)
-    if not told.present and not told.error:
-        return None
-    problem = told.error or (f"cuInit ended with status {told.status}" if told.status else "")
-    cuda = f"{told.cuda // 1000}.{told.cuda % 1000 // 10}" if told.cuda else ""
-    return Driver(cuda=cuda, devices=tuple(one.name for one in told.devices), problem=problem)
-
-
-def stated(code: str) -> str:
-    """Return what code of the probe prints. Raises OSError."""
-    done = process.capture([sys.executable, "-I", "-S", "-c", code, str(data("verify"))])
-    if done.status:
-        raise OSError(done.stderr.strip().rpartition("\n")[2] or f"status {done.status}")
-    return done.stdout
 
 
 def toolkits(env: Mapping[str, str]) -> Iterator[Tool]:
