@@ -11,6 +11,8 @@ from envkit import __version__
 from envkit.errors import EnvkitError, NotWritable
 
 COMMANDS = {
+    "doctor": ("doctor", "Say what this machine offers, and which methods work on it."),
+    "compat": ("compat", "Say whether versions go together with Horovod, and what is best here."),
     "install": ("install", "Install a Horovod environment and prove that it works."),
     "fetch": ("fetch", "Fetch every source of a stack, for an installation without a network."),
     "export": ("export", "Write the recipe of an image, for plain 'apptainer build'."),

@@ -5,8 +5,10 @@ Exit codes are part of the interface:
 ====  =====================================================================
 code  meaning
 ====  =====================================================================
-0     done; for ``verify`` and ``check-build``: everything required holds
-1     the verdict is FAIL: the environment does not work on this machine
+0     done; for ``verify`` and ``check-build``: everything required holds; for
+      ``doctor``: at least one method works; for ``compat``: it is known to work
+1     the verdict is FAIL: the environment does not work on this machine; for
+      ``compat``: it is known to fail
 2     the command line cannot be understood, or names something unknown
 3     this machine cannot do it as it is; each problem is listed with its remedy
 4     a source is missing, damaged, or cannot be fetched
@@ -14,6 +16,7 @@ code  meaning
 6     no such environment, or it is damaged
 7     a file could not be written: no space, no permission
 8     a job ended before its command did: time limit, cancelled, a node lost
+9     nobody knows whether it works, or it is risky (``compat``)
 130   interrupted by Ctrl-C; 143: by SIGTERM
 ====  =====================================================================
 

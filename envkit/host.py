@@ -178,6 +178,24 @@ def accelerator() -> Accelerator:
     return Accelerator.CPU
 
 
+def no_nvidia(env: Mapping[str, str]) -> str:
+    """Say why nvidia-smi shows no NVIDIA GPU; nothing if it shows one."""
+    found = shutil.which("nvidia-smi", path=env.get("PATH"))
+    if found is None:
+        return "There is no nvidia-smi on PATH."
+    told = process.capture([found, "-L"], env=env, timeout_s=20)
+    if told.status == 0 and "GPU" in told.stdout:
+        return ""
+    return (told.stderr or told.stdout).strip() or f"It ended with {told.status}."
+
+
+def capability(env: Mapping[str, str]) -> str:
+    """Return the compute capability of the first NVIDIA GPU, such as "9.0"; nothing without one."""
+    argv = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    match = re.match(r"\s*(\d+\.\d+)", process.capture(argv, env=env, timeout_s=20).stdout)
+    return match[1] if match else ""
+
+
 def cpu_target() -> str:
     """Name the microarchitecture of this CPU, such as "zen3" (archspec)."""
     import archspec.cpu

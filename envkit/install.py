@@ -58,6 +58,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
         if (there := already(request)) is not None:
             say_already(there, console)
             return None
+        say_forced(work, console)
         say_unused(work, console)
         say_resumed(work, console)
         folder = build.new_log_folder(request.prefix, work.stack.name)
@@ -144,6 +145,12 @@ def current_recipe(easyconfig: str) -> Path:
         if (folder / tail).is_file():
             return folder / tail
     return Path(easyconfig)
+
+
+def say_forced(work: Work, console: Console) -> None:
+    """Say what is known to fail and is tried all the same."""
+    for problem in preflight.known_problems(work.host, work.stack, force=False) if work.request.force else ():
+        say(console, f"{problem.what} It is tried all the same (--force).")
 
 
 def say_unused(work: Work, console: Console) -> None:

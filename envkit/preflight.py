@@ -51,24 +51,36 @@ def machine_problems(host: Host, stack: Stack) -> Iterable[Problem]:
         yield Problem(what=f"{stack.name} cannot be built on {host.machine}.", fix=f"It can be built on {fits}.")
 
 
+def known_problems(host: Host, stack: Stack, *, force: bool) -> Iterable[Problem]:
+    """Yield what is known to fail, unless it is to be tried all the same."""
+    from envkit.compat.install import known_bad
+
+    return () if force else known_bad(stack, host)
+
+
 def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[Problem]:
     """Yield what the place lacks: permission, bytes, inodes. ``remaining`` is the share that is not built yet."""
     parent = writable_parent(prefix.root)
     if not os.access(parent, os.W_OK | os.X_OK):
         yield Problem(what=f"{parent} cannot be written to.", fix="Choose another folder with --prefix.")
         return
-    room = os.statvfs(parent)
-    free_mb = room.f_bavail * room.f_frsize // 1_000_000
+    free_mb, inodes = room(parent)
     if free_mb < stack.disk_mb * remaining:
         yield Problem(
             what=f"{parent} has {free_mb} MB free; {stack.name} takes about {stack.disk_mb * remaining:.0f} MB.",
             fix="Free space, or choose another --prefix.",
         )
-    if room.f_files and room.f_favail < stack.inodes * remaining:
+    if inodes is not None and inodes < stack.inodes * remaining:
         yield Problem(
-            what=f"{parent} has {room.f_favail} inodes left; {stack.name} takes about {stack.inodes * remaining:.0f}.",
+            what=f"{parent} has {inodes} inodes left; {stack.name} takes about {stack.inodes * remaining:.0f}.",
             fix="Remove files, or choose another --prefix.",
         )
+
+
+def room(folder: Path) -> tuple[int, int | None]:
+    """Return the MB and the inodes that are free for this user; None where the file system does not count inodes."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize // 1_000_000, found.f_favail if found.f_files else None
 
 
 def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], host: Host) -> Iterable[Problem]:

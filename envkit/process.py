@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,40 @@ from envkit.resources import data
 
 GRACE_S = 5.0
 POLL_S = 0.1
+KILLED_S = 0.5
+LIMIT: ContextVar["Limit | None"] = ContextVar("limit", default=None)
+
+
+class CutOffError(Exception):
+    """A program had not ended when its Limit was over; the text names it."""
+
+
+class Limit:
+    """How long short commands may take together (s), from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+        self.running = set[subprocess.Popen[str]]()
+
+    @property
+    def left_s(self) -> float:
+        """What is left of it."""
+        return max(self.deadline - time.monotonic(), 0)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have it hold for the commands of this block, in this thread: one that takes longer raises CutOffError."""
+        token = LIMIT.set(self)
+        try:
+            yield
+        finally:
+            LIMIT.reset(token)
+
+    def end(self) -> None:
+        """End every command that still runs, with all that it has started."""
+        for running in list(self.running):
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,34 +74,60 @@ def capture(
     timeout_s: float = 60,
 ) -> Completed:
     """Run a short command and keep what it prints; a program that does not exist ends with status 127."""
-    began = time.monotonic()
+    began, limit = time.monotonic(), LIMIT.get()
+    left_s = min(timeout_s, limit.left_s) if limit else timeout_s
     try:
-        done = subprocess.run(
+        running = subprocess.Popen(
             argv,
             env=env,
             cwd=cwd,
-            timeout=timeout_s,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            check=False,
+            start_new_session=left_s < timeout_s,
         )
     except (FileNotFoundError, PermissionError) as error:
         return Completed(argv=tuple(argv), status=127, stdout="", stderr=str(error), seconds=0.0)
+    stdout, stderr, status = outcome(running, argv, left_s, limit if left_s < timeout_s else None)
+    return Completed(argv=tuple(argv), status=status, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began)
+
+
+def outcome(
+    running: subprocess.Popen[str], argv: Sequence[str], left_s: float, limit: Limit | None
+) -> tuple[str, str, int]:
+    """Return what a command prints, and its status. One that takes longer is killed; by its limit, with its session.
+
+    Raises CutOffError where it was the limit's.
+    """
+    if limit:
+        limit.running.add(running)
+    try:
+        stdout, stderr = running.communicate(timeout=left_s)
+        return stdout, stderr, 128 - running.returncode if running.returncode < 0 else running.returncode
     except subprocess.TimeoutExpired as error:
-        partial = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-        return Completed(
-            argv=tuple(argv), status=124, stdout=partial, stderr="timed out", seconds=time.monotonic() - began
-        )
-    status = 128 - done.returncode if done.returncode < 0 else done.returncode
-    return Completed(
-        argv=tuple(argv),
-        status=status,
-        stdout=done.stdout,
-        stderr=done.stderr,
-        seconds=time.monotonic() - began,
-    )
+        kill(running, limit)
+        if limit:
+            raise CutOffError(" ".join(argv[:2])) from None
+        return error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else "", "timed out", 124
+    except BaseException:
+        kill(running, limit)
+        raise
+    finally:
+        if limit:
+            limit.running.discard(running)
+
+
+def kill(running: subprocess.Popen[str], limit: Limit | None) -> None:
+    """Kill a command, by its limit with its session. One that waits in the kernel is left to itself."""
+    with suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL) if limit else running.kill()
+    with suppress(subprocess.TimeoutExpired):
+        running.wait(KILLED_S)
+    for stream in (running.stdout, running.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def supervise(

@@ -23,6 +23,7 @@ class Request:
     offline: bool = False
     rebuild: bool = False
     jobs: int = 0
+    force: bool = False
     base: str = "auto"
     build_args: tuple[tuple[str, str], ...] = ()
     source: str | None = None

@@ -66,7 +66,7 @@ def build_problems(env: Mapping[str, str] = os.environ) -> Iterator[Problem]:
             "user.max_user_namespaces above 0; on Ubuntu 24.04 and later Apptainer's own AppArmor profile), build on "
             "another machine and take the file over (--from FILE.sif), or use --method easybuild.",
         )
-    user = getpass.getuser()
+    user = user_name()
     for file in ("/etc/subuid", "/etc/subgid"):
         if not has_range(file, user):
             kind = "uids" if file.endswith("uid") else "gids"
@@ -79,6 +79,14 @@ def build_problems(env: Mapping[str, str] = os.environ) -> Iterator[Problem]:
             what="/dev/fuse may not be used by this user, so that images cannot be mounted.",
             fix="Ask an administrator: chmod 666 /dev/fuse (modprobe fuse if it is missing).",
         )
+
+
+def user_name() -> str:
+    """Name this user; by number where the machine has no name for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def no_user_namespace(env: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import envkit
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
     ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest"),
-    ("definition", "dockerfile"),
+    ("definition", "dockerfile", "doctor.facts"),
     ("resources", "verify.elf", "verify.machine_code"),
     (
         "process",
@@ -27,6 +27,8 @@ LAYERS = (
         "eessi.binds",
         "eessi.release",
         "jobs.job",
+        "doctor.report",
+        "compat.known",
     ),
     (
         "environment",
@@ -41,6 +43,10 @@ LAYERS = (
         "jobs.pbs",
         "jobs.slurm",
         "jobs.submit",
+        "doctor.ask",
+        "doctor.node",
+        "doctor.rules",
+        "compat.judge",
     ),
     (
         "verify.report.words",
@@ -49,16 +55,26 @@ LAYERS = (
         "verify.image_facts",
         "eessi.inside",
         "eessi.injected",
-        "eessi.listing",
         "eessi.sessions",
         "jobs.follow",
+        "compat.complete",
     ),
     ("host", "sources.connection", "verify.build_block", "verify.outcome", "eessi.access", "eessi.image"),
-    ("stack", "prefix", "eessi.ways", "sources.index", "verify.checks.process", "verify.checks.nodes"),
+    (
+        "stack",
+        "prefix",
+        "compat.report",
+        "eessi.listing",
+        "eessi.ways",
+        "sources.index",
+        "verify.checks.process",
+        "verify.checks.nodes",
+    ),
     ("eessi.entry",),
     (
         "receipt",
         "request",
+        "compat.install",
         "sources.download",
         "verify.checks.build",
         "verify.checks.gpu",
@@ -73,17 +89,19 @@ LAYERS = (
     ("fetch", "launcher", "catalogue", "verify.checks", "host_mpi"),
     ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model", "eessi.ranks", "eessi.prefetch"),
     ("verify.report.terminal", "verify.report.junit", "verify.report.plots"),
-    ("verify.report", "verify.report.page"),
+    ("verify.report", "verify.report.page", "doctor.terminal", "compat.terminal"),
     ("methods.easybuild", "methods.apptainer", "locks", "verify.target", "verify.judge"),
     ("verify.launch",),
     ("verify.attend",),
     ("preflight", "build", "removal"),
-    ("provide.work", "provide.easybuild", "provide.apptainer"),
-    ("provide.eessi",),
+    ("provide.work", "provide.easybuild", "provide.apptainer", "doctor.look"),
+    ("provide.eessi", "doctor.gather"),
     ("install",),
     ("cli",),
     ("commands.options", "__main__"),
     (
+        "commands.compat",
+        "commands.doctor",
         "commands.enter",
         "commands.eessi",
         "commands.job",
@@ -173,6 +191,9 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     for module in checks:
         assert not own(module) & measures
     assert own("verify.facts") == {"errors"}
+    assert own("doctor.rules") == {"doctor.facts", "doctor.report", "resources"}
+    assert own("compat.judge") == {"compat.known", "errors"}
+    assert own("compat.complete") == {"compat.judge", "compat.known"}
 
 
 @pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", *PROBE])

@@ -33,6 +33,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(min=1),
     help="Compile this many files at a time. Default: the cores there are.",
 )
+@click.option("--force", is_flag=True, help="Try versions that are known to fail together ('envkit compat').")
 @click.option("--rebuild", is_flag=True, help="Build again what has changed, and what depends on it.")
 @click.option(
     "--version", "release", metavar="RELEASE", help="Of EESSI: the release to build on. Default: STACK's own."
@@ -64,9 +65,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def install(
     stack: str | None, method: str | None, framework: str | None, accelerator: str, load: tuple[str, ...],
     prefix: str | None, dry_run: bool, offline: bool, bundle: Path | None, eulas: tuple[str, ...], jobs: int | None,
-    rebuild: bool, release: str | None, access: str | None, base: str, build_args: tuple[tuple[str, str], ...],
-    source: str | None, dockerfile: Path | None, sandbox: bool, site: str | None, binds: tuple[str, ...],
-    sign: Path | None, signed_by: Path | None,
+    rebuild: bool, force: bool, release: str | None, access: str | None, base: str,
+    build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
+    site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None,
 ) -> int:  # fmt: skip
     """Install a Horovod environment and prove that it works.
 
@@ -91,11 +92,14 @@ def install(
     request = Request(
         prefix=place.locate(prefix), wanted=stack, method=method, framework=framework, accelerator=accelerator,
         load=load, release=release, access=access, accepted_eulas=eulas, bundle=bundle,
-        offline=offline or bundle is not None, rebuild=rebuild, jobs=jobs or 0, base=base, build_args=build_args,
-        source=source, dockerfile=dockerfile, sandbox=sandbox, site=site, binds=binds, sign=sign, signed_by=signed_by,
+        offline=offline or bundle is not None, rebuild=rebuild, jobs=jobs or 0, force=force, base=base,
+        build_args=build_args, source=source, dockerfile=dockerfile, sandbox=sandbox, site=site, binds=binds,
+        sign=sign, signed_by=signed_by,
     )  # fmt: skip
     console = Console()
     if dry_run:
-        return plans.show(work.prepare(request), console)
+        planned = work.prepare(request)
+        work.say_forced(planned, console)
+        return plans.show(planned, console)
     report = work.install(request, console)
     return 0 if report is None or report.verdict == "pass" else 1

@@ -16,14 +16,15 @@ def prefix(function: Function) -> Function:
     return click.option("--prefix", metavar="DIR", help=text)(function)
 
 
+def load(function: Function) -> Function:
+    """Add ``--load``."""
+    text = "Load this site module before the build and on entering. May be repeated."
+    return click.option("--load", metavar="MODULE", multiple=True, help=text)(function)
+
+
 def stack(function: Function) -> Function:
     """Add what chooses a stack."""
-    function = click.option(
-        "--load",
-        metavar="MODULE",
-        multiple=True,
-        help="Load this site module before the build and on entering. May be repeated.",
-    )(function)
+    function = load(function)
     function = click.option(
         "--accelerator",
         type=click.Choice(["auto", "cpu", "cuda", "rocm"]),

@@ -34,11 +34,12 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is looked for: a release, and a folder that is said to hold a copy of the repository."""
+    """What is looked for: a release, and a folder that is said to hold a copy; how long a mount may take to answer."""
 
     version: str
     copy: Path | None
     env: Mapping[str, str]
+    patience_s: float = NATIVE_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +98,16 @@ def native(wanted: Wanted) -> Probe:
     """Look whether the repository is mounted, by a process that may hang."""
     path = Path(known().mount)
     found = Release(root=path, version=wanted.version)
-    argv = ["stat", "--", str(found.init)]
-    done = process.capture(argv, env={**wanted.env, "LC_ALL": "C"}, timeout_s=NATIVE_S)
+    env, limit_s = {**wanted.env, "LC_ALL": "C"}, wanted.patience_s
+    done = process.capture(["stat", "--", str(found.init)], env=env, timeout_s=limit_s)
     if done.status == 0:
         return Probe(access=Access.NATIVE, problem=None, why=f"{path} is mounted", root=path)
     if done.status == 124:
-        return Probe(access=Access.NATIVE, problem=symptom("mount-hangs", path=path, seconds=NATIVE_S))
-    told = process.capture(["ls", "-A", "--", str(path)], env={**wanted.env, "LC_ALL": "C"}, timeout_s=NATIVE_S)
+        return Probe(access=Access.NATIVE, problem=symptom("mount-hangs", path=path, seconds=limit_s))
+    told = process.capture(["ls", "-A", "--", str(path)], env=env, timeout_s=limit_s)
     reason = done.stderr + told.stderr
     if told.status == 124:
-        problem = symptom("mount-hangs", path=path, seconds=NATIVE_S)
+        problem = symptom("mount-hangs", path=path, seconds=limit_s)
     elif "Transport endpoint is not connected" in reason or "Socket not connected" in reason:
         problem = symptom("mount-dead", path=path)
     elif told.status and "No such file" in told.stderr:

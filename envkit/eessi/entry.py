@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from envkit import process
 from envkit.eessi import access, listing, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi import nearest as near_names
@@ -22,7 +20,7 @@ from envkit.eessi.release import Release
 from envkit.eessi.sessions import Place, Session
 from envkit.eessi.ways import WAYS, Entry
 from envkit.errors import HostProblem, UsageProblem
-from envkit.host import cpu_target
+from envkit.host import cpu_target, no_nvidia
 from envkit.verify.probe.started import detect
 
 
@@ -215,11 +213,8 @@ def gone(version: str, copy: Path | None, env: Mapping[str, str] = os.environ) -
 
 def demand_gpu(env: Mapping[str, str]) -> None:
     """Raise HostProblem where nvidia-smi finds no GPU."""
-    found = shutil.which("nvidia-smi", path=env.get("PATH"))
-    told = process.capture([found or "nvidia-smi", "-L"], env=env, timeout_s=20)
-    if told.status or "GPU" not in told.stdout:
-        reason = (told.stderr or told.stdout).strip() if found else "There is no nvidia-smi on PATH."
-        words = symptom("no-gpu", reason=reason or f"It ended with {told.status}.")
+    if reason := no_nvidia(env):
+        words = symptom("no-gpu", reason=reason)
         raise HostProblem(what=f"--nvidia: {words.what}.", why=words.why, fix=words.fix)
 
 

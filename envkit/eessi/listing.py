@@ -15,6 +15,7 @@ from envkit.eessi import release
 from envkit.eessi.release import Release
 from envkit.environment import Environment
 from envkit.errors import HostProblem
+from envkit.host import capability
 from envkit.resources import data
 
 
@@ -45,11 +46,8 @@ def machine(env: Mapping[str, str] = os.environ) -> Machine:
 
 def gpu(env: Mapping[str, str]) -> str:
     """Return the compute capability of the first NVIDIA GPU as EESSI writes it, "cc80"; nothing without one."""
-    told = process.capture(
-        ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], env=env, timeout_s=20
-    ).stdout
-    match = re.match(r"\s*(\d+)\.(\d+)", told)
-    return f"cc{match[1]}{match[2]}" if match else ""
+    found = capability(env)
+    return f"cc{found.replace('.', '')}" if found else ""
 
 
 def read(found: Release, here: Machine) -> Modules:

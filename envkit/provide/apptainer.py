@@ -101,7 +101,7 @@ class ImageWork:
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
-        found = list(self.probed)
+        found = [*self.probed, *preflight.known_problems(self.host, self.stack, force=self.request.force)]
         found += preflight.machine_problems(self.host, self.stack)
         remaining = len(self.missing) / len(self.plan.layers)
         found += preflight.prefix_problems(self.request.prefix, self.stack, remaining)

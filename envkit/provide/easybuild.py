@@ -186,8 +186,7 @@ print(json.dumps({
 def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
     """Resolve a stack; changes nothing. Raises HostProblem, PlanFailed."""
     if machine.modules_tool is None or not stack.runs_on(machine.platform):
-        problems = [*preflight.host_problems(machine, stack), *preflight.prefix_problems(request.prefix, stack, 1.0)]
-        preflight.demand(problems, stack)
+        preflight.demand(lacking(request, machine, stack), stack)
     tree = request.prefix.tree(machine.platform)
     eb = easybuild.beside(machine, stack, tree)
     assert machine.modules_tool is not None  # noqa: S101  (demanded above)
@@ -204,7 +203,10 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
             name=stack.name, tool=tool, modulepath=tree.modulepath, modules=(stack.module,), load=request.load
         ),
         env={**machine.env, **site},
-        lacking=tuple(preflight.host_problems(machine, stack)),
+        lacking=(
+            *preflight.host_problems(machine, stack),
+            *preflight.known_problems(machine, stack, force=request.force),
+        ),
         uses=tuple(uses(machine, eb.robot)),
         described=partial(
             ModuleReceipt,
@@ -226,6 +228,15 @@ def uses(machine: host.Host, robot: Sequence[str]) -> Iterator[str]:
         yield f"Hooks:    {hooks} (the site's own, called as well)"
     if machine.load:
         yield f"Loaded:   {', '.join(machine.load)}"
+
+
+def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
+    """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
+    return [
+        *preflight.host_problems(machine, stack),
+        *preflight.known_problems(machine, stack, force=request.force),
+        *preflight.prefix_problems(request.prefix, stack, 1.0),
+    ]
 
 
 def found(program: host.Program | None, stood_in: bool) -> str:

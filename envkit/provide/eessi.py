@@ -43,7 +43,11 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         folders=(*Eb.folders, "EESSI_USER_INSTALL"),
     )
     plan = easybuild.plan(eb, stack)
-    lacking = [*preflight.machine_problems(machine, stack), *gpu_problems(stack, machine.machine, plan, entered, env)]
+    lacking = [
+        *preflight.machine_problems(machine, stack),
+        *preflight.known_problems(machine, stack, force=request.force),
+        *gpu_problems(stack, machine.machine, plan, entered, env),
+    ]
     return EasyBuildWork(
         request=request,
         stack=stack,

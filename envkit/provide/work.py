@@ -9,6 +9,7 @@ from rich.console import Console
 from envkit.environment import Environment
 from envkit.errors import Problem
 from envkit.fetch import Source
+from envkit.host import Host
 from envkit.prefix import Tree
 from envkit.receipt import Installed
 from envkit.request import Request
@@ -25,6 +26,10 @@ class Work(Protocol):
     @property
     def stack(self) -> Stack:
         """What is installed."""
+
+    @property
+    def host(self) -> Host:
+        """This machine."""
 
     @property
     def tree(self) -> Tree:

@@ -185,3 +185,20 @@ def test_recipe_that_does_not_build(site: Site) -> None:
     mended = site.installed("toy-top")
     assert "1 of 3 modules are in place; left: toy-middle/1.0, toy-top/1.0." in mended.out
     assert site.begun().count("toy-base/1.0") == 1
+
+
+def test_versions_that_are_known_to_fail(site: Site) -> None:
+    """Refused by the rules of 'envkit compat' before anything is built; --force goes on, and says of what."""
+    site = site.own_recipes()
+    recipe = site.recipes / "Horovod-0.28.1-system-PyTorch-2.3.0.eb"
+    recipe.write_text(site.recipe("toy-base").read_text())
+    known = "Known to fail: Horovod 0.28.1 with PyTorch 2.3.0"
+    shown = site.run("install", recipe, "--dry-run", status=3)
+    assert f"Problem: {known}" in shown.out
+    refused = site.run("install", recipe, status=3)
+    assert known in refused.err and "https://github.com/horovod/horovod/issues/3996" in refused.err
+    assert "envkit compat horovod=VERSION torch=VERSION" in refused.err and "--force" in refused.err
+    assert site.begun() == [] and not site.prefix.exists()
+    forced = site.run("install", recipe, "--dry-run", "--force")
+    assert "Problem: " not in forced.out
+    assert known in forced.out and "It is tried all the same (--force)." in forced.out

@@ -29,6 +29,14 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
     width: int = 80
     colour: bool = False
 
+    @classmethod
+    def of(cls, stream: TextIO) -> Paper:
+        """What a stream is: as wide as the terminal, in colours unless there is none or NO_COLOR forbids them."""
+        terminal = stream.isatty()
+        colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        width = shutil.get_terminal_size().columns if terminal else 80
+        return cls(width=max(width, 40), colour=colour)
+
     def styled(self, text: str, style: str) -> str:
         """The text in a style, where there are colours."""
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text else text
@@ -71,10 +79,8 @@ def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 def show(report: Report, stream: TextIO) -> None:
     """Print a report as wide as the terminal is, in colours unless there is none or NO_COLOR forbids them."""
-    terminal = stream.isatty()
-    colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    width = shutil.get_terminal_size().columns if terminal else 80
-    stream.write(render(report, width=max(width, 40), colour=colour))
+    paper = Paper.of(stream)
+    stream.write(render(report, width=paper.width, colour=paper.colour))
 
 
 def render(report: Report, *, width: int = 80, colour: bool = False) -> str:

@@ -1,0 +1,28 @@
+"""``envkit compat``."""
+
+import click
+
+
+@click.command()
+@click.argument("versions", metavar="[NAME=VERSION]...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compat(versions: tuple[str, ...], as_json: bool) -> int:
+    """Say whether versions go together with Horovod, by what evidence, and which complete combination is best here.
+
+    Such as torch=2.13 cuda=13 gcc=14 python=3.12. Names: horovod, torch, tensorflow, mxnet, keras, python, numpy, gcc,
+    cmake, pip, flatbuffers, cuda, nccl, rocm, capability, openmpi, mpich, cray-mpich, spark, machine. Ends with 0 if
+    it is known to work, with 1 if it is known to fail, with 9 if it is risky or nobody knows.
+    """
+    import sys
+
+    from envkit import host
+    from envkit.compat import complete, install, judge, report, terminal
+    from envkit.verify.report.terminal import Paper
+
+    asked = judge.parse(versions)
+    found, best = judge.judge(asked), complete.best(asked, install.here(host.look()))
+    if as_json:
+        click.echo(report.to_json(found, best))
+    else:
+        sys.stdout.write(terminal.render(found, best, Paper.of(sys.stdout)))
+    return report.CODES[found.verdict]

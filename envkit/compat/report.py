@@ -1,0 +1,88 @@
+"""What is said of a combination: an object that people and machines both get."""
+
+import msgspec
+
+from envkit.compat.complete import Complete
+from envkit.compat.judge import Judgement, Verdict
+from envkit.compat.known import Evidence, Rule, Status, Struct
+
+VERSION = 1
+CODES = {Verdict.WORKS: 0, Verdict.FAILS: 1, Verdict.RISKY: 9, Verdict.UNKNOWN: 9}
+
+
+class Cited(Struct, frozen=True, kw_only=True):
+    """A rule, as known.Rule has it."""
+
+    id: str
+    when: dict[str, str]
+    status: Status
+    evidence: Evidence
+    source: str
+    note: str
+    needs: tuple[str, ...]
+    cure: tuple[tuple[str, ...], ...]
+
+
+class Best(Struct, frozen=True, kw_only=True):
+    """The best complete combination, or, where parts of it differ from what was asked, the nearest."""
+
+    how: str
+    stack: str
+    evidence: Evidence
+    note: str
+    parts: dict[str, str]
+    measures: tuple[str, ...]
+    verdict: Verdict
+    differs: tuple[str, ...]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """The verdict on what was asked, what it rests on, the measures it takes (one list of each), the best one here."""
+
+    version: int
+    verdict: Verdict
+    parts: dict[str, str]
+    rules: tuple[Cited, ...]
+    cures: tuple[tuple[tuple[str, ...], ...], ...]
+    unproven: tuple[str, ...]
+    example: str
+    best: Best | None
+
+
+def report(asked: Judgement, best: Complete | None) -> Report:
+    """Return what is said."""
+    return Report(
+        version=VERSION,
+        verdict=asked.verdict,
+        parts=asked.parts,
+        rules=tuple(cited(rule) for rule in asked.rules),
+        cures=asked.cures,
+        unproven=asked.unproven,
+        example=asked.example.how if asked.example else "",
+        best=described(best) if best else None,
+    )
+
+
+def cited(rule: Rule) -> Cited:
+    """Return a rule without its examples."""
+    return Cited(**{name: getattr(rule, name) for name in Cited.__struct_fields__})
+
+
+def described(best: Complete) -> Best:
+    """Return the best combination."""
+    one = best.combination
+    return Best(
+        how=one.how,
+        stack=one.stack,
+        evidence=one.evidence,
+        note=one.note,
+        parts=best.judgement.parts,
+        measures=one.measures,
+        verdict=best.judgement.verdict,
+        differs=best.differs,
+    )
+
+
+def to_json(asked: Judgement, best: Complete | None) -> str:
+    """Return it as JSON."""
+    return msgspec.json.format(msgspec.json.encode(report(asked, best))).decode()

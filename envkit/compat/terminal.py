@@ -1,0 +1,73 @@
+"""What is known of a combination, for people at a terminal."""
+
+from collections.abc import Iterator, Mapping
+
+from envkit.compat.complete import Complete
+from envkit.compat.judge import Judgement, Verdict
+from envkit.compat.known import Measure, Rule, known
+from envkit.verify.report.terminal import Paper
+
+STYLES = {Verdict.WORKS: "green", Verdict.FAILS: "red", Verdict.RISKY: "yellow", Verdict.UNKNOWN: "yellow"}
+LABEL = 9
+
+
+def render(asked: Judgement, best: Complete | None, paper: Paper) -> str:
+    """Return the verdict on what was asked, and the best complete combination, as text that ends in a newline."""
+    out = paper.paragraph(asked.verdict.value.ljust(LABEL), STYLES[asked.verdict], listed(asked.parts))
+    for label, text in (*needed(asked), *evidence(asked)):
+        out += paper.paragraph(label.rjust(LABEL), "dim", text)
+    out += ["", *complete(best, paper)]
+    return "\n".join(out) + "\n"
+
+
+def listed(parts: Mapping[str, str]) -> str:
+    """Return versions with their titles."""
+    return ", ".join(f"{known().component[name].title} {version}" for name, version in parts.items())
+
+
+def needed(asked: Judgement) -> Iterator[tuple[str, str]]:
+    """Yield what has to be done for it, and of what nothing is known."""
+    for cure in asked.cures:
+        yield "with", " or ".join(", ".join(measure(known().measure[name]) for name in one) for one in cure)
+    if asked.unproven and asked.verdict is not Verdict.FAILS:
+        versions = {name: asked.parts[name] for name in asked.unproven}
+        yield "unknown", f"nobody is known to have made these work here: {listed(versions)}"
+
+
+def measure(one: Measure) -> str:
+    """Describe a measure."""
+    return f"{one.what} ({one.source}{'; the recipes of envkit do it' if one.envkit else ''})"
+
+
+def evidence(asked: Judgement) -> Iterator[tuple[str, str]]:
+    """Yield each rule that is about it, by its evidence."""
+    for rule in asked.rules:
+        yield rule.evidence.value, sentence(rule)
+    if asked.example:
+        note = f"; {asked.example.note}" if asked.example.note else ""
+        yield asked.example.evidence.value, f"all of it: {asked.example.how}{note}"
+
+
+def sentence(rule: Rule) -> str:
+    """Say what a rule says."""
+    when = ", ".join(f"{known().component[name].title} {wanted}" for name, wanted in rule.when.items())
+    with_what = f" with {', '.join(rule.needs)}" if rule.needs else " as released" if rule.cure else ""
+    note = f": {rule.note}" if rule.note else ""
+    return f"{when} {rule.status}{with_what}{note} ({rule.source})"
+
+
+def complete(best: Complete | None, paper: Paper) -> list[str]:
+    """Describe the best complete combination."""
+    if best is None:
+        return paper.paragraph("best".ljust(LABEL), "bold", "no complete combination is known for this machine")
+    one, judgement = best.combination, best.judgement
+    label = "nearest" if best.differs else "best"
+    others = ", ".join(known().component[name].title for name in best.differs)
+    other = f"; {others} not as asked" if others else ""
+    note = f"; {one.note}" if one.note else ""
+    state = "" if judgement.verdict is Verdict.WORKS else f", {judgement.verdict} on this machine"
+    text = f"{listed(judgement.parts)} ({one.evidence}{note}{state}{other})"
+    with_what = ", ".join(known().measure[name].what for name in one.measures)
+    out = paper.paragraph(label.ljust(LABEL), "bold", text)
+    out += paper.paragraph("with".rjust(LABEL), "dim", with_what) if with_what else []
+    return out + paper.paragraph("how".rjust(LABEL), "dim", one.how)

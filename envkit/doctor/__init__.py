@@ -1,0 +1,1 @@
+"""What this machine offers, and by which method a Horovod environment can be had on it."""

@@ -1,0 +1,106 @@
+"""Everything that the doctor looks at, at the same time."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from envkit import host, runtime
+from envkit.doctor import look, node
+from envkit.doctor.ask import Question, ask
+from envkit.doctor.facts import Facts, Preflight, Refusal
+from envkit.eessi.access import Access
+from envkit.errors import EnvkitError, Problem, UnknownStack
+from envkit.prefix import Prefix
+from envkit.provide import apptainer, easybuild
+from envkit.request import Request
+from envkit.stack import Stack, select
+
+LIMIT_S = 5.0
+PATIENCE_S = 4
+Settings = Mapping[str, str]
+
+
+def gather(prefix: Prefix, load: tuple[str, ...], env: Settings) -> Facts:
+    """Look at this machine. Raises HostProblem when a module in ``load`` cannot be loaded."""
+    answers = ask(questions(prefix, load, env), LIMIT_S)
+    if "host" in answers.errors:
+        raise answers.errors["host"]
+    told = dict(answers.values)
+    ways = tuple(told.pop(key) for one in Access if (key := f"eessi {one}") in told)
+    preflights = {name: told.pop(key) for name in METHODS if (key := f"preflight {name}") in told}
+    builder = look.builder(told.pop("host")) if "host" in told else None
+    missing = tuple(one for one in answers.missing if builder or not one.probe.startswith("preflight "))
+    return Facts(
+        user=runtime.user_name(), uid=os.geteuid(), builder=builder, ways=ways, preflights=preflights, missing=missing,
+        **{name.replace(" ", "_"): value for name, value in told.items()},
+    )  # fmt: skip
+
+
+def questions(prefix: Prefix, load: tuple[str, ...], env: Settings) -> dict[str, Question]:
+    """Return the questions by name: that of the fact, with a blank for an underscore."""
+    alone: dict[str, Callable[[], Any]] = {
+        "host": partial(host.look, load),
+        "indexes": partial(look.indexes, time.monotonic() + PATIENCE_S),
+        "cpu": look.cpu,
+        "node": node.node,
+        "gpu driver": node.gpu_driver,
+        "nvidia smi": partial(host.no_nvidia, env),
+        "toolkits": lambda: tuple(look.toolkits(env)),
+        "modules": partial(look.modules, env),
+        "container": partial(look.container, env),
+        "namespaces": look.namespaces,
+        "mounts": look.mounts,
+        **{f"eessi {one}": partial(look.way, one, env, PATIENCE_S) for one in Access},
+        "schedulers": lambda: tuple(look.schedulers(env)),
+        "limits": look.limits,
+        "room": partial(look.room, prefix),
+    }
+
+    def mpi(asked: Mapping[str, Future[Any]]) -> Any:
+        return tuple(look.mpi(asked["host"].result().env if load else env))
+
+    found: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
+    found |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in METHODS}
+    return found | {"mpi": mpi}
+
+
+def without(question: Callable[[], Any], _asked: Mapping[str, Future[Any]]) -> Any:
+    """Ask what waits for no other answer."""
+    return question()
+
+
+def by_image(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
+    """Return what is lacking for an image."""
+    return apptainer.prepare(request, machine, stack).problems()
+
+
+METHODS: dict[str, Callable[[Request, host.Host, Stack], list[Problem]]] = {
+    "easybuild": easybuild.lacking,
+    "apptainer": by_image,
+}
+
+
+def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> Preflight:
+    """Return what ``envkit install --method METHOD`` would refuse here."""
+    machine: host.Host = asked["host"].result()
+    stack = fitting(method, machine)
+    request = Request(prefix=prefix, method=method, load=load)
+    try:
+        problems = METHODS[method](request, machine, stack)
+    except EnvkitError as error:
+        problems = [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
+    refused = tuple(Refusal(what=one.what, fix=one.fix) for one in problems)
+    return Preflight(stack=stack.name, accelerator=stack.accelerator.value, problems=refused)
+
+
+def fitting(method: str, machine: host.Host) -> Stack:
+    """Return the stack of a method for this machine's GPUs, or where there is none for its CPUs."""
+    for device in dict.fromkeys((machine.accelerator, host.Accelerator.CPU)):
+        try:
+            return select(None, method=method, accelerator=device.value, platform=machine.platform)
+        except UnknownStack:
+            continue
+    raise AssertionError(method)

@@ -1,0 +1,214 @@
+"""The questions: each looks at one thing of this machine, by what the other commands look with."""
+
+import os
+import re
+import resource
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envkit import environment, host, host_mpi, launcher, mpi_model, preflight, process, runtime
+from envkit.doctor.facts import (
+    Builder,
+    Container,
+    Cpu,
+    Index,
+    Limits,
+    Mpi,
+    Refusal,
+    Room,
+    Scheduler,
+    Tool,
+    Way,
+)
+from envkit.eessi import access
+from envkit.eessi.known import known
+from envkit.prefix import Prefix
+
+if TYPE_CHECKING:
+    from envkit.sources.connection import Connection
+
+LEAST_S = 0.5
+
+
+def cpu() -> Cpu:
+    """Look at the CPU."""
+    return Cpu(machine=host.Platform.own().machine, target=host.cpu_target(), cores=host.cores())
+
+
+def builder(machine: host.Host) -> Builder:
+    """Return what a build would take."""
+    python = machine.python
+    return Builder(
+        python=Tool(path=str(python.path), version=python.version),
+        compiler=tool(machine.compiler),
+        mpi=tool(machine.mpi),
+        cmake=tool(machine.cmake),
+        accelerator=machine.accelerator.value,
+        load=machine.load,
+    )
+
+
+def tool(program: host.Program | None) -> Tool | None:
+    """Return a program as a fact."""
+    return Tool(path=str(program.path), family=program.family, version=program.version) if program else None
+
+
+def toolkits(env: Mapping[str, str]) -> Iterator[Tool]:
+    """Yield the CUDA and the ROCm that a build would find."""
+    homes = [env[name] for name in ("CUDA_HOME", "CUDA_PATH") if env.get(name)]
+    places = [env.get("PATH", os.defpath), *(f"{home}/bin" for home in homes), "/usr/local/cuda/bin"]
+    if nvcc := shutil.which("nvcc", path=":".join(places)):
+        match = re.search(r"release (\S+?),", process.capture([nvcc, "--version"], env=env).stdout)
+        yield Tool(path=nvcc, family="CUDA", version=match[1] if match else "")
+    rocm = Path(env.get("ROCM_PATH") or "/opt/rocm")
+    if (rocm / ".info" / "version").is_file():
+        yield Tool(path=str(rocm), family="ROCm", version=(rocm / ".info" / "version").read_text().strip())
+
+
+def mpi(env: Mapping[str, str]) -> Iterator[Mpi]:
+    """Yield the MPI libraries: each whose mpirun is on PATH, and one for programs of MPICH's ABI without any."""
+    found = dict[Path, host.Program]()
+    for folder in env.get("PATH", os.defpath).split(os.pathsep):
+        if shutil.which("mpirun", path=folder):
+            one = host.launcher_mpi({**env, "PATH": f"{folder}:{env.get('PATH', '')}"})
+            if one is not None:
+                found.setdefault(one.path.resolve(), one)
+    for one in found.values():
+        yield described(one.family, one.version, one.path, env)
+    if not any(one.family in ("MPICH", "Intel MPI") for one in found.values()):
+        alone = described("MPICH", env.get("CRAY_MPICH_VERSION", "unknown"), None, env)
+        if alone.library:
+            yield alone
+
+
+def described(family: str, version: str, path: Path | None, env: Mapping[str, str]) -> Mpi:
+    """Return an MPI with its ABI and what it speaks."""
+    abi = mpi_model.table()["bind"].get(family, "")
+    first = f"{path.parent}:{env.get('PATH', '')}" if path else env.get("PATH", "")
+    library = host_mpi.find(abi, {**env, "PATH": first}) if abi else None
+    words = launcher.table()["mpi"].get(family, {})
+    return Mpi(
+        family=family,
+        version=version,
+        launcher=str(path or ""),
+        abi=abi,
+        library=str(library or ""),
+        pmi=tuple(dict.fromkeys(kind.partition("_v")[0] for kind in words.get("speaks", ()))),
+        srun=launcher.srun_type(family) if shutil.which("srun", path=env.get("PATH")) else "",
+    )
+
+
+def modules(env: Mapping[str, str]) -> Tool | None:
+    """Return the modules tool."""
+    found = environment.find_modules_tool(env)
+    if found is None:
+        return None
+    told = process.capture([str(found.command), "--version"], env=env)
+    match = re.search(r"(?:Version|Release):?\s+v?(\d\S*)", told.stdout + told.stderr)
+    return Tool(path=str(found.command), family=found.kind, version=match[1] if match else "")
+
+
+def container(env: Mapping[str, str]) -> Container | None:
+    """Return the container runtime, and whether this user can build with it."""
+    found = runtime.find()
+    if found is None:
+        return None
+    told = process.capture([str(found.path), "buildcfg"], env=env).stdout
+    setuid = re.search(r"_SUID_INSTALL=1$", told, re.MULTILINE) is not None
+    program = Tool(path=str(found.path), family=found.family, version=found.version)
+    building = tuple(Refusal(what=one.what, fix=one.fix) for one in runtime.build_problems(env))
+    return Container(runtime=program, setuid=setuid, building=building)
+
+
+def namespaces() -> str:
+    """Say why this user can make no user namespace; nothing if one can be made."""
+    found = access.no_namespace()
+    return found.what if found else ""
+
+
+def mounts() -> tuple[str, ...]:
+    """Return the repositories of CernVM-FS that are mounted, without touching them."""
+    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return tuple(words[1] for words in lines if words[1].startswith("/cvmfs/"))
+
+
+def way(which: access.Access, env: Mapping[str, str], patience_s: float) -> Way:
+    """Try one way to EESSI's repository."""
+    copy = Path(env["ENVKIT_EESSI_DIR"]).absolute() if env.get("ENVKIT_EESSI_DIR") else None
+    asked = access.Wanted(version=known().default, copy=copy, env=env, patience_s=patience_s)
+    probe = access.PROBES[which](asked)
+    if probe.problem is None:
+        return Way(access=which, why=probe.why, refusal=None)
+    why = f" ({probe.problem.why})" if probe.problem.why else ""
+    return Way(access=which, why="", refusal=Refusal(what=f"{probe.problem.what}{why}", fix=probe.problem.fix))
+
+
+def schedulers(env: Mapping[str, str]) -> Iterator[Scheduler]:
+    """Yield the schedulers whose client is on PATH, or whose job this is."""
+    for name, words in launcher.table()["scheduler"].items():
+        client, job = shutil.which(words["client"], path=env.get("PATH")), bool(env.get(words["job"]))
+        if client is None and not job:
+            continue
+        told = process.capture(words["version"], env=env) if client else None
+        match = re.search(r"\d+(?:\.\d+)+\S*", told.stdout + told.stderr) if told else None
+        yield Scheduler(
+            name=name,
+            version=match[0] if match else "",
+            job=job,
+            mpi=launcher.srun_types() if client and words["client"] == "srun" else (),
+            attempt=words["try"],
+        )
+
+
+def limits() -> Limits:
+    """Return the limits of this process."""
+    kinds = (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK, resource.RLIMIT_NPROC)
+    soft = [resource.getrlimit(kind)[0] for kind in kinds]
+    memlock, stack, nproc = (None if one == resource.RLIM_INFINITY else one for one in soft)
+    return Limits(memlock=memlock, stack=stack, nproc=nproc)
+
+
+def room(prefix: Prefix) -> Room:
+    """Look at the prefix, or at the nearest folder above it that is there. Raises HostProblem if it is a file."""
+    parent = host.writable_parent(prefix.root)
+    free_mb, inodes = preflight.room(parent)
+    writable = os.access(parent, os.W_OK | os.X_OK)
+    return Room(prefix=str(prefix.root), writable=writable, free_mb=free_mb, inodes=inodes)
+
+
+def indexes(until: float) -> tuple[Index, ...]:
+    """Ask each index and folder that pip takes packages from, at the same time, until a time (time.monotonic)."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    from envkit.sources.connection import Connection, shown
+    from envkit.sources.pipconfig import pip_settings
+
+    found = pip_settings()
+    left_s = max(until - time.monotonic(), LEAST_S)
+    settings = msgspec.structs.replace(found, timeout_s=min(found.timeout_s, left_s))
+    places = [*settings.index_urls, *settings.find_links]
+    connection, pool = Connection(settings), ThreadPoolExecutor(max(len(places), 1))
+    asked = {url: pool.submit(index, connection, url, url in settings.index_urls) for url in places}
+    done, _ = wait(asked.values(), left_s)
+    pool.shutdown(wait=False, cancel_futures=True)
+    silent = f"it has not answered in {left_s:.1f} s"
+    return tuple(one.result() if one in done else Index(url=shown(url), problem=silent) for url, one in asked.items())
+
+
+def index(connection: "Connection", url: str, is_index: bool) -> Index:
+    """Ask one for Horovod; a folder, whether it is there."""
+    from envkit.sources.connection import RefusedError, file_path, shown
+
+    if "://" not in url or url.startswith("file://"):
+        path = file_path(url) if "://" in url else Path(url).expanduser()
+        return Index(url=str(path), problem="" if path.is_dir() else "there is no such folder")
+    try:
+        connection.get(f"{url.rstrip('/')}/horovod/" if is_index else url)
+    except RefusedError as error:
+        return Index(url=shown(url), problem=str(error))
+    return Index(url=shown(url))

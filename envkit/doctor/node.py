@@ -1,0 +1,88 @@
+"""The questions that the probe of ``verify`` answers: the node, its fabric, its GPUs and their driver."""
+
+import sys
+
+import msgspec
+
+from envkit import process
+from envkit.doctor.facts import Driver, Fabric, Gpus, Node
+from envkit.resources import data
+from envkit.verify import facts
+
+NODE = """\
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from probe import gpu, machine
+print(json.dumps({"machine": machine.machine(), "fabric": machine.fabric(), "gpus": gpu.node_gpus()}))
+"""
+GPU_DRIVER = """\
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from probe import gpu, record
+print(json.dumps(record.attempt(gpu.gpu_driver)))
+"""
+
+
+class Stated(msgspec.Struct, frozen=True, kw_only=True):
+    """What the probe of ``verify`` says of a node."""
+
+    machine: facts.Machine
+    fabric: facts.Fabric
+    gpus: facts.NodeGpus
+
+
+def node() -> Node:
+    """Ask the probe of ``verify`` for the node, in a process of its own."""
+    told = msgspec.json.decode(stated(NODE), type=Stated)
+    shm = told.machine.shm or facts.Space()
+    return Node(
+        hostname=told.machine.hostname,
+        kernel=told.machine.kernel,
+        libc=told.machine.libc,
+        container=told.machine.container,
+        shm_size=shm.size,
+        shm_free=shm.free,
+        fabric=fabric(told.fabric),
+        gpus=gpus(told.gpus),
+    )
+
+
+def fabric(told: facts.Fabric) -> Fabric:
+    """Return the networks."""
+    return Fabric(
+        interfaces={one.name: one.address for one in told.interfaces if one.up and one.kind != "loopback"},
+        rdma={one.name: one.active for one in told.infiniband},
+        slingshot=told.cxi,
+        libraries=told.libraries,
+    )
+
+
+def gpus(told: facts.NodeGpus) -> Gpus:
+    """Return the GPUs."""
+    return Gpus(
+        nvidia=tuple(one.name for one in told.nvidia),
+        nvidia_files=told.nvidia_files,
+        nvidia_driver=told.nvidia_driver,
+        mig=told.mig,
+        amd=tuple(one.name for one in told.amd),
+        amd_files=told.amd_files,
+        amd_driver=told.amd_driver,
+    )
+
+
+def gpu_driver() -> Driver | None:
+    """Ask the probe for NVIDIA's driver library, in a process of its own: it may never come back."""
+    told = msgspec.json.decode(stated(GPU_DRIVER), type=facts.GpuDriver)
+    if not told.present and not told.error:
+        return None
+    problem = told.error or (f"cuInit ended with status {told.status}" if told.status else "")
+    cuda = f"{told.cuda // 1000}.{told.cuda % 1000 // 10}" if told.cuda else ""
+    return Driver(cuda=cuda, devices=tuple(one.name for one in told.devices), problem=problem)
+
+
+def stated(code: str) -> str:
+    """Return what code of the probe prints. Raises OSError."""
+    done = process.capture([sys.executable, "-I", "-S", "-c", code, str(data("verify"))])
+    if done.status:
+        raise OSError(done.stderr.strip().rpartition("\n")[2] or f"status {done.status}")
+    return done.stdout

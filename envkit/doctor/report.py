@@ -1,0 +1,56 @@
+"""What the doctor says: the facts, a verdict for each method, and notes; its form as JSON is described by a schema."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from envkit.doctor.facts import Facts, Refusal, Struct
+
+VERSION = 1
+
+
+class State(StrEnum):
+    """Whether a method works: wholly; in part, as the problems say; not; or it could not be found out."""
+
+    WORKS = "works"
+    PARTLY = "partly"
+    FAILS = "fails"
+    UNKNOWN = "unknown"
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What becomes of a method here, why, and what to do about each problem."""
+
+    method: str
+    state: State
+    why: str
+    problems: tuple[Refusal, ...] = ()
+
+
+class Note(Struct, frozen=True, kw_only=True):
+    """Something to know, by the id of its words."""
+
+    id: str
+    what: str
+    fix: str
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """The report of ``envkit doctor``: the version of its form, which changes with it."""
+
+    version: int
+    facts: Facts
+    methods: tuple[Verdict, ...]
+    notes: tuple[Note, ...]
+
+    @property
+    def works(self) -> bool:
+        """Whether an environment can be had by at least one method."""
+        return any(verdict.state in (State.WORKS, State.PARTLY) for verdict in self.methods)
+
+
+def to_json(report: Report) -> str:
+    """Return the report as JSON."""
+    return msgspec.json.format(msgspec.json.encode(report)).decode()

@@ -1,0 +1,150 @@
+"""From the facts of a machine to a verdict for each method, and to notes. Pure: nothing is looked at here."""
+
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+
+from envkit.doctor.facts import Facts, Missing, Preflight, Refusal
+from envkit.doctor.report import VERSION, Note, Report, State, Verdict
+from envkit.resources import data
+
+RUN_ALONE = "images that were built elsewhere can be run"
+
+
+def judge(facts: Facts) -> Report:
+    """Return the report on a machine."""
+    methods = (easybuild(facts), eessi(facts), apptainer(facts))
+    return Report(version=VERSION, facts=facts, methods=methods, notes=tuple(notes(facts)))
+
+
+def easybuild(facts: Facts) -> Verdict:
+    """EasyBuild works where its preflight finds nothing, and with a bundle alone where no package index answers."""
+    found = facts.preflights.get("easybuild")
+    if found is None or facts.builder is None:
+        return not_told("easybuild", facts)
+    lacking = no_index(facts, found)
+    if found.problems:
+        return fails("easybuild", found, lacking)
+    if lacking:
+        return partly("easybuild", f"{found.stack} can be built from a bundle", lacking)
+    with_what = [f"{tool.path.rpartition('/')[2]} {tool.version}" for tool in (facts.builder.compiler,) if tool]
+    with_what += [facts.modules.family] if facts.modules else []
+    return Verdict(method="easybuild", state=State.WORKS, why=f"{found.stack} can be built ({', '.join(with_what)})")
+
+
+def apptainer(facts: Facts) -> Verdict:
+    """Apptainer works where images can be built, and in part where they can be run alone."""
+    found, here = facts.preflights.get("apptainer"), facts.container
+    if found is None:
+        return not_told("apptainer", facts)
+    lacking = no_index(facts, found)
+    if found.problems:
+        runs = here is not None and (here.setuid or not facts.namespaces or facts.uid == 0)
+        if here is None or not runs or set(found.problems) - set(here.building):
+            return fails("apptainer", found, lacking)
+        return partly(
+            "apptainer", "images that were built elsewhere can be run", refusal("image-elsewhere"), *here.building
+        )
+    if lacking:
+        return partly("apptainer", RUN_ALONE, lacking)
+    with_what = f" ({here.runtime.family} {here.runtime.version})" if here else ""
+    return Verdict(method="apptainer", state=State.WORKS, why=f"{found.stack} can be built{with_what}")
+
+
+def eessi(facts: Facts) -> Verdict:
+    """EESSI can be entered where one of the ways to it fits."""
+    fitting = [way for way in facts.ways if way.refusal is None]
+    if fitting:
+        why = f"{fitting[0].why} (--access {fitting[0].access})"
+        return Verdict(method="eessi", state=State.WORKS, why=why, problems=(refusal("no-horovod"),))
+    problems = tuple(
+        Refusal(what=f"{way.access}: {way.refusal.what}.", fix=way.refusal.fix) for way in facts.ways if way.refusal
+    )
+    cut = [one for one in facts.missing if one.probe.startswith("eessi ")]
+    state, why = State.FAILS, "there is no way to its repository; one of these is enough"
+    if cut:
+        state, why = State.UNKNOWN, f"no other way fits, and --access {cut[0].probe.split()[1]}: {cut[0].why}"
+    return Verdict(method="eessi", state=state, why=why, problems=problems)
+
+
+def fails(method: str, found: Preflight, lacking: Refusal | None) -> Verdict:
+    """Return that a method does not work, with all that stands in its way."""
+    problems = (*found.problems, *((lacking,) if lacking else ()))
+    number = "one thing stands" if len(problems) == 1 else f"{len(problems)} things stand"
+    why = f"{found.stack} cannot be installed: {number} in its way"
+    return Verdict(method=method, state=State.FAILS, why=why, problems=problems)
+
+
+def partly(method: str, why: str, *problems: Refusal) -> Verdict:
+    """Return that a method works in part."""
+    return Verdict(method=method, state=State.PARTLY, why=why, problems=problems)
+
+
+def not_told(method: str, facts: Facts) -> Verdict:
+    """Return that it could not be found out, and what was waited for."""
+    why = next((one.why for one in facts.missing if one.probe in ("host", f"preflight {method}")), "nothing was told")
+    return Verdict(method=method, state=State.UNKNOWN, why=f"it could not be found out: {why}")
+
+
+def no_index(facts: Facts, found: Preflight) -> Refusal | None:
+    """Say that no package index answers, if that is so."""
+    if facts.indexes is None or any(not index.problem for index in facts.indexes):
+        return None
+    places = "; ".join(f"{index.url}: {index.problem}" for index in facts.indexes) or "pip's no-index is set"
+    return refusal("no-index", places=places, stack=found.stack)
+
+
+def notes(facts: Facts) -> Iterator[Note]:
+    """Yield what there is to know besides."""
+    yield from (of_missing(one) for one in facts.missing)
+    yield from on_gpus(facts)
+    yield from on_node(facts)
+    for one in facts.schedulers or ():
+        if not any(other.job for other in facts.schedulers or ()):
+            attempt = one.attempt.format(command="envkit doctor")
+            yield note("login-node", scheduler=one.name, attempt=attempt)
+
+
+def of_missing(one: Missing) -> Note:
+    """Return the note on a probe that gave nothing."""
+    name = f"missing-{one.probe}"
+    return note(name if name in words() else "missing", probe=one.probe, why=one.why)
+
+
+def on_gpus(facts: Facts) -> Iterator[Note]:
+    """Yield what there is to know of GPUs that are there and do not work, or are not used."""
+    if facts.gpu_driver and facts.gpu_driver.problem:
+        yield note("gpu-driver", problem=facts.gpu_driver.problem)
+    if facts.node and facts.node.gpus.nvidia_files and facts.nvidia_smi:
+        yield note("no-smi", reason=facts.nvidia_smi)
+    kind = facts.builder.accelerator if facts.builder else "cpu"
+    for method, found in facts.preflights.items():
+        if kind not in ("cpu", found.accelerator):
+            yield note("gpu-unused", accelerator=kind, method=method, stack_accelerator=found.accelerator)
+
+
+def on_node(facts: Facts) -> Iterator[Note]:
+    """Yield what there is to know of limits and of the place."""
+    if facts.node is None:
+        return
+    devices = [*facts.node.fabric.rdma, *facts.node.fabric.slingshot]
+    if devices and facts.limits and facts.limits.memlock is not None:
+        yield note("memlock", devices=", ".join(devices), memlock=f"{facts.limits.memlock // 1024} KiB")
+    if facts.node.container:
+        yield note("in-container", container=facts.node.container)
+
+
+def refusal(name: str, **values: object) -> Refusal:
+    """Return words as what stands in the way."""
+    return Refusal(**{key: text.format_map(values) for key, text in words()[name].items()})
+
+
+def note(name: str, **values: object) -> Note:
+    """Return words as a note."""
+    return Note(id=name, **{key: text.format_map(values) for key, text in words()[name].items()})
+
+
+@cache
+def words() -> dict[str, dict[str, str]]:
+    """Return words.toml."""
+    return tomllib.loads(data("doctor/words.toml").read_text())

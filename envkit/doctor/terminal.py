@@ -1,0 +1,155 @@
+"""The doctor's report for people at a terminal: what there is, what becomes of each method, what to know."""
+
+from collections.abc import Iterable, Iterator
+
+from envkit.doctor.facts import Driver, Facts, Mpi, Node, Tool
+from envkit.doctor.report import Report, State
+from envkit.verify.report.terminal import Paper
+from envkit.verify.report.words import size
+
+STYLES = {State.WORKS: "green", State.PARTLY: "yellow", State.FAILS: "red", State.UNKNOWN: "yellow"}
+LABEL = 10
+
+
+def render(report: Report, paper: Paper) -> str:
+    """Return the report as text, ending in a newline."""
+    out = list[str]()
+    for label, text in lines(report.facts):
+        out += paper.paragraph(label.ljust(LABEL), "bold", text)
+    for verdict in report.methods:
+        out += [
+            "",
+            *paper.paragraph(
+                verdict.state.value.ljust(LABEL), STYLES[verdict.state], f"{verdict.method}: {verdict.why}"
+            ),
+        ]
+        out += paired(paper, [(one.what, one.fix) for one in verdict.problems])
+    for note in report.notes:
+        out += ["", *paper.paragraph("note".ljust(LABEL), "cyan", note.what), *remedy(paper, note.fix)]
+    return "\n".join(out) + "\n"
+
+
+def paired(paper: Paper, problems: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield problems, each with its remedy."""
+    for what, fix in problems:
+        yield from paper.paragraph("   because", "dim", what)
+        yield from remedy(paper, fix)
+
+
+def remedy(paper: Paper, fix: str) -> list[str]:
+    """Return what to do."""
+    return paper.paragraph("    remedy", "dim", fix)
+
+
+def lines(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield a label and a text for each thing that is known."""
+    if facts.node:
+        inside = f", in a container ({facts.node.container})" if facts.node.container else ""
+        yield "host", f"{facts.node.hostname}, as {facts.user}: Linux {facts.node.kernel}, {facts.node.libc}{inside}"
+    if facts.cpu:
+        yield "CPU", f"{facts.cpu.machine} ({facts.cpu.target}), {facts.cpu.cores} cores"
+    if facts.node:
+        yield "GPUs", gpus(facts.node, facts.gpu_driver)
+    if facts.toolkits is not None:
+        yield "toolkits", joined(f"{tool.family} {tool.version} ({tool.path})" for tool in facts.toolkits)
+    yield from software(facts)
+    for one in facts.schedulers or ():
+        where = "in a job" if one.job else "not in a job"
+        yield "scheduler", f"{one.name} {one.version}".strip() + f", {where}" + types(one.mpi)
+    yield from machine(facts)
+
+
+def software(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield what there is of software."""
+    if facts.builder:
+        python, compiler = facts.builder.python, facts.builder.compiler
+        yield (
+            "builds",
+            f"Python {python.version} ({python.path}); C++: {told(compiler)}; CMake: {told(facts.builder.cmake)}",
+        )
+    for one in facts.mpi or ():
+        yield "MPI", mpi(one)
+    if facts.mpi == ():
+        yield "MPI", "none on PATH"
+    hung = {one.probe for one in facts.missing}
+    if "modules" not in hung:
+        yield "modules", told(facts.modules)
+    if facts.container:
+        found = facts.container.runtime
+        builds = "cannot build here" if facts.container.building else "can build"
+        setuid = ", setuid" if facts.container.setuid else ""
+        yield "container", f"{found.family} {found.version} ({found.path}){setuid}, {builds}"
+    elif "container" not in hung:
+        yield "container", "none"
+    if facts.namespaces is not None:
+        yield "user ns", facts.namespaces or "can be made"
+    if facts.mounts is not None:
+        yield "CVMFS", joined(facts.mounts, "nothing is mounted")
+
+
+def machine(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield what there is of fabric, memory, limits, disk and network."""
+    if facts.node:
+        yield "fabric", fabric(facts.node)
+        yield "/dev/shm", f"{size(facts.node.shm_free)} free of {size(facts.node.shm_size)}"  # noqa: S108
+    if facts.limits:
+        memlock, stack = (amount(one) for one in (facts.limits.memlock, facts.limits.stack))
+        processes = "unlimited" if facts.limits.nproc is None else str(facts.limits.nproc)
+        yield "limits", f"memlock {memlock}, stack {stack}, processes {processes}"
+    if facts.room:
+        inodes = "" if facts.room.inodes is None else f", {facts.room.inodes} inodes"
+        writable = "" if facts.room.writable else ", not writable"
+        yield "prefix", f"{facts.room.prefix}: {facts.room.free_mb} MB free{inodes}{writable}"
+    if facts.indexes is not None:
+        yield (
+            "pip",
+            joined((f"{one.url} {one.problem or 'answers'}" for one in facts.indexes), "no index, no find-links"),
+        )
+
+
+def gpus(node: Node, driver: Driver | None) -> str:
+    """Say which GPUs there are."""
+    found = node.gpus
+    names = [*found.nvidia, *found.amd] or list(driver.devices if driver else ())
+    counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    drivers = [f"NVIDIA driver {found.nvidia_driver}"] if found.nvidia_driver else []
+    drivers += [f"for CUDA up to {driver.cuda}"] if driver and driver.cuda else []
+    drivers += [f"amdgpu {found.amd_driver}"] if found.amd_driver else []
+    return joined((*counted, *drivers, *(["in slices (MIG)"] if found.mig else [])))
+
+
+def mpi(one: Mpi) -> str:
+    """Describe an MPI."""
+    where = one.launcher or "no mpirun"
+    library = f"ABI {one.abi} ({one.library})" if one.library else f"no {one.abi} is found"
+    srun = f", srun starts it by {one.srun}" if one.srun else ""
+    return f"{one.family} {one.version} ({where}); {library}; speaks {', '.join(one.pmi) or 'nothing known'}{srun}"
+
+
+def fabric(node: Node) -> str:
+    """Say which networks there are."""
+    found = node.fabric
+    rdma = [f"{layer or 'no active port'}: {name}" for name, ports in found.rdma.items() for layer in ports or ("",)]
+    rdma += [f"Slingshot: {', '.join(found.slingshot)}"] if found.slingshot else []
+    plain = [f"{name} {address or ''}".strip() for name, address in found.interfaces.items()]
+    return joined((*(rdma or ["neither InfiniBand nor Slingshot"]), *plain))
+
+
+def types(mpi_types: tuple[str, ...]) -> str:
+    """Say what srun speaks."""
+    return f", srun --mpi: {', '.join(mpi_types)}" if mpi_types else ""
+
+
+def told(tool: Tool | None) -> str:
+    """Describe a program, or say that there is none."""
+    return f"{tool.family} {tool.version} ({tool.path})".strip() if tool else "none"
+
+
+def amount(number: int | None) -> str:
+    """Return bytes in words."""
+    return "unlimited" if number is None else size(number)
+
+
+def joined(parts: Iterable[str], nothing: str = "none") -> str:
+    """Return parts with commas between them, or what stands for none."""
+    return ", ".join(parts) or nothing

@@ -1,0 +1,123 @@
+"""What an installation is known to fail with, before anything is built."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envkit.compat.complete import best
+from envkit.compat.install import here, known_bad, of_name
+from envkit.environment import without_private_folders
+from envkit.host import Accelerator, Host, Interpreter, Program
+from envkit.stack import Stack, from_recipe, stacks
+
+Fake = Callable[..., Path]
+Machine = Callable[..., Host]
+CUDA = "Horovod-0.28.1-foss-2022a-CUDA-11.7.0-PyTorch-1.13.1.eb"
+BARE = "easyblock = 'Toy'\nname = 'Horovod'\n"
+
+
+def own(name: str) -> Stack:
+    return next(stack for stack in stacks() if stack.name == name)
+
+
+def gcc(version: str) -> Program:
+    return Program(path=Path("/usr/bin/g++"), version=version)
+
+
+def with_gpu(machine: Machine, fake: Fake, capability: str) -> Host:
+    """A machine with a GPU of a compute capability."""
+    folder = fake("nvidia-smi", f"echo {capability}").parent
+    return machine(accelerator=Accelerator.CUDA, env={"PATH": f"{folder}:{without_private_folders({})}"})
+
+
+@pytest.mark.parametrize("stack", stacks(), ids=lambda stack: stack.name)
+@pytest.mark.parametrize("version", ["9.4.0", "11.3.0", "12.2.0", "13.3.0", "14.2.0", "15.1.0"])
+def test_the_stacks_are_refused_with_no_compiler_of_these(stack: Stack, version: str, machine: Machine) -> None:
+    assert list(known_bad(stack, machine(compiler=gcc(version)))) == []
+
+
+@pytest.mark.parametrize("python", ["3.10.4", "3.11.7", "3.12.3", "3.13.1"])
+def test_the_stacks_are_refused_with_no_python_of_these(python: str, machine: Machine) -> None:
+    there = machine(python=Interpreter(path=Path("/p"), version=python, headers=True), compiler=None)
+    assert [problem for stack in stacks() for problem in known_bad(stack, there)] == []
+
+
+def test_a_compiler_that_is_too_old(machine: Machine) -> None:
+    [problem] = known_bad(own("tensorflow-2.21-cpu"), machine(compiler=gcc("7.5.0")))
+    assert problem.what.startswith(
+        "Known to fail: GCC 7.5.0 with TensorFlow 2.21.0; TensorFlow's headers are C++17 (docs"
+    )
+    assert "envkit compat gcc=VERSION tensorflow=VERSION" in problem.fix
+    assert "--force" in problem.fix
+    assert list(known_bad(own("tensorflow-2.21-cpu-image"), machine(compiler=gcc("7.5.0")))) == []
+
+
+def test_an_mpi_that_hangs(machine: Machine) -> None:
+    """Open MPI of the machine is what the stacks of modules are linked with; images have their own."""
+    there = machine(mpi=Program(path=Path("/usr/bin/mpirun"), version="3.1.3", family="Open MPI"))
+    [problem] = known_bad(own("pytorch-2.13-cpu"), there)
+    assert problem.what.startswith("Known to fail: Open MPI 3.1.3; it hangs (docs; ")
+    assert list(known_bad(own("pytorch-2.13-cpu-image"), there)) == []
+    mpich = machine(mpi=Program(path=Path("/usr/bin/mpirun"), version="3.1.3", family="MPICH"))
+    assert list(known_bad(own("pytorch-2.13-cpu"), mpich)) == []
+
+
+@pytest.mark.parametrize("version", ["", "3.11.7+", "12 (custom)", "trunk"])
+def test_versions_that_cannot_be_compared(version: str, machine: Machine) -> None:
+    there = machine(compiler=gcc(version), python=Interpreter(path=Path("/p"), version=version, headers=True))
+    assert {"gcc", "python"} & here(there).parts.keys() == set()
+    assert list(known_bad(own("pytorch-2.13-cpu"), there)) == []
+
+
+def test_a_machine_type_that_nobody_has_tried(machine: Machine) -> None:
+    assert best({}, here(machine(machine="riscv64"))) is None
+
+
+def test_a_gpu_that_cuda_does_not_know(machine: Machine, fake: Fake) -> None:
+    stack = from_recipe(CUDA)
+    [problem] = known_bad(stack, with_gpu(machine, fake, "9.0"))
+    assert "CUDA 11.7.0 with compute capability of an NVIDIA GPU 9.0" in problem.what
+    assert "(inferred; " in problem.what
+    assert list(known_bad(stack, with_gpu(machine, fake, "8.0"))) == []
+    assert list(known_bad(stack, machine())) == []
+
+
+def test_a_recipe_of_ones_own(machine: Machine, tmp_path: Path) -> None:
+    recipe = tmp_path / "Horovod-0.28.1-foss-2023b-PyTorch-2.3.0.eb"
+    recipe.write_text(BARE)
+    [problem] = known_bad(from_recipe(str(recipe)), machine())
+    assert problem.what.startswith("Known to fail: Horovod 0.28.1 with PyTorch 2.3")
+    assert problem.fix.startswith("Its recipe needs C++17 for the extension of PyTorch.")
+    recipe.write_text(f"{BARE}patches = ['our-own.patch']\n")
+    assert list(known_bad(from_recipe(str(recipe)), machine())) == []
+
+
+def test_a_recipe_by_the_machines_own_compiler(machine: Machine, tmp_path: Path) -> None:
+    recipe = tmp_path / "Horovod-0.28.1-gompi-system-PyTorch-2.0.1.eb"
+    recipe.write_text(BARE)
+    assert list(known_bad(from_recipe(str(recipe)), machine())) == []
+    [problem] = known_bad(from_recipe(str(recipe)), machine(compiler=gcc("13.2.0")))
+    assert "GCC 13.2.0" in problem.what
+
+
+def test_what_has_no_horovod_is_not_judged(machine: Machine, tmp_path: Path) -> None:
+    recipe = tmp_path / "PyTorch-2.3.0-foss-2023b-CUDA-12.4.0.eb"
+    recipe.write_text(BARE)
+    assert list(known_bad(from_recipe(str(recipe)), machine())) == []
+
+
+@pytest.mark.parametrize(
+    ("stem", "parts"),
+    [
+        (
+            "Horovod-0.28.1-foss-2022a-CUDA-11.7.0-PyTorch-1.13.1",
+            {"horovod": "0.28.1", "cuda": "11.7.0", "torch": "1.13.1"},
+        ),
+        ("Horovod-0.28.1-gompi-system-TensorFlow-2.15.1", {"horovod": "0.28.1", "tensorflow": "2.15.1"}),
+        ("Horovod-0.25.0-GCC-11.3.0-OpenMPI-4.1.4", {"horovod": "0.25.0", "gcc": "11.3.0", "openmpi": "4.1.4"}),
+        ("toy-1.0", {}),
+    ],
+)
+def test_versions_in_the_name_of_a_recipe(stem: str, parts: dict[str, str]) -> None:
+    assert of_name(stem) == parts
