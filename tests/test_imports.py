@@ -81,7 +81,8 @@ LAYERS = (
     ("provide.eessi",),
     ("install",),
     ("cli",),
-    ("commands.options", "__main__"),
+    ("commands.options", "commands.batch", "__main__"),
+    ("commands.submitted",),
     (
         "commands.enter",
         "commands.eessi",

@@ -1,0 +1,126 @@
+"""What ``--submit`` makes of a command: a job for Slurm that is followed to its end."""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envkit.cli import usage
+from envkit.commands import batch
+
+if TYPE_CHECKING:
+    from envkit.jobs.submit import Submitted
+    from envkit.verify.report import Report
+
+OPTIONS = ("submit", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "time", "account", "partition", "site")
+VERIFYING = "15"  # minutes
+REPORT = "report.json"
+
+
+def demand_submit(given: Mapping[str, Any]) -> None:
+    """End with a usage error for options of a job where there is none."""
+    for option in OPTIONS:
+        if given.get(option):
+            usage(f"--{option.replace('_', '-')} goes with --submit.")
+
+
+def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) -> "tuple[Report | None, int]":
+    """Verify an environment in a job of its own; return the report, if it left one, and the status of the job.
+
+    ``words`` are options of the verification. Raises what submitting and following a job do.
+    """
+    from envkit import launcher
+    from envkit.errors import EnvkitError
+    from envkit.jobs import slurm
+    from envkit.receipt import ImageReceipt
+    from envkit.verify import session
+
+    found, site = batch.environment(name, given)
+    own = found.srun if isinstance(found, ImageReceipt) else ()
+    if not found.horovod:
+        usage(f"{found.name} has no Horovod, so there is nothing to verify.")
+    inside = given["launcher"] != "auto" or given["scale"] or given["mpi_model"] == "inside"
+    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and not inside else ""
+    asked = {**given, **sizes(given), "time": given["time"] or VERIFYING}
+    made = batch.prepared((), found.name, site, site.job.sbatch if site else (), asked)
+    shape = f"--nodes {made.shape.nodes} --ranks-per-node {made.shape.ranks_per_node}"
+    demand_slurm(f"envkit job pbs {found.name} {shape} --submit -- true")
+    folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
+    made = replace(made, log=str(folder / "log").replace("%", "%%"))
+    try:
+        text = slurm.verification(made, words, folder / REPORT, speaks=speaks, srun=site.srun if site else own)
+        taken = sent(text)
+    except EnvkitError:
+        shutil.rmtree(folder)
+        raise
+    status = followed(taken, folder)
+    return read(folder / REPORT, taken, status), status
+
+
+def sizes(given: Mapping[str, Any]) -> dict[str, int]:
+    """Return nodes and ranks per node, where -n says how many ranks there are in all."""
+    nodes = given["nodes"] or 1
+    if given["ranks"] and given["ranks_per_node"]:
+        usage("Give one of -n and --ranks-per-node.")
+    if given["ranks"] and given["ranks"] % nodes:
+        usage(f"-n: {given['ranks']} ranks are not as many on each of {nodes} nodes.")
+    return {"nodes": nodes, "ranks_per_node": given["ranks"] // nodes if given["ranks"] else given["ranks_per_node"]}
+
+
+def demand_slurm(instead: str) -> None:
+    """Raise JobRefused where there is PBS, whose jobs envkit does not follow."""
+    from envkit.errors import JobRefused
+
+    if shutil.which("sbatch") is None and shutil.which("qsub"):
+        raise JobRefused(
+            what="The job is not submitted: envkit follows jobs of Slurm alone.",
+            why="There is qsub on PATH, and no sbatch.",
+            fix=f"With PBS: {instead}",
+        )
+
+
+def sent(text: str) -> "Submitted":
+    """Hand a job to Slurm, and say its number. Raises JobRefused."""
+    from envkit.jobs import submit
+
+    taken = submit.sbatch(batch.encoded(text))
+    click.echo(f"envkit: job {taken.number} is submitted", err=True)
+    return taken
+
+
+def followed(taken: "Submitted", folder: Path) -> int:
+    """Follow a job, its log going to standard error; return its status. Raises what ``follow`` does."""
+    from envkit.errors import Interrupted
+    from envkit.jobs import follow
+
+    try:
+        return follow.follow(taken, to=sys.stderr)
+    except Interrupted as stop:
+        if stop.exit_code == 130:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def read(path: Path, taken: "Submitted", status: int) -> "Report | None":
+    """Return the report of a job, None where it ended before it had one, whose log has said why. Raises JobLost."""
+    import msgspec
+
+    from envkit.errors import JobLost
+    from envkit.verify.report import Report
+
+    made = None
+    try:
+        made = msgspec.json.decode(path.read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError) as error:
+        if status in (0, 1):
+            raise JobLost(
+                what=f"Job {taken.number} ended with status {status} and left no report.",
+                why=f"{path}: {error}",
+                fix=f"See its log: {path.with_name('log')}",
+            ) from error
+    shutil.rmtree(path.parent, ignore_errors=True)
+    return made
