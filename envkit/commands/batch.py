@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from envkit.site import Site
 
 ONE_OR_MORE = click.IntRange(min=1)
-SIZE = (
-    click.option("--cpus-per-rank", type=ONE_OR_MORE, metavar="C", help="How many CPUs each rank is bound to."),
-    click.option("--gpus-per-node", metavar="[TYPE:]G", help="How many GPUs each node has for its ranks."),
-    click.option(
-        "--ranks-per-node", type=ONE_OR_MORE, metavar="R", help="How many ranks per node. Default: one per GPU."
-    ),
+CPUS = click.option("--cpus-per-rank", type=ONE_OR_MORE, metavar="C", help="How many CPUs each rank is bound to.")
+GPUS = click.option("--gpus-per-node", metavar="[TYPE:]G", help="How many GPUs each node has for its ranks.")
+RANKS = click.option(
+    "--ranks-per-node", type=ONE_OR_MORE, metavar="R", help="How many ranks per node. Default: one per GPU."
 )
 TIME = click.option("--time", metavar="T", help="The limit: minutes, H:MM:SS or D-HH:MM:SS.")
 ACCOUNT = click.option("--account", metavar="A", help="Who is charged for it.")

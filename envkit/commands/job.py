@@ -24,7 +24,9 @@ def shape(function: Function) -> Function:
         click.option("--force", is_flag=True, help="Write over the file of --output."),
         click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE, a new one."),
         batch.TIME,
-        *batch.SIZE,
+        batch.CPUS,
+        batch.GPUS,
+        batch.RANKS,
         click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="How many nodes."),
     ):
         function = option(function)

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +13,22 @@ from envkit.cli import usage
 from envkit.commands import batch
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from envkit.jobs.submit import Submitted
+    from envkit.provide.work import Work
+    from envkit.request import Request
     from envkit.verify.report import Report
 
 OPTIONS = ("submit", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "time", "account", "partition", "site")
 VERIFYING = "15"  # minutes
+BUILDING, CPUS = "1:00:00", 8
 REPORT = "report.json"
 
 
-def demand_submit(given: Mapping[str, Any]) -> None:
+def demand_submit(given: Mapping[str, Any], options: Iterable[str]) -> None:
     """End with a usage error for options of a job where there is none."""
-    for option in OPTIONS:
+    for option in options:
         if given.get(option):
             usage(f"--{option.replace('_', '-')} goes with --submit.")
 
@@ -124,3 +129,49 @@ def read(path: Path, taken: "Submitted", status: int) -> "Report | None":
             ) from error
     shutil.rmtree(path.parent, ignore_errors=True)
     return made
+
+
+def installation(request: "Request", given: Mapping[str, Any], words: Sequence[str], console: "Console") -> int:
+    """Install in a job on one node, after every source has been fetched here; return the status of the job.
+
+    ``words`` are the command line of the installation. Raises what fetching, submitting and following a job do.
+    """
+    from envkit import install as work
+    from envkit import site as sites
+    from envkit.jobs import follow, slurm
+
+    if (there := work.already(request)) is not None:
+        work.say_already(there, console)
+        return 0
+    stack = request.wanted or "STACK"
+    demand_slurm(f"envkit fetch {stack}; and in an interactive job: envkit install {stack} --offline")
+    cpus = given["jobs"] or CPUS
+    site = sites.find(given["site"]) if given["site"] else None
+    asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
+    command = ("install", *words, "--offline", "--jobs", str(cpus))
+    with work.stoppable():
+        wanted = planned(request)
+        made = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), asked)
+        text = slurm.alone(replace(made, log=str(request.prefix.logs / "job-%x-%j.log")))
+        fetch_for(wanted, console)
+        return follow.follow(sent(text))
+
+
+def planned(request: "Request") -> "Work":
+    """Return the plan of an installation, whose bundle, if there is one, is in the cache by then."""
+    from envkit import fetch
+    from envkit import install as work
+
+    request.prefix.create()
+    if request.bundle is not None:
+        fetch.read_bundle(request.bundle, request.prefix.sources)
+    return work.prepare(request)
+
+
+def fetch_for(wanted: "Work", console: "Console") -> None:
+    """Fetch what an installation needs, if there is anything left to build."""
+    from envkit import progress
+
+    request = wanted.request
+    if wanted.missing or request.rebuild:
+        progress.fetch_all(wanted.sources, request.prefix.sources, request.offline, wanted.stack.name, console)

@@ -52,9 +52,9 @@ FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as one HTML file.")
 @click.option("--submit", is_flag=True, help="Verify in a job of Slurm on --nodes of the cluster, and wait for it.")
-@batch.SIZE[2]
-@batch.SIZE[1]
-@batch.SIZE[0]
+@batch.RANKS
+@batch.GPUS
+@batch.CPUS
 @batch.TIME
 @batch.ACCOUNT
 @batch.PARTITION
@@ -88,7 +88,7 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
         demand_folder(path)
     if given["submit"]:
         return submitted_one(context, name, given)
-    submitted.demand_submit(given)
+    submitted.demand_submit(given, submitted.OPTIONS)
     target = find_target(name, given["prefix"], given["framework"])
     started = detect(os.environ)
 

@@ -35,7 +35,7 @@ def verification(job: Job, words: Sequence[str], report: Path, *, speaks: str, s
 
 def alone(job: Job) -> str:
     """Return the batch script of a job whose command is envkit's own, once, on its first node."""
-    return batch(job, [shlex.join([*job.envkit, *job.command])])
+    return batch(job, [f"exec {shlex.join([*job.envkit, *job.command])}"])
 
 
 def batch(job: Job, body: Sequence[str], array: str = "") -> str:
