@@ -127,3 +127,43 @@ def test_an_environment_without_horovod(install: Callable[..., ModuleReceipt], c
     install("plain", horovod="")
     assert run(["verify", "plain", "--submit", "-n", "2"]) == 2
     assert "plain has no Horovod" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--time", "5"], "--time goes with --submit."),
+        (["--submit", "--dry-run"], "Give one of --dry-run and --submit."),
+    ],
+)
+def test_what_an_installation_does_not_take(words: list[str], what: str, capsys: Output) -> None:
+    assert run(["install", *words]) == 2
+    assert what in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_installation_is_not_submitted_to_pbs(
+    fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    (fake_slurm.bin / "sbatch").unlink()
+    fake_slurm.program("qsub", "echo 1")
+    monkeypatch.setenv("PATH", str(fake_slurm.bin))
+    assert run(["install", "pytorch-2.13-cpu", "--submit"]) == 3
+    said = capsys.readouterr().err
+    assert "With PBS: envkit fetch pytorch-2.13-cpu; and in an interactive job: envkit install" in said
+
+
+def test_the_job_of_an_installation(fake_slurm: FakeSlurm, tmp_path: Path, capfd: Output) -> None:
+    recipe = tmp_path / "my toy-1.0.eb"
+    recipe.write_text(
+        "easyblock = 'Toolchain'\nname = 'toy'\nversion = '1.0'\nhomepage = ''\ndescription = ''\ntoolchain = SYSTEM\n"
+    )
+    words = ["--submit", "--jobs", "3", "--rebuild", "--gpus-per-node", "a100:1", "--account", "a b", "--offline"]
+    assert run(["install", str(recipe), *words]) == 9, capfd.readouterr()
+    script = submitted(tmp_path)
+    command = line(script)
+    assert command[0] == "exec"
+    assert command[2:] == ["install", str(recipe), "--rebuild", "--offline", "--jobs", "3"]
+    for directive in ("nodes=1", "cpus-per-task=3", "gpus-per-node=a100:1", "time=01:00:00", 'account="a b"'):
+        assert f"#SBATCH --{directive}\n" in script
+    assert re.search(rf"^#SBATCH --output={tmp_path}/prefix/logs/job-%x-%j.log$", script, re.MULTILINE)
+    assert f"export ENVKIT_PREFIX={tmp_path}/prefix\n" in script

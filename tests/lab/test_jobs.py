@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..integration.site import TOYS, make_site, until
+from ..integration.site import until
 from ..stacks import Site
 from .cluster import Cluster
 from .conftest import NODES, STACK
@@ -201,43 +200,26 @@ def test_a_verdict_by_the_launcher_that_is_asked_for(jobs: Jobs) -> None:
     assert (report["started"]["launcher"], len(report["hosts"])) == ("mpirun", 2)
 
 
-def test_an_environment_is_built_in_a_job(jobs: Jobs, stacks: Site) -> None:
+def test_an_environment_is_installed_by_a_job_that_is_stopped_and_resumed(jobs: Jobs, stacks: Site) -> None:
     """Its modules are there already; what is left is the verification."""
     there, own = next(stacks.prefix.glob("*-py*")), jobs.folder / "prefix"
     for name in ("software", "modules", "built"):
         (own / there.name).mkdir(parents=True, exist_ok=True)
         (own / there.name / name).symlink_to(there / name)
     install = ("install", STACK, "--submit", "--prefix", str(own), "--jobs", "4", "--time", "10")
-    done = jobs.envkit(*install)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert f"PASS  {STACK}: 2 ranks in one world on 1 host" in done.stdout
-    assert f"Installed {STACK}." in done.stdout
-    assert "runs on node" in done.stderr and done.stderr.endswith(" is done\n")
-    again = jobs.envkit(*install)
-    assert again.returncode == 0 and "Nothing to do." in again.stdout
-    assert again.stderr == ""
-
-
-def test_a_build_that_is_stopped_and_resumed(jobs: Jobs, tmp_path: Path) -> None:
-    recipes = tmp_path / "recipes"
-    shutil.copytree(TOYS, recipes)
-    for recipe in recipes.glob("*.eb"):
-        recipe.write_text(recipe.read_text().replace("/toy-sources", str(recipes)))
-    site = make_site(tmp_path, recipes)
-    jobs.env |= {**site.env, "PATH": jobs.env["PATH"], "ENVKIT_PREFIX": str(site.prefix)}
-    install = ("install", str(site.recipe("toy-other")), "--submit", "--jobs", "1")
-    site.hold("other")
-    begin = ["sh", "-c", 'echo $$ >"$HOME/pid"; exec timeout --foreground 60 "$@"', "sh", "envkit", *install]
+    begin = ["sh", "-c", 'echo $$ >"$HOME/pid"; exec "$@"', "sh", "envkit", *install]
     running = jobs.cluster.start(begin, env=jobs.env)
-    until(lambda: (site.home / "at-other").exists() or running.poll() is not None, "the build of toy-other")
-    jobs.cluster.run(["kill", "-INT", (site.home / "pid").read_text().strip()])
+    note = own / there.name / "unfinished" / f"{STACK}.json"
+    until(lambda: (note.exists() and "verifying" in note.read_text()) or running.poll() is not None, "the verification")
+    jobs.cluster.run(["kill", "-INT", (jobs.folder / "pid").read_text().strip()])
     out, said = running.communicate()
     assert running.returncode == 130, out + said
     assert "Slurm was asked to cancel job" in said and "Run the same command again: it resumes." in said
-    until(lambda: not jobs.cluster.processes("toy-other"), "the end of the build")
-    assert (site.prefix / "sources").is_dir() and site.built() == {"toy-base"}
-    site.let_go()
+    until(lambda: not jobs.cluster.processes("envkit install"), "the end of the job")
     done = jobs.envkit(*install)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "1 of 2 modules are in place; left: toy-other/1.0." in done.stdout
-    assert site.is_offered("toy-other")
+    assert "Resuming what began" in done.stdout and "and ended while verifying" in done.stdout
+    assert f"PASS  {STACK}: 2 ranks in one world on 1 host" in done.stdout
+    assert "runs on node" in done.stderr and done.stderr.endswith(" is done\n")
+    again = jobs.envkit(*install)
+    assert (again.returncode, again.stderr) == (0, "") and "Nothing to do." in again.stdout
