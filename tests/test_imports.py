@@ -51,6 +51,7 @@ LAYERS = (
         "eessi.listing",
         "eessi.sessions",
         "jobs.follow",
+        "jobs.runai",
     ),
     ("host", "sources.connection", "verify.build_block", "verify.outcome", "eessi.access", "eessi.image"),
     ("stack", "prefix", "eessi.ways", "sources.index", "verify.checks.process", "verify.checks.nodes"),

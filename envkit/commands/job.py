@@ -1,13 +1,16 @@
 """``envkit job``: the batch script of a job, printed, written, or submitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from envkit.cli import usage
 from envkit.commands import batch, options
+
+if TYPE_CHECKING:
+    from envkit.jobs.mpijob import MpiJob
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AFTER = "The command follows after --, unchanged."
@@ -40,6 +43,23 @@ def system(function: Function) -> Function:
         click.option("--no-verify", is_flag=True, help="Do not verify the environment first."),
         batch.SITE,
         batch.ACCOUNT,
+    ):
+        function = option(function)
+    return function
+
+
+def image_options(function: Function) -> Function:
+    """Add what says which image a job in pods starts from, and how it is used."""
+    for option in (
+        click.option("--name", "title", metavar="LABEL", help="What the job is called. Default: as NAME."),
+        click.option("--home", metavar="DIR", help="The home of that user. Default: /root."),
+        click.option(
+            "--uid", type=click.IntRange(min=1), metavar="UID", help="The user that the image runs as, if not root."
+        ),
+        click.option("--mpi", type=click.Choice(["Open MPI", "MPICH", "Intel MPI"]), help="Of --image: its MPI."),
+        click.option(
+            "--image", metavar="IMAGE@sha256:DIGEST", help="The image. Default: what NAME was taken over from."
+        ),
     ):
         function = option(function)
     return function
@@ -122,11 +142,7 @@ def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
 @job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
 @click.argument("name", required=False)
 @shape
-@click.option("--image", metavar="IMAGE@sha256:DIGEST", help="The image. Default: what NAME was taken over from.")
-@click.option("--mpi", type=click.Choice(["Open MPI", "MPICH", "Intel MPI"]), help="Of --image: its MPI.")
-@click.option("--uid", type=click.IntRange(min=1), metavar="UID", help="The user that the image runs as, if not root.")
-@click.option("--home", metavar="DIR", help="The home of that user. Default: /root.")
-@click.option("--name", "title", metavar="LABEL", help="What the job is called. Default: as NAME.")
+@image_options
 @options.prefix
 @click.pass_context
 def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
@@ -136,6 +152,42 @@ def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
     which needs sshd and its own MPI; envkit is not in it, so nothing is verified first.
     """
     from envkit.jobs import mpijob as engine
+
+    keep(engine.text(in_pods(context.meta["command"], name, given)).encode(), given, printed=True)
+    return 0
+
+
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
+@click.argument("name", required=False)
+@shape
+@image_options
+@click.option("--project", metavar="P", help="Of Run:ai. Default: the one that is set there.")
+@click.option("--cli", type=click.Choice(["1", "2"]), help="The version of runai. Default: what is on PATH, else 2.")
+@click.option("--submit", is_flag=True, help="Submit it.")
+@options.prefix
+@click.pass_context
+def runai(context: click.Context, /, name: str | None, **given: Any) -> int:
+    """Print the command line for Run:ai: envkit job runai NAME --nodes 2 --gpus-per-node 4 -- python train.py
+
+    NAME is an image that was taken over from a registry, or --image names one, which needs sshd and its own MPI;
+    envkit is not in it, so nothing is verified first.
+    """
+    import shlex
+
+    from envkit.jobs import runai as engine
+
+    made = in_pods(context.meta["command"], name, given)
+    version = int(given["cli"]) if given["cli"] else engine.program_version()
+    line = engine.argv(made, project=given["project"] or "", version=version)
+    keep(f"{shlex.join(line)}\n".encode(), given, printed=not given["submit"])
+    if given["submit"]:
+        click.echo(engine.run(line), nl=False)
+    return 0
+
+
+def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> "MpiJob":
+    """Return the job in an image that is asked for. Raises EnvironmentMissing, UsageProblem."""
+    from envkit.jobs import mpijob as engine
     from envkit.jobs.job import seconds
     from envkit.receipt import ImageReceipt
 
@@ -144,19 +196,16 @@ def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
     found = None if given["image"] else batch.environment(name, {**given, "site": None})[0]
     family = found.mpi.family if found and found.mpi else given["mpi"] or "Open MPI"
     source = found.source if isinstance(found, ImageReceipt) else ""
-    size = batch.shape_of(given, "amd" if found and found.accelerator == "rocm" else "")
-    made = engine.MpiJob(
+    return engine.MpiJob(
         name=given["title"] or engine.label(found.name if found else name or "horovod"),
         image=given["image"] or source.removeprefix("docker://"),
-        shape=size,
-        command=tuple(context.meta["command"]),
+        shape=batch.shape_of(given, "amd" if found and found.accelerator == "rocm" else ""),
+        command=tuple(command),
         family=family,
         time_s=seconds(given["time"]) if given["time"] else 0,
         uid=given["uid"] or 0,
         home=given["home"] or "/root",
     )
-    keep(engine.text(made).encode(), given, printed=True)
-    return 0
 
 
 def keep(text: bytes, given: dict[str, Any], *, printed: bool) -> None:
