@@ -193,13 +193,6 @@ def test_a_verdict_that_never_comes(jobs: Jobs) -> None:
     assert "Slurm was asked to cancel job" in done.stderr
 
 
-def test_a_verdict_by_the_launcher_that_is_asked_for(jobs: Jobs) -> None:
-    done = jobs.verify("--nodes", "2", "-n", "2", "--launcher", "mpirun", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert (report["started"]["launcher"], len(report["hosts"])) == ("mpirun", 2)
-
-
 def test_an_environment_is_installed_by_a_job_that_is_stopped_and_resumed(jobs: Jobs, stacks: Site) -> None:
     """Its modules are there already; what is left is the verification."""
     there, own = next(stacks.prefix.glob("*-py*")), jobs.folder / "prefix"
