@@ -58,6 +58,7 @@ LAYERS = (
         "eessi.sessions",
         "jobs.follow",
         "compat.complete",
+        "jobs.runai",
     ),
     ("host", "sources.connection", "verify.build_block", "verify.outcome", "eessi.access", "eessi.image"),
     (
@@ -98,7 +99,8 @@ LAYERS = (
     ("provide.eessi", "doctor.gather"),
     ("install",),
     ("cli",),
-    ("commands.options", "__main__"),
+    ("commands.options", "commands.batch", "__main__"),
+    ("commands.submitted",),
     (
         "commands.compat",
         "commands.doctor",

@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 
 from envkit.cli import usage
-from envkit.commands import options
+from envkit.commands import batch, options, submitted
 
+OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "prefix", "bundle", "offline", "jobs")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -54,7 +55,9 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Build this Dockerfile of one stage as STACK.",
 )
 @click.option(
-    "--site", metavar="NAME|FILE.toml", help="What an image needs at this site: binds, variables, CPU binding."
+    "--site",
+    metavar="NAME|FILE.toml",
+    help="What this site needs of an image (binds, variables, CPU binding) or a job.",
 )
 @click.option("--bind", "binds", metavar="SRC[:DST]", multiple=True, help="Bind this into the image, always.")
 @click.option("--sandbox", is_flag=True, help="Make an image a folder, which can be changed.")
@@ -62,17 +65,27 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--signed-by", metavar="KEY.pem", type=FILE, help="Take the file of --from only if this public key verifies it."
 )
+@click.option("--submit", is_flag=True, help="Build in a job of Slurm, on one node, and wait for it.")
+@batch.GPUS
+@batch.TIME
+@batch.ACCOUNT
+@batch.PARTITION
+@click.pass_context
 def install(
-    stack: str | None, method: str | None, framework: str | None, accelerator: str, load: tuple[str, ...],
-    prefix: str | None, dry_run: bool, offline: bool, bundle: Path | None, eulas: tuple[str, ...], jobs: int | None,
-    rebuild: bool, force: bool, release: str | None, access: str | None, base: str,
-    build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
-    site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None,
+    context: click.Context, /, stack: str | None, method: str | None, framework: str | None, accelerator: str,
+    load: tuple[str, ...], prefix: str | None, dry_run: bool, offline: bool, bundle: Path | None,
+    eulas: tuple[str, ...], jobs: int | None, rebuild: bool, force: bool, release: str | None, access: str | None,
+    base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
+    site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None, submit: bool,
+    **of_job: str | None,
 ) -> int:  # fmt: skip
     """Install a Horovod environment and prove that it works.
 
     STACK is a name from 'envkit list', 'pytorch' or 'tensorflow', or the file name of any recipe (.eb) of
     EasyBuild's own collection; it may be left out. What is left of an interrupted installation is resumed.
+
+    With --submit every source is fetched here, and the rest is done in a job of --jobs CPUs (default: 8), an hour long
+    at most, if --time says nothing else. Its log goes to standard output, and Ctrl-C cancels it.
     """
     if (source or dockerfile) and method not in (None, "apptainer"):
         usage(f"--from and --from-dockerfile go with --method apptainer, not with {method}.")
@@ -82,6 +95,10 @@ def install(
         usage("--sign: a folder, which can be changed, cannot be signed. Leave out --sandbox.")
     if signed_by and not source:
         usage("--signed-by goes with --from.")
+    if submit and dry_run:
+        usage("Give one of --dry-run and --submit.")
+    if not submit:
+        submitted.demand_submit(of_job, of_job)
     from rich.console import Console
 
     from envkit import install as work
@@ -101,5 +118,8 @@ def install(
         planned = work.prepare(request)
         work.say_forced(planned, console)
         return plans.show(planned, console)
+    if submit:
+        words = [*filter(None, [stack]), *batch.repeated(context, leave=OF_THE_JOB)]
+        return submitted.installation(request, {**of_job, "jobs": jobs, "site": site, "prefix": prefix}, words, console)
     report = work.install(request, console)
     return 0 if report is None or report.verdict == "pass" else 1

@@ -1,6 +1,5 @@
 """``envkit job``: the batch script of a job, printed, written, or submitted."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -8,12 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from envkit.cli import usage
-from envkit.commands import options
+from envkit.commands import batch, options
 
 if TYPE_CHECKING:
-    from envkit.jobs.job import Job, Shape
-    from envkit.receipt import Installed
-    from envkit.site import Site
+    from envkit.jobs.mpijob import MpiJob
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AFTER = "The command follows after --, unchanged."
@@ -26,29 +23,43 @@ def job() -> None:
 
 def shape(function: Function) -> Function:
     """Add what says how large a job is, and what becomes of its text."""
-    one_or_more = click.IntRange(min=1)
     for option in (
         click.option("--force", is_flag=True, help="Write over the file of --output."),
         click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE, a new one."),
-        click.option("--time", metavar="T", help="The limit: minutes, H:MM:SS or D-HH:MM:SS."),
-        click.option("--cpus-per-rank", type=one_or_more, metavar="C", help="How many CPUs each rank is bound to."),
-        click.option("--gpus-per-node", metavar="[TYPE:]G", help="How many GPUs each node has for its ranks."),
-        click.option(
-            "--ranks-per-node", type=one_or_more, metavar="R", help="How many ranks per node. Default: one per GPU."
-        ),
-        click.option("--nodes", type=one_or_more, required=True, metavar="N", help="How many nodes."),
+        batch.TIME,
+        batch.CPUS,
+        batch.GPUS,
+        batch.RANKS,
+        click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="How many nodes."),
     ):
         function = option(function)
     return function
 
 
-def batch(function: Function) -> Function:
+def system(function: Function) -> Function:
     """Add what a batch system takes."""
     for option in (
         click.option("--submit", is_flag=True, help="Submit it."),
         click.option("--no-verify", is_flag=True, help="Do not verify the environment first."),
-        click.option("--site", metavar="NAME|FILE.toml", help="What this site needs; see envkit/sites."),
-        click.option("--account", metavar="A", help="Who is charged for it."),
+        batch.SITE,
+        batch.ACCOUNT,
+    ):
+        function = option(function)
+    return function
+
+
+def image_options(function: Function) -> Function:
+    """Add what says which image a job in pods starts from, and how it is used."""
+    for option in (
+        click.option("--name", "title", metavar="LABEL", help="What the job is called. Default: as NAME."),
+        click.option("--home", metavar="DIR", help="The home of that user. Default: /root."),
+        click.option(
+            "--uid", type=click.IntRange(min=1), metavar="UID", help="The user that the image runs as, if not root."
+        ),
+        click.option("--mpi", type=click.Choice(["Open MPI", "MPICH", "Intel MPI"]), help="Of --image: its MPI."),
+        click.option(
+            "--image", metavar="IMAGE@sha256:DIGEST", help="The image. Default: what NAME was taken over from."
+        ),
     ):
         function = option(function)
     return function
@@ -57,8 +68,8 @@ def batch(function: Function) -> Function:
 @job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
 @click.argument("name", required=False)
 @shape
-@batch
-@click.option("--partition", metavar="P", help="Where in the cluster.")
+@system
+@batch.PARTITION
 @click.option("--array", metavar="SPEC", help="Run it for each index, as in 0-15%4; $SLURM_ARRAY_TASK_ID tells which.")
 @click.option("--follow", is_flag=True, help="Tell of it until it ends, with --submit; Ctrl-C cancels it.")
 @options.mpi_model
@@ -76,11 +87,14 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
 
     if given["follow"] and not given["submit"]:
         usage("--follow goes with --submit.")
-    found, site = environment(name, given)
+    found, site = batch.environment(name, given)
     own = found.srun if isinstance(found, ImageReceipt) else ()
-    made = prepared(context.meta["command"], found, site, site.job.sbatch if site else (), given)
+    words = site.job.sbatch if site else ()
+    made = batch.prepared(context.meta["command"], found.name, site, words, given, verify=bool(found.horovod))
     speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and made.model != "inside" else ""
-    text = encoded(engine.script(made, speaks=speaks, srun=site.srun if site else own, array=given["array"] or ""))
+    text = batch.encoded(
+        engine.script(made, speaks=speaks, srun=site.srun if site else own, array=given["array"] or "")
+    )
     keep(text, given, printed=not given["submit"])
     if not given["submit"]:
         return 0
@@ -97,7 +111,7 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
 @job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
 @click.argument("name", required=False)
 @shape
-@batch
+@system
 @click.option("--queue", "partition", metavar="Q", help="In which queue.")
 @options.mpi_model
 @options.prefix
@@ -110,12 +124,13 @@ def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
     """
     from envkit.jobs import pbs as engine
 
-    found, site = environment(name, given)
+    found, site = batch.environment(name, given)
     needs = site.job if site else None
-    made = prepared(context.meta["command"], found, site, needs.qsub if needs else (), given)
+    words = needs.qsub if needs else ()
+    made = batch.prepared(context.meta["command"], found.name, site, words, given, verify=bool(found.horovod))
     speaks = found.mpi is not None and found.mpi.family == engine.PALS_STARTS and made.model != "inside"
     pals = needs.mpiexec if needs and speaks else None
-    text = encoded(engine.script(made, pals=pals, select=needs.select if needs else ()))
+    text = batch.encoded(engine.script(made, pals=pals, select=needs.select if needs else ()))
     keep(text, given, printed=not given["submit"])
     if given["submit"]:
         from envkit.jobs import submit
@@ -127,11 +142,7 @@ def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
 @job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
 @click.argument("name", required=False)
 @shape
-@click.option("--image", metavar="IMAGE@sha256:DIGEST", help="The image. Default: what NAME was taken over from.")
-@click.option("--mpi", type=click.Choice(["Open MPI", "MPICH", "Intel MPI"]), help="Of --image: its MPI.")
-@click.option("--uid", type=click.IntRange(min=1), metavar="UID", help="The user that the image runs as, if not root.")
-@click.option("--home", metavar="DIR", help="The home of that user. Default: /root.")
-@click.option("--name", "title", metavar="LABEL", help="What the job is called. Default: as NAME.")
+@image_options
 @options.prefix
 @click.pass_context
 def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
@@ -141,98 +152,60 @@ def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
     which needs sshd and its own MPI; envkit is not in it, so nothing is verified first.
     """
     from envkit.jobs import mpijob as engine
+
+    keep(engine.text(in_pods(context.meta["command"], name, given)).encode(), given, printed=True)
+    return 0
+
+
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
+@click.argument("name", required=False)
+@shape
+@image_options
+@click.option("--project", metavar="P", help="Of Run:ai. Default: the one that is set there.")
+@click.option("--cli", type=click.Choice(["1", "2"]), help="The version of runai. Default: what is on PATH, else 2.")
+@click.option("--submit", is_flag=True, help="Submit it.")
+@options.prefix
+@click.pass_context
+def runai(context: click.Context, /, name: str | None, **given: Any) -> int:
+    """Print the command line for Run:ai: envkit job runai NAME --nodes 2 --gpus-per-node 4 -- python train.py
+
+    NAME is an image that was taken over from a registry, or --image names one, which needs sshd and its own MPI;
+    envkit is not in it, so nothing is verified first.
+    """
+    import shlex
+
+    from envkit.jobs import runai as engine
+
+    made = in_pods(context.meta["command"], name, given)
+    version = int(given["cli"]) if given["cli"] else engine.program_version()
+    line = engine.argv(made, project=given["project"] or "", version=version)
+    keep(f"{shlex.join(line)}\n".encode(), given, printed=not given["submit"])
+    if given["submit"]:
+        click.echo(engine.run(line), nl=False)
+    return 0
+
+
+def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> "MpiJob":
+    """Return the job in an image that is asked for. Raises EnvironmentMissing, UsageProblem."""
+    from envkit.jobs import mpijob as engine
     from envkit.jobs.job import seconds
     from envkit.receipt import ImageReceipt
 
     if given["uid"] and not given["home"]:
         usage("--uid: say where the home of that user is in the image: --home DIR")
-    found = None if given["image"] else environment(name, {**given, "site": None})[0]
+    found = None if given["image"] else batch.environment(name, {**given, "site": None})[0]
     family = found.mpi.family if found and found.mpi else given["mpi"] or "Open MPI"
     source = found.source if isinstance(found, ImageReceipt) else ""
-    size = shape_of(given, "amd" if found and found.accelerator == "rocm" else "")
-    made = engine.MpiJob(
+    return engine.MpiJob(
         name=given["title"] or engine.label(found.name if found else name or "horovod"),
         image=given["image"] or source.removeprefix("docker://"),
-        shape=size,
-        command=tuple(context.meta["command"]),
+        shape=batch.shape_of(given, "amd" if found and found.accelerator == "rocm" else ""),
+        command=tuple(command),
         family=family,
         time_s=seconds(given["time"]) if given["time"] else 0,
         uid=given["uid"] or 0,
         home=given["home"] or "/root",
     )
-    keep(engine.text(made).encode(), given, printed=True)
-    return 0
-
-
-def environment(name: str | None, given: dict[str, Any]) -> "tuple[Installed, Site | None]":
-    """Return the environment that is named, and the site. Raises EnvironmentMissing, UsageProblem."""
-    from envkit import prefix as place
-    from envkit import receipt
-    from envkit import site as sites
-
-    found = receipt.find(place.locate(given["prefix"]), name)
-    return found, sites.find(given["site"]) if given["site"] else None
-
-
-def prepared(
-    command: Sequence[str], found: "Installed", site: "Site | None", words: Sequence[str], given: dict[str, Any]
-) -> "Job":
-    """Return the job that is asked for. Raises UsageProblem."""
-    from envkit import prefix as place
-    from envkit.jobs.job import Job, seconds
-
-    needs = site.job if site else None
-    return Job(
-        environment=found.name,
-        prefix=str(place.locate(given["prefix"]).root.absolute()),
-        envkit=this_envkit(),
-        shape=shape_of(given),
-        command=tuple(command),
-        model=given["mpi_model"] or "",
-        verify=bool(found.horovod) and not given["no_verify"],
-        time_s=seconds(given["time"]) if given["time"] else 0,
-        account=given["account"] or (needs.account if needs else ""),
-        partition=given["partition"] or (needs.partition if needs else ""),
-        words=tuple(words),
-        notes=needs.notes if needs else (),
-    )
-
-
-def shape_of(given: dict[str, Any], gpu_type: str = "") -> "Shape":
-    """Return the shape that is asked for; ends with a usage error where it does not say how many ranks there are."""
-    from envkit.jobs.job import Shape
-
-    kind, count = gpus(given["gpus_per_node"] or "")
-    if not (given["ranks_per_node"] or count):
-        usage("Say how many ranks each node has: --ranks-per-node, or --gpus-per-node for one rank per GPU.")
-    return Shape(
-        nodes=given["nodes"],
-        ranks_per_node=given["ranks_per_node"] or count,
-        gpus_per_node=count,
-        gpu_type=kind or gpu_type,
-        cpus_per_rank=given["cpus_per_rank"] or 0,
-    )
-
-
-def gpus(text: str) -> tuple[str, int]:
-    """Read [TYPE:]NUMBER; ends with a usage error for anything else."""
-    import re
-
-    match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)", text, re.ASCII)
-    if text and match is None:
-        usage(f"--gpus-per-node {text!r}: write it as 4, or with a type as a100:4.")
-    return (match[1] or "", int(match[2])) if match else ("", 0)
-
-
-def this_envkit() -> tuple[str, ...]:
-    """Return the argv that calls this envkit on a node."""
-    program = Path(sys.executable).with_name("envkit")
-    return (str(program),) if program.exists() else (sys.executable, "-m", "envkit")
-
-
-def encoded(text: str) -> bytes:
-    """Return a script as bytes; words of the command line that are no text in UTF-8 are as they were."""
-    return text.encode(errors="surrogateescape")
 
 
 def keep(text: bytes, given: dict[str, Any], *, printed: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import usage
-from envkit.commands import options
+from envkit.commands import batch, options, submitted
 
 if TYPE_CHECKING:
     from envkit.launcher import Wanted
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envkit.verify.target import Target
 
 LAUNCHERS = ("auto", "srun", "mpirun", "mpiexec", "horovodrun")
+OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "junit", "html", "prefix")
 FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 
 
@@ -50,13 +51,26 @@ FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as one HTML file.")
+@click.option("--submit", is_flag=True, help="Verify in a job of Slurm on --nodes of the cluster, and wait for it.")
+@batch.RANKS
+@batch.GPUS
+@batch.CPUS
+@batch.TIME
+@batch.ACCOUNT
+@batch.PARTITION
+@batch.SITE
 @options.prefix
-def verify(name: str | None, **given: Any) -> int:
+@click.pass_context
+def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     """Say in one verdict whether the environment NAME works on this machine.
 
     Starts the ranks inside it. Started as the ranks themselves (srun envkit verify), each enters the environment,
     and one report comes out. Without NAME: the environment that this is called in, if it has Horovod; else the only
     one installed. Ends with 0 only if everything required holds, otherwise with 1, in every rank.
+
+    From a login node: envkit verify NAME --nodes 2 --gpus-per-node 4 --submit. The report comes from the nodes of a
+    job, a quarter of an hour long at most, if --time says nothing else; what is told of the job goes to standard
+    error, and Ctrl-C cancels it. The options from --ranks-per-node to --site are those of that job.
     """
     from envkit.environment import MpiModel
     from envkit.verify import launch
@@ -72,6 +86,9 @@ def verify(name: str | None, **given: Any) -> int:
     )
     for path in filter(None, (given["junit"], given["html"])):
         demand_folder(path)
+    if given["submit"]:
+        return submitted_one(context, name, given)
+    submitted.demand_submit(given, submitted.OPTIONS)
     target = find_target(name, given["prefix"], given["framework"])
     started = detect(os.environ)
 
@@ -93,6 +110,15 @@ def verify(name: str | None, **given: Any) -> int:
     finally:
         waiting.wipe()
     return show(made)
+
+
+def submitted_one(context: click.Context, name: str | None, given: dict[str, Any]) -> int:
+    """Verify in a job, and show its report here; return the status that it means, or that of a job without one."""
+    if given["hosts"]:
+        usage("--hosts does not go with --submit: Slurm chooses the nodes.")
+    words = list(batch.repeated(context, leave=OF_THE_JOB))
+    made, status = submitted.verification(name, given, words)
+    return status if made is None else shown(made, given) or status
 
 
 def shown(made: "Report", given: Mapping[str, Any]) -> int:

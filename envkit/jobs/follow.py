@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from envkit import process
 from envkit.errors import EnvkitError, Interrupted, JobLost, JobRefused
@@ -45,8 +45,9 @@ class Record:
 @dataclass(kw_only=True)
 class Said:
     """What the user knows already: the last message, the place in the queue and when it was asked for, how much of the
-    log; and how often in a row Slurm gave a reason for which the job never starts."""
+    log; how often in a row Slurm gave a reason for which the job never starts; ``to`` is where the log goes."""
 
+    to: TextIO = field(default_factory=lambda: sys.stdout)
     message: str = ""
     place: str = ""
     hopeless: int = 0
@@ -54,22 +55,22 @@ class Said:
     queue_asked: float = field(default=-POSITION_S)
 
 
-def follow(job: Submitted) -> int:
-    """Tell of a job until it ends, and pour its log; return the status of its command.
+def follow(job: Submitted, to: TextIO | None = None) -> int:
+    """Tell of a job until it ends, and pour its log to standard output or another stream; return its command's status.
 
     Raises JobLost where it ended before its command did, JobRefused where it would never start, after it was cancelled,
     and Interrupted, after it was cancelled on Ctrl-C.
     """
     with process.interruptible():
         try:
-            return outcome(job, watch(job))
+            return outcome(job, watch(job, to or sys.stdout))
         except Interrupted as stop:
             raise cancelled(job, stop) from None
 
 
-def watch(job: Submitted) -> list[Record]:
+def watch(job: Submitted, to: TextIO) -> list[Record]:
     """Follow a job to its end; return its last records."""
-    said, began = Said(), time.monotonic()
+    said, began = Said(to=to), time.monotonic()
     while True:
         found = look(job)
         tell(job, found, said)
@@ -213,15 +214,15 @@ def position(job: Submitted, partition: str) -> str:
 
 
 def pour(found: Sequence[Record], said: Said) -> None:
-    """Write what is new in the log of a job to standard output; those of an array are left to their files."""
+    """Write what is new in the log of a job; those of an array are left to their files."""
     if len(found) != 1 or found[0].task or not found[0].log:
         return
     with suppress(FileNotFoundError, PermissionError), Path(found[0].log).open("rb") as stream:
         stream.seek(said.offset)
         while block := stream.read(1 << 16):
             said.offset += len(block)
-            sys.stdout.buffer.write(block)
-            sys.stdout.buffer.flush()
+            said.to.buffer.write(block)
+            said.to.buffer.flush()
 
 
 def outcome(job: Submitted, found: Sequence[Record]) -> int:

@@ -37,6 +37,7 @@ class Job:
 
     ``envkit`` is the argv that calls envkit on a node, ``model`` the MPI model of an image, if it is not to be chosen
     there, ``time_s`` the limit (0: the engine's own), ``words`` are more options of the engine, ``notes`` are comments.
+    ``log`` is the file of its log as the engine is told (empty: one in the folder that it is submitted from).
     """
 
     environment: str
@@ -51,6 +52,7 @@ class Job:
     partition: str = ""
     words: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    log: str = ""
 
     @property
     def name(self) -> str:
@@ -78,14 +80,18 @@ def steps(job: Job, start: Sequence[str], verifying: Sequence[str] = (), running
     ``start`` is the launcher, with the words that it takes for either; each of its ranks enters the environment by
     itself. Without one the environment's own launcher starts the ranks, from inside.
     """
-    ranks = [] if start else ["-n", str(job.shape.ranks), "--nodes", str(job.shape.nodes)]
-    ranks += ["--mpi-model", job.model] if job.model else []
-    name = job.environment
-    verify = [*start, *(verifying if start else ()), *job.envkit, "verify", name, *ranks]
-    run = [*start, *(running if start else ()), *job.envkit, "run", name, *ranks, "--", *job.command]
+    verify = called("verify", job, start, verifying)
+    run = [*called("run", job, start, running), "--", *job.command]
     verdict = "# Do these nodes work? If not, the job ends here, with the status of the verdict."
     own = "# The command, once per rank; its status is the job's."
     return [*((verdict, shlex.join(verify), "") if job.verify else ()), own, shlex.join(run)]
+
+
+def called(command: str, job: Job, start: Sequence[str], words: Sequence[str] = ()) -> list[str]:
+    """Return the argv that calls a command of envkit in each rank, or to start them; ``words`` are the launcher's."""
+    ranks = [] if start else ["-n", str(job.shape.ranks), "--nodes", str(job.shape.nodes)]
+    ranks += ["--mpi-model", job.model] if job.model else []
+    return [*start, *(words if start else ()), *job.envkit, command, job.environment, *ranks]
 
 
 def settings(job: Job) -> list[str]:

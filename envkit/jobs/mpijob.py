@@ -42,15 +42,21 @@ def text(job: MpiJob) -> str:
     """Return the manifest of a job as YAML. Raises UsageProblem for what the operator would reject."""
     import yaml
 
+    made = checked(job)
+    shape = f"{counted(job.shape.nodes, 'worker')} with {counted(job.shape.ranks_per_node, 'rank')} each"
+    comment = f"# {job.name}: {shape}. Submit it with: kubectl create -f FILE\n"
+    return comment + yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=120)
+
+
+def checked(job: MpiJob) -> dict[str, Any]:
+    """Return the manifest of a job. Raises UsageProblem for what the operator would reject."""
     demand_image(job.image)
     demand_text(job.command)
     demand_shape(job.shape)
     made = manifest(job)
     if wrong := list(rejections(made)):
         raise UsageProblem(what="The operator would reject this job.", why="\n".join(wrong), fix="Use another --name.")
-    shape = f"{counted(job.shape.nodes, 'worker')} with {counted(job.shape.ranks_per_node, 'rank')} each"
-    comment = f"# {job.name}: {shape}. Submit it with: kubectl create -f FILE\n"
-    return comment + yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=120)
+    return made
 
 
 def manifest(job: MpiJob) -> dict[str, Any]:
@@ -84,19 +90,24 @@ def replica(number: int, container: Mapping[str, Any], **more: Any) -> dict[str,
 
 def launcher(job: MpiJob) -> dict[str, Any]:
     """Return the container that starts the ranks."""
-    ranks = str(job.shape.ranks)
-    words = ["mpiexec", "-n", ranks]
-    variables = dict[str, str]()
-    if job.family == "Open MPI":
-        # What the image sets is not there in a session of sshd, and what binds to cores does not know of other pods.
-        words = ["mpirun", "-np", ranks, "--bind-to", "none", "--map-by", "slot", "-x", "PATH", "-x", "LD_LIBRARY_PATH"]
-        # Open MPI 5 does not read the variable that the operator sets, and would run all ranks in the launcher.
-        variables = {"PRTE_MCA_prte_default_hostfile": HOSTFILE}
-        if not job.uid:
-            families = [(family, end) for family in ("OMPI", "PRTE") for end in ("", "_CONFIRM")]
-            variables |= {f"{family}_ALLOW_RUN_AS_ROOT{end}": "1" for family, end in families}
+    words, variables = starting(job)
     env = {"env": [{"name": name, "value": value} for name, value in variables.items()]} if variables else {}
     return {**container(job, "launcher"), "command": words, "args": [as_is(word) for word in job.command], **env}
+
+
+def starting(job: MpiJob) -> tuple[list[str], dict[str, str]]:
+    """Return the words of the MPI's own launcher, and the variables that it needs."""
+    ranks = str(job.shape.ranks)
+    if job.family != "Open MPI":
+        return ["mpiexec", "-n", ranks], {}
+    # What the image sets is not there in a session of sshd, and what binds to cores does not know of other pods.
+    words = ["mpirun", "-np", ranks, "--bind-to", "none", "--map-by", "slot", "-x", "PATH", "-x", "LD_LIBRARY_PATH"]
+    # Open MPI 5 does not read the variable that the operator sets, and would run all ranks in the launcher.
+    variables = {"PRTE_MCA_prte_default_hostfile": HOSTFILE}
+    if not job.uid:
+        families = [(family, end) for family in ("OMPI", "PRTE") for end in ("", "_CONFIRM")]
+        variables |= {f"{family}_ALLOW_RUN_AS_ROOT{end}": "1" for family, end in families}
+    return words, variables
 
 
 def worker(job: MpiJob) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """Slurm: a job as a batch script."""
 
 import re
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from envkit.errors import UsageProblem
-from envkit.jobs.job import Job, clock, demand_lines, demand_shape, heading, settings, steps
+from envkit.jobs.job import Job, called, clock, demand_lines, demand_shape, heading, settings, steps
 
 PLAIN = re.compile(r"[\w@%+=:,./~^-]+", re.ASCII)
 ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
+VERIFYING = ("--kill-on-bad-exit=0",)
 
 
 def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") -> str:
@@ -16,14 +19,30 @@ def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") 
     ``speaks`` is the type for ``srun --mpi``, or empty where srun cannot start these ranks; ``srun`` are words for it.
     ``array`` is as for sbatch. Raises UsageProblem for what cannot be written into one.
     """
+    start = launcher(job, speaks, srun) if speaks else ()
+    place = 'echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"'
+    # A rank that fails must not leave the others waiting for it; while verifying, each of them says what it found.
+    both = steps(job, start, verifying=VERIFYING, running=["--kill-on-bad-exit=1"])
+    return batch(job, [place, "", *both], array)
+
+
+def verification(job: Job, words: Sequence[str], report: Path, *, speaks: str, srun: Sequence[str] = ()) -> str:
+    """Return the batch script of a job that verifies, with ``words`` for that, and leaves its JSON in a file."""
+    start = launcher(job, speaks, srun) if speaks else ()
+    argv = [*called("verify", job, start, VERIFYING), *words, "--json"]
+    return batch(job, [f"{shlex.join(argv)} >{shlex.quote(str(report))}"])
+
+
+def alone(job: Job) -> str:
+    """Return the batch script of a job whose command is envkit's own, once, on its first node."""
+    return batch(job, [f"exec {shlex.join([*job.envkit, *job.command])}"])
+
+
+def batch(job: Job, body: Sequence[str], array: str = "") -> str:
+    """Return the batch script that does what is in ``body``."""
     demand_shape(job.shape)
     lines = ["#!/bin/bash", *heading(job, "sbatch"), *(f"#SBATCH {word}" for word in directives(job, array))]
-    lines += ["set -euo pipefail", "", *settings(job)]
-    lines += ['echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"', ""]
-    start = launcher(job, speaks, srun) if speaks else ()
-    # A rank that fails must not leave the others waiting for it; while verifying, each of them says what it found.
-    lines += steps(job, start, verifying=["--kill-on-bad-exit=0"], running=["--kill-on-bad-exit=1"])
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "set -euo pipefail", "", *settings(job), *body, ""])
 
 
 def launcher(job: Job, speaks: str, words: Sequence[str]) -> tuple[str, ...]:
@@ -52,7 +71,7 @@ def directives(job: Job, array: str) -> list[str]:
         "account": job.account,
         "partition": job.partition,
         "array": checked_array(array) if array else "",
-        "output": "%x-%A_%a.out" if array else "%x-%j.out",
+        "output": job.log or ("%x-%A_%a.out" if array else "%x-%j.out"),
         "open-mode": "append",  # so that a job that is queued again keeps what it said before
     }
     demand_lines({f"--{name}": value for name, value in options.items()})

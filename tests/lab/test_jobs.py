@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ..integration.site import until
+from ..stacks import Site
 from .cluster import Cluster
 from .conftest import NODES, STACK
 from .verifying import SHARED_CORES
@@ -36,10 +39,18 @@ class Jobs:
     ) -> subprocess.CompletedProcess[str]:
         """Submit a job and follow it; after ``stop_s`` press Ctrl-C."""
         shape = ["--nodes", str(nodes), "--ranks-per-node", str(ranks), "--submit", "--follow"]
+        return self.envkit("job", "slurm", STACK, *shape, *words, "--", *command, stop_s=stop_s)
+
+    def envkit(self, *words: str, stop_s: int = 0) -> subprocess.CompletedProcess[str]:
+        """Call envkit on the login host; after ``stop_s`` press Ctrl-C."""
         stop = ["timeout", "--signal=INT", "--preserve-status", str(stop_s)] if stop_s else []
-        argv = [*stop, "envkit", "job", "slurm", STACK, *shape, *words, "--", *command]
-        inside = ["env", f"--chdir={self.folder}", *argv]
-        return self.cluster.run(inside, env=self.env, timeout=150)
+        return self.cluster.run(["env", f"--chdir={self.folder}", *stop, "envkit", *words], env=self.env, timeout=150)
+
+    def verify(self, *words: str, stop_s: int = 0) -> subprocess.CompletedProcess[str]:
+        """Verify in a job, and see that nothing of it stays behind."""
+        done = self.envkit("verify", STACK, "--submit", *words, stop_s=stop_s)
+        assert list(self.folder.glob(".cache/envkit/*")) == []
+        return done
 
     def site(self, *words: str) -> tuple[str, str]:
         """The option for a site with words for sbatch."""
@@ -152,3 +163,56 @@ def test_what_slurm_does_not_take(jobs: Jobs) -> None:
     assert done.returncode == 3, done.stderr
     assert " would never start. It was cancelled." in done.stderr
     assert "What to do: Ask for what 'sinfo" in done.stderr
+
+
+def test_the_verdict_of_a_whole_allocation(jobs: Jobs) -> None:
+    done = jobs.verify("--nodes", "2", "-n", "4", "--html", "report.html", "--junit", "report.xml")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout.startswith(f"PASS  {STACK}: 4 ranks in one world on 2 hosts")
+    assert "runs on node" in done.stderr and done.stderr.endswith(" is done\n")
+    assert "<html" in (jobs.folder / "report.html").read_text()
+    assert "<testsuite" in (jobs.folder / "report.xml").read_text()
+
+
+def test_a_verdict_that_is_fail(jobs: Jobs) -> None:
+    done = jobs.verify("--ranks-per-node", "2", "--require", "nccl", "--json", "--cpus-per-rank", "2")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["verdict"], report["world_size"], report["started"]["launcher"]) == ("fail", 2, "srun")
+    assert " ended with status 1\n" in done.stderr
+
+
+def test_a_verdict_that_never_comes(jobs: Jobs) -> None:
+    done = jobs.verify("-n", "2", "--timeout", "0")
+    assert done.returncode == 2 and "Invalid value for '--timeout'" in done.stderr
+    done = jobs.verify("-n", "2", "--framework", "tensorflow")
+    assert done.returncode not in (0, 1) and not done.stdout, done.stderr
+    assert "tensorflow" in done.stderr
+    done = jobs.verify("-n", "2", *jobs.site("--hold"), stop_s=3)
+    assert done.returncode == 130 and not done.stdout, done.stderr
+    assert "Slurm was asked to cancel job" in done.stderr
+
+
+def test_an_environment_is_installed_by_a_job_that_is_stopped_and_resumed(jobs: Jobs, stacks: Site) -> None:
+    """Its modules are there already; what is left is the verification."""
+    there, own = next(stacks.prefix.glob("*-py*")), jobs.folder / "prefix"
+    for name in ("software", "modules", "built"):
+        (own / there.name).mkdir(parents=True, exist_ok=True)
+        (own / there.name / name).symlink_to(there / name)
+    install = ("install", STACK, "--submit", "--prefix", str(own), "--jobs", "4", "--time", "10")
+    begin = ["sh", "-c", 'echo $$ >"$HOME/pid"; exec "$@"', "sh", "envkit", *install]
+    running = jobs.cluster.start(begin, env=jobs.env)
+    note = own / there.name / "unfinished" / f"{STACK}.json"
+    until(lambda: (note.exists() and "verifying" in note.read_text()) or running.poll() is not None, "the verification")
+    jobs.cluster.run(["kill", "-INT", (jobs.folder / "pid").read_text().strip()])
+    out, said = running.communicate()
+    assert running.returncode == 130, out + said
+    assert "Slurm was asked to cancel job" in said and "Run the same command again: it resumes." in said
+    until(lambda: not jobs.cluster.processes("envkit install"), "the end of the job")
+    done = jobs.envkit(*install)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "Resuming what began" in done.stdout and "and ended while verifying" in done.stdout
+    assert f"PASS  {STACK}: 2 ranks in one world on 1 host" in done.stdout
+    assert "runs on node" in done.stderr and done.stderr.endswith(" is done\n")
+    again = jobs.envkit(*install)
+    assert (again.returncode, again.stderr) == (0, "") and "Nothing to do." in again.stdout

@@ -1,0 +1,115 @@
+"""What the commands share that write jobs, or submit themselves as one: their options, and the job that these mean."""
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from envkit.cli import usage
+
+if TYPE_CHECKING:
+    from envkit.jobs.job import Job, Shape
+    from envkit.receipt import Installed
+    from envkit.site import Site
+
+ONE_OR_MORE = click.IntRange(min=1)
+CPUS = click.option("--cpus-per-rank", type=ONE_OR_MORE, metavar="C", help="How many CPUs each rank is bound to.")
+GPUS = click.option("--gpus-per-node", metavar="[TYPE:]G", help="How many GPUs each node has for its ranks.")
+RANKS = click.option(
+    "--ranks-per-node", type=ONE_OR_MORE, metavar="R", help="How many ranks per node. Default: one per GPU."
+)
+TIME = click.option("--time", metavar="T", help="The limit: minutes, H:MM:SS or D-HH:MM:SS.")
+ACCOUNT = click.option("--account", metavar="A", help="Who is charged for it.")
+SITE = click.option("--site", metavar="NAME|FILE.toml", help="What this site needs; see envkit/sites.")
+PARTITION = click.option("--partition", metavar="P", help="Where in the cluster.")
+
+
+def repeated(context: click.Context, leave: Collection[str]) -> Iterator[str]:
+    """Yield the words of the options that were given, but for those named in ``leave``, so that a job gets them too."""
+    for option in context.command.params:
+        given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        if isinstance(option, click.Option) and given and option.name not in leave:
+            values = context.params[str(option.name)]
+            for value in values if option.multiple else [values]:
+                yield option.opts[-1]
+                if not option.is_flag:
+                    yield "=".join(value) if isinstance(value, tuple) else str(value)
+
+
+def environment(name: str | None, given: dict[str, Any]) -> "tuple[Installed, Site | None]":
+    """Return the environment that is named, and the site. Raises EnvironmentMissing, UsageProblem."""
+    from envkit import prefix as place
+    from envkit import receipt
+    from envkit import site as sites
+
+    found = receipt.find(place.locate(given["prefix"]), name)
+    return found, sites.find(given["site"]) if given["site"] else None
+
+
+def prepared(
+    command: Sequence[str],
+    name: str,
+    site: "Site | None",
+    words: Sequence[str],
+    given: dict[str, Any],
+    verify: bool = False,
+) -> "Job":
+    """Return the job that is asked for, of an environment. Raises UsageProblem."""
+    from envkit import prefix as place
+    from envkit.jobs.job import Job, seconds
+
+    needs = site.job if site else None
+    return Job(
+        environment=name,
+        prefix=str(place.locate(given["prefix"]).root.absolute()),
+        envkit=this_envkit(),
+        shape=shape_of(given),
+        command=tuple(command),
+        model=given.get("mpi_model") or "",
+        verify=verify and not given["no_verify"],
+        time_s=seconds(given["time"]) if given["time"] else 0,
+        account=given["account"] or (needs.account if needs else ""),
+        partition=given["partition"] or (needs.partition if needs else ""),
+        words=tuple(words),
+        notes=needs.notes if needs else (),
+    )
+
+
+def shape_of(given: dict[str, Any], gpu_type: str = "") -> "Shape":
+    """Return the shape that is asked for; ends with a usage error where it does not say how many ranks there are."""
+    from envkit.jobs.job import Shape
+
+    kind, count = gpus(given["gpus_per_node"] or "")
+    if not (given["ranks_per_node"] or count):
+        usage("Say how many ranks each node has: --ranks-per-node, or --gpus-per-node for one rank per GPU.")
+    return Shape(
+        nodes=given["nodes"],
+        ranks_per_node=given["ranks_per_node"] or count,
+        gpus_per_node=count,
+        gpu_type=kind or gpu_type,
+        cpus_per_rank=given["cpus_per_rank"] or 0,
+    )
+
+
+def gpus(text: str) -> tuple[str, int]:
+    """Read [TYPE:]NUMBER; ends with a usage error for anything else."""
+    import re
+
+    match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)", text, re.ASCII)
+    if text and match is None:
+        usage(f"--gpus-per-node {text!r}: write it as 4, or with a type as a100:4.")
+    return (match[1] or "", int(match[2])) if match else ("", 0)
+
+
+def this_envkit() -> tuple[str, ...]:
+    """Return the argv that calls this envkit on a node."""
+    program = Path(sys.executable).with_name("envkit")
+    return (str(program),) if program.exists() else (sys.executable, "-m", "envkit")
+
+
+def encoded(text: str) -> bytes:
+    """Return a script as bytes; words of the command line that are no text in UTF-8 are as they were."""
+    return text.encode(errors="surrogateescape")

@@ -1,0 +1,177 @@
+"""What ``--submit`` makes of a command: a job for Slurm that is followed to its end."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from envkit.cli import usage
+from envkit.commands import batch
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from envkit.jobs.submit import Submitted
+    from envkit.provide.work import Work
+    from envkit.request import Request
+    from envkit.verify.report import Report
+
+OPTIONS = ("submit", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "time", "account", "partition", "site")
+VERIFYING = "15"  # minutes
+BUILDING, CPUS = "1:00:00", 8
+REPORT = "report.json"
+
+
+def demand_submit(given: Mapping[str, Any], options: Iterable[str]) -> None:
+    """End with a usage error for options of a job where there is none."""
+    for option in options:
+        if given.get(option):
+            usage(f"--{option.replace('_', '-')} goes with --submit.")
+
+
+def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) -> "tuple[Report | None, int]":
+    """Verify an environment in a job of its own; return the report, if it left one, and the status of the job.
+
+    ``words`` are options of the verification. Raises what submitting and following a job do.
+    """
+    from envkit import launcher
+    from envkit.errors import EnvkitError
+    from envkit.jobs import slurm
+    from envkit.receipt import ImageReceipt
+    from envkit.verify import session
+
+    found, site = batch.environment(name, given)
+    own = found.srun if isinstance(found, ImageReceipt) else ()
+    if not found.horovod:
+        usage(f"{found.name} has no Horovod, so there is nothing to verify.")
+    inside = given["launcher"] != "auto" or given["scale"] or given["mpi_model"] == "inside"
+    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and not inside else ""
+    asked = {**given, **sizes(given), "time": given["time"] or VERIFYING}
+    made = batch.prepared((), found.name, site, site.job.sbatch if site else (), asked)
+    shape = f"--nodes {made.shape.nodes} --ranks-per-node {made.shape.ranks_per_node}"
+    demand_slurm(f"envkit job pbs {found.name} {shape} --submit -- true")
+    folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
+    made = replace(made, log=str(folder / "log").replace("%", "%%"))
+    try:
+        text = slurm.verification(made, words, folder / REPORT, speaks=speaks, srun=site.srun if site else own)
+        taken = sent(text)
+    except EnvkitError:
+        shutil.rmtree(folder)
+        raise
+    status = followed(taken, folder)
+    return read(folder / REPORT, taken, status), status
+
+
+def sizes(given: Mapping[str, Any]) -> dict[str, int]:
+    """Return nodes and ranks per node, where -n says how many ranks there are in all."""
+    nodes = given["nodes"] or 1
+    if given["ranks"] and given["ranks_per_node"]:
+        usage("Give one of -n and --ranks-per-node.")
+    if given["ranks"] and given["ranks"] % nodes:
+        usage(f"-n: {given['ranks']} ranks are not as many on each of {nodes} nodes.")
+    return {"nodes": nodes, "ranks_per_node": given["ranks"] // nodes if given["ranks"] else given["ranks_per_node"]}
+
+
+def demand_slurm(instead: str) -> None:
+    """Raise JobRefused where there is PBS, whose jobs envkit does not follow."""
+    from envkit.errors import JobRefused
+
+    if shutil.which("sbatch") is None and shutil.which("qsub"):
+        raise JobRefused(
+            what="The job is not submitted: envkit follows jobs of Slurm alone.",
+            why="There is qsub on PATH, and no sbatch.",
+            fix=f"With PBS: {instead}",
+        )
+
+
+def sent(text: str) -> "Submitted":
+    """Hand a job to Slurm, and say its number. Raises JobRefused."""
+    from envkit.jobs import submit
+
+    taken = submit.sbatch(batch.encoded(text))
+    click.echo(f"envkit: job {taken.number} is submitted", err=True)
+    return taken
+
+
+def followed(taken: "Submitted", folder: Path) -> int:
+    """Follow a job, its log going to standard error; return its status. Raises what ``follow`` does."""
+    from envkit.errors import Interrupted
+    from envkit.jobs import follow
+
+    try:
+        return follow.follow(taken, to=sys.stderr)
+    except Interrupted as stop:
+        if stop.exit_code == 130:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def read(path: Path, taken: "Submitted", status: int) -> "Report | None":
+    """Return the report of a job, None where it ended before it had one, whose log has said why. Raises JobLost."""
+    import msgspec
+
+    from envkit.errors import JobLost
+    from envkit.verify.report import Report
+
+    made = None
+    try:
+        made = msgspec.json.decode(path.read_bytes(), type=Report)
+    except (OSError, msgspec.DecodeError) as error:
+        if status in (0, 1):
+            raise JobLost(
+                what=f"Job {taken.number} ended with status {status} and left no report.",
+                why=f"{path}: {error}",
+                fix=f"See its log: {path.with_name('log')}",
+            ) from error
+    shutil.rmtree(path.parent, ignore_errors=True)
+    return made
+
+
+def installation(request: "Request", given: Mapping[str, Any], words: Sequence[str], console: "Console") -> int:
+    """Install in a job on one node, after every source has been fetched here; return the status of the job.
+
+    ``words`` are the command line of the installation. Raises what fetching, submitting and following a job do.
+    """
+    from envkit import install as work
+    from envkit import site as sites
+    from envkit.jobs import follow, slurm
+
+    if (there := work.already(request)) is not None:
+        work.say_already(there, console)
+        return 0
+    stack = request.wanted or "STACK"
+    demand_slurm(f"envkit fetch {stack}; and in an interactive job: envkit install {stack} --offline")
+    cpus = given["jobs"] or CPUS
+    site = sites.find(given["site"]) if given["site"] else None
+    asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
+    command = ("install", *words, "--offline", "--jobs", str(cpus))
+    with work.stoppable():
+        wanted = planned(request)
+        made = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), asked)
+        text = slurm.alone(replace(made, log=str(request.prefix.logs / "job-%x-%j.log")))
+        fetch_for(wanted, console)
+        return follow.follow(sent(text))
+
+
+def planned(request: "Request") -> "Work":
+    """Return the plan of an installation, whose bundle, if there is one, is in the cache by then."""
+    from envkit import fetch
+    from envkit import install as work
+
+    request.prefix.create()
+    if request.bundle is not None:
+        fetch.read_bundle(request.bundle, request.prefix.sources)
+    return work.prepare(request)
+
+
+def fetch_for(wanted: "Work", console: "Console") -> None:
+    """Fetch what an installation needs, if there is anything left to build."""
+    from envkit import progress
+
+    request = wanted.request
+    if wanted.missing or request.rebuild:
+        progress.fetch_all(wanted.sources, request.prefix.sources, request.offline, wanted.stack.name, console)
