@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit import fetch, files
+from envkit import fetch, files, process
 from envkit.errors import NotWritable, SourcesMissing
 from envkit.resources import data
 
@@ -18,7 +18,7 @@ PLACES = ("", "mnist", "MNIST", "MNIST/raw", "raw")
 LABEL = "GENERATED.txt"
 SAID = "generated stand-in, not MNIST"
 SIDE = 28
-SHIFT = 3
+SHIFT = 2
 TRAIN, TEST = 6000, 1000
 # Seven lines make up a digit: top, upper left, upper right, middle, lower left, lower right, bottom.
 LINES = ((8, 4, 12, 3), (8, 4, 3, 10), (17, 4, 3, 10), (8, 12, 12, 3), (8, 12, 3, 11), (17, 12, 3, 11), (8, 20, 12, 3))
@@ -69,18 +69,25 @@ def holds(folder: Path, wanted: Pinned) -> bool:
     return False
 
 
-def get(folder: Path, wanted: Pinned, *, anew: bool = False, env: Mapping[str, str] = os.environ) -> Found:
-    """Return where the files are: at $ENVKIT_DATA, else in ``folder``/mnist, into which they are fetched if need be.
+def get(
+    folder: Path,
+    wanted: Pinned,
+    *,
+    places: Sequence[str] = (),
+    anew: bool = False,
+    env: Mapping[str, str] = os.environ,
+) -> Found:
+    """Return where the files are: at $ENVKIT_DATA or in a site's folders, else in ``folder``/mnist, fetched if need be.
 
     Without a network it is the stand-in; once it has been made, the network is asked again only ``anew``. Safe
     for several processes at once. Raises ChecksumMismatch, NotWritable, DiskFull.
     """
-    if (site := at_site([env.get("ENVKIT_DATA", "")], wanted)) is not None:
+    if (site := at_site([env.get("ENVKIT_DATA", ""), *places], wanted)) is not None:
         return Found(folder=site)
     target = folder / "mnist"
-    if fetch.missing(sources(wanted), target) and not anew and (made := stand_in(folder)).is_dir():
-        return Found(folder=made, generated=True, why="'envkit data mnist' tries to fetch MNIST again")
-    with alone(folder):
+    if fetch.missing(sources(wanted), target) and not anew and (there := stand_in(folder)).is_dir():
+        return Found(folder=there, generated=True, why="'envkit data mnist' tries to fetch MNIST again")
+    with alone(folder), process.interruptible():
         try:
             fetch.fetch(sources(wanted), target, offline=False, progress=lambda _: None)
         except SourcesMissing:
@@ -124,16 +131,18 @@ def alone(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder of data, which is made if need be. Raises NotWritable."""
     from filelock import FileLock
 
+    lock = FileLock(folder / "mnist.lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / "mnist.lock"):
-            yield
-    except PermissionError as error:
+        lock.acquire()
+    except OSError as error:
         raise NotWritable(
             what=f"{folder} cannot be written to.",
             why=str(error.strerror),
-            fix="Name another folder with --to, or one that has MNIST with --from.",
+            fix="Name another folder with 'envkit data mnist --to', or one that has MNIST with ENVKIT_DATA.",
         ) from error
+    with lock:
+        yield
 
 
 def stand_in(folder: Path) -> Path:
@@ -141,8 +150,14 @@ def stand_in(folder: Path) -> Path:
     return folder / "mnist-generated"
 
 
+def made(folder: Path) -> Found:
+    """Return the stand-in, made if need be. Raises NotWritable."""
+    with alone(folder):
+        return Found(folder=generate(folder), generated=True)
+
+
 def generate(folder: Path, *, train: int = TRAIN, test: int = TEST) -> Path:
-    """Make the stand-in, if it is not there: drawn digits, shifted, with noise, in files like those of MNIST."""
+    """Make the stand-in, if it is not there, under the lock: drawn digits with noise, in files like those of MNIST."""
     target = stand_in(folder)
     if target.is_dir():
         return target
@@ -167,7 +182,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def drawn(digit: int, chance: random.Random) -> bytes:
-    """Return the image of a digit somewhere near the middle, in noise: of the upper two bits one in eight is wrong."""
+    """Return the image of a digit near the middle, in noise: one in sixteen of the upper two bits is wrong."""
     right, down = chance.randint(-SHIFT, SHIFT), chance.randint(-SHIFT, SHIFT)
     image = bytearray(SIDE * SIDE)
     for lit, (x, y, width, height) in zip(DIGITS[digit], LINES, strict=True):
@@ -175,7 +190,8 @@ def drawn(digit: int, chance: random.Random) -> bytes:
             first = row * SIDE + x + right
             image[first : first + width] = b"\xc0" * width
     bits = 8 * len(image)
-    wrong = chance.getrandbits(bits) & chance.getrandbits(bits) & chance.getrandbits(bits)
-    upper = int.from_bytes(b"\xc0" * len(image))
+    wrong = upper = int.from_bytes(b"\xc0" * len(image))
+    for _ in range(4):
+        wrong &= chance.getrandbits(bits)
     lower = chance.getrandbits(bits) & ~upper
-    return (int.from_bytes(image) ^ (wrong & upper) | lower).to_bytes(len(image))
+    return (int.from_bytes(image) ^ wrong | lower).to_bytes(len(image))

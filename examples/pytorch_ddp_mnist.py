@@ -95,7 +95,7 @@ def save(path, state):
     """Write under another name, then rename: who reads it, or is killed, never meets half a file."""
     part = path.with_name(path.name + ".part")
     torch.save(state, part)
-    os.replace(part, path)
+    part.replace(path)
 
 
 def main(argv=None):

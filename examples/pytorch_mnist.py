@@ -7,7 +7,6 @@ DIR has the four files of MNIST: train-images-idx3-ubyte.gz and so on. Copy this
 
 import argparse
 import gzip
-import os
 from pathlib import Path
 
 import horovod.torch as hvd
@@ -70,7 +69,7 @@ def save(path, state):
     """Write under another name, then rename: who reads it, or is killed, never meets half a file."""
     part = path.with_name(path.name + ".part")
     torch.save(state, part)
-    os.replace(part, path)
+    part.replace(path)
 
 
 def main(argv=None):
@@ -97,7 +96,7 @@ def main(argv=None):
         optimizer.load_state_dict(state["optimizer"])
         first_epoch = state["epoch"]
     # Rank 0 has the checkpoint, and the others get it from there, as they get the first weights.
-    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0)
+    first_epoch = hvd.broadcast_object(first_epoch, root_rank=0, name="epoch")
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())

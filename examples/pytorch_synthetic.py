@@ -101,7 +101,7 @@ def meet():
             free.bind(("", 0))
             host = "127.0.0.1" if hvd.cross_size() == 1 else socket.gethostname()
             place = f"tcp://{host}:{free.getsockname()[1]}"
-    place = hvd.broadcast_object(place, root_rank=0)
+    place = hvd.broadcast_object(place, root_rank=0, name="place")
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, init_method=place, rank=hvd.rank(), world_size=hvd.size())
 

@@ -13,9 +13,9 @@ from pathlib import Path
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Horovod 0.28 broadcasts the variables of Keras 2, not of Keras 3
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-import horovod.tensorflow as hvd  # noqa: E402
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
 
 
 def parse(argv=None):
@@ -79,7 +79,7 @@ def save(path, variables, epoch):
     part = path.with_name(path.name + ".part")
     with part.open("wb") as stream:
         np.savez(stream, *[variable.numpy() for variable in variables], epoch=epoch)
-    os.replace(part, path)
+    part.replace(path)
 
 
 def restore(path, variables):

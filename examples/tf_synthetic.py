@@ -12,9 +12,9 @@ import time
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Horovod 0.28 broadcasts the variables of Keras 2, not of Keras 3
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-import horovod.tensorflow as hvd  # noqa: E402
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
 
 
 def parse(argv=None):

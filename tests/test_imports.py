@@ -27,6 +27,7 @@ LAYERS = (
         "eessi.binds",
         "eessi.release",
         "jobs.job",
+        "timeline",
     ),
     (
         "environment",
@@ -70,8 +71,8 @@ LAYERS = (
     ),
     ("verify.checks.truth",),
     ("fetch", "launcher", "catalogue", "verify.checks", "host_mpi"),
-    ("plan", "progress", "verify.baseline", "verify.report.model", "mpi_model", "eessi.ranks"),
-    ("verify.report.terminal", "verify.report.junit", "verify.report.plots"),
+    ("plan", "progress", "mnist", "verify.baseline", "verify.report.model", "mpi_model", "eessi.ranks"),
+    ("example", "verify.report.terminal", "verify.report.junit", "verify.report.plots"),
     ("verify.report", "verify.report.page"),
     ("methods.easybuild", "methods.apptainer", "locks", "verify.target", "verify.judge"),
     ("verify.launch",),
@@ -84,6 +85,7 @@ LAYERS = (
     ("commands.options", "__main__"),
     (
         "commands.enter",
+        "commands.example",
         "commands.eessi",
         "commands.job",
         "commands.listing",

@@ -61,6 +61,7 @@ def batch(function: Function) -> Function:
 @click.option("--partition", metavar="P", help="Where in the cluster.")
 @click.option("--array", metavar="SPEC", help="Run it for each index, as in 0-15%4; $SLURM_ARRAY_TASK_ID tells which.")
 @click.option("--follow", is_flag=True, help="Tell of it until it ends, with --submit; Ctrl-C cancels it.")
+@options.example
 @options.mpi_model
 @options.prefix
 @click.pass_context
@@ -99,6 +100,7 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
 @shape
 @batch
 @click.option("--queue", "partition", metavar="Q", help="In which queue.")
+@options.example
 @options.mpi_model
 @options.prefix
 @click.pass_context
@@ -182,12 +184,15 @@ def prepared(
     from envkit.jobs.job import Job, seconds
 
     needs = site.job if site else None
+    if given["example"]:
+        command = prepared_example(command, found, site, given)
     return Job(
         environment=found.name,
         prefix=str(place.locate(given["prefix"]).root.absolute()),
         envkit=this_envkit(),
         shape=shape_of(given),
         command=tuple(command),
+        example=given["example"] or "",
         model=given["mpi_model"] or "",
         verify=bool(found.horovod) and not given["no_verify"],
         time_s=seconds(given["time"]) if given["time"] else 0,
@@ -196,6 +201,18 @@ def prepared(
         words=tuple(words),
         notes=needs.notes if needs else (),
     )
+
+
+def prepared_example(words: Sequence[str], found: "Installed", site: "Site | None", given: dict[str, Any]) -> list[str]:
+    """Return the arguments of an example; its data are made ready here, since nodes often have no network."""
+    from envkit import example
+    from envkit import prefix as place
+
+    places = site.data if site else ()
+    words, data = example.with_data(example.find(given["example"], found), words, place.locate(given["prefix"]), places)
+    if data:
+        click.echo(f"envkit: data: {data.said}", err=True)
+    return list(words)
 
 
 def shape_of(given: dict[str, Any], gpu_type: str = "") -> "Shape":
