@@ -17,13 +17,19 @@ SCRIPTS = Path(__file__).parent / "scripts"
 PYTORCH, TENSORFLOW = "pytorch-2.13-cpu", "tensorflow-2.21-cpu"
 CASES = [(PYTORCH, "pytorch-mnist"), (PYTORCH, "pytorch-ddp-mnist"), (TENSORFLOW, "tf-mnist")]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small stand-in of MNIST."""
     return mnist.generate(tmp_path_factory.mktemp("data"), train=1280, test=250)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough for four steps."""
+    return mnist.generate(tmp_path_factory.mktemp("few"), train=128, test=250)
 
 
 def run(site: Site, stack: str, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
@@ -37,7 +43,7 @@ def trained(site: Site, stack: str, name: str, folder: Path, ranks: int, *words:
     folder.mkdir()
     script = ["python", str(SCRIPTS / "weights.py"), str(folder), str(example.find(name).path)]
     done = run(site, stack, "-n", str(ranks), "--", *script, *words)
-    assert "data: generated stand-in, not MNIST: 1280 + 250" in done.stdout
+    assert "data: generated stand-in, not MNIST: " in done.stdout
     return [float(loss) for loss in re.findall(r"^epoch \d+: loss ([\d.]+)", done.stdout, re.MULTILINE)]
 
 
@@ -50,17 +56,27 @@ def difference(site: Site, stack: str, one: Path, other: Path) -> float:
 
 
 @pytest.mark.parametrize(("stack", "name"), CASES)
-def test_two_ranks_learn_and_do_what_one_does_with_the_whole_batch(
+def test_two_ranks_learn_and_agree(
     stack: str, name: str, data: Path, stacks: Site, installed: Callable[[str], str], tmp_path: Path
 ) -> None:
     installed(stack)
-    fixed = ["--data", str(data), "--epochs", "3", "--warmup-epochs", "0"]  # the rate is that of all ranks at once
+    losses = trained(
+        stacks, stack, name, tmp_path / "two", 2, "--data", str(data), "--epochs", "3", "--batch-size", "16"
+    )
+    assert len(losses) == 3 and losses == sorted(losses, reverse=True) and losses[-1] < 0.8 * losses[0], losses
+    assert difference(stacks, stack, tmp_path / "two" / "rank0.npz", tmp_path / "two" / "rank1.npz") == 0
+
+
+@pytest.mark.parametrize(("stack", "name"), CASES)
+def test_two_ranks_do_what_one_does_with_the_whole_batch(
+    stack: str, name: str, few: Path, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    installed(stack)
+    fixed = ["--data", str(few), "--epochs", "1", "--warmup-epochs", "0"]  # four steps: rounding has no time to grow
     two = trained(stacks, stack, name, tmp_path / "two", 2, *fixed, "--batch-size", "16", "--lr", "0.02")
     one = trained(stacks, stack, name, tmp_path / "one", 1, *fixed, "--batch-size", "32", "--lr", "0.04")
-    assert len(two) == 3 and two == sorted(two, reverse=True) and two[-1] < 0.5 * two[0], two
-    assert difference(stacks, stack, tmp_path / "two" / "rank0.npz", tmp_path / "two" / "rank1.npz") == 0
     assert difference(stacks, stack, tmp_path / "two" / "rank0.npz", tmp_path / "one" / "rank0.npz") < TOLERANCE
-    assert two == pytest.approx(one, abs=1e-3)
+    assert two == pytest.approx(one, abs=2e-4)
 
 
 @pytest.mark.parametrize(("stack", "name"), CASES)
