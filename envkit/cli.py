@@ -21,6 +21,8 @@ COMMANDS = {
     "remove": ("remove", "Remove an environment."),
     "shell": ("enter", "Start a shell inside an environment."),
     "run": ("enter", "Run a command inside an environment, on one rank or several."),
+    "example": ("example", "Print an example of training, to copy."),
+    "data": ("example", "Have MNIST in a folder, for the examples."),
     "job": ("job", "Write the batch script of a job, and submit it."),
     "eessi": ("eessi", "List what a release of EESSI has; list and remove sessions of it."),
     "verify": ("verify", "Say in one verdict whether an environment works on this machine."),

@@ -1,6 +1,8 @@
 """The only place that starts programs: argv lists, a chosen environment, no shell."""
 
+import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -19,6 +21,11 @@ from envkit.resources import data
 
 GRACE_S = 5.0
 POLL_S = 0.1
+PR_SET_PDEATHSIG = 1
+PASSED_ON = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH),
+)
 KILLED_S = 0.5
 LIMIT: ContextVar["Limit | None"] = ContextVar("limit", default=None)
 
@@ -245,8 +252,51 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     except OSError as error:
         for number, handler in ignored.items():
             signal.signal(number, handler)
-        raise HostProblem(
-            what=f"{argv[0]} could not be started.",
-            why=error.strerror or str(error),
-            fix=f"Check that {argv[0]} is installed and on PATH.",
-        ) from error
+        raise not_started(argv[0], error) from error
+
+
+def not_started(program: str, error: OSError) -> HostProblem:
+    """Say that a program could not be started."""
+    return HostProblem(
+        what=f"{program} could not be started.",
+        why=error.strerror or str(error),
+        fix=f"Check that {program} is installed and on PATH.",
+    )
+
+
+def attend(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a command as ``become`` does, but come back after it; return its status, -N after signal N.
+
+    It has every stream and descriptor of this process, and gets the signals sent to this one; those of a terminal it
+    gets from there. It does not outlive this process.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    libc = ctypes.CDLL(None)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, signal.SIGCHLD))
+
+    def prepare() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    try:
+        running = subprocess.Popen(argv, env=env, close_fds=False, preexec_fn=prepare)
+        while running.poll() is None:
+            told = signal.sigwaitinfo((*PASSED_ON, signal.SIGCHLD))
+            if told.si_signo != signal.SIGCHLD and told.si_code <= 0:  # the kernel's own are above
+                running.send_signal(told.si_signo)
+    except OSError as error:
+        raise not_started(argv[0], error) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return running.returncode
+
+
+def end_alike(status: int) -> int:
+    """Return a status as ``attend`` does it; after a signal, die by the same one, without a core of this process."""
+    if status < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status

@@ -19,7 +19,7 @@ def data(name: str) -> Path:
 
 
 def recipes(kind: str) -> Path:
-    """Return the folder of recipes of a kind: ``easyconfigs``, ``containers`` or ``eessi``."""
+    """Return the folder of recipes of a kind: ``easyconfigs``, ``containers``, ``eessi`` or ``examples``."""
     for parent in (PACKAGE / "recipes", PACKAGE.parent):
         folder = parent / kind
         if folder.is_dir():

@@ -27,6 +27,7 @@ class JobWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One site: folders and files to bind (PATH or SOURCE:TARGET), variables inside, words for srun, those for jobs.
 
+    ``data`` are folders with sets of data such as MNIST, or with a folder for each.
     ``status`` says what was tried there, ``source`` where it is written.
     """
 
@@ -36,6 +37,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     binds: tuple[str, ...] = ()
     srun: tuple[str, ...] = ()
     settings: dict[str, str] = {}
+    data: tuple[str, ...] = ()
     job: JobWords = JobWords()
 
 

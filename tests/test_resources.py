@@ -9,7 +9,7 @@ from envkit import resources
 from envkit.errors import HostProblem
 
 ROOT = Path(__file__).parents[1]
-KINDS = ("easyconfigs", "containers", "eessi")
+KINDS = ("easyconfigs", "containers", "eessi", "examples")
 SHIPPED = sorted(
     path.relative_to(ROOT)
     for folder in ("envkit", *KINDS)
@@ -20,7 +20,7 @@ LOOK = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from envkit import resources
-print(json.dumps({kind: str(resources.recipes(kind)) for kind in ("easyconfigs", "containers", "eessi")}))
+print(json.dumps({kind: str(resources.recipes(kind)) for kind in ("easyconfigs", "containers", "eessi", "examples")}))
 """
 
 

@@ -68,6 +68,7 @@ def prepared(
         envkit=this_envkit(),
         shape=shape_of(given),
         command=tuple(command),
+        example=given.get("example") or "",
         model=given.get("mpi_model") or "",
         verify=verify and not given["no_verify"],
         time_s=seconds(given["time"]) if given["time"] else 0,

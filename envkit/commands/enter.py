@@ -1,6 +1,7 @@
 """``envkit shell`` and ``envkit run``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -11,6 +12,10 @@ from envkit.commands import options
 if TYPE_CHECKING:
     from envkit.eessi.entry import Asked
     from envkit.environment import Environment
+    from envkit.prefix import Prefix
+    from envkit.receipt import Installed
+
+Start = Callable[[Sequence[str], Mapping[str, str]], int | None]
 
 
 @options.eessi
@@ -91,14 +96,23 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
 @click.option("-n", "--ranks", type=click.IntRange(min=1), help="Start this many ranks with the environment's MPI.")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="On how many nodes of the job, with -n.")
 @click.option("--print", "print_", is_flag=True, help="Print the command line instead of running it, and why that one.")
+@options.example
+@click.option(
+    "--timeline",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Have Horovod write what it does, and sum it up.",
+)
 @options.mpi_model
 @options.prefix
 @click.pass_context
 def run(
     context: click.Context, name: str | None, ranks: int | None, nodes: int | None, print_: bool,
-    mpi_model: str | None, prefix: str | None,
-) -> None:  # fmt: skip
+    example: str | None, timeline: Path | None, mpi_model: str | None, prefix: str | None,
+) -> int | None:  # fmt: skip
     """Run a command inside the environment NAME: envkit run NAME -n 2 -- python train.py
+
+    With --example it is an example of training: envkit run NAME -n 2 --example pytorch-mnist -- --epochs 5
 
     NAME eessi is a release of EESSI: envkit run eessi --module PyTorch/2.1.2-foss-2023a -- python train.py
 
@@ -114,27 +128,67 @@ def run(
         enter_eessi(asked, command, ranks)
     if nodes and ranks is None:
         usage("--nodes goes with -n.")
-    found = receipt.find(place.locate(prefix), name)
-    start = show if print_ else process.become
+    where = place.locate(prefix)
+    found = receipt.find(where, name)
+    visible = tuple[Path, ...]()
+    if example:
+        command, visible = of_example(example, command, found, where)
+    env: Mapping[str, str] = os.environ
+    start: Start = show if print_ else process.become
+    if timeline:
+        env, start = timed(timeline, start)
+        visible = (*visible, timeline.absolute().parent)
     inside: Environment = found.environment
     if ranks is None and mpi_model is None:
-        start(inside.command(command), inside.variables(os.environ))
-        return
+        return start(inside.command(command, visible=visible), inside.variables(env))
     from envkit import launcher
     from envkit import mpi_model as meeting
     from envkit.environment import MpiModel
 
     model = MpiModel(mpi_model) if mpi_model else None
     if ranks is None:  # a rank of somebody's launcher
-        rank = meeting.join(inside, found.mpi, os.environ, model)
-        start(rank.command(command), rank.variables(os.environ))
-        return
+        rank = meeting.join(inside, found.mpi, env, model)
+        return start(rank.command(command, visible=visible), rank.variables(env))
     wanted = launcher.Wanted(ranks=ranks, nodes=nodes)
     inside, launch = meeting.meet(inside, found.mpi, wanted, model=model)
     if print_:
         click.echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
-    env = inside.variables(launcher.variables(os.environ))
-    start(inside.command(command, launch.argv, remote=launch.remote), env)
+    words = inside.command(command, launch.argv, remote=launch.remote, visible=visible)
+    return start(words, inside.variables(launcher.variables(env)))
+
+
+def of_example(
+    name: str, words: Sequence[str], found: "Installed", where: "Prefix"
+) -> tuple[list[str], tuple[Path, ...]]:
+    """Return the command that an example is, and the folders that it must see."""
+    from envkit import example
+
+    one = example.find(name, found)
+    words, data = example.with_data(one, words, where)
+    if data:
+        click.echo(f"envkit: data: {data.said}", err=True)
+    return example.command(one, words), example.visible(one, words)
+
+
+def timed(path: Path, start: "Start") -> "tuple[Mapping[str, str], Start]":
+    """Return the variables that have Horovod write a timeline, and what starts a command and then sums it up."""
+    import os
+
+    from envkit import process, timeline
+    from envkit.verify.probe.started import detect
+
+    env = timeline.variables(path, os.environ)
+    rank = detect(os.environ)
+    if start is not process.become or (rank and rank.rank):  # rank 0 alone writes one
+        return env, start
+
+    def watched(argv: Sequence[str], env: Mapping[str, str]) -> int:
+        before = timeline.state(path)
+        status = process.attend(argv, env)
+        click.echo(timeline.told(path, before), err=True)
+        return process.end_alike(status)
+
+    return env, watched
 
 
 def show(argv: Sequence[str], env: Mapping[str, str]) -> None:

@@ -11,6 +11,8 @@ from envkit.commands import batch, options
 
 if TYPE_CHECKING:
     from envkit.jobs.mpijob import MpiJob
+    from envkit.receipt import Installed
+    from envkit.site import Site
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AFTER = "The command follows after --, unchanged."
@@ -72,6 +74,7 @@ def image_options(function: Function) -> Function:
 @batch.PARTITION
 @click.option("--array", metavar="SPEC", help="Run it for each index, as in 0-15%4; $SLURM_ARRAY_TASK_ID tells which.")
 @click.option("--follow", is_flag=True, help="Tell of it until it ends, with --submit; Ctrl-C cancels it.")
+@options.example
 @options.mpi_model
 @options.prefix
 @click.pass_context
@@ -90,7 +93,8 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
     found, site = batch.environment(name, given)
     own = found.srun if isinstance(found, ImageReceipt) else ()
     words = site.job.sbatch if site else ()
-    made = batch.prepared(context.meta["command"], found.name, site, words, given, verify=bool(found.horovod))
+    command = prepared_example(context.meta["command"], found, site, given)
+    made = batch.prepared(command, found.name, site, words, given, verify=bool(found.horovod))
     speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and made.model != "inside" else ""
     text = batch.encoded(
         engine.script(made, speaks=speaks, srun=site.srun if site else own, array=given["array"] or "")
@@ -113,6 +117,7 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
 @shape
 @system
 @click.option("--queue", "partition", metavar="Q", help="In which queue.")
+@options.example
 @options.mpi_model
 @options.prefix
 @click.pass_context
@@ -127,7 +132,8 @@ def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
     found, site = batch.environment(name, given)
     needs = site.job if site else None
     words = needs.qsub if needs else ()
-    made = batch.prepared(context.meta["command"], found.name, site, words, given, verify=bool(found.horovod))
+    command = prepared_example(context.meta["command"], found, site, given)
+    made = batch.prepared(command, found.name, site, words, given, verify=bool(found.horovod))
     speaks = found.mpi is not None and found.mpi.family == engine.PALS_STARTS and made.model != "inside"
     pals = needs.mpiexec if needs and speaks else None
     text = batch.encoded(engine.script(made, pals=pals, select=needs.select if needs else ()))
@@ -206,6 +212,22 @@ def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> 
         uid=given["uid"] or 0,
         home=given["home"] or "/root",
     )
+
+
+def prepared_example(
+    words: Sequence[str], found: "Installed", site: "Site | None", given: dict[str, Any]
+) -> Sequence[str]:
+    """Return the command, or the arguments of an example; its data are made ready here: nodes often have no network."""
+    if not given["example"]:
+        return words
+    from envkit import example
+    from envkit import prefix as place
+
+    places = site.data if site else ()
+    words, data = example.with_data(example.find(given["example"], found), words, place.locate(given["prefix"]), places)
+    if data:
+        click.echo(f"envkit: data: {data.said}", err=True)
+    return list(words)
 
 
 def keep(text: bytes, given: dict[str, Any], *, printed: bool) -> None:

@@ -109,7 +109,7 @@ def asked_of_eessi(context: click.Context, name: str | None) -> dict[str, Any] |
     """Return the options of EESSI if it is what is named; ends with a usage error for those of the other names."""
     given: dict[str, Any] = context.meta.get("eessi", {})
     if name == "eessi":
-        for option in ("prefix", "mpi_model", "nodes", "print_"):
+        for option in ("prefix", "mpi_model", "nodes", "print_", "example", "timeline"):
             if context.params.get(option):
                 usage(f"--{option.rstrip('_').replace('_', '-')} does not go with the name 'eessi'.")
         return given
@@ -125,8 +125,14 @@ def mpi_model(function: Function) -> Function:
     return click.option("--mpi-model", type=choice, help=text)(function)
 
 
+def example(function: Function) -> Function:
+    """Add ``--example``."""
+    text = "Run an example of training, instead of a command; its arguments follow after --."
+    return click.option("--example", metavar="EXAMPLE", help=text)(function)
+
+
 class CommandAfterDashes(click.Command):
-    """A command line whose words after the first ``--`` belong to another program, unchanged.
+    """A command line whose words after the first ``--`` belong to another program, or to an example, unchanged.
 
     ``may_lack``: there need be none, and no ``--``.
     """
@@ -139,10 +145,11 @@ class CommandAfterDashes(click.Command):
         """Split at the first ``--``. Ends with a usage error when there is no command after it."""
         if ctx.resilient_parsing:  # a line that is being completed
             return super().parse_args(ctx, args)
-        if "--" not in args and "--help" not in args and "-h" not in args and not self.may_lack:
-            usage(f"Put -- before the command: {ctx.command_path} NAME -- python train.py")
         place = args.index("--") if "--" in args else len(args)
+        has_example = any(word.partition("=")[0] == "--example" for word in args[:place])
+        if not ({"--", "--help", "-h"} & {*args} or has_example or self.may_lack):
+            usage(f"Put -- before the command: {ctx.command_path} NAME -- python train.py")
         ctx.meta["command"] = args[place + 1 :]
-        if "--" in args and not ctx.meta["command"]:
+        if "--" in args and not ctx.meta["command"] and not has_example:
             usage("There is no command after --.")
         return super().parse_args(ctx, args[:place])

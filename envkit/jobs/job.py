@@ -33,7 +33,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A command that each rank runs inside an environment of a prefix.
+    """A command that each rank runs inside an environment of a prefix, or an ``example`` with its arguments.
 
     ``envkit`` is the argv that calls envkit on a node, ``model`` the MPI model of an image, if it is not to be chosen
     there, ``time_s`` the limit (0: the engine's own), ``words`` are more options of the engine, ``notes`` are comments.
@@ -45,6 +45,7 @@ class Job:
     envkit: tuple[str, ...]
     shape: Shape
     command: tuple[str, ...]
+    example: str = ""
     model: str = ""
     verify: bool = True
     time_s: int = 0
@@ -81,7 +82,8 @@ def steps(job: Job, start: Sequence[str], verifying: Sequence[str] = (), running
     itself. Without one the environment's own launcher starts the ranks, from inside.
     """
     verify = called("verify", job, start, verifying)
-    run = [*called("run", job, start, running), "--", *job.command]
+    what = ["--example", job.example] if job.example else []
+    run = [*called("run", job, start, running), *what, "--", *job.command]
     verdict = "# Do these nodes work? If not, the job ends here, with the status of the verdict."
     own = "# The command, once per rank; its status is the job's."
     return [*((verdict, shlex.join(verify), "") if job.verify else ()), own, shlex.join(run)]

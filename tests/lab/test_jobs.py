@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from envkit import mnist
+
 from ..integration.site import until
 from ..stacks import Site
 from .cluster import Cluster
@@ -216,3 +218,21 @@ def test_an_environment_is_installed_by_a_job_that_is_stopped_and_resumed(jobs: 
     assert "runs on node" in done.stderr and done.stderr.endswith(" is done\n")
     again = jobs.envkit(*install)
     assert (again.returncode, again.stderr) == (0, "") and "Nothing to do." in again.stdout
+
+
+def test_an_example_on_two_nodes(jobs: Jobs) -> None:
+    data = mnist.generate(jobs.folder, train=512, test=100)
+    words = (*QUICK, "--example", "pytorch-mnist")
+    done = jobs.follow("--data", str(data), "--epochs", "2", words=words, nodes=2, ranks=1)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "data: generated stand-in, not MNIST: 512 + 100" in done.stdout
+    assert "2 ranks, 512 images, batch 64 x 2, on cpu" in done.stdout
+    assert "epoch 2: loss " in done.stdout
+
+
+def test_ddp_meets_across_nodes(jobs: Jobs) -> None:
+    data = mnist.generate(jobs.folder, train=256, test=100)
+    words = (*QUICK, "--example", "pytorch-ddp-mnist")
+    done = jobs.follow("--data", str(data), "--epochs", "1", words=words, nodes=2, ranks=2)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "4 ranks, 256 images, batch 64 x 4, on cpu" in done.stdout
