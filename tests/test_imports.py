@@ -10,12 +10,11 @@ import envkit
 
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
-    ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest"),
+    ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest", "diagnose.inside"),
     ("definition", "dockerfile"),
     ("resources", "verify.elf", "verify.machine_code"),
     (
         "process",
-        "diagnose",
         "verify.loader",
         "sources.cache",
         "verify.facts",
@@ -47,7 +46,19 @@ LAYERS = (
         "eessi.sessions",
     ),
     ("host", "sources.connection", "verify.build_block", "verify.outcome", "eessi.access", "eessi.image"),
-    ("stack", "prefix", "eessi.ways", "sources.index", "verify.checks.process", "verify.checks.nodes"),
+    ("diagnose.known",),
+    ("diagnose.scan", "diagnose.place"),
+    ("diagnose.source", "diagnose.judge"),
+    ("diagnose",),
+    (
+        "diagnose.words",
+        "stack",
+        "prefix",
+        "eessi.ways",
+        "sources.index",
+        "verify.checks.process",
+        "verify.checks.nodes",
+    ),
     (
         "receipt",
         "request",
@@ -74,12 +85,21 @@ LAYERS = (
     ("install",),
     ("cli",),
     ("commands.options", "__main__"),
-    ("commands.enter", "commands.eessi", "commands.listing", "commands.plans", "commands.remove", "commands.verify"),
+    (
+        "commands.enter",
+        "commands.diagnose",
+        "commands.eessi",
+        "commands.listing",
+        "commands.plans",
+        "commands.remove",
+        "commands.verify",
+    ),
     ("commands.install", "commands.export"),
     ("commands.fetch",),
 )
 # Within these, nothing but what is named may be imported of the rest of the package.
 ENCLOSED = {
+    "diagnose": {"errors", "process", "resources", "verify.known", "verify.outcome"},
     "eessi": {
         "environment",
         "errors",
@@ -93,7 +113,7 @@ ENCLOSED = {
         "verify.probe.started",
     },
     "sources": {"errors", "process"},
-    "verify": {"environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
+    "verify": {"diagnose", "environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
     "methods": {"errors", "resources", "process", "fetch", "files", "host", "plan", "prefix", "stack", "definition"},
 }
 STARTS_PROGRAMS = {"process", "supervise", "namespace", "verify.probe.watch"}
@@ -157,7 +177,7 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     assert own("verify.facts") == {"errors"}
 
 
-@pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", *PROBE])
+@pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", "diagnose.inside", *PROBE])
 def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at(module: str) -> None:
     absolute = {
         alias.name if isinstance(node, ast.Import) else str(node.module)

@@ -32,7 +32,7 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
     from envkit.diagnose import Certainty, first_cause, source, words
     from envkit.diagnose.place import Place
 
-    stream = cast(io.BufferedReader, sys.stdin.buffer) if log == "-" else None
+    stream = cast("io.BufferedReader", sys.stdin.buffer) if log == "-" else None
     name = "standard input" if log == "-" else log
     with source.opened(name, stream) as blocks:
         found = first_cause(blocks, Place(env=os.environ) if here else None)

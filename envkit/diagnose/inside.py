@@ -1,15 +1,18 @@
-"""Say what Python packages are installed for the interpreter that runs this file, and the state of Horovod's extensions.
+"""Say what Python packages the interpreter that runs this file has, and the state of Horovod's extensions.
 
     python inside.py
 
-Standard library only; nothing that is looked at is imported. Prints one JSON object.
+Standard library only, Python 3.8 or later; nothing that is looked at is imported. Prints one JSON object.
 """
 
 import json
-import os
 import struct
 import sys
 from importlib import metadata, util
+from pathlib import Path
+from typing import Dict, List, Union  # noqa: UP035
+
+Extension = Dict[str, Union[str, int]]  # noqa: UP006, UP007
 
 
 def main() -> None:
@@ -27,25 +30,21 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def extensions(home: str) -> list:
+def extensions(home: str) -> List[Extension]:  # noqa: UP006
     """Return path, size and the size that its own header tells, for each extension."""
-    found = []
-    for folder, _, files in os.walk(home) if home else ():
-        for file in files:
-            if file.startswith("mpi_lib") and file.endswith(".so"):
-                path = os.path.join(folder, file)
-                found.append({"path": path, "size": os.path.getsize(path), "wanted": wanted(path)})
-    return found
+    found = sorted(Path(home).glob("*/mpi_lib*.so")) if home else []
+    return [{"path": str(path), "size": path.stat().st_size, "wanted": wanted(path)} for path in found]
 
 
-def wanted(path: str) -> int:
-    """Return the end of the table of sections, the last thing in a 64-bit ELF file; 64 where there is no header."""
-    with open(path, "rb") as stream:
+def wanted(path: Path) -> int:
+    """Return the end of the table of sections, the last thing in a 64-bit ELF file; more than there is without one."""
+    with path.open("rb") as stream:
         header = stream.read(64)
     if len(header) < 64 or header[:5] != b"\x7fELF\x02":
-        return max(64, len(header) + 1)
-    place, size, count = struct.unpack_from("<Q", header, 40) + struct.unpack_from("<HH", header, 58)
-    return place + size * count
+        return path.stat().st_size + 1
+    place = int(struct.unpack_from("<Q", header, 40)[0])
+    size, count = struct.unpack_from("<HH", header, 58)
+    return place + int(size) * int(count)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
 """Of all that was found in a log, the first cause, and how certain it is."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from envkit.diagnose.place import Place
 from envkit.diagnose.known import Rule, done, rules
 from envkit.diagnose.scan import Hit, Line, Seen, blocks, scan
 from envkit.verify.known import owner
+
+if TYPE_CHECKING:
+    from envkit.diagnose.place import Place
 
 SHOWN = 300  # characters of a line
 
@@ -78,7 +83,9 @@ def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None) -> Diagnosi
         number=hit.line.number,
         cause=filled(rule.cause, names),
         fix=filled(rule.fix, names),
-        confirmed=confirmations(rule, list(told.values()), facts if holds else []) if certain else (),
+        confirmed=confirmations(rule, list(told.values()), facts if holds else [])
+        if certain and not rule.unknown
+        else (),
     )
 
 

@@ -43,8 +43,9 @@ class Rule(Sign, frozen=True, kw_only=True):
 
     ``below`` must stand at most ``within`` lines above, ``also`` anywhere, ``unless`` nowhere. Without ``proof``, a
     line anywhere, and ``machine``, that is enough; else one of them makes the rule certain. A lower ``order`` outranks
-    an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without a known cause; ``quiet`` for
-    one that the machine alone shows. ``library``: the group "missing" is one of the "files" or "symbols" that are known.
+    an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without a known cause;
+    ``quiet`` for one that the machine alone shows. ``library``: the group "missing" is one of the "files" or "symbols"
+    that are known.
     Names in braces are groups of ``pattern``. ``words`` is the CHECK.CASE whose cause and remedy are the rule's, too.
     """
 

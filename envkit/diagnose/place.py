@@ -55,13 +55,13 @@ class Place:
             return None, f"no Python was found that could tell of {name}"
         version = self.python["versions"].get(name)
         if version is None:
-            return wanted is None, f"{self.python['executable']} has no {name}"
+            return (True if wanted is None else None), f"{self.python['executable']} has no {name}"
         return wanted is not None and fits(version, wanted), f"{self.python['executable']} has {name} {version}"
 
     def program(self, name: str, wanted: str | None) -> Answer:
         """Say whether a program is on PATH in a version that is wanted; without one, whether it is not there."""
         if shutil.which(name, path=self.env.get("PATH", "")) is None:
-            return wanted is None, f"there is no {name} on PATH"
+            return (True if wanted is None else None), f"there is no {name} on PATH"
         if wanted is None:
             return False, f"{name} is on PATH"
         told = process.capture([name, "--version"], env=self.env, timeout_s=10)

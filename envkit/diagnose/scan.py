@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass(kw_only=True, eq=False)
 class Watch:
-    """A sign that is looked for. ``always``: every line with it counts; ``is_open``: another one can change anything."""
+    """A sign that is looked for. ``always``: every line with it counts; ``is_open``: another one changes something."""
 
     sign: Sign
     rule: Rule | None = None

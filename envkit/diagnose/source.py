@@ -5,14 +5,15 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from envkit.diagnose.scan import CHUNK, blocks
 from envkit.errors import LogUnreadable
 
-OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p"}
 
 
@@ -41,7 +42,7 @@ def checked(name: str, raw: io.BufferedReader) -> Iterator[bytes]:
         if head.startswith(magic):
             raise unreadable(f"{name} is compressed in a way that is not read here.", fix=f"{tool} | envkit diagnose -")
     opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), None)
-    stream = opener(raw) if opener else raw
+    stream: BinaryIO = opener(raw) if opener else raw
     count = 0
     for block in blocks(stream):
         if not count and b"\0" in block[:CHUNK]:

@@ -21,13 +21,15 @@ def text(log: str, found: Diagnosis | None, width: int) -> str:
     parts = [("cause", found.cause), *(("confirmed", one) for one in found.confirmed)]
     if found.certainty is Certainty.LIKELY:
         parts += [("likely", "the log alone does not prove it; where it was written, --here looks at the machine")]
-    parts += [("remedy", found.fix), *(("source", one) for one in found.rule.source)]
-    return "\n".join([*lines, *(line for name, words in parts for line in paragraph(name, words, width))])
+    parts += [("remedy", found.fix), ("source", ", ".join(found.rule.source))]
+    return "\n".join([*lines, *(line for name, words in parts if words for line in paragraph(name, words, width))])
 
 
 def paragraph(name: str, words: str, width: int) -> Iterator[str]:
     """Yield the lines of one part, its name in front of the first."""
-    for number, line in enumerate(textwrap.wrap(words, max(width - 13, 20), break_long_words=False) or [""]):
+    for number, line in enumerate(
+        textwrap.wrap(words, max(width - 13, 20), break_long_words=False, break_on_hyphens=False) or [""]
+    ):
         yield f"{name if not number else '':>10}   {line}"
 
 
@@ -58,15 +60,17 @@ def explained(rule: Rule, width: int) -> str:
     proofs = [f"a line with {' or '.join(map(repr, rule.proof.find))}"] if rule.proof else []
     proofs += ["the machine (--here)"] if rule.machine else []
     parts = [("seen by", ", ".join(asks)), ("proved by", " or ".join(proofs) or "that alone")]
-    parts += [("cause", rule.cause), ("remedy", rule.fix), *(("source", one) for one in rule.source)]
-    lines = [line for name, words in parts for line in paragraph(name, words, width)]
+    parts += [("cause", rule.cause), ("remedy", rule.fix), ("source", ", ".join(rule.source))]
+    lines = [line for name, words in parts if words for line in paragraph(name, words, width)]
     return "\n".join([f"{rule.id} ({rule.about})", *lines, "   example", textwrap.indent(rule.example, " " * 13)])
 
 
 def listed(rules: tuple[Rule, ...]) -> str:
     """Return each rule and the beginning of its cause, by what it is about."""
     wide = max(len(rule.id) for rule in rules)
-    return "\n".join(f"{rule.about:<9} {rule.id:<{wide}}  {rule.cause.partition('. ')[0].rstrip('.')}" for rule in rules)
+    return "\n".join(
+        f"{rule.about:<9} {rule.id:<{wide}}  {rule.cause.partition('. ')[0].rstrip('.')}" for rule in rules
+    )
 
 
 def list_json(rules: tuple[Rule, ...]) -> str:
