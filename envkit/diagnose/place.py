@@ -43,7 +43,7 @@ class Place:
     def python(self) -> Mapping[str, Any] | None:
         """What the first Python on PATH tells of itself; None if there is none."""
         for name in ("python", "python3"):
-            told = process.capture([name, "-E", str(data("diagnose/inside.py"))], env=self.env)
+            told = process.capture([name, str(data("diagnose/inside.py"))], env=self.env)
             if told.status == 0:
                 facts: Mapping[str, Any] = json.loads(told.stdout)
                 return facts
