@@ -29,7 +29,9 @@ def opened(name: str, stream: io.BufferedReader | None = None) -> Iterator[Itera
         raise unreadable(f"{name} is a folder.", fix=inside(Path(name))) from error
     except PermissionError as error:
         raise unreadable(f"{name} may not be read by this user.", fix=f"See ls -l {name}.") from error
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise unreadable(
             f"{name} is a compressed file that is damaged.", why=str(error), fix="Copy it again, or take the original."
         ) from error

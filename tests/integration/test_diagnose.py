@@ -9,6 +9,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.integration
 Log = tuple[Path, Mapping[str, str]]
 
 
-def attempt(log: Path, *argv: str | Path, status: int | None = None, **env: str) -> Log:
+def attempt(log: Path, *argv: str | Path, status: int | None = None, env: Mapping[str, str]) -> Log:
     """Run a command, with both its outputs in a log; return the log and the variables it ran with."""
     given = {"HOME": str(log.parent), "PATH": SYSTEM_PATH, "LANG": "C.UTF-8", **env}
     with log.open("ab") as stream:
@@ -34,13 +35,12 @@ def attempt(log: Path, *argv: str | Path, status: int | None = None, **env: str)
     return log, given
 
 
-def diagnosed(log: Path, *words: str, status: int = 0, env: Mapping[str, str] | None = None) -> dict[str, str]:
+def diagnosed(log: Path, *words: str, status: int = 0, env: Mapping[str, str] | None = None) -> Any:
     """Return the cause that ``envkit diagnose`` finds."""
-    argv = [real.ENVKIT, "diagnose", "--json", *words, log]
+    argv: list[str | Path] = [real.ENVKIT, "diagnose", "--json", *words, log]
     done = subprocess.run(argv, env=env, capture_output=True, text=True)
     assert done.returncode == status, f"{done.stdout}{done.stderr}{log.read_text()[-2000:]}"
-    found: dict[str, str] = json.loads(done.stdout)["cause"]
-    return found
+    return json.loads(done.stdout)["cause"]
 
 
 def expect(made: Log, wanted: str, *, line: str, alone: str = "confirmed", here: str = "confirmed") -> None:
@@ -66,7 +66,7 @@ def python(stack: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     """A Python with PyTorch and what building wheels needs, in a folder of its own."""
     folder = tmp_path_factory.mktemp("python") / "v"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [folder / "bin" / "pip", "install", "-q", "--no-index", "-f", stack["sources"]]
+    pip: list[str | Path] = [folder / "bin" / "pip", "install", "-q", "--no-index", "-f", stack["sources"]]
     subprocess.run([*pip, "setuptools", "wheel", "packaging"], check=True)
     [packages] = folder.glob("lib/python*/site-packages")
     (packages / "torch.pth").write_text(f"{stack['torch']}\n")
@@ -87,17 +87,24 @@ def configure(log: Path, source: Path, python: Path, *before: str, cmake: str | 
     build = log.parent / "build"
     path = f"{python.parent}:{SYSTEM_PATH}"
     words = [*before, cmake, "-S", source, "-B", build, f"-DPYTHON_EXECUTABLE:FILEPATH={python}"]
-    return attempt(log, *words, PATH=path, **env)
+    return attempt(log, *words, env={**env, "PATH": path})
 
 
 def test_published_horovod_for_a_new_torch(tmp_path: Path, source: Path, python: Path) -> None:
     needs("cmake", "mpicxx", "g++", "make")
     log = tmp_path / "build.log"
     env = {**NO_FRAMEWORK, **NO_GLOO, "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_PYTORCH": "0"}
-    path = f"{python.parent}:{SYSTEM_PATH}"
-    words = ["-S", source, "-B", tmp_path / "b", f"-DPYTHON_EXECUTABLE={python}", "-DCMAKE_CXX_FLAGS=-Wfatal-errors"]
-    attempt(log, "cmake", *words, status=0, PATH=path, **env)
-    made = attempt(log, "make", "-C", tmp_path / "b" / "horovod" / "torch", "adapter_v2.o", PATH=path, **env)
+    env["PATH"] = f"{python.parent}:{SYSTEM_PATH}"
+    words: list[str | Path] = [
+        "-S",
+        source,
+        "-B",
+        tmp_path / "b",
+        f"-DPYTHON_EXECUTABLE={python}",
+        "-DCMAKE_CXX_FLAGS=-Wfatal-errors",
+    ]
+    attempt(log, "cmake", *words, status=0, env=env)
+    made = attempt(log, "make", "-C", tmp_path / "b" / "horovod" / "torch", "adapter_v2.o", env=env)
     expect(made, "cxx17", line="C++17 or later compatible compiler is required")
     assert diagnosed(log, env=made[1])["line"] < log.read_text().count("\n")
 
@@ -113,10 +120,19 @@ def test_published_horovod_for_a_new_torch(tmp_path: Path, source: Path, python:
 def test_build_isolation_builds_nothing(tmp_path: Path, stack: dict[str, Path], python: Path) -> None:
     needs("cmake", "mpicxx", "g++")
     target, sources = tmp_path / "target", stack["sources"]
-    words = ["--use-pep517", "--no-index", "-f", sources, "--no-deps", "--no-cache-dir", "--target", target]
+    words: list[str | Path] = [
+        "--use-pep517",
+        "--no-index",
+        "-f",
+        sources,
+        "--no-deps",
+        "--no-cache-dir",
+        "--target",
+        target,
+    ]
     words += [sources / "horovod-0.28.1.tar.gz"]
     env = {"PATH": f"{python.parent}:{SYSTEM_PATH}", "PYTHONPATH": str(target), **NO_GLOO}
-    made = attempt(tmp_path / "pip.log", python, "-m", "pip", "install", "-v", *words, status=0, **env)
+    made = attempt(tmp_path / "pip.log", python, "-m", "pip", "install", "-v", *words, status=0, env=env)
     assert not list(target.glob("horovod/*/mpi_lib*.so"))
     expect(made, "pip-isolation", line="Successfully installed horovod-0.28.1")
 
@@ -127,15 +143,33 @@ def test_build_isolation_builds_nothing(tmp_path: Path, stack: dict[str, Path], 
 
 
 def test_no_cmake(tmp_path: Path, stack: dict[str, Path], python: Path) -> None:
-    words = ["-v", "--no-index", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--target", tmp_path / "t"]
+    words: list[str | Path] = [
+        "-v",
+        "--no-index",
+        "--no-build-isolation",
+        "--no-deps",
+        "--no-cache-dir",
+        "--target",
+        tmp_path / "t",
+    ]
     words += [stack["sources"] / "horovod-0.28.1.tar.gz"]
-    made = attempt(tmp_path / "pip.log", python, "-m", "pip", "install", *words, PATH=str(python.parent))
+    made = attempt(tmp_path / "pip.log", python, "-m", "pip", "install", *words, env={"PATH": str(python.parent)})
     expect(made, "cmake-missing", line="CMake")
 
 
 def test_cmake_4(tmp_path: Path, source: Path, python: Path) -> None:
     needs("mpicxx", "g++")
-    pip = [python, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path / "cmake", "cmake>=4,<5"]
+    pip: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--target",
+        tmp_path / "cmake",
+        "cmake>=4,<5",
+    ]
     if subprocess.run(pip, capture_output=True).returncode:
         pytest.skip("the package index has no CMake 4")
     (tmp_path / "cmake" / "bin" / "cmake").unlink()
@@ -162,7 +196,7 @@ def test_no_nccl_header(tmp_path: Path, source: Path) -> None:
     words = ["-std=c++17", "-DHAVE_NCCL=1", "-DHAVE_GPU=1", "-DHAVE_CUDA=1", f"-I{tmp_path}", f"-I{source}"]
     words += [f"-I{source}/third_party/{name}" for name in ("boost/assert/include", "flatbuffers/include")]
     operations = source / "horovod" / "common" / "ops" / "nccl_operations.cc"
-    made = attempt(tmp_path / "make.log", "g++", *words, "-c", operations, "-o", tmp_path / "o")
+    made = attempt(tmp_path / "make.log", "g++", *words, "-c", operations, "-o", tmp_path / "o", env={})
     expect(made, "nccl-header", line="nccl.h: No such file", alone="likely")
 
 
@@ -180,7 +214,7 @@ def test_wrong_checksum(tmp_path: Path) -> None:
         "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES": "1",
         "EB_SCRIPT_PATH": str(resources.easybuild_collection().parents[1] / "bin" / "eb"),
     }
-    made = attempt(tmp_path / "eb.log", sys.executable, "-m", "easybuild.main", recipe, **env)
+    made = attempt(tmp_path / "eb.log", sys.executable, "-m", "easybuild.main", recipe, env=env)
     expect(made, "checksum", line="Checksum verification for")
 
 
@@ -191,8 +225,8 @@ def test_disk_full(tmp_path: Path) -> None:
     code = tmp_path / "big.cc"
     code.write_text("char big[4 << 20] = {1};\nint main() {}\n")
     script = 'mount -t tmpfs -o size=1m none "$1"; exec g++ "$2" -o "$1/big"'
-    words = ["unshare", "--mount", "sh", "-ec", script, "sh", small, code]
-    made = attempt(tmp_path / "make.log", *words, TMPDIR=str(tmp_path))
+    words: list[str | Path] = ["unshare", "--mount", "sh", "-ec", script, "sh", small, code]
+    made = attempt(tmp_path / "make.log", *words, env={"TMPDIR": str(tmp_path)})
     expect(made, "disk-full", line="No space left on device")
 
 
@@ -202,7 +236,7 @@ def test_killed_compiler(tmp_path: Path) -> None:
     compiler.write_text("#!/bin/sh\nkill -9 $$\n")
     compiler.chmod(0o755)
     (tmp_path / "x.cc").write_text("int main() {}\n")
-    made = attempt(tmp_path / "make.log", "g++", f"-B{tmp_path}/", "-c", "x.cc")
+    made = attempt(tmp_path / "make.log", "g++", f"-B{tmp_path}/", "-c", "x.cc", env={})
     expect(made, "out-of-memory", line="Killed signal terminated program cc1plus")
 
 
@@ -221,7 +255,7 @@ def imported(broken: Path, stack: dict[str, Path], words: Sequence[str | Path]) 
         "PYTHONPATH": f"{broken.parents[2]}:{stack['horovod'].parent}",
         "PATH": f"{Path(words[0]).parent}:{SYSTEM_PATH}",
     }
-    return attempt(broken.parents[3] / "run.log", *words, **env)
+    return attempt(broken.parents[3] / "run.log", *words, env=env)
 
 
 def test_truncated_extension(broken: Path, stack: dict[str, Path], python: Path) -> None:
@@ -248,7 +282,7 @@ def test_other_framework_than_built_for(broken: Path, stack: dict[str, Path], py
     )
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-z,now", code, "-o", broken], check=True)
     metadata = broken.parents[1] / "metadata.json"
-    words = [python, "-c", "import horovod.torch.mpi_ops"]
+    words: list[str | Path] = [python, "-c", "import horovod.torch.mpi_ops"]
     made = imported(broken, stack, words)
     expect(made, "undefined-symbol", line="_ZN3c106detail4goneEv")
     assert "PyTorch" in diagnosed(made[0])["cause"]
