@@ -16,7 +16,7 @@ import pytest
 from envkit import host, resources
 
 from .. import stacks as real
-from .site import SYSTEM_PATH, TOYS, needs
+from .site import SYSTEM_PATH, TOYS, Site, needs
 from .test_install_refusals import hidden, place
 
 STACK = "pytorch-2.13-cpu"
@@ -153,7 +153,15 @@ def test_no_cmake(tmp_path: Path, stack: dict[str, Path], python: Path) -> None:
         tmp_path / "t",
     ]
     words += [stack["sources"] / "horovod-0.28.1.tar.gz"]
-    made = attempt(tmp_path / "pip.log", python, "-m", "pip", "install", *words, env={"PATH": str(python.parent)})
+    made = attempt(
+        tmp_path / "pip.log",
+        python,
+        "-m",
+        "pip",
+        "install",
+        *words,
+        env={"PATH": str(python.parent), "PIP_NO_INDEX": "1"},
+    )
     expect(made, "cmake-missing", line="CMake")
 
 
@@ -291,6 +299,18 @@ def test_other_framework_than_built_for(broken: Path, stack: dict[str, Path], py
     made[0].unlink()
     made = imported(broken, stack, words)
     expect(made, "framework-changed", line="installed with version 2.12.0+cpu but found version 2.13.0+cpu")
+
+
+def test_install_gives_the_same_cause(site: Site) -> None:
+    if Path("/usr/include/nccl.h").exists():
+        pytest.skip("NCCL's header is installed")
+    site = site.own_recipes()
+    recipe = site.recipe("toy-base")
+    recipe.write_text(recipe.read_text().replace("gcc %%(source)s", "gcc -include nccl.h %%(source)s"))
+    said = site.install("toy-base").expect(5).err
+    assert "NCCL's header is not found where Horovod is built" in said
+    assert "fatal error: nccl.h: No such file or directory" in said
+    assert "What to do: export HOROVOD_NCCL_HOME=DIR" in said
 
 
 def test_good_logs_have_no_finding(stacks: real.Site, installed: Callable[[str], str]) -> None:
