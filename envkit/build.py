@@ -128,7 +128,7 @@ def failed(
     why = "\n".join(failures) or killed or f"See {job.log}."
     fix = "Look into the log, mend the cause, and run the same command again: it resumes."
     if found is not None:
-        why, fix = f"{found.rule.cause}\n{log}:{found.number}: {found.line}", found.rule.fix
+        why, fix = f"{found.cause}\n{log}:{found.number}: {found.line}", found.fix
     if full and (found is None or found.rule.id != "disk-full"):
         why = f"The disk is full: {room // 1_000_000} MB are free at {job.prefix.root}."
         fix = "Free space, or choose another --prefix, then run the same command again: it resumes."

@@ -27,6 +27,7 @@ COMMANDS = {
     "eessi": ("eessi", "List what a release of EESSI has; list and remove sessions of it."),
     "verify": ("verify", "Say in one verdict whether an environment works on this machine."),
     "check-build": ("verify", "Print the block of 'horovodrun --check-build', but true, and quickly."),
+    "diagnose": ("diagnose", "Say the first cause of a failed build, launch or run from its log."),
 }
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -6,9 +6,10 @@ Exit codes are part of the interface:
 code  meaning
 ====  =====================================================================
 0     done; for ``verify`` and ``check-build``: everything required holds; for
-      ``doctor``: at least one method works; for ``compat``: it is known to work
+      ``doctor``: at least one method works; for ``compat``: it is known to work;
+      for ``diagnose``: a cause was found
 1     the verdict is FAIL: the environment does not work on this machine; for
-      ``compat``: it is known to fail
+      ``compat``: it is known to fail; for ``diagnose``: no known cause was found
 2     the command line cannot be understood, or names something unknown
 3     this machine cannot do it as it is; each problem is listed with its remedy
 4     a source is missing, damaged, or cannot be fetched
@@ -51,6 +52,10 @@ class UsageProblem(EnvkitError):
     """A name or option that means nothing here."""
 
     exit_code = 2
+
+
+class LogUnreadable(UsageProblem):
+    """A log that is not there, or is none."""
 
 
 class UnknownStack(UsageProblem):

@@ -1,76 +1,176 @@
-import tracemalloc
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import random
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from envkit import diagnose
-from envkit.diagnose import Rule, first_cause, first_cause_in, rules
+from envkit.cli import run
+from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, rules
+from envkit.diagnose.known import done
+from envkit.diagnose.place import Place
+from envkit.diagnose.scan import CHUNK, whole_lines
 
+RULES = [rule for rule in rules() if not rule.quiet]
 FOLLOW_UP = "operations.cc:{}:3: error: 'shape' was not declared in this scope\n"
+DISK = "write: No space left on device\n"
+ENVKIT = Path(sys.executable).with_name("envkit")
+Output = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
-def test_a_rule_explains_its_own_example(rule: Rule) -> None:
-    found = first_cause(["== building...", rule.example, "make: *** [all] Error 2"])
+def cause(*lines: str) -> str:
+    """Return the identifier of the first cause of a log, or nothing."""
+    found = first_cause(lines)
+    return found.rule.id if found else ""
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_explains_its_own_example_in_the_midst_of_a_log(rule: Rule) -> None:
+    example = rule.example.strip().splitlines()
+    found = first_cause(["== building...", "", "", "", "", *example, "make: *** [all] Error 2"])
     assert found is not None
-    assert found.rule == rule
-    assert (found.number, found.line) == (2, rule.example.strip())
+    assert found.rule.id == rule.id
+    assert 6 <= found.number < 6 + len(example)
+    assert any(literal in found.line for literal in rule.find) or len(found.line) == 300
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_what_is_nearly_it_is_not_it(rule: Rule) -> None:
+    for log in rule.near:
+        found = first_cause(log.splitlines())
+        assert found is None or found.rule.id != rule.id, log
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
-def test_a_rule_says_cause_and_remedy_in_sentences(rule: Rule) -> None:
-    assert rule.cause.endswith(".") and rule.fix.endswith(".")
-    assert "\n" not in rule.example
+def test_a_rule_has_all_that_it_needs(rule: Rule) -> None:
+    assert rule.source or rule.unknown
+    assert rule.cause and rule.fix and rule.example.strip()
+    assert all(literal.strip() and len(literal) >= 4 for sign in (rule, *rule.context) for literal in sign.find)
+    if not rule.quiet:
+        found = first_cause(rule.example.splitlines())
+        assert found is not None
+        assert not {"{", "}"} & set(found.cause + found.fix)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rules() if rule.quiet], ids=lambda rule: rule.id)
+def test_what_the_machine_alone_shows_is_not_in_a_log(rule: Rule) -> None:
+    found = first_cause(rule.example.splitlines())
+    assert found is None or found.rule.id != rule.id
+
+
+def test_identifiers_are_named_once() -> None:
+    assert len({rule.id for rule in rules()}) == len(rules())
+
+
+def test_a_line_that_a_rule_asks_for_must_stand_above_and_near() -> None:
+    head, line = "CMake Error at third_party/gloo/CMakeLists.txt:1:", "Compatibility with CMake < 3.5 has been removed"
+    assert cause(head, line) == "cmake-4"
+    assert cause(line, head) == "step-failed"
+    assert cause(head, *["-- ok"] * 5, line) == "step-failed"
+    assert cause(line, *["-- ok"] * 5, head, line) == "cmake-4"
+
+
+def test_what_ended_well_is_no_cause() -> None:
+    ended = "== COMPLETED: Installation ended successfully (took 2 secs)"
+    assert cause(FOLLOW_UP.format(1), "fatal error: mpi.h: No such file", ended) == ""
+    assert cause(DISK, ended, "fatal error: mpi.h: No such file") == "mpi-headers"
+    assert cause("fatal error: mpi.h: No such file", ended, "fatal error: mpi.h: No such file") == "mpi-headers"
+
+
+def test_a_certain_rule_says_which_line_proves_it() -> None:
+    error = "torch/all.h:5:2: error: #error C++17 or later compatible compiler is required to use PyTorch."
+    likely, certain = first_cause([error]), first_cause(["c++ -std=gnu++14 -c adapter_v2.cc", error])
+    assert likely is not None and certain is not None
+    assert (likely.certainty, likely.confirmed) == (Certainty.LIKELY, ())
+    assert certain.certainty is Certainty.CONFIRMED
+    assert certain.confirmed == ("line 1: c++ -std=gnu++14 -c adapter_v2.cc",)
+
+
+def test_words_are_those_of_the_checks() -> None:
+    found = first_cause(["ImportError: libmpi_cxx.so.40: cannot open shared object file: No such file or directory"])
+    assert found is not None
+    assert "libmpi_cxx.so.40 is the C++ part of Open MPI 3 or 4" in found.cause
 
 
 def test_nothing_that_goes_well_is_a_cause() -> None:
     log = ["== building...", "gcc -Werror=format -c error.c", "0 errors", "-- Found MPI_CXX: /usr/lib", "error_log.cc"]
+    log += ["-- Could not find nvcc, please set CUDAToolkit_ROOT.", "ModuleNotFoundError: No module named 'tensorflow'"]
+    log += ['-- Could NOT find Tensorflow (missing: Tensorflow_LIBRARIES) (Required is at least version "1.15.0")']
     assert first_cause(log) is None
     assert first_cause([]) is None
 
 
 def test_the_first_of_many_follow_ups() -> None:
-    log = ["ok\n", FOLLOW_UP.format(1), *(FOLLOW_UP.format(n) for n in range(2, 300))]
-    found = first_cause(log)
+    found = first_cause(["ok\n", FOLLOW_UP.format(1), *(FOLLOW_UP.format(n) for n in range(2, 300))])
     assert found is not None
-    assert (found.rule.id, found.number) == ("compiler-error", 2)
+    assert (found.rule.id, found.number, found.certainty) == ("step-failed", 3, Certainty.UNKNOWN)
 
 
 def test_a_cause_counts_before_the_follow_ups_above_it() -> None:
-    log = [FOLLOW_UP.format(n) for n in range(100)]
-    log += ["torch/all.h:5:2: error: #error C++17 or later compatible compiler is required to use PyTorch.\n"]
-    log += ["fatal error: mpi.h: No such file or directory\n"]
-    found = first_cause(log)
+    log = [FOLLOW_UP.format(n).strip() for n in range(100)]
+    log += ["torch/all.h:5:2: error: #error C++17 or later compatible compiler is required to use PyTorch."]
+    found = first_cause([*log, "fatal error: mpi.h: No such file or directory"])
     assert found is not None
     assert (found.rule.id, found.number) == ("cxx17", 101)
 
 
 def test_a_full_disk_outranks_all() -> None:
-    found = first_cause([FOLLOW_UP.format(1), "fatal error: mpi.h: No such file", "write: No space left on device"])
+    assert cause(FOLLOW_UP.format(1), "fatal error: mpi.h: No such file", DISK) == "disk-full"
+
+
+def test_colours_do_not_hide_a_line() -> None:
+    line = "\x1b[01m\x1b[Kx.cc:1:2:\x1b[m\x1b[K \x1b[01;31m\x1b[Kfatal error: \x1b[m\x1b[KPython.h: No such file\n"
+    assert cause(line) == "python-headers"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_are_counted_the_same_however_blocks_fall(seed: int) -> None:
+    chance = random.Random(seed)
+    lines = [chance.choice(["ok", "", "x" * 50, "-- Found é", "make -C x"]) for _ in range(chance.randrange(200))]
+    log = "\n".join([*lines, "fatal error: mpi.h: No such file or directory", "end"]).encode()
+    cuts = sorted(chance.randrange(len(log)) for _ in range(chance.randrange(30)))
+    blocks = [log[a:b] for a, b in zip([0, *cuts], [*cuts, len(log)], strict=True)]
+    assert b"".join(whole_lines(blocks)) == log
+    found = first_cause(blocks)
     assert found is not None
-    assert (found.rule.id, found.number) == ("disk-full", 3)
+    assert (found.rule.id, found.number) == ("mpi-headers", len(lines) + 1)
 
 
 def test_a_long_line_is_cut() -> None:
-    found = first_cause(["x" * 100_000 + " No space left on device " + "y" * 100_000])
+    found = first_cause(["x" * 3_000 + " No space left on device " + "y" * 100_000])
     assert found is not None
     assert len(found.line) == 300
 
 
-def test_a_long_log_is_read_as_a_stream() -> None:
-    def log() -> Iterator[str]:
-        for number in range(50_000):
-            yield f"[{number:6}/50000] g++ -O2 -fPIC -c source_{number}.cc -o object_{number}.o: nothing to note\n"
-        yield "fatal error: Python.h: No such file or directory\n"
+def test_a_line_without_an_end_is_read_in_little_memory() -> None:
+    blocks = (b"x" * CHUNK for _ in range(64))
+    assert max(map(len, whole_lines(blocks))) <= 3 * CHUNK
 
-    tracemalloc.start()
-    found = first_cause(log())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert found is not None
-    assert (found.rule.id, found.number) == ("python-headers", 50_001)
-    assert peak < 500_000
+
+def test_a_large_log_is_read_in_little_memory() -> None:
+    line = "[ 12%] Building CXX object horovod/common/CMakeFiles/common.dir/operations.cc.o\\n"
+    code = f"""
+        import resource, sys
+        from envkit.diagnose import first_cause
+        def blocks():
+            for _ in range(200):
+                yield b"{line}" * 13_000
+            yield b"fatal error: Python.h: No such file or directory\\n"
+        found = first_cause(blocks())
+        print(found.rule.id, found.number, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+    told = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    name, number, kilobytes = told.stdout.split()
+    assert (name, int(number)) == ("python-headers", 2_600_001)
+    assert int(kilobytes) < 150_000
 
 
 def test_a_log_file(tmp_path: Path) -> None:
@@ -82,5 +182,187 @@ def test_a_log_file(tmp_path: Path) -> None:
     assert (found.rule.id, found.number) == ("mpi-headers", 2)
 
 
-def test_identifiers_are_named_once() -> None:
-    assert len({rule.id for rule in diagnose.rules()}) == len(diagnose.rules())
+class TestPlace:
+    """What the machine confirms and refutes."""
+
+    ERROR = "torch/all.h:5:2: error: #error C++17 or later compatible compiler is required to use PyTorch."
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        """An environment whose Python has PYTHONPATH alone, and no programs besides."""
+        (tmp_path / "bin").mkdir()
+        script = f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'
+        (tmp_path / "bin" / "python").write_text(script)
+        (tmp_path / "bin" / "python").chmod(0o755)
+        return Place(env={"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "lib")})
+
+    def package(self, tmp_path: Path, name: str, version: str) -> None:
+        folder = tmp_path / "lib" / f"{name}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def test_a_version_confirms(self, tmp_path: Path, place: Place) -> None:
+        self.package(tmp_path, "torch", "2.13.0+cpu")
+        found = first_cause([self.ERROR], place)
+        assert found is not None
+        assert found.certainty is Certainty.CONFIRMED
+        assert found.confirmed == (f"{sys.executable} has torch 2.13.0+cpu",)
+
+    def test_a_version_refutes(self, tmp_path: Path, place: Place) -> None:
+        self.package(tmp_path, "torch", "2.0.1")
+        found = first_cause([self.ERROR], place)
+        assert found is not None
+        assert found.rule.id == "step-failed"
+
+    def test_a_package_that_is_not_there_says_nothing(self, place: Place) -> None:
+        found = first_cause([self.ERROR], place)
+        assert found is not None
+        assert (found.rule.id, found.certainty) == ("cxx17", Certainty.LIKELY)
+
+    def test_no_python(self, tmp_path: Path) -> None:
+        found = first_cause([self.ERROR], Place(env={"PATH": str(tmp_path)}))
+        assert found is not None
+        assert found.certainty is Certainty.LIKELY
+
+    @pytest.mark.parametrize("there, certainty", [(False, Certainty.CONFIRMED), (True, None)])
+    def test_a_program(self, there: bool, certainty: Certainty | None, place: Place, tmp_path: Path) -> None:
+        if there:
+            (tmp_path / "bin" / "mpicxx").write_text("#!/bin/sh\n")
+            (tmp_path / "bin" / "mpicxx").chmod(0o755)
+        found = first_cause(["x.cc:1:2: fatal error: mpi.h: No such file or directory"], place)
+        assert found is not None
+        assert (found.certainty if found.rule.id == "mpi-headers" else None) is certainty
+
+    @pytest.mark.parametrize("size, wanted", [(64, "extension-cut-seen"), (4096, "bus-error")])
+    def test_a_cut_extension(self, size: int, wanted: str, place: Place, tmp_path: Path) -> None:
+        header = b"\x7fELF\x02".ljust(40, b"\0") + (1024).to_bytes(8, "little") + b"\0" * 10 + b"\x40\0\x02\0\0\0"
+        extension = tmp_path / "lib" / "horovod" / "torch" / "mpi_lib_v2.so"
+        extension.parent.mkdir(parents=True)
+        (tmp_path / "lib" / "horovod" / "__init__.py").touch()
+        extension.write_bytes(header.ljust(size, b"\0"))
+        found = first_cause(["Bus error (core dumped)"], place)
+        assert found is not None
+        assert found.rule.id == wanted
+
+
+class TestCommand:
+    """``envkit diagnose``."""
+
+    LOG = "ok\nx.cc:1:2: fatal error: Python.h: No such file or directory\n"
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Path:
+        path = tmp_path / "build.log"
+        path.write_text(self.LOG)
+        return path
+
+    def test_text(self, log: Path, capsys: Output) -> None:
+        assert run(["diagnose", str(log)]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(f"python-headers (confirmed)  {log}:2\n    x.cc:1:2: fatal error: Python.h")
+        for words in (
+            "cause   The headers of the Python",
+            "confirmed   the line itself",
+            "remedy   Debian",
+            "source   ",
+        ):
+            assert words in said
+        assert max(map(len, said.splitlines()[1:])) <= 100
+
+    def test_json(self, log: Path, capsys: Output) -> None:
+        assert run(["diagnose", "--json", str(log)]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["version"], told["log"]) == (1, str(log))
+        assert set(told["cause"]) == {
+            "id", "certainty", "line", "text", "cause", "confirmed", "remedy", "source",
+        }  # fmt: skip
+        assert (told["cause"]["id"], told["cause"]["line"]) == ("python-headers", 2)
+
+    def test_no_failure(self, log: Path, capsys: Output) -> None:
+        log.write_text("all went well\n")
+        assert run(["diagnose", str(log)]) == 1
+        assert "no failure that envkit knows" in capsys.readouterr().out
+        assert run(["diagnose", "--json", str(log)]) == 1
+        assert json.loads(capsys.readouterr().out)["cause"] is None
+
+    def test_unknown_failure(self, log: Path, capsys: Output) -> None:
+        log.write_text("ok\n" + FOLLOW_UP.format(7))
+        assert run(["diagnose", str(log)]) == 1
+        said = capsys.readouterr().out
+        assert said.startswith(f"step-failed (unknown)  {log}:2")
+        assert "confirmed" not in said
+
+    @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, lambda data: data])
+    def test_compressed_and_from_standard_input(self, pack: object, log: Path, tmp_path: Path) -> None:
+        assert callable(pack)
+        log.write_bytes(pack(self.LOG.encode()))
+        for words, stream in (([str(log)], None), (["-"], log.read_bytes())):
+            done = subprocess.run([ENVKIT, "diagnose", *words], input=stream, capture_output=True, check=False)
+            assert (done.returncode, done.stdout.split()[:1]) == (0, [b"python-headers"]), done.stderr
+
+    @pytest.mark.parametrize(
+        "content, words",
+        [
+            (None, "There is no log"),
+            (b"", "is empty"),
+            (b"\x7fELF\x02\0\0\0", "is no text"),
+            (gzip.compress(b"x" * 100_000)[:-20], "is a compressed file that is damaged"),
+            (b"BZh9" + b"x" * 100, "is a compressed file that is damaged"),
+            (b"\xfd7zXZ\0" + b"x" * 100, "is a compressed file that is damaged"),
+            (gzip.compress(b""), "is empty"),
+            (b"(\xb5/\xfdrest", "zstd -dc"),
+        ],
+    )
+    def test_what_is_no_log(self, content: bytes | None, words: str, tmp_path: Path, capsys: Output) -> None:
+        path = tmp_path / "log"
+        if content is not None:
+            path.write_bytes(content)
+        assert run(["diagnose", str(path)]) == 2
+        said = capsys.readouterr().err
+        assert words in said and "What to do: " in said
+
+    def test_a_folder(self, log: Path, capsys: Output) -> None:
+        assert run(["diagnose", str(log.parent)]) == 2
+        assert f"envkit diagnose {log}" in capsys.readouterr().err
+
+    def test_a_log_that_may_not_be_read(self, log: Path) -> None:
+        log.chmod(0)
+        drop = (
+            ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"] if not os.geteuid() else []
+        )
+        done = subprocess.run([*drop, ENVKIT, "diagnose", log], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "may not be read by this user" in done.stderr
+
+    @pytest.mark.parametrize("words", [[], ["LOG", "--list"], ["--list", "--explain", "cxx17"], ["--list", "--here"]])
+    def test_one_thing_at_a_time(self, words: list[str], capsys: Output) -> None:
+        assert run(["diagnose", *words]) == 2
+        assert capsys.readouterr().err
+
+    def test_list_and_explain(self, capsys: Output) -> None:
+        assert run(["diagnose", "--list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[1] for line in lines] == [rule.id for rule in rules()]
+        assert run(["diagnose", "--list", "--json"]) == 0
+        assert [one["id"] for one in json.loads(capsys.readouterr().out)["rules"]] == [rule.id for rule in rules()]
+        for rule in rules():
+            assert run(["diagnose", "--explain", rule.id]) == 0
+            assert rule.id in capsys.readouterr().out
+        assert run(["diagnose", "--explain", "cxx18"]) == 2
+        assert "Did you mean 'cxx17'?" in capsys.readouterr().err
+
+
+def test_a_stream_is_read_as_it_comes() -> None:
+    def blocks() -> Iterator[bytes]:
+        yield from iter(lambda: stream.read(7), b"")
+
+    stream = io.BytesIO(b"ok\n" * 1000 + b"fatal error: mpi.h: No such file or directory\n")
+    found = first_cause(blocks())
+    assert found is not None
+    assert found.number == 1001
+
+
+def test_the_sign_of_success_is_no_rule() -> None:
+    assert "done" not in {rule.id for rule in rules()}
+    assert done().fits("Successfully installed cloudpickle-3.1.2 horovod-0.28.1")
+    assert not done().fits("Successfully installed cloudpickle-3.1.2")

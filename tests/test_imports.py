@@ -10,12 +10,11 @@ import envkit
 
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
-    ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest"),
+    ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest", "diagnose.inside"),
     ("definition", "dockerfile", "doctor.facts"),
     ("resources", "verify.elf", "verify.machine_code"),
     (
         "process",
-        "diagnose",
         "verify.loader",
         "sources.cache",
         "verify.facts",
@@ -62,7 +61,12 @@ LAYERS = (
         "jobs.runai",
     ),
     ("host", "sources.connection", "verify.build_block", "verify.outcome", "eessi.access", "eessi.image"),
+    ("diagnose.known",),
+    ("diagnose.scan", "diagnose.place"),
+    ("diagnose.source", "diagnose.judge"),
+    ("diagnose",),
     (
+        "diagnose.words",
         "stack",
         "prefix",
         "compat.report",
@@ -113,6 +117,7 @@ LAYERS = (
     ("commands.submitted",),
     (
         "commands.compat",
+        "commands.diagnose",
         "commands.doctor",
         "commands.enter",
         "commands.example",
@@ -128,6 +133,7 @@ LAYERS = (
 )
 # Within these, nothing but what is named may be imported of the rest of the package.
 ENCLOSED = {
+    "diagnose": {"errors", "process", "resources", "verify.known", "verify.outcome"},
     "eessi": {
         "environment",
         "errors",
@@ -142,7 +148,17 @@ ENCLOSED = {
     },
     "jobs": {"errors", "process", "resources"},
     "sources": {"errors", "process"},
-    "verify": {"eessi.inside", "environment", "errors", "resources", "process", "launcher", "mpi_model", "receipt"},
+    "verify": {
+        "diagnose",
+        "eessi.inside",
+        "environment",
+        "errors",
+        "resources",
+        "process",
+        "launcher",
+        "mpi_model",
+        "receipt",
+    },
     "methods": {"errors", "resources", "process", "fetch", "files", "host", "plan", "prefix", "stack", "definition"},
 }
 STARTS_PROGRAMS = {"process", "supervise", "namespace", "verify.probe.watch"}
@@ -209,7 +225,7 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     assert own("compat.complete") == {"compat.judge", "compat.known"}
 
 
-@pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", *PROBE])
+@pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", "diagnose.inside", *PROBE])
 def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at(module: str) -> None:
     absolute = {
         alias.name if isinstance(node, ast.Import) else str(node.module)

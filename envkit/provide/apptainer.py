@@ -263,8 +263,8 @@ class ImageWork:
         found = diagnose.first_cause(lines)
         why, fix = "\n".join(said[-2:]) or f"{self.runtime and self.runtime.family} ended with {status}.", ""
         if found is not None:
-            why = f"{found.rule.cause}\n{log}:{found.number}: {found.line}" + (f"\n{said[-1]}" if said else "")
-            fix = found.rule.fix
+            why = f"{found.cause}\n{log}:{found.number}: {found.line}" + (f"\n{said[-1]}" if said else "")
+            fix = found.fix
         full = (found is not None and found.rule.id == "disk-full") or shutil.disk_usage(
             self.request.prefix.root
         ).free < build.ALMOST_NOTHING

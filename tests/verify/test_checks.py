@@ -216,3 +216,15 @@ def test_a_launcher_that_ends_badly_is_no_pass(status: int | None, verdict_wante
     results = check(case.facts, replace(case.expected, launcher_status=status))
     assert verdict(results) is verdict_wanted
     assert [r.status for r in results if r.id == "launcher-ended"] == ([] if status is None else [verdict_wanted])
+
+
+def test_what_the_launcher_said_explains_how_it_ended() -> None:
+    case = recorded.case("pytorch-2ranks")
+    said = "node1: libc.so.6: version `GLIBC_2.34' not found (required by /.singularity.d/libs/libGLX.so.0)"
+    expected = replace(case.expected, launcher_status=1, launcher_said=f"Starting\n{said}\n")
+    result = by_id(case.facts, expected)["launcher-ended"]
+    assert result.status is Status.FAIL
+    assert said in result.message
+    assert (
+        result.cause == "Libraries of the host that are bound into the image want a newer C library than the image has."
+    )

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from envkit.verify.build_flags import FLAGS, FRAMEWORKS, same_version
 from envkit.verify.checks.nodes import all_went_well, warned
 from envkit.verify.facts import Fact, RankFacts
-from envkit.verify.known import known
+from envkit.verify.known import known, owner
 from envkit.verify.outcome import Ranks, Result, catalogue
 
 _FRAMEWORKS = {framework.name: framework for framework in FRAMEWORKS}
@@ -189,12 +189,11 @@ def _missing(facts: RankFacts, case: str, text: str) -> dict[str, str]:
     if not kind or not match:
         return {"missing": "it", "owner": "a library", "fix": "Read the error.", "where": ""}
     name = PurePath(match[1]).name if kind == "files" else match[1]
-    other = known("libraries")["other"]
-    owner = next((one for one in known("libraries")[kind] if re.search(one["pattern"], name)), other)
+    whose = owner(kind, name)
     folders = facts.search_path.folders if facts.search_path else {}
-    found = next((files[owner["family"]] for files in folders.values() if owner.get("family") in files), None)
+    found = next((files[whose["family"]] for files in folders.values() if whose.get("family") in files), None)
     where = f"; LD_LIBRARY_PATH leads to {found}" if found else ""
-    return {"missing": name, "owner": owner["library"], "fix": owner["remedy"], "where": where}
+    return {"missing": name, "owner": whose["library"], "fix": whose["remedy"], "where": where}
 
 
 def _built_for(facts: RankFacts) -> str | None:

@@ -7,6 +7,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
+from envkit.diagnose import Certainty, first_cause
 from envkit.verify.facts import RankFacts
 from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result, catalogue
@@ -55,6 +56,10 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
     status = ranks.expected.launcher_status
     if status is None:
         return []
+    found = first_cause(ranks.expected.launcher_said.splitlines()) if status else None
+    if found is not None and found.certainty is not Certainty.UNKNOWN:
+        values = {"line": found.line, "cause": found.cause, "remedy": found.fix}
+        return [ranks.outcome("launcher-ended", "known", status=status, **values)]
     return [ranks.outcome("launcher-ended", "fail" if status else "pass", status=status)]
 
 

@@ -1,0 +1,64 @@
+"""``envkit diagnose``."""
+
+import io
+import os
+import sys
+from typing import cast
+
+import click
+
+from envkit.cli import usage
+
+
+@click.command()
+@click.argument("log", required=False, metavar="LOG|-")
+@click.option("--here", is_flag=True, help="The log is of this machine and environment: look at them, too.")
+@click.option("--list", "as_list", is_flag=True, help="List the causes that are known.")
+@click.option("--explain", metavar="ID", help="Say all that is known of a cause.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as_json: bool) -> int:
+    """Say the first cause of a failed build, launch or run from its log.
+
+    LOG is a file, compressed by gzip, bzip2 or xz if need be; '-' reads standard input. Ends with 0 if a cause was
+    found, with 1 if none was: the log shows no failure, or one that is not known, whose first line is then shown.
+    """
+    if sum([log is not None, as_list, explain is not None]) != 1:
+        usage("Give one of LOG, '-' for standard input, --list and --explain ID.")
+    if here and log is None:
+        usage("--here goes with LOG.")
+    if log is None:
+        told(explain, as_json)
+        return 0
+    from envkit.diagnose import Certainty, first_cause, source, words
+    from envkit.diagnose.place import Place
+
+    stream = cast("io.BufferedReader", sys.stdin.buffer) if log == "-" else None
+    name = "standard input" if log == "-" else log
+    with source.opened(name, stream) as blocks:
+        found = first_cause(blocks, Place(env=os.environ) if here else None)
+    click.echo(words.to_json(name, found) if as_json else words.text(name, found, width()))
+    return 0 if found is not None and found.certainty is not Certainty.UNKNOWN else 1
+
+
+def told(wanted: str | None, as_json: bool) -> None:
+    """Print every rule, or one; ends with a usage error for one that is not there."""
+    import difflib
+
+    from envkit.diagnose import rules, words
+
+    chosen = tuple(rule for rule in rules() if wanted in (None, rule.id))
+    if not chosen:
+        near = difflib.get_close_matches(str(wanted), [rule.id for rule in rules()], 1)
+        hint = f"Did you mean '{near[0]}'?" if near else "See envkit diagnose --list."
+        usage(f"--explain: there is no cause {wanted!r}. {hint}")
+    if as_json:
+        click.echo(words.list_json(chosen))
+    else:
+        click.echo(words.explained(chosen[0], width()) if wanted else words.listed(chosen))
+
+
+def width() -> int:
+    """Return how wide a line may be (characters)."""
+    import shutil
+
+    return min(shutil.get_terminal_size((100, 24)).columns, 100)

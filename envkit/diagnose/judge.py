@@ -1,0 +1,111 @@
+"""Of all that was found in a log, the first cause, and how certain it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envkit.diagnose.known import Rule, done, rules
+from envkit.diagnose.scan import Hit, Line, Seen, blocks, scan
+from envkit.verify.known import owner
+
+if TYPE_CHECKING:
+    from envkit.diagnose.place import Place
+
+SHOWN = 300  # characters of a line
+
+
+class Certainty(StrEnum):
+    """How much is known: a line or the machine confirms it; only the line was seen; no rule knows the cause."""
+
+    CONFIRMED = "confirmed"
+    LIKELY = "likely"
+    UNKNOWN = "unknown"
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The first cause found: the rule, its words, the line, where it stands (from 1), and what confirms it."""
+
+    rule: Rule
+    certainty: Certainty
+    line: str
+    number: int
+    cause: str
+    fix: str
+    confirmed: tuple[str, ...]
+
+
+def first_cause(lines: Iterable[str | bytes], place: Place | None = None) -> Diagnosis | None:
+    """Return what explains a log, given as lines or as blocks of bytes; None if nothing does.
+
+    ``place`` is where the log was written, if that can be looked at.
+    """
+    read = (line.encode() + b"\n" if isinstance(line, str) else line for line in lines)
+    return judged(scan(read, rules(), done()), place)
+
+
+def first_cause_in(path: Path) -> Diagnosis | None:
+    """Return the first cause in a log file, None if it does not exist."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as stream:
+        return first_cause(blocks(stream))
+
+
+def judged(seen: Seen, place: Place | None) -> Diagnosis | None:
+    """Return the weightiest of what was seen that is not refuted; of equals, the first."""
+    candidates = [(rule, seen.hits[rule.id]) for rule in rules() if rule.id in seen.hits]
+    candidates.sort(key=lambda item: (item[0].order, item[1].line.number))
+    found = (diagnosis(rule, hit, seen, place) for rule, hit in candidates)
+    return next((one for one in found if one is not None), None)
+
+
+def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None) -> Diagnosis | None:
+    """Return what a rule says of a log; None if something refutes it."""
+    signs = [seen.signs.get(sign) if sign else None for sign in (rule.also, rule.proof)]
+    if (rule.also and signs[0] is None) or (rule.unless and rule.unless in seen.signs):
+        return None
+    holds, facts = place.holds(rule.machine) if place and rule.machine else (None, [])
+    if holds is False or (rule.quiet and not holds):
+        return None
+    certain = holds or signs[1] is not None or (rule.proof is None and rule.machine is None)
+    names = {**hit.groups, **owned(rule, hit)}
+    told = {line.number: line for line in (hit.above, *signs) if line is not None and line.number != hit.line.number}
+    known = Certainty.CONFIRMED if certain else Certainty.LIKELY
+    return Diagnosis(
+        rule=rule,
+        certainty=Certainty.UNKNOWN if rule.unknown else known,
+        line=hit.line.text[:SHOWN],
+        number=hit.line.number,
+        cause=filled(rule.cause, names),
+        fix=filled(rule.fix, names),
+        confirmed=confirmations(rule, list(told.values()), facts if holds else [])
+        if certain and not rule.unknown
+        else (),
+    )
+
+
+def confirmations(rule: Rule, told: Sequence[Line], facts: Sequence[str]) -> tuple[str, ...]:
+    """Return in words what makes a rule certain."""
+    lines = [f"line {line.number}: {line.text[:SHOWN]}" for line in told]
+    absent = ["no line of the log speaks against it"] if rule.unless else []
+    return (*lines, *facts) or (*absent,) or ("the line itself says so",)
+
+
+def owned(rule: Rule, hit: Hit) -> Mapping[str, str]:
+    """Return whose library is missing, or should have a missing symbol, and what to do."""
+    if not rule.library:
+        return {}
+    found = owner(rule.library, hit.groups["missing"])
+    return {"owner": found["library"], "fix": found["remedy"], "where": ""}
+
+
+def filled(text: str, names: Mapping[str, str]) -> str:
+    """Return words with what stands for the names in braces put in."""
+    for name, value in names.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text

@@ -1,0 +1,98 @@
+"""What is known of failures: the rules in known/*.toml, and how a rule reads a line."""
+
+import re
+import tomllib
+from functools import cache
+
+import msgspec
+
+from envkit.resources import data
+from envkit.verify.outcome import catalogue
+
+
+class Sign(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that has one of the literals ``find`` and fits the regular expression ``pattern``."""
+
+    find: tuple[str, ...]
+    pattern: str = ""
+
+    def fits(self, line: str) -> re.Match[str] | None:
+        """Return the match in a line that has one of the literals."""
+        return re.search(self.pattern, line)
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be so where the log was written; every entry counts.
+
+    ``package`` and ``program`` have versions ("torch": ">=2.1"), ``no_package`` and ``no_program`` are not there,
+    ``no_header`` is in none of the usual folders. ``extension`` is the state of Horovod's: "absent" or "cut".
+    ``full`` names a folder with no room.
+    """
+
+    package: dict[str, str] = {}
+    program: dict[str, str] = {}
+    no_package: tuple[str, ...] = ()
+    no_program: tuple[str, ...] = ()
+    no_header: str = ""
+    extension: str = ""
+    full: str = ""
+
+
+class Rule(Sign, frozen=True, kw_only=True):
+    """One known failure: the line that shows it, what confirms it, the words for it.
+
+    ``below`` must stand at most ``within`` lines above, ``also`` anywhere, ``unless`` nowhere. Without ``proof``, a
+    line anywhere, and ``machine``, that is enough; else one of them makes the rule certain. A lower ``order`` outranks
+    an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without a known cause;
+    ``quiet`` for one that the machine alone shows. ``library``: the group "missing" is one of the "files" or "symbols"
+    that are known.
+    Names in braces are groups of ``pattern``. ``words`` is the CHECK.CASE whose cause and remedy are the rule's, too.
+    """
+
+    id: str
+    about: str
+    cause: str
+    fix: str
+    example: str
+    source: tuple[str, ...]
+    near: tuple[str, ...] = ()
+    below: Sign | None = None
+    within: int = 4
+    also: Sign | None = None
+    unless: Sign | None = None
+    proof: Sign | None = None
+    machine: Machine | None = None
+    order: int = 1
+    survives: bool = False
+    unknown: bool = False
+    quiet: bool = False
+    library: str = ""
+    words: str = ""
+
+    @property
+    def context(self) -> tuple[Sign, ...]:
+        """The signs that it asks for besides its own line."""
+        return tuple(sign for sign in (self.below, self.also, self.unless, self.proof) if sign is not None)
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Return every rule."""
+    files = sorted(data("diagnose/known").glob("*.toml"))
+    tables = [(file.stem, tomllib.loads(file.read_text())) for file in files]
+    return tuple(made(name, about, table) for about, rules in tables for name, table in rules.items() if name != "done")
+
+
+def made(name: str, about: str, table: dict[str, object]) -> Rule:
+    """Return a rule, with the words of the check that it names."""
+    check, _, case = str(table.get("words", "")).partition(".")
+    words = catalogue()[check][case] if check else {}
+    said = {"cause": words.get("cause", ""), "fix": words.get("remedy", "")}
+    return msgspec.convert({"id": name, "about": about, **said, **table}, Rule)
+
+
+@cache
+def done() -> Sign:
+    """Return the sign that what stands above it went well."""
+    table = tomllib.loads(data("diagnose/known/build.toml").read_text())
+    return msgspec.convert(table["done"], Sign)

@@ -1,0 +1,109 @@
+"""Looking at the machine where a log was written: what is installed, what is on PATH, what has room."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from envkit import process
+from envkit.diagnose.known import Machine
+from envkit.resources import data
+
+FULL = 20_000_000  # bytes free on a disk that counts as full
+HEADERS = ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH")
+HOMES = ("HOROVOD_NCCL_HOME", "NCCL_HOME", "CUDA_HOME", "HOROVOD_CUDA_HOME", "CONDA_PREFIX")
+Answer = tuple[bool | None, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A machine and an environment, by their variables. Each question has the answer yes, no or unknown (None)."""
+
+    env: Mapping[str, str]
+
+    def holds(self, wanted: Machine) -> tuple[bool | None, list[str]]:
+        """Say whether all that is wanted is so, and what was found. One that is not so refutes all."""
+        answers = [self.package(name, version) for name, version in wanted.package.items()]
+        answers += [self.package(name, None) for name in wanted.no_package]
+        answers += [self.program(name, version) for name, version in wanted.program.items()]
+        answers += [self.program(name, None) for name in wanted.no_program]
+        answers += [self.no_header(wanted.no_header)] if wanted.no_header else []
+        answers += [self.extension(wanted.extension)] if wanted.extension else []
+        answers += [self.full(Path(wanted.full))] if wanted.full else []
+        told = [fact for _, fact in answers]
+        if any(answer is False for answer, _ in answers):
+            return False, told
+        return (True if all(answer for answer, _ in answers) else None), told
+
+    @cached_property
+    def python(self) -> Mapping[str, Any] | None:
+        """What the first Python on PATH tells of itself; None if there is none."""
+        for name in ("python", "python3"):
+            told = process.capture([name, str(data("diagnose/inside.py"))], env=self.env)
+            if told.status == 0:
+                facts: Mapping[str, Any] = json.loads(told.stdout)
+                return facts
+        return None
+
+    def package(self, name: str, wanted: str | None) -> Answer:
+        """Say whether a Python package is there in a version that is wanted; without one, whether it is not there."""
+        if self.python is None:
+            return None, f"no Python was found that could tell of {name}"
+        version = self.python["versions"].get(name)
+        if version is None:
+            return (True if wanted is None else None), f"{self.python['executable']} has no {name}"
+        return wanted is not None and fits(version, wanted), f"{self.python['executable']} has {name} {version}"
+
+    def program(self, name: str, wanted: str | None) -> Answer:
+        """Say whether a program is on PATH in a version that is wanted; without one, whether it is not there."""
+        if shutil.which(name, path=self.env.get("PATH", "")) is None:
+            return (True if wanted is None else None), f"there is no {name} on PATH"
+        if wanted is None:
+            return False, f"{name} is on PATH"
+        told = process.capture([name, "--version"], env=self.env, timeout_s=10)
+        version = re.search(r"\d+(\.\d+)+", told.stdout)
+        return (fits(version[0], wanted), f"{name} on PATH is {version[0]}") if version else (None, f"{name} is there")
+
+    def no_header(self, name: str) -> Answer:
+        """Say whether a header is in none of the usual folders; where it is, nothing is known."""
+        folders = [folder for key in HEADERS for folder in self.env.get(key, "").split(":") if folder]
+        folders += [f"{self.env[key]}/include" for key in HOMES if self.env.get(key)]
+        for folder in (*folders, "/usr/include", "/usr/local/include", "/usr/local/cuda/include"):
+            if Path(folder, name).is_file():
+                return None, f"{Path(folder, name)} is there"
+        return True, f"{name} is in none of the usual folders"
+
+    def extension(self, state: str) -> Answer:
+        """Say whether Horovod's extension is absent, or cut; unknown where there is no Horovod."""
+        if self.python is None or not self.python["horovod"]:
+            return None, "no Horovod was found"
+        found = self.python["extensions"]
+        if state == "absent":
+            return not found, f"{self.python['horovod']} has " + (f"{found[0]['path']}" if found else "no extension")
+        for one in found:
+            if one["size"] < one["wanted"]:
+                return True, f"{one['path']} has {one['size']} bytes instead of {one['wanted']}"
+        return (None, "no extension was found") if not found else (False, f"{found[0]['path']} is whole")
+
+    def full(self, folder: Path) -> Answer:
+        """Say whether a folder has no room; a disk that has some now may have been full then."""
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError:
+            return None, f"{folder} is not there"
+        return (True if free < FULL else None), f"{folder} has {free // 1_000_000} MB free"
+
+
+def fits(version: str, wanted: str) -> bool:
+    """Say whether a version is one of those wanted (">=2.1,<3")."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion
+
+    try:
+        return SpecifierSet(wanted).contains(version, prereleases=True)
+    except InvalidVersion:
+        return False

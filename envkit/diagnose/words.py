@@ -1,0 +1,79 @@
+"""A diagnosis as text and as JSON."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from envkit.diagnose.judge import Certainty, Diagnosis
+from envkit.diagnose.known import Rule
+
+VERSION = 1
+NOTHING = "no failure that envkit knows is in this log"
+
+
+def text(log: str, found: Diagnosis | None, width: int) -> str:
+    """Return a few lines for people."""
+    if found is None:
+        return f"{log}: {NOTHING}"
+    lines = [f"{found.rule.id} ({found.certainty})  {log}:{found.number}"]
+    lines += [f"    {found.line}", ""]
+    parts = [("cause", found.cause), *(("confirmed", one) for one in found.confirmed)]
+    if found.certainty is Certainty.LIKELY:
+        parts += [("likely", "the log alone does not prove it; where it was written, --here looks at the machine")]
+    parts += [("remedy", found.fix), ("source", ", ".join(found.rule.source))]
+    return "\n".join([*lines, *(line for name, words in parts if words for line in paragraph(name, words, width))])
+
+
+def paragraph(name: str, words: str, width: int) -> Iterator[str]:
+    """Yield the lines of one part, its name in front of the first."""
+    for number, line in enumerate(
+        textwrap.wrap(words, max(width - 13, 20), break_long_words=False, break_on_hyphens=False) or [""]
+    ):
+        yield f"{name if not number else '':>10}   {line}"
+
+
+def to_json(log: str, found: Diagnosis | None) -> str:
+    """Return one object, with ``cause`` null if nothing was found."""
+    return json.dumps({"version": VERSION, "log": log, "cause": found and as_object(found)}, indent=2)
+
+
+def as_object(found: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as JSON has it."""
+    return {
+        "id": found.rule.id,
+        "certainty": str(found.certainty),
+        "line": found.number,
+        "text": found.line,
+        "cause": found.cause,
+        "confirmed": list(found.confirmed),
+        "remedy": found.fix,
+        "source": list(found.rule.source),
+    }
+
+
+def explained(rule: Rule, width: int) -> str:
+    """Return all that is known of a rule."""
+    asks = [f"a line with {' or '.join(map(repr, rule.find))}"]
+    for sign, where in ((rule.below, "shortly below"), (rule.also, "with"), (rule.unless, "without")):
+        asks += [f"{where} one with {' or '.join(map(repr, sign.find))}"] if sign else []
+    proofs = [f"a line with {' or '.join(map(repr, rule.proof.find))}"] if rule.proof else []
+    proofs += ["the machine (--here)"] if rule.machine else []
+    parts = [("seen by", ", ".join(asks)), ("proved by", " or ".join(proofs) or "that alone")]
+    parts += [("cause", rule.cause), ("remedy", rule.fix), ("source", ", ".join(rule.source))]
+    lines = [line for name, words in parts if words for line in paragraph(name, words, width)]
+    return "\n".join([f"{rule.id} ({rule.about})", *lines, "   example", textwrap.indent(rule.example, " " * 13)])
+
+
+def listed(rules: tuple[Rule, ...]) -> str:
+    """Return each rule and the beginning of its cause, by what it is about."""
+    wide = max(len(rule.id) for rule in rules)
+    return "\n".join(
+        f"{rule.about:<9} {rule.id:<{wide}}  {rule.cause.partition('. ')[0].rstrip('.')}" for rule in rules
+    )
+
+
+def list_json(rules: tuple[Rule, ...]) -> str:
+    """Return the rules with their words."""
+    keys = ("id", "about", "cause", "fix", "source", "example")
+    return json.dumps({"version": VERSION, "rules": [{key: getattr(r, key) for key in keys} for r in rules]}, indent=2)
