@@ -26,7 +26,7 @@ from envkit.host import Host, Program
 from envkit.plan import Plan, Step
 from envkit.prefix import Prefix, Tree
 from envkit.resources import data, easybuild_collection, recipes
-from envkit.stack import Stack
+from envkit.stack import Stack, shelf
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
@@ -252,13 +252,21 @@ def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
         module=module,
         easyconfig=path,
         dependencies=tuple(fact["dependencies"]),
-        sources=tuple(source(one, Path(path).name) for one in fact["sources"] if not one["git"]),
+        sources=tuple(source(one, Path(path).name, folder(fact["name"], path)) for one in fact["sources"] if not one["git"]),
         os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
         eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
     )
 
 
-def source(fact: Mapping[str, Any], easyconfig: str) -> Source:
+def folder(name: str, path: str) -> str:
+    """Return where the sources of a recipe lie in the cache: those of EasyBuild's collection as eb has them, by software.
+
+    Its file names say too little: 3.2.0 of two programs is v3.2.0.tar.gz. Those of other recipes lie beside each other.
+    """
+    return f"{shelf(name).name}/{name}" if Path(path).is_relative_to(easybuild_collection()) else ""
+
+
+def source(fact: Mapping[str, Any], easyconfig: str, folder: str = "") -> Source:
     """Return a source as fetch takes it, with its name on the package index if it comes from there."""
     filename, download = fact["filename"], fact["download_filename"]
     project = re.search(r"/packages/(?:source|[\w.]+)/[^/]/([^/]+)", " ".join(fact["urls"]))
@@ -266,6 +274,7 @@ def source(fact: Mapping[str, Any], easyconfig: str) -> Source:
     urls = (url if download == filename else f"{url.rstrip('/')}/{download}" for url in fact["urls"])
     return Source(
         filename=filename,
+        folder=folder,
         sha256=fact["sha256"],
         urls=tuple(urls),
         project=named or None,
