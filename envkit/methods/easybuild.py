@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from configparser import ConfigParser, Error
 from dataclasses import dataclass
 from functools import cache
@@ -96,6 +96,15 @@ def plan(eb: Eb, stack: Stack) -> Plan:
     if kept is not None:
         write_cached(kept, resolved)
     return resolved
+
+
+def cuda_limits(plan: Plan) -> Iterator[str]:
+    """Yield a line on the GPUs that the CUDA of a plan makes no code for."""
+    gpus = rules()["cuda_without"]
+    for cuda in (re.search(r"(?:^|/)CUDA(?:core)?/(\d[\d.]*)$", step.module) for step in plan.steps):
+        lacking = [gpus[since] for since in gpus if cuda and Version(cuda[1]) < Version(since)]
+        if cuda and lacking:
+            yield f"Warning:  CUDA {cuda[1]} makes no code for {' and '.join(lacking)}: it will not run there."
 
 
 def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
@@ -252,33 +261,28 @@ def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
         module=module,
         easyconfig=path,
         dependencies=tuple(fact["dependencies"]),
-        sources=tuple(source(one, Path(path).name, folder(fact["name"], path)) for one in fact["sources"] if not one["git"]),
+        sources=tuple(source(one, path, fact["name"]) for one in fact["sources"] if not one["git"]),
         os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
         eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
     )
 
 
-def folder(name: str, path: str) -> str:
-    """Return where the sources of a recipe lie in the cache: those of EasyBuild's collection as eb has them, by software.
+def source(fact: Mapping[str, Any], easyconfig: str, software: str) -> Source:
+    """Return a source of a recipe as fetch takes it, with its name on the package index if it comes from there.
 
-    Its file names say too little: 3.2.0 of two programs is v3.2.0.tar.gz. Those of other recipes lie beside each other.
+    What a recipe of EasyBuild's collection needs lies by software, as eb has it: there, v3.2.0.tar.gz is several files.
     """
-    return f"{shelf(name).name}/{name}" if Path(path).is_relative_to(easybuild_collection()) else ""
-
-
-def source(fact: Mapping[str, Any], easyconfig: str, folder: str = "") -> Source:
-    """Return a source as fetch takes it, with its name on the package index if it comes from there."""
-    filename, download = fact["filename"], fact["download_filename"]
+    path, filename, download = Path(easyconfig), fact["filename"], fact["download_filename"]
     project = re.search(r"/packages/(?:source|[\w.]+)/[^/]/([^/]+)", " ".join(fact["urls"]))
     named = filename.partition("-")[0] if filename.endswith(".whl") else project[1] if project else ""
     urls = (url if download == filename else f"{url.rstrip('/')}/{download}" for url in fact["urls"])
     return Source(
         filename=filename,
-        folder=folder,
+        folder=f"{shelf(software).name}/{software}" if path.is_relative_to(easybuild_collection()) else "",
         sha256=fact["sha256"],
         urls=tuple(urls),
         project=named or None,
-        needed_by=easyconfig,
+        needed_by=path.name,
     )
 
 

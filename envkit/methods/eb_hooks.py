@@ -149,10 +149,11 @@ def os_packages(ec: Any) -> list[str | list[str]]:
 def sources_of(ec: Any) -> list[dict[str, Any]]:
     """Return the sources of a recipe, of its components and of its extensions."""
     found = listed(ec["sources"], ec["checksums"], ec["source_urls"] or default_urls(ec))
+    common = ec.get("default_component_specs", resolve=False) or {}
     for component in ec.get("components", resolve=False) or []:
         if isinstance(component, (list, tuple)):
             names = template_constant_dict({"name": component[0], "version": component[1]})
-            given = dict(ec.get("default_component_specs", resolve=False) or {}, **(component[2] if len(component) > 2 else {}))
+            given = dict(common, **(component[2] if len(component) > 2 else {}))
             options = resolved(given, dict(ec.template_values, **names))
             urls = options.get("source_urls") or ec["source_urls"]
             found += listed(options.get("sources", []), options.get("checksums", []), urls)
