@@ -38,6 +38,17 @@ def test_eb_resolves_it_with_every_source_pinned(name: str, tmp_path: Path) -> N
     assert [source.filename for source in distinct(made.sources) if source.sha256 is None] == []
 
 
+def test_sources_of_parts_of_a_bundle_and_whole_urls(tmp_path: Path) -> None:
+    machine = host.look()
+    found = {}
+    for name in ("pytorch-2.9-foss-2024a-cuda", "pytorch-2.1-foss-2023a-cuda"):
+        stack = select(name, platform=machine.platform)
+        eb = easybuild.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
+        found |= {source.place: source.urls for source in easybuild.plan(eb, stack).sources}
+    assert found["p/PyYAML/6.0.2.tar.gz"] == ("https://github.com/yaml/pyyaml/archive/refs/tags",)
+    assert "https://xcb.freedesktop.org/dist/" in found["x/X11/libpthread-stubs-0.4.tar.gz"]
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
