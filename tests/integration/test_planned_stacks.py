@@ -40,7 +40,7 @@ def test_eb_resolves_it_with_every_source_pinned(name: str, tmp_path: Path) -> N
 
 def test_sources_of_parts_of_a_bundle_and_whole_urls(tmp_path: Path) -> None:
     machine = host.look()
-    found = {}
+    found: dict[str, tuple[str, ...]] = {}
     for name in ("pytorch-2.9-foss-2024a-cuda", "pytorch-2.1-foss-2023a-cuda"):
         stack = select(name, platform=machine.platform)
         eb = easybuild.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
