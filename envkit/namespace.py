@@ -2,6 +2,8 @@
 
 ``python namespace.py WORD... -- COMMAND...``, where the words are, in this order:
 
+``shared FOLDER``: all who name this folder, which is on a local disk, share one namespace, and so one mount. Who comes
+first makes it; it ends with the last of them and of what they have started.
 ``bind SOURCE TARGET``, ``bind-ro SOURCE TARGET``: TARGET shows SOURCE. May be repeated.
 ``mount LOG TARGET PROGRAM ARG...``: PROGRAM mounts TARGET and stays; its output goes to LOG. It ends with this process,
 in whatever way that ends.
@@ -14,6 +16,7 @@ standard library alone. Ends with 3 and a line on standard error when it cannot 
 """
 
 import ctypes
+import fcntl
 import os
 import select
 import signal
@@ -32,6 +35,8 @@ PR_SET_PDEATHSIG = 1
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203}
 MOUNT_S = 60.0
 GRACE_S = 2.0
+DESCRIPTORS = 65536
+HIGH = 100  # descriptors below are those that people use by number
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,8 +66,95 @@ def fail(message: str) -> int:
 
 
 def enter(words: list[str]) -> None:
-    """Make the namespace that the words describe, and stand in it as the caller's own user."""
-    folder, user, group = Path.cwd(), os.geteuid(), os.getegid()
+    """Make the namespace that the words describe, or join it, and stand in it as the caller's own user."""
+    if words[:1] == ["shared"]:
+        join(Path(words[1]), words[2:])
+        return
+    user, group = os.geteuid(), os.getegid()
+    make(words)
+    unshare(CLONE_NEWUSER, user, group)
+
+
+def join(folder: Path, words: list[str]) -> None:
+    """Stand in the namespace of a folder, which is made if there is none; ends with 3 if it cannot be."""
+    here = Path.cwd()
+    user = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
+    with (folder / "joining").open("w") as joining:
+        fcntl.flock(joining, fcntl.LOCK_EX)
+        fcntl.flock(user, fcntl.LOCK_SH)  # waits for the end of one that nobody uses any more
+        if not is_held(folder):
+            have_held(folder, words)
+        holder, inner = (folder / "holder").read_text().split()
+        names = (f"/proc/{holder}/ns/user", f"/proc/{holder}/ns/mnt", f"/proc/{inner}/ns/user")
+        for descriptor in [os.open(name, os.O_RDONLY) for name in names]:
+            demand(LIBC.setns(descriptor, 0), "setns")
+            os.close(descriptor)
+    fcntl.fcntl(user, fcntl.F_DUPFD, HIGH)  # which the command keeps
+    os.close(user)
+    os.chdir(here)
+
+
+def is_held(folder: Path) -> bool:
+    """Say whether there is a process that keeps the namespace of a folder."""
+    with (folder / "held").open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def have_held(folder: Path, words: list[str]) -> None:
+    """Start a process that makes the namespace of a folder, and keeps it; ends with 3 if it cannot."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            if not os.fork():
+                hold(folder, words, writer)
+        except OSError as error:
+            fail(f"{error.strerror}.")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    if not os.read(reader, 1):
+        sys.exit(3)
+    os.close(reader)
+
+
+def hold(folder: Path, words: list[str], ready: int) -> None:
+    """Make a namespace, and within it the one of the caller's own user; stay until nobody uses them."""
+    user, group = os.geteuid(), os.getegid()
+    os.setsid()
+    os.closerange(3, ready)
+    os.closerange(ready + 1, DESCRIPTORS)
+    make(words)
+    reader, writer = os.pipe()
+    inner = os.fork()
+    if not inner:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        unshare(CLONE_NEWUSER, user, group)
+        os.write(writer, b"1")
+        os.closerange(0, DESCRIPTORS)
+        while True:
+            signal.pause()
+    os.close(writer)
+    os.read(reader, 1)
+    held, users = os.open(folder / "held", os.O_RDWR), os.open(folder / "users", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    (folder / "holder").write_text(f"{os.getpid()} {inner}")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for place in (0, 1, 2):
+        os.dup2(nowhere, place)
+    os.write(ready, b"1")
+    os.close(ready)
+    fcntl.flock(users, fcntl.LOCK_EX)
+
+
+def make(words: list[str]) -> None:
+    """Make the namespace that the words describe, and stand in it with every right there."""
+    folder = Path.cwd()
     binds = []
     while words and words[0] in ("bind", "bind-ro"):
         binds.append((Path(words[1]).resolve(strict=True), place_of(words[2]), words[0] == "bind-ro"))
@@ -78,7 +170,6 @@ def enter(words: list[str]) -> None:
     os.chdir(folder)
     if words:
         mount_by(words[3:], target=place_of(words[2]), log=Path(words[1]))
-    unshare(CLONE_NEWUSER, user, group)
 
 
 def place_of(target: str) -> Path:

@@ -92,8 +92,8 @@ end
 prepend_path("PATH", pathJoin(prefix, "usr/bin"))
 prepend_path("MODULEPATH", settings.EESSI_MODULEPATH)
 local gpu = capture("nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null"):match("%d+%.%d+")
-if gpu then
-    local exact = pathJoin("accel/nvidia", "cc" .. gpu:gsub("%.", ""))
+local exact = os.getenv("EESSI_ACCELERATOR_TARGET_OVERRIDE") or gpu and "accel/nvidia/cc" .. gpu:gsub("%.", "")
+if exact then
     setenv("EESSI_ACCEL_SUBDIR", exact)
     for _, one in ipairs({{ exact, exact:sub(1, -2) .. "0" }}) do
         local modules = pathJoin(software, one, "modules/all")

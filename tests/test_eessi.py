@@ -1,5 +1,6 @@
 """EESSI's parts one by one: servers asked over loopback, modules listed, the image pulled, binds and names read."""
 
+import ast
 import hashlib
 import json
 import os
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from envkit.eessi import access, binds, image, nearest, release, servers, sessions
+from envkit.eessi import access, binds, image, nearest, prefetch, release, servers, sessions
 from envkit.eessi.known import known, symptom, symptoms
 from envkit.eessi.release import Release
 from envkit.errors import DiskFull, SourcesMissing, UsageProblem
@@ -358,3 +359,56 @@ def test_images_that_cannot_be_had(registry: str, tmp_path: Path, dead: str, fak
 def test_what_is_known_is_in_the_data() -> None:
     table = tomllib.loads(data("eessi/known.toml").read_text())
     assert known().default in known().releases and table["mount"].endswith(table["repository"])
+
+
+def test_the_cache_of_the_machines_client(tmp_path: Path) -> None:
+    """Its place and its limit; a limit of -1 is none."""
+    (tmp_path / "default.conf").write_text("CVMFS_CACHE_BASE=/var/lib/cvmfs\nCVMFS_QUOTA_LIMIT=4000\n")
+    client = servers.client({}, tmp_path)
+    assert (client.cache, client.limit_mb) == (Path("/var/lib/cvmfs"), 4000)
+    (tmp_path / "default.local").write_text("CVMFS_ALIEN_CACHE=/shared/cvmfs\nCVMFS_QUOTA_LIMIT=-1\n")
+    client = servers.client({}, tmp_path)
+    assert (client.cache, client.limit_mb) == (Path("/shared/cvmfs"), None)
+
+
+@pytest.mark.parametrize(("limit", "total", "fits"), [(4000, 4_000_000_000, True), (4000, 4_000_000_001, False)])
+def test_the_limit_of_a_cache(tmp_path: Path, limit: int, total: int, fits: bool) -> None:
+    cache = prefetch.Cache(words="a cache", folder=None, limit_mb=limit)
+    if fits:
+        prefetch.demand_room(cache, total)
+        return
+    with pytest.raises(DiskFull, match="The cache is too small: 4001 MB are to be read") as raised:
+        prefetch.demand_room(cache, total)
+    assert "its limit is 4000 MB" in raised.value.why
+
+
+def test_what_a_cache_holds_already_counts(tmp_path: Path) -> None:
+    (tmp_path / "00").mkdir()
+    (tmp_path / "00" / "object").write_bytes(b"x" * 3_000_000)
+    assert prefetch.held_mb(tmp_path, 10) == 3
+    cache = prefetch.Cache(words="a cache", folder=tmp_path)
+    free = shutil.disk_usage(tmp_path).free
+    prefetch.demand_room(cache, free - 100_000_000)
+    with pytest.raises(DiskFull):
+        prefetch.demand_room(cache, free + 1_000_000_000)
+
+
+def test_what_runs_inside_is_python_3_6() -> None:
+    """In its syntax, and without what strings, types and containers have got since."""
+    tree = ast.parse(Path(nearest.__file__).read_text(), feature_version=(3, 6))
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not names & {"removesuffix", "removeprefix", "readlink", "is_relative_to", "with_stem", "hardlink_to"}
+    subscripted = {
+        node.value.id for node in ast.walk(tree) if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
+    }
+    assert not subscripted & {"dict", "list", "tuple", "set"}
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported == {"pathlib", "typing"}
+
+
+def test_modules_are_named_as_lmod_does(tmp_path: Path) -> None:
+    for name in ("Tool/1.0.lua", "Tool/2.0-foss-2023a.lua", "Tcl/8.6", ".hidden/1.0.lua", "Tool/.modulerc.lua"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert nearest.modules(["", str(tmp_path)]) == ["Tcl/8.6", "Tool/1.0", "Tool/2.0-foss-2023a"]

@@ -113,6 +113,13 @@ def test_a_stack_on_top_of_eessi_by_what_it_contains(framework: str | None, name
             select(wanted, method="eessi", release="2025.06", platform=HERE)
 
 
+def test_a_stack_on_top_of_eessi_for_gpus() -> None:
+    found = select(None, method="eessi", accelerator="cuda", platform=HERE)
+    assert (found.name, found.status.partition(",")[0]) == ("pytorch-2.1-eessi-cuda", "planned only")
+    with pytest.raises(UnknownStack, match="no stack for tensorflow on cuda by --method eessi"):
+        select(None, method="eessi", framework="tensorflow", accelerator="cuda", platform=HERE)
+
+
 def test_any_recipe_on_top_of_eessi() -> None:
     found = select("GCC-system.eb", method="eessi", platform=HERE)
     assert (found.method, found.release, found.easyconfig) == ("eessi", "2023.06", "GCC-system.eb")
@@ -126,9 +133,11 @@ def test_the_recipe_on_top_of_eessi_makes_the_module(name: str) -> None:
     stack = STACKS[name]
     made = parsed(recipes("easyconfigs") / stack.easyconfig, HERE)
     toolchain = f"-{made['toolchain']['name']}-{made['toolchain']['version']}"
-    assert stack.module == f"{made['name']}/{made['version']}{toolchain}{made['versionsuffix']}"
+    cuda = next((version for name, version, *_ in made["dependencies"] if name == "CUDA"), "")
+    suffix = made["versionsuffix"].replace("%(cudaver)s", cuda)
+    assert stack.module == f"{made['name']}/{made['version']}{toolchain}{suffix}"
     assert stack.easyconfig == stack.module.replace("/", "-") + ".eb"
-    assert set(stack.seconds) == {stack.module}
+    assert set(stack.seconds) == ({stack.module} if stack.accelerator == "cpu" else set())
 
 
 def test_a_stack_for_the_python_and_the_machine_there_is() -> None:

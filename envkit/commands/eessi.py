@@ -5,7 +5,10 @@ import click
 
 @click.group()
 def eessi() -> None:
-    """List what a release of EESSI has; list and remove sessions. 'envkit shell eessi' and 'envkit run eessi' enter."""
+    """List what a release of EESSI has; fill a cache; list and remove sessions.
+
+    'envkit shell eessi' and 'envkit run eessi' enter.
+    """
 
 
 @eessi.command(short_help="List the modules that a release has.")
@@ -38,6 +41,43 @@ def modules(pattern: str | None, version: str | None, access: str | None, as_jso
     if pattern and not shown and not as_json:
         print(entry.nearest(pattern, found.modules), file=sys.stderr)
     return 0 if shown else 1
+
+
+@eessi.command(short_help="Fill a cache with what modules need, for nodes without a network.")
+@click.argument("names", metavar="MODULE...", nargs=-1, required=True)
+@click.option("--version", metavar="RELEASE", help="The release. Default: 2023.06.")
+@click.option(
+    "--access",
+    metavar="auto|native|dir[:FOLDER]|userns|apptainer",
+    help="How it is reached. Default: the first that fits.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def prefetch(names: tuple[str, ...], version: str | None, access: str | None, as_json: bool) -> None:
+    """Read every file that loading the modules needs, so that the CernVM-FS cache holds it.
+
+    These are the modules' own folders, those of what they load, and EESSI's compatibility layer. Compute nodes without
+    a network then need no server. A native mount fills the cache of this machine's client. For the clients that envkit
+    starts, name a folder that the nodes see, here and there: export ENVKIT_EESSI_CACHE=FOLDER
+
+    A cache that is too small is refused beforehand, and ends this with 7.
+    """
+    import msgspec
+    from rich.console import Console
+
+    from envkit.eessi import entry
+    from envkit.eessi import prefetch as work
+
+    console = Console(stderr=True)
+    asked = entry.Asked(version=version, access=access, modules=names)
+    with console.status("looking for what they need") as status:
+        done = work.prefetch(
+            asked, entry.say, lambda read, count: status.update(f"{read} of {count} files have been read")
+        )
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode({"version": 1, **msgspec.structs.asdict(done)})).decode())
+        return
+    place = f" They are in {done.cache}." if done.cache else ""
+    click.echo(f"Read {done.files} files, {work.megabytes(done.bytes)} MB.{place}")
 
 
 @eessi.command(name="list")
@@ -82,6 +122,7 @@ def clean(name: str | None) -> None:
             click.echo(f"Removed the session {one}.")
         else:
             kept.append(one)
+    sessions.clean_shared()
     if kept:
         click.echo(f"In use, and kept: {', '.join(kept)}.")
     elif removed := image.clean():

@@ -9,11 +9,17 @@ from envkit.cli import usage
 from envkit.commands import options
 
 if TYPE_CHECKING:
+    from envkit.eessi.entry import Asked
     from envkit.environment import Environment
 
 
 @options.eessi
-@click.command()
+@click.command(
+    cls=options.CommandAfterDashes,
+    may_lack=True,
+    options_metavar="[OPTIONS]",
+    epilog="Of EESSI a command may follow after --, unchanged.",
+)
 @click.argument("name", required=False)
 @options.prefix
 @click.pass_context
@@ -21,11 +27,20 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     """Start an interactive bash inside the environment NAME, or in a release of EESSI: envkit shell eessi
 
     It reads your ~/.bashrc first. Leave it with 'exit'; its status is the shell's own.
+
+    With a command, the shell of EESSI runs it and ends with its status: envkit shell eessi -- python
+
+    That is for a person at a terminal: ~/.bashrc counts, functions in it can be called, and the session is kept, for
+    --resume. 'envkit run eessi -- CMD' is for scripts: nothing of the person's is read, no session is kept that nobody
+    has named, and the command takes the place of envkit, so that signals reach it and its death by one is seen.
     """
     import os
 
+    command = context.meta.get("command", [])
     if (asked := options.asked_of_eessi(context, name)) is not None:
-        enter_eessi(asked)
+        enter_shell(asked, command)
+    if command:
+        usage(f"A command goes with the name 'eessi' alone: envkit run {name or 'NAME'} -- {command[0]}")
     from envkit import prefix as place
     from envkit import process, receipt
 
@@ -33,17 +48,33 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     process.become(inside.shell(), inside.variables(os.environ))
 
 
-def enter_eessi(asked: dict[str, Any], command: Sequence[str] = (), number: int | None = None) -> NoReturn:
-    """Become a command in EESSI, on one rank or several, or a shell."""
+def asked_for(given: Mapping[str, Any]) -> "Asked":
+    """Return what the options of EESSI ask for."""
+    from envkit.eessi.entry import Asked
+
+    words = {"module": "modules", "bind": "binds"}
+    return Asked(**{words.get(name, name): value for name, value in given.items()})
+
+
+def enter_shell(asked: dict[str, Any], command: Sequence[str]) -> NoReturn:
+    """Become a shell in EESSI, which runs a command if there is one; its session is kept."""
+    import os
+
+    from envkit import process
+    from envkit.eessi import entry
+
+    inside = entry.enter(asked_for(asked), keep=True)
+    process.become(inside.shell(command), inside.variables(os.environ))
+
+
+def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | None) -> NoReturn:
+    """Become a command in EESSI, on one rank or several."""
     import os
 
     from envkit import launcher, process
     from envkit.eessi import entry, ranks
 
-    words = {"modules": asked.pop("module", ()), "binds": asked.pop("bind", ()), **asked}
-    inside = entry.enter(entry.Asked(**words), keep=not command)
-    if not command:
-        process.become(inside.shell(), inside.variables(os.environ))
+    inside = entry.enter(asked_for(asked), keep=False)
     if number is None:
         process.become(inside.command(command), inside.variables(os.environ))
     env = inside.variables(ranks.on_one_node(launcher.variables(os.environ)))

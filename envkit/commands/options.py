@@ -125,13 +125,20 @@ def mpi_model(function: Function) -> Function:
 
 
 class CommandAfterDashes(click.Command):
-    """A command line whose words after the first ``--`` belong to another program, unchanged."""
+    """A command line whose words after the first ``--`` belong to another program, unchanged.
+
+    ``may_lack``: there need be none, and no ``--``.
+    """
+
+    def __init__(self, *words: Any, may_lack: bool = False, **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        self.may_lack = may_lack
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split at the first ``--``. Ends with a usage error when there is no command after it."""
         if ctx.resilient_parsing:  # a line that is being completed
             return super().parse_args(ctx, args)
-        if "--" not in args and "--help" not in args and "-h" not in args:
+        if "--" not in args and "--help" not in args and "-h" not in args and not self.may_lack:
             usage(f"Put -- before the command: {ctx.command_path} NAME -- python train.py")
         place = args.index("--") if "--" in args else len(args)
         ctx.meta["command"] = args[place + 1 :]

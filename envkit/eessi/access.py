@@ -165,6 +165,11 @@ def program(env: Mapping[str, str]) -> Path | None:
     return next((Path(path) for path in found if path), None)
 
 
+def kept_cache(env: Mapping[str, str]) -> Path | None:
+    """Return the folder that clients which envkit starts keep what they read in, whoever else uses it."""
+    return Path(env["ENVKIT_EESSI_CACHE"]).absolute() if env.get("ENVKIT_EESSI_CACHE") else None
+
+
 def namespace_words() -> list[str]:
     """Return how namespace.py is started."""
     return [sys.executable, "-I", "-S", str(data("namespace.py"))]
@@ -184,7 +189,10 @@ def no_fuse() -> Symptom | None:
 
 
 def no_servers(env: Mapping[str, str]) -> Symptom | None:
-    """Say what keeps a client from the repository's servers, by asking them."""
+    """Say what keeps a client from the repository's servers, by asking them; not where it has a filled cache."""
+    kept = kept_cache(env)
+    if kept is not None and (kept / "00").is_dir():
+        return None
     names = ("CVMFS_SERVER_URL", "CVMFS_HTTP_PROXY", "http_proxy")
     return asked_servers(tuple((name, env[name]) for name in names if env.get(name)))
 

@@ -58,15 +58,19 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     if asked.nvidia:
         demand_gpu(env)
     mounts = probe.access in (Access.USERNS, Access.APPTAINER)
-    if mounts:
+    shared = mounts and can_share(asked, probe, keep, env)
+    if mounts and not shared:
         demand_alone(probe.access, env)
-    if place is None and (keep or mounts or asked.save):
+    if shared:
+        place = sessions.shared({**{str(bind): "" for bind in binds}, **told_to_client(env)})
+    elif place is None and (keep or mounts or asked.save):
         place = sessions.begin(session.version if keep else f"run-{session.version}")
     way = WAYS[probe.access](
         Entry(
             probe=probe,
             place=place,
             session=session,
+            shared=shared,
             binds=binds,
             visible=asked.visible,
             nvidia=asked.nvidia,
@@ -74,6 +78,8 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
             say=say,
         )
     )
+    if shared:
+        place = None
     session = sessions.dated(msgspec.structs.replace(session, image=way.digest), place)
     if place:
         sessions.write(place, session)
@@ -124,6 +130,18 @@ def ranks_on_node(env: Mapping[str, str]) -> int:
     """Return how many ranks a launcher has started on this node: 1 outside of one, 0 where it does not tell."""
     started = detect(env)
     return 1 if started is None else started.local_size or 0
+
+
+def can_share(asked: Asked, probe: Probe, keep: bool, env: Mapping[str, str]) -> bool:
+    """Say whether this is a rank of several on this node, which can use one mount: that of the host's cvmfs2."""
+    program = access.program(env)
+    by_client = probe.access is Access.USERNS and program is not None and program.name == "cvmfs2"
+    return by_client and ranks_on_node(env) != 1 and not (keep or asked.resume or asked.save)
+
+
+def told_to_client(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which one client differs from another."""
+    return {name: env[name] for name in sorted(env) if re.fullmatch(r"CVMFS_\w+|ENVKIT_EESSI_CACHE|http_proxy", name)}
 
 
 def demand_alone(way: Access, env: Mapping[str, str]) -> None:

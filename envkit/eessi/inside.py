@@ -53,9 +53,10 @@ class EessiEnvironment:
         enter = ["bash", "--noprofile", "--norc", str(data("shell/enter.sh")), *self.words, "--"]
         return [*self.way, *enter, *launcher, *(enter if remote else ()), *argv]
 
-    def shell(self) -> list[str]:
-        """Return the argv of an interactive bash that reads ~/.bashrc and then enters."""
-        return [*self.way, "bash", "--noprofile", "--rcfile", str(data("shell/rc.bash")), "-i"]
+    def shell(self, argv: Sequence[str] = ()) -> list[str]:
+        """Return the argv of a bash that reads ~/.bashrc and then enters: interactive, or to run ``argv`` alone."""
+        alone = ["-c", '"$@"', "bash", *argv] if argv else []
+        return [*self.way, "bash", "--noprofile", "--rcfile", str(data("shell/rc.bash")), "-i", *alone]
 
     def variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return ``env`` as the commands above need it, without what XALT preloads."""

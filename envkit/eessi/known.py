@@ -10,7 +10,11 @@ from envkit.resources import data
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository, where it is seen, its releases, the module to build on top of one, its servers; of launchers."""
+    """The repository, where it is seen, its releases, the module to build on top of one, its servers; of launchers.
+
+    ``needed`` are the places that loading a module reads besides those of the modules; ``driver``, ``licensed``,
+    ``library`` and ``gpu_scripts`` are what a site adds for GPUs, where, and by which programs.
+    """
 
     repository: str
     mount: str
@@ -18,6 +22,11 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     releases: tuple[str, ...]
     extend: str
     servers: tuple[str, ...]
+    needed: tuple[str, ...]
+    driver: tuple[str, ...]
+    licensed: tuple[str, ...]
+    library: str
+    gpu_scripts: str
     configuration: dict[str, tuple[str, ...]]
     one_node: dict[str, str]
     own_namespace: dict[str, str]

@@ -1,15 +1,15 @@
 """Say of a module that could not be loaded which ones are near: ``python nearest.py MODULE MODULEPATH``.
 
-Runs inside, maybe by the Python of EESSI's compatibility layer: the standard library alone. absent.json beside it has
-what is in no release.
+Runs inside, by the Python of EESSI's compatibility layer where that of envkit is not seen (in an image): the standard
+library alone, and Python 3.6. absent.json beside it has what is in no release.
 """
 
 import difflib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Dict, Iterable, List, Sequence
 
 
 def main(module: str, modulepath: str) -> None:
@@ -31,15 +31,15 @@ def absent(module: str) -> str:
     return next((words for name, words in told.items() if name.lower() == wanted), "")
 
 
-def modules(folders: Iterable[str]) -> list[str]:
+def modules(folders: Iterable[str]) -> List[str]:
     """Return every module in the folders, as NAME/VERSION."""
     files = (path.relative_to(folder) for folder in filter(None, folders) for path in Path(folder).glob("[!.]*/[!.]*"))
-    return sorted(str(file).removesuffix(".lua") for file in files)
+    return sorted(str(file.with_suffix("") if file.suffix == ".lua" else file) for file in files)
 
 
-def nearest(module: str, names: Sequence[str]) -> list[str]:
+def nearest(module: str, names: Sequence[str]) -> List[str]:
     """Return up to three modules: versions of the same software, else of the one with the most similar name."""
-    versions: dict[str, list[str]] = {}
+    versions: Dict[str, List[str]] = {}
     for name in names:
         versions.setdefault(name.partition("/")[0].lower(), []).append(name)
     wanted = module.partition("/")[0].lower()

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from envkit.eessi.known import Symptom, known, symptom
 
 CONFIGURATION = Path("/etc/cvmfs")
+CACHE = "/var/lib/cvmfs"
 LIMIT_S = 5.0
 SETTING = re.compile(r"""^\s*(?:export\s+)?(CVMFS_\w+)=(["']?)(.*?)\2\s*(?:#.*)?$""")
 
@@ -32,13 +33,18 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
-    """How a CernVM-FS client of this machine is configured: its files, servers, proxies ("" is none) and keys."""
+    """How a CernVM-FS client of this machine is configured: its files, servers, proxies ("" is none), keys and cache.
+
+    ``limit_mb`` is how much the cache may hold; None where there is no limit, or none is told.
+    """
 
     files: tuple[Path, ...]
     servers: tuple[str, ...]
     proxies: tuple[str, ...]
     keys: tuple[Path, ...]
     keys_place: str
+    cache: Path
+    limit_mb: int | None
 
 
 def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) -> Client:
@@ -63,6 +69,8 @@ def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) ->
         proxies=tuple(proxies(settings.get("CVMFS_HTTP_PROXY") or f"{env.get('http_proxy', '')};DIRECT")),
         keys=keys,
         keys_place=place,
+        cache=Path(settings.get("CVMFS_ALIEN_CACHE") or settings.get("CVMFS_CACHE_BASE") or CACHE),
+        limit_mb=int(limit) if (limit := settings.get("CVMFS_QUOTA_LIMIT", "")).isdigit() else None,
     )
 
 

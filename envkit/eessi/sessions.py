@@ -12,7 +12,9 @@ A folder that eessi_container.sh has left is taken as a session, too: its home d
 """
 
 import fcntl
+import hashlib
 import os
+import platform
 import re
 import tempfile
 from collections.abc import Mapping
@@ -126,6 +128,26 @@ def begin(stem: str) -> Place:
     for name in ("loaded", "target"):
         (folder / name).unlink(missing_ok=True)
     return Place(folder=folder, before=None)
+
+
+def shared(settings: Mapping[str, str]) -> Place:
+    """Return the place of the ranks on this node, which they share; no session is kept in it.
+
+    Ranks with the same settings, in the same namespace of mounts, have the same one.
+    """
+    told = repr((platform.node(), os.readlink("/proc/self/ns/mnt"), sorted(settings.items())))  # noqa: PTH115
+    return Place(folder=root() / f"shared-{hashlib.sha256(told.encode()).hexdigest()[:12]}", before=None)
+
+
+def clean_shared() -> int:
+    """Remove the caches that ranks have shared and no longer use; return how many there were."""
+    removed = 0
+    for folder in caches().glob("shared-*"):
+        with (folder / "users").open("a") as users, suppress(BlockingIOError):
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            discard(folder)
+            removed += 1
+    return removed
 
 
 def take(folder: Path) -> bool:

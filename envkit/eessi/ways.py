@@ -20,11 +20,15 @@ from envkit.resources import PACKAGE
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What is about to be entered, by the way that was found; ``say`` tells the user what takes long."""
+    """What is about to be entered, by the way that was found; ``say`` tells the user what takes long.
+
+    ``shared``: with the other ranks on this node.
+    """
 
     probe: Probe
     place: Place | None
     session: Session
+    shared: bool
     binds: tuple[Bind, ...]
     visible: tuple[Path, ...]
     nvidia: bool
@@ -69,6 +73,7 @@ def by_client(entry: Entry) -> Way:
     settings = write_settings(place, place.cache, place.sockets, entry.env)
     files = ":".join(map(str, (*client(entry.env).files, settings)))
     mount = ["mount", str(place.local / "cvmfs2.log"), known().mount, str(program), "-f", "-o", f"config={files}"]
+    words = ["shared", str(place.local), *words] if entry.shared else words
     return Way(words=(*access.namespace_words(), *words, *mount, known().repository, known().mount, "--"))
 
 
@@ -94,7 +99,9 @@ def by_image(entry: Entry) -> Way:
     settings = write_settings(place, *inside, entry.env)
     binds = [f"{place.cache}:{inside[0]}", f"{place.sockets}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
     binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}"]
-    binds += [f"{path}:{path}" for path in entry.visible if path != Path("/")]
+    binds += [
+        f"{path}:{path}" for path in (*entry.visible, access.kept_cache(entry.env)) if path not in (None, Path("/"))
+    ]
     words = [str(tool.path), "--silent", "exec", *(["--userns"] if os.geteuid() == 0 else [])]
     words += [*(["--nv"] if entry.nvidia else []), *(["--home", str(place.home)] if place.home else [])]
     words += [word for bind in (*binds, *map(str, entry.binds)) for word in ("--bind", bind)]
@@ -135,6 +142,11 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
     }
     if env.get("CVMFS_SERVER_URL"):
         lines["CVMFS_SERVER_URL"] = env["CVMFS_SERVER_URL"]
+    if kept := access.kept_cache(env):  # which no client cleans: others use it
+        kept.mkdir(parents=True, exist_ok=True)
+        lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
     path = place.local / "envkit.conf"
-    path.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()))
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()))
+    partial.replace(path)
     return path

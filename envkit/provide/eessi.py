@@ -2,22 +2,28 @@
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from envkit import host, preflight
-from envkit.eessi import entry
+from envkit.eessi import entry, injected
 from envkit.eessi.known import known
+from envkit.environment import Environment
+from envkit.errors import Problem
 from envkit.methods import easybuild
 from envkit.methods.easybuild import Eb
+from envkit.plan import Plan
 from envkit.provide.easybuild import EasyBuildWork
 from envkit.receipt import EessiReceipt
 from envkit.request import Request
 from envkit.resources import recipes
 from envkit.stack import Stack
 
-STEERS = re.compile(r"EESSI_ARCHDETECT_OPTIONS_OVERRIDE|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR")
+STEERS = re.compile(
+    r"EESSI_(ARCHDETECT_OPTIONS|ACCELERATOR_TARGET)_OVERRIDE|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR"
+)
 ROOT_IN_NAMESPACE = {"TAR_OPTIONS": "--no-same-owner"}  # where there are no owners but root
 
 
@@ -36,19 +42,33 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         options=() if os.geteuid() else ("--umask=022",),  # for root Lmod finds only what others can read
         folders=(*Eb.folders, "EESSI_USER_INSTALL"),
     )
+    plan = easybuild.plan(eb, stack)
+    lacking = [*preflight.machine_problems(machine, stack), *gpu_problems(stack, machine.machine, plan, entered, env)]
     return EasyBuildWork(
         request=request,
         stack=stack,
         host=machine,
         eb=eb,
-        plan=easybuild.plan(eb, stack),
+        plan=plan,
         tree=tree,
         inside=replace(entered, name=stack.name, modulepath=tree.modulepath, modules=(stack.module,)),
         env=env,
-        lacking=tuple(preflight.machine_problems(machine, stack)),
+        lacking=tuple(lacking),
         uses=(f"EESSI:    {stack.release} on {machine.machine} ({entered.cpu}); what it has is not built again",),
         described=partial(EessiReceipt, release=stack.release, copy=str(entry.copy_of(asked) or "")),
     )
+
+
+def gpu_problems(
+    stack: Stack, machine: str, plan: Plan, inside: Environment, env: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Yield what the site has not added to the release for GPUs."""
+    if stack.accelerator is not host.Accelerator.CUDA:
+        return
+    modules = dict.fromkeys(name for step in plan.steps for name in (step.module, *step.dependencies))
+    wanted = injected.needed(stack.release, machine, list(modules))
+    for found in injected.problems(stack.release, wanted, injected.look(inside, wanted, env)):
+        yield Problem(what=f"{found.what}.", fix=found.fix)
 
 
 def robot(stack: Stack) -> tuple[str, ...]:

@@ -429,6 +429,39 @@ def test_a_shell_is_resumed_with_what_was_loaded_in_it(place: Place) -> None:
     assert place.envkit("eessi", "clean", "2023.06").returncode == 2
 
 
+def test_a_command_in_a_shell_at_a_terminal(place: Place) -> None:
+    """It has the terminal, what ~/.bashrc defines, and a session that is resumed with its modules."""
+    (place.home / ".bashrc").write_text("mine() { tool; ask; return 7; }\nask() { read -rp 'name? ' name; }\n")
+    code = "import sys; print('tty', sys.stdin.isatty(), ascii(sys.argv[1:])); sys.exit(input('number? '))"
+    asking = shell(place, "--module", "Tool/1.0", "--", sys.executable, "-c", code, "two words", "$HOME", "--")
+    assert "session 2023.06;" in asking.until("tty True ['two words', '$HOME', '--']")
+    asking.until("number? ")
+    assert place.sessions()["2023.06"]["in_use"] is True
+    asking.type("5")
+    asking.until("5\r\n5\r\n")  # typed, and told by Python as it ends with 1
+    assert asking.status() == 1
+    assert place.sessions()["2023.06"]["modules"] == ["Tool/1.0"]
+    function = shell(place, "--resume", "2023.06", "--", "mine")
+    function.until("tool 1.0\r\nname? ")
+    function.type("u")
+    assert function.status() == 7
+    stopped = shell(place, "--resume", "2023.06", "--", "sh", "-c", "echo ready; exec sleep 1000")
+    stopped.until("ready\r\n")
+    os.write(stopped.fd, b"\x03")
+    assert stopped.status() == 128 + signal.SIGINT
+
+
+def test_a_command_in_a_shell_without_a_terminal(place: Place) -> None:
+    done = place.envkit("shell", "eessi", "--", "sh", "-c", "echo $EESSI_VERSION; exit 5")
+    assert (done.returncode, done.stdout) == (5, "2023.06\n"), done.stderr
+    unknown = place.envkit("shell", "eessi", "--module", "Tol", "--", "echo", "reached")
+    assert (unknown.returncode, unknown.stdout) == (92, "")
+    other = place.envkit("shell", "toy", "--", "true")
+    assert (other.returncode, "envkit run toy -- true" in other.stderr) == (2, True)
+    empty = place.envkit("shell", "eessi", "--")
+    assert (empty.returncode, "There is no command after --." in empty.stderr) == (2, True)
+
+
 def test_a_saved_session_and_one_of_another_release(place: Place) -> None:
     saved = place.home / "saved.json"
     done = place.run("--resume", "mine", "--module", "Tool/1.0", "--save", str(saved), "--", "true")
@@ -553,12 +586,89 @@ def test_a_client_that_gives_up(place: Place, fake: Fake, server: Mapping[str, s
     assert said in done.stderr and "its last words" in done.stderr and "What to do: " in done.stderr
 
 
-def test_no_client_is_started_for_each_rank(place: Place, client: Path, server: Mapping[str, str]) -> None:
-    many = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
-    done = place.run("--", "echo", "reached", **server, **many)
-    assert (done.returncode, done.stdout, (place.home / "asked").exists()) == (3, "", False)
-    assert "This is one of 4 ranks on this node" in done.stderr and "envkit run eessi -n 4 -- CMD" in done.stderr
-    one = place.run("--", "echo", "reached", **server, **(many | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}))
+RANK = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+WHERE = "echo $EESSI_VERSION $(readlink /proc/self/ns/mnt /proc/self/ns/user); "
+
+
+def counting(place: Place) -> Path:
+    """The file in which a client that mounts tells of each start."""
+    starts = place.home / "starts"
+    write(
+        place.home / "bin" / "cvmfs2",
+        f"{CLIENT.format(home=place.home, tree=place.tree)}".replace("echo ", f"echo started >>{starts}; echo ", 1),
+        program=True,
+    )
+    return starts
+
+
+def gone(place: Place) -> None:
+    """Wait until no client runs, and nobody keeps the namespace of its mount."""
+    until(lambda: not left_of(place), "the client to end", 20)
+    told = f"{place.home}/tmp/".encode()
+    until(lambda: not any(told in reading(path) for path in Path("/proc").glob("[0-9]*/cmdline")), "its keeper", 20)
+
+
+def test_ranks_of_mpirun_share_one_mount(place: Place, client: Path, server: Mapping[str, str]) -> None:
+    needs("mpirun")
+    starts = counting(place)
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    before = ("mpirun", *root, "--oversubscribe", "-n", "4")
+    done = place.envkit("run", "eessi", "--", "sh", "-c", WHERE + "sleep 1", before=before, **server)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, len(lines), len(set(lines))) == (0, 4, 1), done.stderr
+    assert lines[0].startswith("2023.06 mnt:")
+    assert starts.read_text() == "started\n"
+    gone(place)
+    assert not place.sessions()
+
+
+def test_ranks_of_srun_share_one_mount_until_the_last_has_ended(
+    place: Place, client: Path, server: Mapping[str, str]
+) -> None:
+    """The first to come is killed, and the others go on; who comes after the last begins anew."""
+    starts = counting(place)
+    job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "3", "SLURM_STEP_NUM_TASKS": "3"}
+    job |= {"SLURM_STEP_TASKS_PER_NODE": "3", "SLURM_TASKS_PER_NODE": "3", "SLURM_NODEID": "0"}
+    running = []
+    for rank in range(3):
+        env = place.env(**server, **job, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank))
+        wait = f"touch {place.home}/ready-{rank}; while [ ! -e {place.home}/end ]; do sleep 0.05; done"
+        show = f"{wait}; wc -l <{REPOSITORY}/versions/2023.06/init/bash"
+        argv = [str(ENVKIT), "run", "eessi", "--", "sh", "-c", show]
+        running.append(subprocess.Popen(argv, env=env, cwd=place.home, stdout=subprocess.PIPE, text=True))
+        if rank != 1:
+            until((place.home / f"ready-{rank}").exists, "the rank", 60)
+    until((place.home / "ready-1").exists, "the rank", 60)
+    running[0].kill()
+    assert (running[0].communicate(timeout=10)[0], running[0].returncode) == ("", -signal.SIGKILL)
+    (place.home / "end").touch()
+    assert [int(one.communicate(timeout=30)[0]) > 3 for one in running[1:]] == [True, True]
+    gone(place)
+    assert starts.read_text() == "started\n"
+    again = place.run("--", "echo", "again", **server, **job, SLURM_PROCID="0", SLURM_LOCALID="0")
+    assert (again.returncode, again.stdout, starts.read_text()) == (0, "again\n", "started\n" * 2), again.stderr
+    gone(place)
+    place.envkit("eessi", "clean")
+    assert not list((place.home / "tmp" / f"envkit-eessi-{os.getuid()}").glob("shared-*"))
+
+
+def test_ranks_of_a_client_that_gives_up(place: Place, fake: Fake, server: Mapping[str, str]) -> None:
+    fake("cvmfs2", "echo 'CernVM-FS: its last words'; exit 23")
+    done = place.run("--access", "userns", "--", "echo", "reached", **server, **RANK)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "it has no usable proxy (status 23)." in done.stderr and "its last words" in done.stderr
+
+
+def test_no_client_in_an_image_is_started_for_each_rank(
+    place: Place, client: Path, image: Path, server: Mapping[str, str]
+) -> None:
+    (place.home / "bin" / "apptainer").symlink_to(apptainer())
+    changes = {**server, "ENVKIT_EESSI_IMAGE": str(image), **RANK}
+    for words in (["--access", "apptainer"], ["--access", "userns", "--resume", "mine"]):
+        done = place.run(*words, "--", "echo", "reached", **changes)
+        assert (done.returncode, done.stdout, (place.home / "asked").exists()) == (3, "", False)
+        assert "This is one of 4 ranks on this node" in done.stderr and "envkit run eessi -n 4 -- CMD" in done.stderr
+    one = place.run("--", "echo", "reached", **server, **(RANK | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}))
     assert one.stdout == "reached\n"
 
 
@@ -711,3 +821,118 @@ def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
             expected = f"{uid}\nCapEff:\t0000000000000000\ntool 2.0\n"
             assert (done.returncode, done.stdout) == (5, expected), done.stderr
             assert (home / "made").stat().st_uid == uid
+        rank = own.envkit(
+            "run",
+            "eessi",
+            "--",
+            "sh",
+            "-c",
+            "id -u; head -c 1 $EESSI_PREFIX/init/bash",
+            before=before,
+            **server,
+            **RANK,
+        )
+        assert (rank.returncode, rank.stdout) == (0, f"{uid}\n#"), rank.stderr
+
+
+def prefetch(place: Place, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run ``envkit eessi prefetch``."""
+    return place.envkit("eessi", "prefetch", *words, before=(), **changes)
+
+
+def needed(tree: Path, target: str) -> list[Path]:
+    """The files in a copy that PyTorch and what it loads need, for a CPU target."""
+    release = tree / "versions" / "2023.06"
+    software = release / "software" / "linux" / target
+    names = ("PyTorch/2.1.2-foss-2023a", "foss/2023a", "OpenMPI/4.1.5-GCC-12.3.0", "GCCcore/12.3.0")
+    folders = [software / "software" / name for name in names]
+    folders += [software / "modules" / "all", release / "init", tree / "init" / "modules"]
+    folders += [release / "compat" / "linux" / MACHINE / name for name in ("lib", "usr/lib")]
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted({path.resolve() for path in files})
+
+
+@pytest.fixture
+def layered(tree: Path, place: Place) -> Place:
+    """A user whose copy has a compatibility layer with libraries, some of them links."""
+    layer = tree / "versions" / "2023.06" / "compat" / "linux" / MACHINE
+    write(layer / "usr" / "lib" / "libc.so.6", "x" * 3_000_000)
+    if not (layer / "lib").exists():
+        (layer / "lib").symlink_to("usr/lib")
+    return place
+
+
+def test_what_modules_need_is_read(layered: Place) -> None:
+    target = f"{MACHINE}/amd/zen2"
+    changes = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": target}
+    expected = needed(layered.tree, target)
+    assert any(path.name == "libc.so.6" for path in expected)
+    done = prefetch(layered, "PyTorch/2.1.2-foss-2023a", "--json", **changes)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["files"], told["bytes"]) == (len(expected), sum(path.stat().st_size for path in expected))
+    assert "a local copy, for which there is no cache" in done.stderr
+    text = prefetch(layered, "Tool", **changes).stdout
+    assert text.startswith("Read ") and text.endswith(" MB.\n")
+
+
+def test_what_modules_need_is_read_by_a_native_mount(layered: Place) -> None:
+    done = layered.envkit("eessi", "prefetch", "foss", before=seen_at(layered.tree))
+    assert done.returncode == 0, done.stderr
+    assert "into the cache of this machine's client (/var/lib/cvmfs)" in done.stderr
+    assert " MB are free there" in done.stderr
+
+
+def test_a_module_to_prefetch_that_is_not_there(place: Place) -> None:
+    done = prefetch(place, "PyTorch/2.0.1")
+    assert (done.returncode, done.stdout) == (92, "")
+    assert "The nearest: PyTorch/2.1.2-foss-2023a" in done.stderr
+    assert prefetch(place).returncode == 2
+
+
+def test_a_cache_for_nodes_without_a_network(layered: Place, client: Path, server: Mapping[str, str]) -> None:
+    """The client is told to keep it, opens every file, and afterwards no server is asked."""
+    refused = prefetch(layered, "PyTorch", **server)
+    assert refused.returncode == 3
+    assert "each session has a cache of its own" in refused.stderr and "ENVKIT_EESSI_CACHE=FOLDER" in refused.stderr
+    target = f"{MACHINE}/amd/zen2"
+    kept = layered.home / "shared"
+    changes = {**server, "EESSI_ARCHDETECT_OPTIONS_OVERRIDE": target, "ENVKIT_EESSI_CACHE": str(kept)}
+    for path in (copy := shutil.copytree(layered.tree, layered.home / "read", symlinks=True)).rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            os.utime(path, (1, 2))  # so that reading it is seen
+    write(client, CLIENT.format(home=layered.home, tree=copy), program=True)
+    done = prefetch(layered, "PyTorch", "--json", **changes)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["cache"] == str(kept)
+    settings = (layered.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "envkit.conf").read_text()
+    assert f"CVMFS_ALIEN_CACHE={kept}\n" in settings and "CVMFS_QUOTA_LIMIT=-1\n" in settings
+    unread = [path for path in needed(copy, target) if path.stat().st_atime == 1]
+    assert not unread
+    other = copy / "versions" / "2023.06" / "software" / "linux" / target / "software" / "Tool" / "2.0" / "bin" / "tool"
+    assert other.stat().st_atime == 1  # which nobody has asked for
+    dead = {**changes, "CVMFS_SERVER_URL": "http://127.0.0.1:9/cvmfs/@fqrn@"}
+    assert layered.run("--access", "userns", "--", "true", **dead).returncode == 3
+    (kept / "00").mkdir()  # as the client makes it
+    assert layered.run("--access", "userns", "--", "echo", "in", **dead).stdout == "in\n"
+
+
+def test_a_cache_that_is_too_small(layered: Place, client: Path, server: Mapping[str, str]) -> None:
+    needs("unshare")
+    small = layered.home / "small"
+    small.mkdir()
+    mount = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
+    before = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(small))
+    changes = {**server, "ENVKIT_EESSI_CACHE": str(small)}
+    done = layered.envkit("eessi", "prefetch", "Tool", before=before, **changes)
+    assert (done.returncode, done.stdout) == (7, "")
+    assert "The cache is too small: 4 MB are to be read." in done.stderr
+    assert f"({small}); 2 MB are free there" in done.stderr
+
+
+def test_a_file_that_cannot_be_read(layered: Place, fake: Fake, server: Mapping[str, str]) -> None:
+    needs("fuse-overlayfs")
+    fake("cat", "echo 'cat: libc.so.6: Input/output error' >&2; exit 1")
+    done = prefetch(layered, "Tool")
+    assert done.returncode == 3
+    assert "Not every file could be read: 0 of " in done.stderr and "Input/output error" in done.stderr

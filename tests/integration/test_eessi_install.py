@@ -240,3 +240,41 @@ def test_its_verdict(horovod: Callable[..., subprocess.CompletedProcess[str]]) -
     done = horovod("verify", STACK, "-n", "2", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["verdict"]) == (0, "pass"), done.stderr
+
+
+CUDA_STACK = "Horovod-0.28.1-foss-2023a-CUDA-12.1.1-PyTorch-2.1.2"
+TARGET = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": f"{os.uname().machine}/amd/zen2"}
+GPU = {**TARGET, "EESSI_ACCELERATOR_TARGET_OVERRIDE": "accel/nvidia/cc80"}
+
+
+def test_the_gpu_variant_is_resolved_against_easybuilds_own_collection(place: Site) -> None:
+    done = place.run("install", "--method", "eessi", "--accelerator", "cuda", "--dry-run", env=GPU, status=3)
+    assert "Stack:    pytorch-2.1-eessi-cuda" in done.out and "planned only" in done.out
+    for module in ("NCCL/2.18.3-GCCcore-12.3.0-CUDA-12.1.1", "PyTorch/2.1.2-foss-2023a-CUDA-12.1.1"):
+        assert f"(module: {module})" in done.out
+    assert f"{CUDA_STACK}.eb (module: " in done.out
+    assert "Problem: CUDA/12.1.1 is not installed for building" in done.out  # though EESSI has its module
+
+
+def test_what_a_site_has_to_add_for_gpus(place: Site, tree: Path, tmp_path: Path) -> None:
+    """Each part of host_injections that is missing is told with the command that adds it; with all of it none is."""
+    copy = shutil.copytree(tree, tmp_path / "copy", symlinks=True)
+    words = ("install", "--method", "eessi", "--accelerator", "cuda", "--offline")
+    none = place.run(*words, env={**TARGET, "ENVKIT_EESSI_DIR": str(copy)}, status=3)
+    said = " ".join(none.err.split())
+    injected = f"{REPOSITORY}/host_injections"
+    scripts = f"{REPOSITORY}/versions/2023.06/scripts/gpu_support/nvidia"
+    machine = os.uname().machine
+    assert "EESSI has chosen no GPU target here." in said
+    assert f"there is no {injected}/2023.06/compat/linux/{machine}/lib/libcuda.so." in said
+    assert f"envkit shell eessi --version 2023.06 -- {scripts}/link_nvidia_host_libraries.sh" in said
+    for module in ("CUDA/12.1.1", "cuDNN/8.9.2.26-CUDA-12.1.1"):
+        path = f"host_injections/{machine}/software/{module}/easybuild"
+        assert f"{module} is not installed for building on top of EESSI" in said and f"{REPOSITORY}/{path}" in said
+        (copy / path).mkdir(parents=True)
+    assert f"{scripts}/install_cuda_and_libraries.sh --accept-cuda-eula --accept-cudnn-eula" in said
+    driver = place.run(*words, env={**GPU, "ENVKIT_EESSI_DIR": str(copy)}, status=3).err
+    assert "driver are not linked" in driver and "is not installed for building" not in driver
+    write(copy / "host_injections" / "2023.06" / "compat" / "linux" / machine / "lib" / "libcuda.so", "")
+    whole = place.run(*words, env={**GPU, "ENVKIT_EESSI_DIR": str(copy)}, status=3)  # the sources are not here
+    assert "host_injections" not in whole.err and "GPU target" not in whole.err

@@ -1,0 +1,59 @@
+"""What a site has to add to EESSI for GPUs, in host_injections: the driver's libraries, and what EESSI may not have."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from envkit import process
+from envkit.eessi.known import Symptom, known, symptom
+from envkit.environment import Environment
+from envkit.errors import HostProblem
+from envkit.resources import data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needed:
+    """The paths that a release looks at: one of those of the driver, and one for each module of a licensed library."""
+
+    driver: tuple[str, ...]
+    libraries: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What there is inside: the GPU target ("accel/nvidia/cc80"), and the paths of those that are needed."""
+
+    target: str
+    there: frozenset[str]
+
+
+def needed(version: str, machine: str, modules: Sequence[str]) -> Needed:
+    """Return the paths for a release, a type of machine, and the modules that are built or used."""
+    words = {"mount": known().mount, "version": version, "machine": machine}
+    licensed = (module for module in modules if module.partition("/")[0] in known().licensed)
+    return Needed(
+        driver=tuple(path.format_map(words) for path in known().driver),
+        libraries={module: known().library.format_map({**words, "module": module}) for module in licensed},
+    )
+
+
+def look(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.environ) -> Found:
+    """Look inside for what is needed. Raises HostProblem if it cannot be entered."""
+    paths = (*wanted.driver, *wanted.libraries.values())
+    told = process.capture(inside.command(["sh", str(data("shell/injected.sh")), *paths]), env=inside.variables(env))
+    if told.status or not told.stdout:
+        raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
+    target, *there = told.stdout.splitlines()
+    return Found(target=target, there=frozenset(there))
+
+
+def problems(version: str, wanted: Needed, found: Found) -> Iterator[Symptom]:
+    """Yield what is missing, with the commands that add it."""
+    scripts = f"{known().mount}/versions/{version}/{known().gpu_scripts}"
+    if not found.target:
+        yield symptom("no-gpu-target")
+    if not found.there.intersection(wanted.driver):
+        yield symptom("no-driver", path=wanted.driver[0], version=version, scripts=scripts)
+    for module, path in wanted.libraries.items():
+        if path not in found.there:
+            yield symptom("no-library", module=module, path=path, version=version, scripts=scripts)
