@@ -81,10 +81,10 @@ def _set_wrong_aside(
 ) -> dict[str, str]:
     history = {}
     for number, source in enumerate(absent, 1):
-        if actual := here.sha256(source.filename):
-            bad = here.set_aside(source.filename, actual)
+        if actual := here.sha256(source.place):
+            bad = here.set_aside(source.place, actual)
             note = f"the cache had it with SHA-256 {actual} instead of {source.sha256}; now {bad.name}"
-            history[source.filename] = note
+            history[source.place] = note
             progress(
                 FetchEvent(
                     state=FetchState.SET_ASIDE,
@@ -110,10 +110,10 @@ def _all_in_one(
     why = "\n".join(_line(problem, history) for problem in problems)
     unpinned = [problem.source for problem in problems if problem.source.sha256 is None]
     advice = [
-        f"{source.filename}: add its SHA-256 to {source.needed_by}, or put the file into the cache yourself."
+        f"{source.place}: add its SHA-256 to {source.needed_by}, or put the file into the cache yourself."
         for source in unpinned
     ]
-    if all(problem.wrong_content or problem.source.filename in history for problem in problems):
+    if all(problem.wrong_content or problem.source.place in history for problem in problems):
         advice += [_elsewhere(stack)] if offline else [WRONG_CONTENT]
         return ChecksumMismatch(
             what=f"The content of {number} is not what the recipe pins.", why=why, fix="\n".join(advice)
@@ -126,8 +126,8 @@ def _all_in_one(
 
 def _line(problem: Problem, history: dict[str, str]) -> str:
     source = problem.source
-    known = [history[source.filename]] if source.filename in history else []
-    return "\n    ".join([f"{source.filename} (for {source.needed_by})", *known, *problem.reasons])
+    known = [history[source.place]] if source.place in history else []
+    return "\n    ".join([f"{source.place} (for {source.needed_by})", *known, *problem.reasons])
 
 
 def _elsewhere(stack: str) -> str:

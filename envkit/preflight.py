@@ -91,7 +91,10 @@ def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], h
     groups = sorted({group for step in left for group in step.os_dependencies})
     for group in groups:
         if not any(has_package(name, host) for name in group):
-            yield Problem(what=f"A package of the system is missing: {' or '.join(group)}.", fix="Install one of them.")
+            yield Problem(
+                what=f"A package or program of the system is missing: {' or '.join(group)}.",
+                fix="Install one of them, or name the site's module that has it with --load.",
+            )
     for source in (source for step in left for source in step.sources):
         if source.sha256 is None:
             yield Problem(
@@ -109,10 +112,12 @@ def source_problems(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack
 
 
 def has_package(name: str, host: Host) -> bool:
-    """Say whether the system's package manager, or the file system, has a package of that name."""
+    """Say whether there is a package, a program on PATH or a file of that name."""
+    if Path(name).exists() or shutil.which(name, path=host.env["PATH"]):
+        return True
     if process.capture(["dpkg-query", "-W", "-f=${Status}", name], env=host.env).stdout == "install ok installed":
         return True
-    return process.capture(["rpm", "-q", "--whatprovides", name], env=host.env).status == 0 or Path(name).exists()
+    return process.capture(["rpm", "-q", "--whatprovides", name], env=host.env).status == 0
 
 
 def demand(problems: Sequence[Problem], stack: Stack) -> None:

@@ -70,7 +70,7 @@ def select(
     Raises UnknownStack, with the nearest names, when none fits.
     """
     if wanted is not None and wanted.endswith(".eb"):
-        recipe = from_recipe(wanted)
+        recipe = from_recipe(wanted, method)
         return on_top(recipe, release) if method == "eessi" else agreeing(recipe, method, None, "auto")
     if wanted is not None and wanted not in FRAMEWORKS:
         found = {stack.name: stack for stack in stacks()}
@@ -146,14 +146,14 @@ def nothing_fits(method: str, framework: str, device: Accelerator, fitting: list
 REFERENCE = "Horovod-0.28.1-foss-2022a-CUDA-11.7.0-TensorFlow-2.11.0.eb"
 
 
-def from_recipe(easyconfig: str) -> Stack:
+def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
     """Return a stack for a recipe: a file, or a file name of envkit's or EasyBuild's own collection.
 
-    Raises UnknownStack when there is none.
+    Where stacks of two methods have the same recipe, it is that of ``method``. Raises UnknownStack without any.
     """
-    for stack in stacks():
-        if stack.easyconfig == easyconfig:
-            return stack
+    known = [stack for stack in stacks() if stack.easyconfig == easyconfig]
+    if known:
+        return next((stack for stack in known if stack.method == method), known[0])
     if Path(easyconfig).is_file():
         easyconfig = str(Path(easyconfig).resolve())
     elif find_easyconfig(easyconfig) is None:
@@ -165,16 +165,16 @@ def from_recipe(easyconfig: str) -> Stack:
             fix="Give the path of a recipe of your own, or a file name of the collection.",
         )
     stem = Path(easyconfig).stem
-    cuda = "CUDA" in stem
+    device = next((one for one in (Accelerator.CUDA, Accelerator.ROCM) if one.value in stem.lower()), Accelerator.CPU)
     match = re.match(r"(?P<name>.+?)-(?P<version>(\d|system).*)$", stem)
     return Stack(
         name=stem,
         method="easybuild",
         framework="pytorch" if "PyTorch" in stem else "tensorflow" if "TensorFlow" in stem else "none",
-        accelerator=Accelerator.CUDA if cuda else Accelerator.CPU,
+        accelerator=device,
         easyconfig=easyconfig,
         module=f"{match['name']}/{match['version']}" if match else stem,
-        requires=("cuda", "nccl") if cuda and stem.startswith("Horovod") else (),
+        requires=(device.value, "nccl") if device is not Accelerator.CPU and stem.startswith("Horovod") else (),
     )
 
 

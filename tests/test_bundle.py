@@ -72,6 +72,18 @@ def test_round_trip(tmp_path: Path, bundle: Path) -> None:
     assert missing([source(name) for name in CONTENT], target) == []
 
 
+def test_a_file_that_lies_by_software_does_so_again(tmp_path: Path, cache: Path) -> None:
+    (cache / "f/Flat").mkdir(parents=True)
+    (cache / "f/Flat/a-1.tar.gz").write_bytes(b"other")
+    sha256 = hashlib.sha256(b"other").hexdigest()
+    both = [source("a-1.tar.gz"), Source(filename="a-1.tar.gz", folder="f/Flat", sha256=sha256, needed_by="y.eb")]
+    write_bundle(both, cache, tmp_path / "both.tar", stack="flat")
+    target = tmp_path / "target"
+    read_bundle(tmp_path / "both.tar", target)
+    assert (target / "f/Flat/a-1.tar.gz").read_bytes() == b"other"
+    assert missing(both, target) == []
+
+
 def test_plain_tar_reads_it(tmp_path: Path, bundle: Path) -> None:
     with tarfile.open(bundle, "r:") as tar:
         assert tar.getnames() == ["manifest.json", *sorted(CONTENT)]

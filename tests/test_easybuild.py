@@ -129,10 +129,35 @@ def test_a_recipe_that_cannot_be_read() -> None:
 def test_sources_with_their_project_and_urls(
     one: dict[str, Any], project: str | None, urls: tuple[str, ...] | None
 ) -> None:
-    made = easybuild.source(one, "Toy-1.0.eb")
+    made = easybuild.source(one, "/r/Toy-1.0.eb", "Toy")
     assert made.project == project
     assert made.urls == (tuple(one["urls"]) if urls is None else urls)
-    assert (made.filename, made.needed_by) == (one["filename"], "Toy-1.0.eb")
+    assert (made.place, made.needed_by) == (one["filename"], "Toy-1.0.eb")
+
+
+@pytest.mark.parametrize(
+    ("module", "lacking"),
+    [
+        ("CUDA/11.7.0", "Hopper (sm_90: H100, H200, GH200) and Blackwell"),
+        ("system/CUDA/11.8.0", "makes no code for Blackwell"),
+        ("CUDAcore/12.6", "makes no code for Blackwell"),
+        ("CUDA/12.8.0", ""),
+        ("NCCL/2.12.12-GCCcore-11.3.0-CUDA-11.7.0", ""),
+    ],
+)
+def test_gpus_that_an_old_cuda_does_not_know(module: str, lacking: str) -> None:
+    made = Plan(stack="toy", steps=(Step(module=module, easyconfig="/r/x.eb"),), robot=())
+    lines = list(easybuild.cuda_limits(made))
+    assert len(lines) == bool(lacking)
+    assert all(lacking in line for line in lines)
+
+
+@pytest.mark.parametrize(("software", "folder"), [("FlexiBLAS", "f/FlexiBLAS"), ("4ti2", "0/4ti2")])
+def test_sources_of_the_collection_lie_by_software(software: str, folder: str) -> None:
+    recipe = easybuild_collection() / "x" / software / f"{software}-1.eb"
+    made = easybuild.source(told("v3.2.0.tar.gz", "https://d.org"), str(recipe), software)
+    assert (made.place, made.filename) == (f"{folder}/v3.2.0.tar.gz", "v3.2.0.tar.gz")
+    assert made.urls == ("https://d.org",)
 
 
 @pytest.mark.parametrize(

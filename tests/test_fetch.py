@@ -432,6 +432,31 @@ def test_names_with_directories_are_refused(name: str) -> None:
         source(name)
 
 
+@pytest.mark.parametrize("folder", ["a", "/a/b", "a/..", "../a", "a/b/c", "A/b", "a/"])
+def test_only_folders_of_software_are_taken(folder: str) -> None:
+    with pytest.raises(ValueError, match="not a folder of sources"):
+        Source(filename="x", folder=folder, sha256=None, needed_by="x.eb")
+
+
+def test_two_files_of_one_name_lie_by_software(site: Site, cache: Path) -> None:
+    both = []
+    for software, content in (("f/FlexiBLAS", b"1"), ("d/double-conversion", b"2")):
+        site.files[f"/{software}/v3.2.0.tar.gz"] = content
+        both.append(
+            Source(
+                filename="v3.2.0.tar.gz",
+                folder=software,
+                sha256=sha(content),
+                urls=(f"{site.url}/{software}",),
+                needed_by="x.eb",
+            )
+        )
+    get(cache, *both)
+    assert (cache / "f/FlexiBLAS/v3.2.0.tar.gz").read_bytes() == b"1"
+    assert (cache / "d/double-conversion/v3.2.0.tar.gz").read_bytes() == b"2"
+    assert missing(both, cache) == []
+
+
 def test_checksum_must_be_one() -> None:
     with pytest.raises(ValueError, match="not a SHA-256"):
         Source(filename="a", sha256="d41d8cd98f00b204e9800998ecf8427e", needed_by="x.eb")

@@ -114,11 +114,11 @@ def test_packages_of_the_system(machine: Machine, fake: Fake, tmp_path: Path) ->
     path = fake("rpm", '[ "$3" = provided ]').parent
     header = tmp_path / "header.h"
     header.touch()
-    needed = (("a", "there"), ("provided",), (str(header),), ("gone", "b"), ("c",))
+    needed = (("a", "there"), ("provided",), (str(header),), ("gone", "b"), ("c",), ("rpm",))
     host = machine(env={"PATH": f"{path}:/usr/bin:/bin"})
     assert said(preflight.plan_problems(plan(os_dependencies=needed), ["Toy/1.0"], (), host)) == [
-        "A package of the system is missing: c.",
-        "A package of the system is missing: gone or b.",
+        "A package or program of the system is missing: c.",
+        "A package or program of the system is missing: gone or b.",
     ]
 
 

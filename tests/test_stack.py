@@ -20,6 +20,7 @@ def parsed(recipe: Path, platform: Platform) -> dict[str, Any]:
     """The parameters of an easyconfig, as EasyBuild would see them on that platform."""
     parameters: dict[str, Any] = {
         "ARCH": platform.machine,
+        "EXTERNAL_MODULE": "EXTERNAL_MODULE",
         "PYPI_SOURCE": "pypi",
         "SHLIB_EXT": "so",
         "SYSTEM": {"name": "system", "version": "system"},
@@ -33,8 +34,10 @@ def parts(stack: Stack, platform: Platform) -> list[Path]:
     """The recipes of envkit's own that a stack is made of: its own and its framework's."""
     own = recipes("easyconfigs")
     found = [own / stack.easyconfig]
-    for name, version, *_ in parsed(found[0], platform)["dependencies"]:
-        found += own.glob(f"{name}-{version}-*.eb")
+    parameters = parsed(found[0], platform)
+    toolchain = "{name}-{version}".format_map(parameters["toolchain"])
+    for name, version, *suffix in parameters["dependencies"]:
+        found += own.glob(f"{name}-{version}-{toolchain}{''.join(suffix[:1])}.eb")
     return found
 
 
@@ -62,12 +65,27 @@ def test_a_stack_by_its_name(name: str) -> None:
         ("pytorch", None, "cpu", "pytorch-2.13-cpu"),
         ("tensorflow", None, "auto", "tensorflow-2.21-cpu"),
         (None, "tensorflow", "cpu", "tensorflow-2.21-cpu"),
+        (None, None, "cuda", "pytorch-2.13-cuda"),
+        ("tensorflow", None, "cuda", "tensorflow-2.15-foss-2023a-cuda"),
+        (None, None, "rocm", "tensorflow-2.13-rocm"),
     ],
 )
 def test_a_stack_by_what_it_contains(
     wanted: str | None, framework: str | None, accelerator: str, expected: str
 ) -> None:
     assert select(wanted, framework=framework, accelerator=accelerator, platform=HERE).name == expected
+
+
+@pytest.mark.parametrize(
+    ("platform", "expected"),
+    [
+        (Platform(machine="x86_64", python="3.13"), "pytorch-2.13-cuda"),
+        (Platform(machine="x86_64", python="3.14"), "pytorch-2.9-foss-2024a-cuda"),
+        (Platform(machine="aarch64", python="3.11"), "pytorch-2.9-foss-2024a-cuda"),
+    ],
+)
+def test_where_there_are_no_wheels_with_cuda_eb_builds_all_of_it(platform: Platform, expected: str) -> None:
+    assert select("pytorch", accelerator="cuda", platform=platform).name == expected
 
 
 @pytest.mark.parametrize(
@@ -214,7 +232,7 @@ def test_the_recipe_of_a_stack_is_there_and_makes_its_module(name: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_stack_is_for_the_platforms_that_its_recipes_serve(name: str) -> None:
     stack = STACKS[name]
-    assert len(parts(stack, HERE)) > 1
+    assert len(parts(stack, HERE)) == (2 if "-system" in stack.easyconfig else 1)
     for machine in ARCHS:
         for python in PYTHONS:
             platform = Platform(machine=machine, python=python)
@@ -225,7 +243,7 @@ def test_a_stack_is_for_the_platforms_that_its_recipes_serve(name: str) -> None:
 def test_times_are_of_modules_that_a_stack_has(name: str) -> None:
     stack = STACKS[name]
     made = [parsed(recipe, HERE) for recipe in parts(stack, HERE)]
-    modules = {stack.module} | {f"{one['name']}/{one['version']}-gompi-system" for one in made}
+    modules = {f"{one['name']}/{one['version']}-gompi-system{one.get('versionsuffix', '')}" for one in made}
     assert set(stack.seconds) <= modules
 
 

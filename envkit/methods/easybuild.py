@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from configparser import ConfigParser, Error
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,7 @@ from envkit.host import Host, Program
 from envkit.plan import Plan, Step
 from envkit.prefix import Prefix, Tree
 from envkit.resources import data, easybuild_collection, recipes
-from envkit.stack import Stack
+from envkit.stack import Stack, shelf
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
@@ -96,6 +96,15 @@ def plan(eb: Eb, stack: Stack) -> Plan:
     if kept is not None:
         write_cached(kept, resolved)
     return resolved
+
+
+def cuda_limits(plan: Plan) -> Iterator[str]:
+    """Yield a line on the GPUs that the CUDA of a plan makes no code for."""
+    gpus = rules()["cuda_without"]
+    for cuda in (re.search(r"(?:^|/)CUDA(?:core)?/(\d[\d.]*)$", step.module) for step in plan.steps):
+        lacking = [gpus[since] for since in gpus if cuda and Version(cuda[1]) < Version(since)]
+        if cuda and lacking:
+            yield f"Warning:  CUDA {cuda[1]} makes no code for {' and '.join(lacking)}: it will not run there."
 
 
 def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
@@ -252,24 +261,28 @@ def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
         module=module,
         easyconfig=path,
         dependencies=tuple(fact["dependencies"]),
-        sources=tuple(source(one, Path(path).name) for one in fact["sources"] if not one["git"]),
+        sources=tuple(source(one, path, fact["name"]) for one in fact["sources"] if not one["git"]),
         os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
         eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
     )
 
 
-def source(fact: Mapping[str, Any], easyconfig: str) -> Source:
-    """Return a source as fetch takes it, with its name on the package index if it comes from there."""
-    filename, download = fact["filename"], fact["download_filename"]
+def source(fact: Mapping[str, Any], easyconfig: str, software: str) -> Source:
+    """Return a source of a recipe as fetch takes it, with its name on the package index if it comes from there.
+
+    What a recipe of EasyBuild's collection needs lies by software, as eb has it: there, v3.2.0.tar.gz is several files.
+    """
+    path, filename, download = Path(easyconfig), fact["filename"], fact["download_filename"]
     project = re.search(r"/packages/(?:source|[\w.]+)/[^/]/([^/]+)", " ".join(fact["urls"]))
     named = filename.partition("-")[0] if filename.endswith(".whl") else project[1] if project else ""
     urls = (url if download == filename else f"{url.rstrip('/')}/{download}" for url in fact["urls"])
     return Source(
         filename=filename,
+        folder=f"{shelf(software).name}/{software}" if path.is_relative_to(easybuild_collection()) else "",
         sha256=fact["sha256"],
         urls=tuple(urls),
         project=named or None,
-        needed_by=easyconfig,
+        needed_by=path.name,
     )
 
 

@@ -149,14 +149,14 @@ def os_packages(ec: Any) -> list[str | list[str]]:
 def sources_of(ec: Any) -> list[dict[str, Any]]:
     """Return the sources of a recipe, of its components and of its extensions."""
     found = listed(ec["sources"], ec["checksums"], ec["source_urls"] or default_urls(ec))
-    with ec.disable_templating():  # the templates in these are filled in for each component
-        components, common = ec.get("components") or [], ec.get("default_component_specs") or {}
-        common = dict({"source_urls": ec["source_urls"]}, **common)
-    for component in components:
-        if isinstance(component, (list, tuple)) and len(component) > 2:
+    common = ec.get("default_component_specs", resolve=False) or {}
+    for component in ec.get("components", resolve=False) or []:
+        if isinstance(component, (list, tuple)):
             names = template_constant_dict({"name": component[0], "version": component[1]})
-            options = resolved(dict(common, **component[2]), dict(ec.template_values, **names))
-            found += listed(options.get("sources", []), options.get("checksums", []), options["source_urls"])
+            given = dict(common, **(component[2] if len(component) > 2 else {}))
+            options = resolved(given, dict(ec.template_values, **names))
+            urls = options.get("source_urls") or ec["source_urls"]
+            found += listed(options.get("sources", []), options.get("checksums", []), urls)
     reader = SimpleNamespace(cfg=ec, dry_run=False, log=ec.log)
     for extension in EasyBlock.collect_exts_file_info(reader, fetch_files=False, verify_checksums=False):
         if extension.get("sources"):
@@ -183,13 +183,13 @@ def listed(sources: Any, checksums: Any, urls: list[str]) -> list[dict[str, Any]
     found = []
     for index, source in enumerate([sources] if isinstance(sources, (str, dict)) else sources or []):
         facts = source if isinstance(source, dict) else {"filename": source[0] if isinstance(source, tuple) else source}
-        name = facts["filename"]
+        url, _, name = facts["filename"].rpartition("/")  # some recipes give a whole URL
         found.append(
             {
                 "filename": name,
                 "download_filename": facts.get("download_filename") or name,
-                "sha256": checksum(checksums, index, name),
-                "urls": list(facts.get("source_urls") or urls),
+                "sha256": checksum(checksums, index, name) or checksum(checksums, index, facts["filename"]),
+                "urls": [url] if url else list(facts.get("source_urls") or urls),
                 "git": bool(facts.get("git_config")),
             }
         )

@@ -20,7 +20,7 @@ from envkit.methods import easybuild
 from envkit.methods.easybuild import Eb
 from envkit.plan import Plan
 from envkit.prefix import Tree
-from envkit.progress import fetch_all
+from envkit.progress import fetch_all, say
 from envkit.receipt import EessiReceipt, Installed, ModuleReceipt
 from envkit.request import Request
 from envkit.stack import FRAMEWORKS, Stack
@@ -80,6 +80,7 @@ class EasyBuildWork:
         yield f"Stack:    {self.stack.name} ({self.stack.easyconfig}); {self.stack.status}"
         yield f"Prefix:   {self.request.prefix.root}"
         yield from self.uses
+        yield from easybuild.cuda_limits(self.plan)
 
     def listing(self) -> Iterator[str]:
         """Yield the steps as eb lists them, and how much there is to do."""
@@ -96,6 +97,8 @@ class EasyBuildWork:
 
     def build(self, folder: Path, console: Console) -> None:
         """Fetch the sources that are missing and build the modules that are."""
+        for line in easybuild.cuda_limits(self.plan):
+            say(console, line)
         rebuild = build.outdated(self.plan, self.tree) if self.request.rebuild else []
         wanted = {*self.missing, *rebuild}
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
@@ -189,6 +192,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         preflight.demand(lacking(request, machine, stack), stack)
     tree = request.prefix.tree(machine.platform)
     eb = easybuild.beside(machine, stack, tree)
+    plan = easybuild.plan(eb, stack)
     assert machine.modules_tool is not None  # noqa: S101  (demanded above)
     tool = machine.modules_tool
     site = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if request.load else {}
@@ -197,7 +201,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         stack=stack,
         host=machine,
         eb=eb,
-        plan=easybuild.plan(eb, stack),
+        plan=plan,
         tree=tree,
         inside=ModuleEnvironment(
             name=stack.name, tool=tool, modulepath=tree.modulepath, modules=(stack.module,), load=request.load
@@ -207,7 +211,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
             *preflight.host_problems(machine, stack),
             *preflight.known_problems(machine, stack, force=request.force),
         ),
-        uses=tuple(uses(machine, eb.robot)),
+        uses=tuple(uses(machine, plan)),
         described=partial(
             ModuleReceipt,
             modules_tool=tool.kind,
@@ -218,12 +222,15 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
     )
 
 
-def uses(machine: host.Host, robot: Sequence[str]) -> Iterator[str]:
-    """Yield what is used of the machine."""
+def uses(machine: host.Host, plan: Plan) -> Iterator[str]:
+    """Yield what a plan uses of the machine."""
+    own = {step.module: "/embedded/" in step.easyconfig for step in plan.steps}
     python = machine.python
     yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
-    yield f"MPI:      {found(machine.mpi, any(folder.endswith('embedded/openmpi') for folder in robot))}"
-    yield f"CMake:    {found(machine.cmake, any(folder.endswith('embedded/cmake') for folder in robot))}"
+    if "OpenMPI/system" in own:
+        yield f"MPI:      {found(machine.mpi, own['OpenMPI/system'])}"
+    if "CMake/system" in own:
+        yield f"CMake:    {found(machine.cmake, own['CMake/system'])}"
     if hooks := easybuild.site_hooks(os.environ):
         yield f"Hooks:    {hooks} (the site's own, called as well)"
     if machine.load:

@@ -1,6 +1,6 @@
 """Bundles: the sources of a stack in one tar file, for a machine without a network.
 
-The first member is ``manifest.json``; each further one is a source under its plain name. Two bundles of the
+The first member is ``manifest.json``; each further one is a source under its place in the cache. Two bundles of the
 same sources are equal byte by byte.
 """
 
@@ -94,17 +94,17 @@ def read_bundle(tar_path: Path, cache: Path) -> Manifest:
 def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> Manifest:
     entries = []
     absent = []
-    for source in sorted(distinct(sources), key=lambda source: source.filename):
-        actual = here.sha256(source.filename)
+    for source in sorted(distinct(sources), key=lambda source: source.place):
+        actual = here.sha256(source.place)
         if actual is None or source.sha256 not in (None, actual):
             absent.append(source)
         else:
-            entries.append(Entry(filename=source.filename, sha256=actual, needed_by=source.needed_by))
+            entries.append(Entry(filename=source.place, sha256=actual, needed_by=source.needed_by))
     here.save_stamps()
     if absent:
         raise SourcesMissing(
             what=f"{len(absent)} sources for the bundle are not in the cache {here.folder}.",
-            why="\n".join(f"{source.filename} (for {source.needed_by})" for source in absent),
+            why="\n".join(f"{source.place} (for {source.needed_by})" for source in absent),
             fix=f"envkit fetch {stack}",
         )
     return Manifest(version=VERSION, stack=stack, files=tuple(entries))
@@ -164,7 +164,8 @@ def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
             raise _invalid(tar_path, f"It has version {listing.get('version')}; this envkit reads {VERSION}.")
         manifest = msgspec.convert(listing, Manifest)
         for entry in manifest.files:
-            Source(filename=entry.filename, sha256=entry.sha256, needed_by=entry.needed_by)
+            folder, _, name = entry.filename.rpartition("/")
+            Source(filename=name, folder=folder, sha256=entry.sha256, needed_by=entry.needed_by)
     except (msgspec.MsgspecError, ValueError) as error:
         raise _invalid(tar_path, f"Its {MANIFEST} is not one of a bundle: {error}.") from error
     return manifest

@@ -1,4 +1,4 @@
-"""One flat folder of checked sources, which a build reads instead of the network.
+"""One folder of checked sources, which a build reads instead of the network.
 
 A file appears in it by rename, complete and with the right SHA-256, or not at all. Which content was
 verified is remembered in ``.verified.json`` by size, modification time and inode, so that a file is hashed
@@ -34,11 +34,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One file that a recipe needs.
 
     ``urls`` are base URLs or whole URLs; ``project`` is its name on the Python package index, if it comes
-    from there; ``needed_by`` names the easyconfig. Raises ValueError for a name with a directory in it and
-    for a checksum that is no SHA-256.
+    from there; ``needed_by`` names the easyconfig. ``folder`` is where it lies in the cache, for files whose
+    names say too little ("v3.2.0.tar.gz"): as EasyBuild has it, "d/double-conversion". Raises ValueError for a
+    name with a directory in it, for another folder, and for a checksum that is no SHA-256.
     """
 
     filename: str
+    folder: str = ""
     sha256: str | None
     urls: tuple[str, ...] = ()
     project: str | None = None
@@ -47,10 +49,17 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]*", self.filename) or PART.search(self.filename):
             raise ValueError(f"{self.needed_by}: not a plain file name: {self.filename!r}")
+        if not re.fullmatch(r"([a-z0]/[\w+-][\w.+-]*)?", self.folder):
+            raise ValueError(f"{self.needed_by}: not a folder of sources: {self.folder!r}")
         if self.sha256 is not None:
             if not re.fullmatch(r"[0-9a-fA-F]{64}", self.sha256):
                 raise ValueError(f"{self.needed_by}: not a SHA-256 of {self.filename}: {self.sha256!r}")
             msgspec.structs.force_setattr(self, "sha256", self.sha256.lower())
+
+    @property
+    def place(self) -> str:
+        """Where it lies in the cache."""
+        return f"{self.folder}/{self.filename}" if self.folder else self.filename
 
 
 class WrongContentError(Exception):
@@ -88,7 +97,7 @@ class SourceCache:
 
     def holds(self, source: Source) -> bool:
         """Say whether the source is here with the content that its recipe pins, if it pins any."""
-        actual = self.sha256(source.filename)
+        actual = self.sha256(source.place)
         return actual is not None and source.sha256 in (None, actual)
 
     def store(self, filename: str, chunks: Iterable[bytes], expected: str | None) -> str:
@@ -99,6 +108,7 @@ class SourceCache:
         part = self.path(f"{filename}.part-{os.getpid()}@{socket.gethostname()}")
         digest = hashlib.sha256()
         with writing(self.folder, filename):
+            part.parent.mkdir(parents=True, exist_ok=True)
             try:
                 with part.open("wb", buffering=0) as stream:
                     for chunk in chunks:
@@ -130,7 +140,7 @@ class SourceCache:
 
     def _remove_dead_parts(self) -> None:
         """Remove the parts that killed processes of this host left, and day-old ones of other hosts."""
-        for part in self.folder.glob("*.part-*"):
+        for part in self.folder.rglob("*.part-*"):
             with suppress(OSError):
                 if (found := PART.search(part.name)) and _is_dead(part, found["host"], int(found["pid"])):
                     part.unlink()
@@ -171,15 +181,15 @@ def distinct(sources: Sequence[Source]) -> list[Source]:
     """
     merged: dict[str, Source] = {}
     for source in sources:
-        earlier = merged.setdefault(source.filename, source)
+        earlier = merged.setdefault(source.place, source)
         pinned = {one.sha256: one.needed_by for one in (earlier, source) if one.sha256}
         if len(pinned) > 1:
             raise ChecksumMismatch(
-                what=f"Two recipes pin different contents for {source.filename}.",
+                what=f"Two recipes pin different contents for {source.place}.",
                 why="\n".join(f"{recipe}: {sha256}" for sha256, recipe in pinned.items()),
                 fix="Sources lie in one folder, by name: correct the checksum, or rename one of the files.",
             )
-        merged[source.filename] = msgspec.structs.replace(
+        merged[source.place] = msgspec.structs.replace(
             earlier,
             sha256=earlier.sha256 or source.sha256,
             urls=tuple(dict.fromkeys(earlier.urls + source.urls)),

@@ -122,12 +122,12 @@ class Download:
             self._tell(number, source, FetchState.STARTED, note=shown(place.url))
             with self._connection.opened(place.url) as (total, chunks):
                 watched = self._watched(number, source, total, chunks)
-                self._here.store(source.filename, watched, source.sha256)
+                self._here.store(source.place, watched, source.sha256)
 
         self._connection.patiently(
             place.url, attempt, lambda note: self._tell(number, source, FetchState.RETRYING, note=note)
         )
-        size = self._here.path(source.filename).stat().st_size
+        size = self._here.path(source.place).stat().st_size
         self._tell(number, source, FetchState.DONE, size, size)
 
     def _watched(self, number: int, source: Source, total: int | None, chunks: Iterable[bytes]) -> Iterator[bytes]:

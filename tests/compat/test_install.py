@@ -33,8 +33,13 @@ def with_gpu(machine: Machine, fake: Fake, capability: str) -> Host:
 
 @pytest.mark.parametrize("stack", stacks(), ids=lambda stack: stack.name)
 @pytest.mark.parametrize("version", ["9.4.0", "11.3.0", "12.2.0", "13.3.0", "14.2.0", "15.1.0"])
-def test_the_stacks_are_refused_with_no_compiler_of_these(stack: Stack, version: str, machine: Machine) -> None:
-    assert list(known_bad(stack, machine(compiler=gcc(version)))) == []
+def test_which_compilers_stacks_are_refused_with(stack: Stack, version: str, machine: Machine) -> None:
+    refused = list(known_bad(stack, machine(compiler=gcc(version))))
+    if stack.name == "pytorch-2.13-cuda" and version >= "14":
+        [problem] = refused
+        assert problem.what.startswith(f"Known to fail: Horovod 0.28.1 with GCC {version} with CUDA 13.0 (report;")
+    else:
+        assert refused == []
 
 
 @pytest.mark.parametrize("python", ["3.10.4", "3.11.7", "3.12.3", "3.13.1"])

@@ -109,7 +109,7 @@ def chosen(text: str, here: Here = CPU) -> Complete:
         ("tensorflow=2", "tensorflow-2.21-cpu"),
         ("tensorflow=2.15", "tensorflow-2.15-cpu"),
         ("keras=2.15", "tensorflow-2.15-cpu"),
-        ("torch=2.13 cuda=13", "pytorch-2.13-cuda-image"),
+        ("torch=2.13 cuda=13", "pytorch-2.13-cuda"),
         ("rocm=5.7", "tensorflow-2.13-rocm-image"),
     ],
 )
@@ -122,7 +122,7 @@ def test_the_best_that_has_what_is_asked_for(text: str, stack: str) -> None:
 def test_the_best_is_of_this_machine() -> None:
     assert chosen("").judgement.parts["gcc"] == "12.2.0"
     gpu = Here(accelerator="cuda", parts={**CPU.parts, "capability": "9.0"})
-    assert chosen("", gpu).combination.stack == "pytorch-2.13-cuda-image"
+    assert chosen("", gpu).combination.stack == "pytorch-2.13-cuda"
     assert chosen("torch=1", gpu).combination.accelerator == "cpu"  # CUDA 11.7 does not know Hopper
     older = Here(accelerator="cuda", parts={**CPU.parts, "capability": "8.0"})
     assert chosen("torch=1", older).judgement.parts["cuda"] == "11.7.0"
