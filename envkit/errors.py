@@ -96,6 +96,12 @@ class BundleInvalid(EnvkitError):
     exit_code = 4
 
 
+class LockInvalid(EnvkitError):
+    """A lock that cannot be read."""
+
+    exit_code = 4
+
+
 class BuildFailed(EnvkitError):
     """The build tool gave up."""
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from envkit import host, preflight
+from envkit import __version__, host, preflight
 from envkit.eessi import entry
 from envkit.eessi.known import known
+from envkit.lock import Machine
 from envkit.methods import easybuild
 from envkit.methods.easybuild import Eb
 from envkit.provide.easybuild import EasyBuildWork
@@ -47,6 +48,8 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         env=env,
         lacking=tuple(preflight.machine_problems(machine, stack)),
         uses=(f"EESSI:    {stack.release} on {machine.machine} ({entered.cpu}); what it has is not built again",),
+        counts=Machine(type=machine.machine, cpu=entered.cpu),
+        tools={"envkit": __version__},
         described=partial(EessiReceipt, release=stack.release, copy=str(entry.copy_of(asked) or "")),
     )
 

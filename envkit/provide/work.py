@@ -9,6 +9,7 @@ from rich.console import Console
 from envkit.environment import Environment
 from envkit.errors import Problem
 from envkit.fetch import Source
+from envkit.lock import Lock
 from envkit.prefix import Tree
 from envkit.receipt import Installed
 from envkit.request import Request
@@ -45,6 +46,10 @@ class Work(Protocol):
     @property
     def sources(self) -> Sequence[Source]:
         """Every file that is fetched before a build."""
+
+    @property
+    def lock(self) -> Lock:
+        """What it is, or would be, made from; the build flags are left out."""
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
