@@ -9,7 +9,7 @@ code  meaning
 1     the verdict is FAIL: the environment does not work on this machine
 2     the command line cannot be understood, or names something unknown
 3     this machine cannot do it as it is; each problem is listed with its remedy
-4     a source is missing, damaged, or cannot be fetched
+4     a source is missing, damaged, or cannot be fetched; a lock or a bundle cannot be read
 5     the build failed
 6     no such environment, or it is damaged
 7     a file could not be written: no space, no permission
