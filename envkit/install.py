@@ -250,7 +250,7 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
             return report
     else:
         say(console, f"{made.name} is built. It has no Horovod, so there is nothing to verify.")
-    settled = msgspec.structs.replace(work.settle(made), lock=lock_of(work, built))
+    settled = msgspec.structs.replace(work.settle(made), lock=lock_of(work, made, built))
     drift.keep(settled, built)
     receipt.write(receipt.path_of(work.tree, made.name), settled)
     receipt.end(work.tree, made.name)
@@ -258,11 +258,11 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     return report
 
 
-def lock_of(work: Work, built: "BuildFlags | None") -> lock.Lock:
-    """Return the lock of what was built, with its build flags."""
+def lock_of(work: Work, made: Installed, built: "BuildFlags | None") -> lock.Lock:
+    """Return the lock of what was built, with what only that tells: the framework and the build flags."""
     there = [one.flags for one in built.extensions if one.loads] if built else []
     flags = {name: value for one in there[:1] for name, value in one.items() if value is not None}
-    return msgspec.structs.replace(work.lock, flags=flags)
+    return msgspec.structs.replace(work.lock, framework=made.framework, flags=flags)
 
 
 def flags_of(locked: lock.Lock | None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from envkit.lock import File, Lock, Part
 from envkit.receipt import ImageReceipt, Installed
 from envkit.verify.checks.security import is_affected
 from envkit.verify.known import known
+from envkit.verify.target import read_built
 
 if TYPE_CHECKING:
     from cyclonedx.model import Property
@@ -53,8 +54,18 @@ def bill(made: Installed, locked: Lock) -> Bom:
         found.components.update([own, *files])
         found.register_dependency(root, [own])
         found.register_dependency(own, files)
-        found.vulnerabilities.update(weakness for one in files for weakness in weaknesses(one))
+    if isinstance(made, ImageReceipt) and not any(one.name == HOROVOD for one in found.components):
+        inside = [Component(name=HOROVOD, version=version, bom_ref=HOROVOD) for version in version_inside(made)]
+        found.components.update(inside)
+        found.register_dependency(root, inside)
+    found.vulnerabilities.update(weakness for one in found.components for weakness in weaknesses(one))
     return found
+
+
+def version_inside(made: ImageReceipt) -> list[str]:
+    """Return the version of the Horovod in an image that was taken over, if one was read."""
+    built = read_built(bytes(made.built))
+    return [built.horovod] if built else []
 
 
 def properties(locked: Lock) -> list[Property]:
@@ -131,9 +142,9 @@ def weaknesses(found: Component) -> Iterator[Vulnerability]:
 
     titles = {mode["mode"]: mode["title"] for mode in known("security")["modes"]}
     for cve in known("security")["cves"] if found.name == HOROVOD and found.version else ():
-        launches = " and ".join(titles[mode] for mode in cve["modes"])
+        launches = "; ".join(titles[mode] for mode in cve["modes"])
         concerned = is_affected(found.version or "", cve["affected"])
-        open_to = f"Only where {launches} starts the ranks; not with mpirun or srun."
+        open_to = f"Where the ranks are started by: {launches}. mpirun and srun do not start that part."
         yield Vulnerability(
             bom_ref=f"{found.bom_ref.value}: {cve['id']}",
             id=cve["id"],

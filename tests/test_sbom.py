@@ -14,6 +14,7 @@ from envkit.cli import run
 from envkit.lock import Lock, Machine, Part
 from envkit.prefix import Prefix
 from envkit.receipt import ImageReceipt, ModuleReceipt
+from envkit.verify.build_flags import BuildFlags
 from envkit.verify.known import known
 
 Install = Callable[..., ModuleReceipt]
@@ -93,12 +94,15 @@ def test_each_known_weakness_is_stated_with_what_it_concerns(
 
 
 def test_an_image_has_its_digest(install_image: Callable[..., ImageReceipt]) -> None:
-    made = install_image()
+    built = BuildFlags(horovod="0.28.1", extensions=())
+    made = msgspec.structs.replace(install_image(), built=msgspec.Raw(msgspec.json.encode(built)))
     layers = Part(name="image", recipe="cpu.def", sha256="e" * 64)
     own = msgspec.structs.replace(locked(), name=made.name, method="apptainer", parts=(layers,))
     text = sbom.text(made, own)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    root = json.loads(text)["metadata"]["component"]
+    told = json.loads(text)
+    assert [one["affects"][0]["ref"] for one in told["vulnerabilities"]] == ["horovod"] * 3
+    root = told["metadata"]["component"]
     assert (root["type"], root["hashes"][0]["content"]) == ("container", made.sha256)
 
 
