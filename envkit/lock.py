@@ -35,6 +35,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sources: tuple[File, ...] = ()
     patches: tuple[File, ...] = ()
 
+    @property
+    def stands_in(self) -> bool:
+        """Whether its recipe stands in for what a host lacks."""
+        return self.recipe.startswith("embedded/")
+
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What counts of the machine; empty where it does not. ``cpu`` is what was compiled for, not what was there."""
@@ -119,7 +124,7 @@ def refusals(locked: Lock, here: Lock) -> Iterator[Problem]:
         yield Problem(what=f"{here.name} needs {name} here, which the lock does not have.", fix=remedy)
     for name, part in wanted.items():
         other = there.get(name, part)
-        if part.recipe == other.recipe and part.sha256 != other.sha256:
+        if part.stands_in == other.stands_in and part.sha256 != other.sha256:
             why = f"SHA-256 {part.sha256[:12]}... in the lock, {other.sha256[:12]}... here{changed(part, other)}"
             yield Problem(what=f"{name} is made from something else here than in the lock ({why}).", fix=remedy)
 
@@ -152,7 +157,7 @@ def differences(locked: Lock, here: Lock) -> Iterator[str]:
     there = {part.name: part for part in here.parts}
     for part in locked.parts:
         other = there.get(part.name, part)
-        if part.recipe != other.recipe:
+        if part.stands_in != other.stands_in:
             yield differs(f"the recipe of {part.name}", part.recipe, other.recipe)
         elif part.sha256 == other.sha256:
             was, now = ({one.filename for one in each.sources} for each in (part, other))

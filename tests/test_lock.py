@@ -111,9 +111,10 @@ def test_the_same_is_neither_refused_nor_told() -> None:
             r"Toy/1.0 is made from something else here than in the lock (SHA-256 aaaaaaaaaaaa... in the ",
         ),
         (part("Toy/1.0", "Toy-1.0.eb", "d", patch="e"), "Toy-1.0_fix.patch"),
+        (part(recipe="mine/Toy-1.0.eb", digest="d"), "Toy/1.0 is made from something else here than in the lock"),
         (part("Other/1.0"), "The lock has Toy/1.0, which toy does not consist of here."),
     ],
-    ids=["recipe", "patch", "part"],
+    ids=["recipe", "patch", "recipe elsewhere", "part"],
 )
 def test_what_cannot_be_honoured_is_refused(here: Part, said: str) -> None:
     assert said in refused(made(), made(here))[0]
