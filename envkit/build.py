@@ -109,7 +109,11 @@ def watched(job: easybuild.Build, shown: BuildProgress, held: dict[str, FileLock
 def record(tree: Tree, step: Step, seconds: float) -> None:
     """Record what a module was made from."""
     made = receipt.Built(
-        module=step.module, easyconfig=step.easyconfig, sha256=step.checksum(), seconds=round(seconds, 1)
+        module=step.module,
+        easyconfig=step.easyconfig,
+        sha256=step.checksum(),
+        seconds=round(seconds, 1),
+        part=step.part(),
     )
     receipt.write(receipt.built_path(tree, step.module), made)
 

@@ -12,7 +12,7 @@ code  meaning
       ``compat``: it is known to fail; for ``diagnose``: no known cause was found
 2     the command line cannot be understood, or names something unknown
 3     this machine cannot do it as it is; each problem is listed with its remedy
-4     a source is missing, damaged, or cannot be fetched
+4     a source is missing, damaged, or cannot be fetched; a lock or a bundle cannot be read
 5     the build failed
 6     no such environment, or it is damaged
 7     a file could not be written: no space, no permission
@@ -100,6 +100,12 @@ class SignatureInvalid(EnvkitError):
 
 class BundleInvalid(EnvkitError):
     """A bundle that cannot be trusted or read."""
+
+    exit_code = 4
+
+
+class LockInvalid(EnvkitError):
+    """A lock that cannot be read."""
 
     exit_code = 4
 

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from rich.console import Console
 
-from envkit import build, fetch, host, launcher, locks, preflight, process, receipt
-from envkit.errors import DiskFull, EnvkitError, Interrupted, UsageProblem
+from envkit import build, fetch, host, launcher, lock, locks, preflight, process, receipt
+from envkit.errors import DiskFull, EnvkitError, Interrupted, Problem, UnknownStack, UsageProblem
 from envkit.plan import recipe_checksum
 from envkit.prefix import Prefix
 from envkit.progress import say
@@ -21,6 +22,7 @@ from envkit.resources import easybuild_collection, recipes
 from envkit.stack import Stack, select
 
 if TYPE_CHECKING:
+    from envkit.verify.build_flags import BuildFlags
     from envkit.verify.report import Report
 
 METHODS: dict[str, Callable[[Request, host.Host, Stack], Work]] = {
@@ -48,7 +50,8 @@ def install_now(request: Request, console: Console) -> "Report | None":
         request.prefix.create()
         fetch.read_bundle(request.bundle, request.prefix.sources)
     work = prepare(request)
-    preflight.demand(work.problems(), work.stack)
+    say_differences(work, console)
+    preflight.demand(problems(work), work.stack)
     request.prefix.create()
     message = receipt.waiting(work.tree, work.stack.name)
     with (
@@ -89,23 +92,61 @@ def prepare(request: Request) -> Work:
     return METHODS[stack.method](request, machine, stack)
 
 
+def problems(work: Work) -> list[Problem]:
+    """Return everything that would stop an installation, with what keeps a lock from being honoured."""
+    locked = work.request.locked
+    return [*work.problems(), *(lock.refusals(locked, work.lock) if locked else ())]
+
+
+def differences(work: Work) -> list[str]:
+    """Say in what the result will not be what is locked, though the lock is honoured."""
+    locked = work.request.locked
+    return [f"Differs:  {text}" for text in lock.differences(locked, work.lock)] if locked else []
+
+
+def say_differences(work: Work, console: Console) -> None:
+    """Print them, before anything is done."""
+    for line in differences(work):
+        say(console, line)
+
+
 def chosen(request: Request, platform: host.Platform) -> Stack:
     """Return the stack that was asked for. Raises UnknownStack, and UsageProblem for options that it does not take."""
     if request.source is not None or request.dockerfile is not None:
-        return apptainer.adopted(request)
-    stack = select(
-        request.wanted,
-        method=request.method,
-        framework=request.framework,
-        accelerator=request.accelerator,
-        release=request.release,
-        platform=platform,
-    )
+        stack = apptainer.adopted(request)
+    else:
+        stack = selected(request, platform)
+    if request.locked and (stack.name, stack.method) != (request.locked.name, request.locked.method):
+        raise UsageProblem(
+            what=f"The lock is of {request.locked.name} by {request.locked.method}, not of {stack.name}.",
+            fix="Leave out STACK, or give the recipe or the image that the lock was made with.",
+        )
     if stack.method != "eessi" and (request.release or request.access):
         raise UsageProblem(what=f"--version and --access go with --method eessi; {stack.name} is by {stack.method}.")
     if stack.method == "eessi" and request.load:
         raise UsageProblem(what=f"--load does not go with {stack.name}: a site's modules are not seen in EESSI.")
     return stack
+
+
+def selected(request: Request, platform: host.Platform) -> Stack:
+    """Return the stack that a request names. Raises UnknownStack."""
+    try:
+        return select(
+            request.wanted,
+            method=request.method,
+            framework=request.framework,
+            accelerator=request.accelerator,
+            release=request.release,
+            platform=platform,
+        )
+    except UnknownStack as error:
+        if request.locked is None or request.wanted != request.locked.name:
+            raise
+        raise UnknownStack(
+            what=f"The lock is of {request.locked.name}, which is none of envkit's own stacks.",
+            fix="Give what it was made from as well: envkit install RECIPE.eb --locked FILE, "
+            "or with --from or --from-dockerfile.",
+        ) from error
 
 
 def already(request: Request) -> Installed | None:
@@ -120,7 +161,13 @@ def already(request: Request) -> Installed | None:
         is_other = apptainer.is_other(request, stack, found)
     else:
         is_other = isinstance(found, ModuleReceipt) and found.load != request.load
+    is_other = is_other or not as_locked(request, found)
     return None if is_other or found.damage() else found
+
+
+def as_locked(request: Request, found: Installed) -> bool:
+    """Say whether what is installed is what is locked, if anything is."""
+    return request.locked is None or bool(found.lock and not list(lock.refusals(request.locked, found.lock)))
 
 
 def say_already(there: Installed, console: Console) -> None:
@@ -189,16 +236,20 @@ def disk_full_explained(prefix: Prefix) -> Iterator[None]:
 
 def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     """Verify what was built on two ranks; write the receipt if it passes."""
-    from envkit.verify import target
+    from envkit.verify import drift, target
     from envkit.verify.launch import verify
+    from envkit.verify.options import Options
     from envkit.verify.report import render
 
     receipt.begin(work.tree, work.stack.name, "verifying", folder)
     made = work.describe(folder)
     report = None
+    built = None
     if made.horovod:
         say(console, "Verifying on 2 ranks")
-        report = verify(target.installed(made, work.entered(made)), launcher.Wanted(ranks=2), env=work.env)
+        goal = target.installed(made, work.entered(made))
+        built, required = goal.built, flags_of(work.request.locked)
+        report = verify(goal, launcher.Wanted(ranks=2), Options(require=required), env=work.env)
         console.print(render(report, width=console.width), markup=False, highlight=False, soft_wrap=True, end="")
         if report.verdict != "pass":
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
@@ -206,7 +257,21 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
             return report
     else:
         say(console, f"{made.name} is built. It has no Horovod, so there is nothing to verify.")
-    receipt.write(receipt.path_of(work.tree, made.name), work.settle(made))
+    settled = msgspec.structs.replace(work.settle(made), lock=lock_of(work, made, built))
+    drift.keep(settled, built)
+    receipt.write(receipt.path_of(work.tree, made.name), settled)
     receipt.end(work.tree, made.name)
     say(console, f"Installed {made.name}. Enter it with 'envkit shell {made.name}'.")
     return report
+
+
+def lock_of(work: Work, made: Installed, built: "BuildFlags | None") -> lock.Lock:
+    """Return the lock of what was built, with what only that tells: the framework and the build flags."""
+    there = [one.flags for one in built.extensions if one.loads] if built else []
+    flags = {name: value for one in there[:1] for name, value in one.items() if value is not None}
+    return msgspec.structs.replace(work.lock, framework=made.framework, flags=flags)
+
+
+def flags_of(locked: lock.Lock | None) -> tuple[str, ...]:
+    """Return the build flags that a lock demands."""
+    return tuple(name for name, value in locked.flags.items() if value) if locked else ()

@@ -2,11 +2,20 @@
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from envkit import lock
 from envkit.fetch import Source
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
+    """A patch of a recipe, and the SHA-256 that the recipe pins, if any."""
+
+    filename: str
+    sha256: str | None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,12 +25,24 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     easyconfig: str
     dependencies: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
+    patches: tuple[Patch, ...] = ()
     os_dependencies: tuple[tuple[str, ...], ...] = ()
     eula: str = ""
 
     def checksum(self) -> str:
         """Return the SHA-256 of the recipe and of the patches beside it, to notice an edited recipe."""
         return recipe_checksum(Path(self.easyconfig))
+
+    def part(self) -> lock.Part:
+        """Return what a lock holds of this step."""
+        collected = self.easyconfig.rpartition("/easyconfigs/")[2]
+        return lock.Part(
+            name=self.module,
+            recipe=Path(collected).name if collected.startswith("/") else collected,
+            sha256=self.checksum(),
+            sources=tuple(locked(self.sources)),
+            patches=tuple(lock.file(patch.filename, patch.sha256) for patch in self.patches),
+        )
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +56,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def sources(self) -> tuple[Source, ...]:
         """Every source of every step."""
         return tuple(source for step in self.steps for source in step.sources)
+
+
+def locked(sources: Iterable[Source]) -> Iterator[lock.File]:
+    """Yield sources as a lock holds them."""
+    for source in sources:
+        yield lock.file(source.filename, source.sha256, source.urls, source.project)
 
 
 def recipe_checksum(easyconfig: Path) -> str:

@@ -10,6 +10,7 @@
         software/ modules/         EasyBuild's own layout
         images/ layers/            Apptainer's images, and the layers they were made of
         environments/NAME.json     receipts: an environment exists when its receipt does
+        kept/NAME.json             what their files were when they were installed
         unfinished/NAME.json       installs that have begun and not ended
         locks/
 """
@@ -69,9 +70,19 @@ class Tree:
         """Where the locks lie; the kernel drops them with the process that holds them."""
         return self.root / "locks"
 
+    @property
+    def kept(self) -> Path:
+        """Where it is kept what the files of environments were when they were installed."""
+        return self.root / "kept"
+
     def has(self, module: str) -> bool:
         """Say whether a module has been installed in this tree."""
-        return (self.modulepath / f"{module}.lua").is_file() or (self.modulepath / module).is_file()
+        return self.file(module) is not None
+
+    def file(self, module: str) -> Path | None:
+        """Return the file of a module, None if it has not been installed in this tree."""
+        files = (self.modulepath / f"{module}.lua", self.modulepath / module)
+        return next((path for path in files if path.is_file()), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from envkit.eessi.inside import EessiEnvironment
 from envkit.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.files import sha256
+from envkit.lock import Lock, Part
 from envkit.prefix import Prefix, Tree
 
 VERSION = 1
@@ -36,7 +37,10 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
-    """What envkit needs of any environment. Paths of Horovod and its libraries are those inside it."""
+    """What envkit needs of any environment. Paths of Horovod and its libraries are those inside it.
+
+    ``lock`` is what it was made from; receipts of earlier envkits have none.
+    """
 
     version: int = VERSION
     name: str
@@ -54,6 +58,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     log: str
     created: str
     envkit: str
+    lock: Lock | None = None
 
     @property
     def method(self) -> str:
@@ -193,12 +198,27 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag="apptainer"):
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """A module of a tree: the recipe it was made from, and how long that took (s)."""
+    """A module of a tree: the recipe it was made from, how long that took (s), and the part of a lock that it is."""
 
     module: str
     easyconfig: str
     sha256: str
     seconds: float
+    part: Part | None = None
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a file was when it was installed; ``changed`` is a time in ns."""
+
+    size: int
+    changed: int
+    sha256: str
+
+
+class KeptFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of an environment that matter; paths in its tree start there."""
+
+    files: dict[str, Kept]
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +246,18 @@ def built(tree: Tree, module: str) -> Built | None:
     """Return the record of a module, None if there is none."""
     with suppress(OSError, msgspec.DecodeError):
         return msgspec.json.decode(built_path(tree, module).read_bytes(), type=Built)
+    return None
+
+
+def kept_path(tree: Tree, name: str) -> Path:
+    """Return where it lies what the files of an environment were."""
+    return tree.kept / f"{name}.json"
+
+
+def kept(tree: Tree, name: str) -> dict[str, Kept] | None:
+    """Return what the files of an environment were, None if that was not kept."""
+    with suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode(kept_path(tree, name).read_bytes(), type=KeptFiles).files
     return None
 
 
@@ -302,6 +334,17 @@ def find(prefix: Prefix, name: str | None) -> Installed:
             fix=f"Put it back with 'envkit install {receipt.name} --prefix {prefix.root}'.",
         )
     return receipt
+
+
+def lock_of(made: Installed) -> Lock:
+    """Return the lock of an environment. Raises EnvironmentMissing for one that an earlier envkit installed."""
+    if made.lock is None:
+        raise EnvironmentMissing(
+            what=f"The environment {made.name} has no lock.",
+            why=f"It was installed by envkit {made.envkit}, before there were locks.",
+            fix=f"Install it again: envkit install {made.name} --rebuild",
+        )
+    return made.lock
 
 
 def named(prefix: Prefix, name: str | None) -> Installed:

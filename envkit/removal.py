@@ -26,6 +26,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -
         tree, f"stack-{found.name}", console, f"Another process is installing {found.name}; waiting for it."
     ):
         receipt.path_of(tree, found.name).unlink(missing_ok=True)
+        receipt.kept_path(tree, found.name).unlink(missing_ok=True)
         others = [other for other in receipt.installed(prefix) if other.tree == found.tree]
         if isinstance(found, ImageReceipt):
             remove_image(tree, found, others, dependencies=dependencies, console=console)

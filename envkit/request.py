@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from envkit.lock import Lock
 from envkit.prefix import Prefix
 
 
@@ -33,3 +34,4 @@ class Request:
     binds: tuple[str, ...] = ()
     sign: Path | None = None
     signed_by: Path | None = None
+    locked: Lock | None = None

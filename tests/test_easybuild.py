@@ -13,7 +13,7 @@ from envkit.errors import HostProblem, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Program
 from envkit.methods import easybuild
-from envkit.plan import Plan, Step
+from envkit.plan import Patch, Plan, Step
 from envkit.prefix import Prefix, Tree
 from envkit.resources import easybuild_collection, recipes
 from envkit.stack import from_recipe
@@ -61,7 +61,7 @@ WITHOUT_LICENCE = {"icc", "ifort", "iccifort", "imkl-FFTW", "tbb"}
 
 def fact(path: str, **changes: Any) -> dict[str, Any]:
     given = {"event": "easyconfig", "path": path, "name": Path(path).name.partition("-")[0], "accept_eula": False}
-    empty: dict[str, Any] = {"dependencies": [], "sources": [], "os_dependencies": []}
+    empty: dict[str, Any] = {"dependencies": [], "sources": [], "patches": [], "os_dependencies": []}
     return {**given, **empty, **changes}
 
 
@@ -81,6 +81,7 @@ def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
         "dependencies": ["There/1.0", "tools/Toy/1.0"],
         "os_dependencies": ["make", ["libx-dev", "libx-devel"]],
         "sources": [told("toy.tar.gz"), told("clone.tar.gz", git=True)],
+        "patches": [{"filename": "toy.patch", "sha256": None}],
     }
     made = easybuild.steps(LISTING, facts)
     assert made == [
@@ -91,6 +92,7 @@ def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
             easyconfig=PATHS[2],
             dependencies=("There/1.0", "tools/Toy/1.0"),
             sources=(Source(filename="toy.tar.gz", sha256="0" * 64, needed_by="Top-2.0.eb"),),
+            patches=(Patch(filename="toy.patch", sha256=None),),
             os_dependencies=(("make",), ("libx-dev", "libx-devel")),
             eula="CUDA",
         ),

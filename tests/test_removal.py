@@ -12,6 +12,7 @@ from envkit.errors import EnvironmentMissing
 from envkit.host import Platform
 from envkit.prefix import Prefix, Tree
 from envkit.receipt import ImageReceipt, ModuleReceipt
+from envkit.verify import drift
 
 Install = Callable[..., ModuleReceipt]
 InstallImage = Callable[..., ImageReceipt]
@@ -27,6 +28,14 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool = False) -> str:
     said = io.StringIO()
     removal.remove(prefix, name, dependencies=dependencies, console=Console(file=said))
     return said.getvalue()
+
+
+def test_what_its_files_were_goes_with_it(install: Install, prefix: Prefix, tree: Tree) -> None:
+    made = install("toy-cpu")
+    drift.keep(made, None)
+    assert receipt.kept(tree, "toy-cpu")
+    remove(prefix, "toy-cpu")
+    assert receipt.kept(tree, "toy-cpu") is None
 
 
 def left(tree: Tree) -> list[str]:

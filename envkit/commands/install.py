@@ -35,6 +35,11 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Compile this many files at a time. Default: the cores there are.",
 )
 @click.option("--force", is_flag=True, help="Try versions that are known to fail together ('envkit compat').")
+@click.option(
+    "--locked",
+    type=FILE,
+    help="Install what this lock says ('envkit show NAME --lock'), or refuse; STACK can be left out.",
+)
 @click.option("--rebuild", is_flag=True, help="Build again what has changed, and what depends on it.")
 @click.option(
     "--version", "release", metavar="RELEASE", help="Of EESSI: the release to build on. Default: STACK's own."
@@ -77,7 +82,7 @@ def install(
     eulas: tuple[str, ...], jobs: int | None, rebuild: bool, force: bool, release: str | None, access: str | None,
     base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
     site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None, submit: bool,
-    **of_job: str | None,
+    locked: Path | None, **of_job: str | None,
 ) -> int:  # fmt: skip
     """Install a Horovod environment and prove that it works.
 
@@ -102,13 +107,17 @@ def install(
     from rich.console import Console
 
     from envkit import install as work
+    from envkit import lock
     from envkit import prefix as place
     from envkit.commands import plans
     from envkit.request import Request
 
+    wanted = lock.read(locked) if locked else None
+    if wanted:
+        stack, method, release = stack or wanted.name, method or wanted.method, release or wanted.release or None
     request = Request(
         prefix=place.locate(prefix), wanted=stack, method=method, framework=framework, accelerator=accelerator,
-        load=load, release=release, access=access, accepted_eulas=eulas, bundle=bundle,
+        load=load, release=release, locked=wanted, access=access, accepted_eulas=eulas, bundle=bundle,
         offline=offline or bundle is not None, rebuild=rebuild, jobs=jobs or 0, force=force, base=base,
         build_args=build_args, source=source, dockerfile=dockerfile, sandbox=sandbox, site=site, binds=binds,
         sign=sign, signed_by=signed_by,

@@ -2,6 +2,7 @@
 
 import click
 
+from envkit.cli import usage
 from envkit.commands import options
 
 
@@ -33,10 +34,23 @@ def list_(prefix: str | None, as_json: bool) -> None:
 @click.argument("name", required=False)
 @options.prefix
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
-def show(name: str | None, prefix: str | None, as_json: bool) -> None:
+@click.option("--lock", "as_lock", is_flag=True, help="Print its lock, for 'envkit install --locked' elsewhere.")
+@click.option("--sbom", "as_sbom", is_flag=True, help="Print its bill of materials, as CycloneDX JSON.")
+def show(name: str | None, prefix: str | None, as_json: bool, as_lock: bool, as_sbom: bool) -> None:
     """Show the environment NAME: its parts, its paths, and how its module is loaded by hand."""
     from envkit import catalogue, receipt
     from envkit import prefix as place
 
+    if as_json + as_lock + as_sbom > 1:
+        usage("Give one of --json, --lock and --sbom.")
     found = receipt.find(place.locate(prefix), name)
-    click.echo(catalogue.receipt_json(found) if as_json else catalogue.describe(found))
+    if as_sbom:
+        from envkit import sbom
+
+        click.echo(sbom.text(found, receipt.lock_of(found)), nl=False)
+    elif as_lock:
+        from envkit import lock
+
+        click.echo(lock.text(receipt.lock_of(found)), nl=False)
+    else:
+        click.echo(catalogue.receipt_json(found) if as_json else catalogue.describe(found))

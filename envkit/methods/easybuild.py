@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import platformdirs
@@ -23,7 +23,7 @@ from envkit import process
 from envkit.errors import HostProblem, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Program
-from envkit.plan import Plan, Step
+from envkit.plan import Patch, Plan, Step
 from envkit.prefix import Prefix, Tree
 from envkit.resources import data, easybuild_collection, recipes
 from envkit.stack import Stack, shelf
@@ -262,6 +262,7 @@ def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
         easyconfig=path,
         dependencies=tuple(fact["dependencies"]),
         sources=tuple(source(one, path, fact["name"]) for one in fact["sources"] if not one["git"]),
+        patches=tuple(Patch(filename=one["filename"], sha256=one["sha256"]) for one in fact["patches"]),
         os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
         eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
     )
@@ -287,8 +288,12 @@ def source(fact: Mapping[str, Any], easyconfig: str, software: str) -> Source:
 
 
 class CachedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan and the state of the files that it was made from: path, time of change in ns, size in bytes."""
+    """A plan and the state of the files that it was made from: path, time of change in ns, size in bytes.
 
+    ``format`` is another number where a plan of an earlier envkit lacks something.
+    """
+
+    format: Literal[2]
     plan: Plan
     files: tuple[tuple[str, int, int], ...]
 
@@ -311,7 +316,7 @@ def read_cached(path: Path) -> Plan | None:
 
 def write_cached(path: Path, made: Plan) -> None:
     """Keep a plan; a cache that cannot be written is no failure."""
-    kept = CachedPlan(plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
+    kept = CachedPlan(format=2, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         staged = path.with_suffix(f".{os.getpid()}")

@@ -137,7 +137,7 @@ def facts_of(ec: Any, path: str) -> dict[str, Any]:
         "accept_eula": bool(ec["accept_eula"]),
         "os_dependencies": os_packages(ec),
         "dependencies": [dependency["full_mod_name"] for dependency in ec.all_dependencies],
-        "sources": sources_of(ec),
+        **files_of(ec),
     }
 
 
@@ -146,9 +146,10 @@ def os_packages(ec: Any) -> list[str | list[str]]:
     return [dep if isinstance(dep, str) else list(dep) for dep in ec["osdependencies"]]
 
 
-def sources_of(ec: Any) -> list[dict[str, Any]]:
-    """Return the sources of a recipe, of its components and of its extensions."""
+def files_of(ec: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return the sources and the patches of a recipe, of its components and of its extensions."""
     found = listed(ec["sources"], ec["checksums"], ec["source_urls"] or default_urls(ec))
+    patches = patched(ec["patches"], ec["sources"], ec["checksums"])
     common = ec.get("default_component_specs", resolve=False) or {}
     for component in ec.get("components", resolve=False) or []:
         if isinstance(component, (list, tuple)):
@@ -157,6 +158,7 @@ def sources_of(ec: Any) -> list[dict[str, Any]]:
             options = resolved(given, dict(ec.template_values, **names))
             urls = options.get("source_urls") or ec["source_urls"]
             found += listed(options.get("sources", []), options.get("checksums", []), urls)
+            patches += patched(options.get("patches"), options.get("sources"), options.get("checksums"))
     reader = SimpleNamespace(cfg=ec, dry_run=False, log=ec.log)
     for extension in EasyBlock.collect_exts_file_info(reader, fetch_files=False, verify_checksums=False):
         if extension.get("sources"):
@@ -165,7 +167,8 @@ def sources_of(ec: Any) -> list[dict[str, Any]]:
             urls = resolved(options.get("source_urls") or ec.get_ref("source_urls") or [PYPI_SOURCE], values)
             given = resolved(options.get("sources") or [], values)
             found += listed(given or extension["sources"], extension["checksums"], urls)
-    return found
+            patches += patched(options.get("patches"), given or extension["sources"], extension["checksums"])
+    return {"sources": found, "patches": patches}
 
 
 def resolved(value: Any, template_values: dict[str, Any]) -> Any:
@@ -193,6 +196,16 @@ def listed(sources: Any, checksums: Any, urls: list[str]) -> list[dict[str, Any]
                 "git": bool(facts.get("git_config")),
             }
         )
+    return found
+
+
+def patched(patches: Any, sources: Any, checksums: Any) -> list[dict[str, Any]]:
+    """Return patches, in whichever way a recipe writes them, as facts; their checksums follow those of the sources."""
+    before = 1 if isinstance(sources, (str, dict)) else len(sources or [])
+    found = []
+    for index, patch in enumerate(patches or []):
+        name = patch["name"] if isinstance(patch, dict) else patch[0] if isinstance(patch, (list, tuple)) else patch
+        found.append({"filename": Path(name).name, "sha256": checksum(checksums, before + index, Path(name).name)})
     return found
 
 

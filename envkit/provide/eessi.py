@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from envkit import host, preflight
+from envkit import __version__, host, preflight
 from envkit.eessi import entry, injected
 from envkit.eessi.known import known
 from envkit.environment import Environment
 from envkit.errors import Problem
+from envkit.lock import Machine
 from envkit.methods import easybuild
 from envkit.methods.easybuild import Eb
 from envkit.plan import Plan
@@ -59,6 +60,8 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         env=env,
         lacking=tuple(lacking),
         uses=(f"EESSI:    {stack.release} on {machine.machine} ({entered.cpu}); what it has is not built again",),
+        counts=Machine(type=machine.machine, cpu=entered.cpu),
+        tools={"envkit": __version__},
         described=partial(EessiReceipt, release=stack.release, copy=str(entry.copy_of(asked) or "")),
     )
 

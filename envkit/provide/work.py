@@ -10,6 +10,7 @@ from envkit.environment import Environment
 from envkit.errors import Problem
 from envkit.fetch import Source
 from envkit.host import Host
+from envkit.lock import Lock
 from envkit.prefix import Tree
 from envkit.receipt import Installed
 from envkit.request import Request
@@ -50,6 +51,10 @@ class Work(Protocol):
     @property
     def sources(self) -> Sequence[Source]:
         """Every file that is fetched before a build."""
+
+    @property
+    def lock(self) -> Lock:
+        """What it is, or would be, made from; the build flags are left out."""
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""

@@ -166,6 +166,7 @@ def made(own: Attendance, found: Gathered) -> Report:
         left_out=target.others,
         required=target.requires | frozenset(options.require),
         built=target.built,
+        drift=target.drift,
         measures=options.measures,
         shared=str(own.meeting.shared.parent),
     )

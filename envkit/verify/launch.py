@@ -74,6 +74,7 @@ def verify(
         frameworks=frameworks,
         required=target.requires | frozenset(options.require),
         built=target.built,
+        drift=target.drift,
         measures=options.measures,
         launcher_status=next((run.status for run in runs if run.status), 0),
         launcher_said="".join(run.said for run in runs),
@@ -136,7 +137,7 @@ def start(
 
         def look() -> None:
             importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
-            _ = target.built
+            _ = target.built, target.drift
             patience.look()
             watch(meeting.shared)
 

@@ -24,6 +24,14 @@ class Status(StrEnum):
     SKIP = "skip"
 
 
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A file not as it was installed; `kind`: horovod, packages, modules or mpi; `how`: changed, added or gone."""
+
+    kind: str
+    path: str
+    how: str
+
+
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for.
 
@@ -31,7 +39,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     `required` names flags, `built` is what the files say, `measures` names the facts about speed that were asked for.
     `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
     matter), `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
-    else's) and `launcher_said` what it said.
+    else's) and `launcher_said` what it said. `drift` is what has changed since the installation (None: unknown).
     """
 
     size: int
@@ -45,6 +53,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     launcher_status: int | None = None
     launcher_said: str = ""
     measures: frozenset[str] = frozenset()
+    drift: tuple[Change, ...] | None = None
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

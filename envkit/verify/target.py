@@ -19,6 +19,7 @@ from envkit.resources import data
 
 if TYPE_CHECKING:
     from envkit.verify.build_flags import BuildFlags
+    from envkit.verify.outcome import Change
 
 PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}  # what people say: the Python package
 
@@ -41,6 +42,7 @@ class Target:
     site_packages: tuple[Path, ...]
     known_mpi: Mpi | None = None
     known_built: bytes | None = None
+    receipt: Installed | None = None
 
     @functools.cached_property
     def built(self) -> BuildFlags | None:
@@ -55,6 +57,13 @@ class Target:
         from envkit.verify.build_flags import read_extensions
 
         return read_extensions(self.horovod, self.library_path, self.site_packages)
+
+    @functools.cached_property
+    def drift(self) -> tuple[Change, ...] | None:
+        """What has changed since the installation, None where that is not known."""
+        from envkit.verify.drift import changes
+
+        return changes(self.receipt, self.built) if self.receipt is not None else None
 
     def mpi(self, env: Mapping[str, str]) -> Mpi | None:
         """The MPI that the extension was built with, if any."""
@@ -78,6 +87,7 @@ def installed(receipt: Installed, inside: Environment, framework: str | None = N
         site_packages=tuple(map(Path, receipt.site_packages)),
         known_mpi=receipt.mpi,
         known_built=bytes(receipt.built) if isinstance(receipt, ImageReceipt) else None,
+        receipt=receipt,
     )
 
 

@@ -99,6 +99,27 @@ def test_check_build_says_when_an_extension_is_missing(stacks: Site, installed: 
     assert "extension-present" in verdict.stdout
 
 
+def test_what_has_changed_since_the_installation_is_named(stacks: Site, installed: Callable[[str], str]) -> None:
+    installed("pytorch-2.13-cpu")
+    receipt = json.loads(stacks.envkit("show", "pytorch-2.13-cpu", "--json").stdout)
+    file = Path(receipt["horovod"], "torch", "functions.py")
+    record = next(Path(receipt["site_packages"][0]).glob("cloudpickle-*.dist-info/RECORD"))
+    content, listed = file.read_bytes(), record.read_bytes()
+    try:
+        file.write_bytes(content + b"\n# by hand\n")
+        record.write_bytes(listed + b"by/pip.py,,\n")
+        done = stacks.envkit("verify", "pytorch-2.13-cpu", "--json")
+    finally:
+        file.write_bytes(content)
+        record.write_bytes(listed)
+    drift = [result for result in json.loads(done.stdout)["results"] if result["id"] == "drift"]
+    assert (done.returncode, [result["status"] for result in drift]) == (1, ["fail", "warn"])
+    assert str(file.relative_to(receipt["tree"])) in drift[0]["message"]
+    assert record.parent.name.removesuffix(".dist-info") in drift[1]["message"]
+    again = json.loads(stacks.envkit("verify", "pytorch-2.13-cpu", "--json").stdout)  # other times, the same content
+    assert [result["status"] for result in again["results"] if result["id"] == "drift"] == ["pass"]
+
+
 def test_a_script_that_nobody_prepared_for(stacks: Site, installed: Callable[[str], str]) -> None:
     installed("pytorch-2.13-cpu")
     done = stacks.envkit("run", "pytorch-2.13-cpu", "-n", "2", "--", "python", str(SCRIPTS / "train.py"))
@@ -143,8 +164,10 @@ def test_keras_3_is_refused_rather_than_left_alone(stacks: Site, installed: Call
 
 
 def test_without_mpi_cmake_and_network(tmp_path: Path, stacks: Site, installed: Callable[[str], str]) -> None:
-    """A machine without MPI and CMake gets both from wheels; sources come from a bundle."""
+    """A machine without MPI and CMake gets both from wheels; sources come from a bundle, the rest is as locked."""
     installed("pytorch-2.13-cpu")
+    lock = tmp_path / "pytorch.lock"
+    lock.write_text(stacks.envkit("show", "pytorch-2.13-cpu", "--lock").stdout)
     programs = tmp_path / "bin"
     programs.mkdir()
     hidden = ("mpi", "orte", "ompi", "prte", "cmake", "ctest", "cpack", "opal", "shmem", "osh")
@@ -162,7 +185,7 @@ def test_without_mpi_cmake_and_network(tmp_path: Path, stacks: Site, installed: 
     lonely = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
     done = subprocess.run(
         [*lonely, "sh", "-c", 'ip link set lo up 2>/dev/null; exec "$@"', "sh",
-         ENVKIT, "install", "pytorch-2.13-cpu", "--bundle", str(bundle)],
+         ENVKIT, "install", "--locked", str(lock), "--bundle", str(bundle)],
         env={**os.environ, **env, "ENVKIT_PREFIX": str(bare.prefix)},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD_S, check=False,
     )  # fmt: skip
@@ -170,6 +193,12 @@ def test_without_mpi_cmake_and_network(tmp_path: Path, stacks: Site, installed: 
     assert "PASS" in done.stdout
     receipt = json.loads(bare.envkit("show", "--json", env=env).stdout)
     assert receipt["mpi"]["embedded"] is True
+    assert re.search(r"Differs:  MPI: Open MPI \S+ in the lock, from a wheel here", done.stdout)
+    there, here = json.loads(lock.read_text()), json.loads(bare.envkit("show", "--lock", env=env).stdout)
+    same = {part["name"]: part for part in here["parts"] if "embedded" not in part["recipe"]}
+    assert same == {part["name"]: part for part in there["parts"] if part["name"] in same}
+    assert same.keys() == {part["name"] for part in there["parts"]} - {"CMake/system", "OpenMPI/system"}
+    assert {**here["flags"], **there["flags"]} == there["flags"]
 
 
 def test_the_cpu_wheel_of_pytorch_is_sought_where_pytorch_publishes_it(tmp_path: Path) -> None:

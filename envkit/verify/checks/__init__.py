@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from envkit.verify.checks import build, collectives, fabric, gpu, machine, process, security, speed, truth, world
+from envkit.verify.checks import build, collectives, drift, fabric, gpu, machine, process, security, speed, truth, world
 from envkit.verify.facts import RankFacts, ordered
 from envkit.verify.outcome import Expected, Ranks, Result, Status, verdict
 
@@ -54,6 +54,7 @@ CHECKS: tuple[Callable[[Ranks], list[Result]], ...] = (
     truth.keras,
     truth.callbacks,
     security.weaknesses,
+    drift.drift,
     speed.bandwidth,
     speed.throughput,
     speed.ddp,

@@ -14,7 +14,7 @@ def weaknesses(ranks: Ranks) -> list[Result]:
         return []
     mode, title = _mode(facts)
     version = facts.horovod.version
-    hit = [cve for cve in known("security")["cves"] if mode in cve["modes"] and _is_affected(version, cve["affected"])]
+    hit = [cve for cve in known("security")["cves"] if mode in cve["modes"] and is_affected(version, cve["affected"])]
     values = {"version": version, "title": title, "ids": ", ".join(cve["id"] for cve in hit)}
     what = "; ".join(f"{cve['id']}: {cve['what']}" for cve in hit)
     return [ranks.outcome("weaknesses", "affected" if hit else "pass", what=what, **values)]
@@ -28,7 +28,8 @@ def _mode(facts: RankFacts) -> tuple[str, str]:
     return "", "this launcher"
 
 
-def _is_affected(version: str, affected: str) -> bool:
+def is_affected(version: str, affected: str) -> bool:
+    """Say whether a version is one of those that a weakness is known of."""
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(affected, prereleases=True).contains(version)

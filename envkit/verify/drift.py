@@ -1,0 +1,100 @@
+"""What of an environment is not as it was installed: sizes and times first, a file is hashed only where they differ.
+
+Looked at are the module files, the files of Horovod's package, the list of files of every other package, and the MPI
+library that the extension loads: what the verdict of an installation was about. Nothing of it runs in a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envkit import receipt
+from envkit.files import sha256
+from envkit.prefix import Tree
+from envkit.receipt import ImageReceipt, Installed, Kept, KeptFiles
+from envkit.verify.outcome import Change
+
+if TYPE_CHECKING:
+    from envkit.verify.build_flags import BuildFlags
+
+OWN = ("*.py", "*.so", "metadata.json")
+
+
+def keep(made: Installed, built: BuildFlags | None) -> None:
+    """Keep what the files of an environment are now; of an image the receipt itself says it."""
+    if isinstance(made, ImageReceipt):
+        return
+    tree = Tree(root=Path(made.tree))
+    files = {short(tree, path): state(path) for _, path in watched(made, built)}
+    receipt.write(receipt.kept_path(tree, made.name), KeptFiles(files=files))
+
+
+def changes(made: Installed, built: BuildFlags | None) -> tuple[Change, ...] | None:
+    """Return what has changed since the installation, None where nothing was kept of it."""
+    tree = Tree(root=Path(made.tree))
+    kept = receipt.kept(tree, made.name)
+    if kept is None or made.lock is None or isinstance(made, ImageReceipt):
+        return None
+    now = {short(tree, path): (kind, path) for kind, path in watched(made, built)}
+    has_mpi = any(
+        kind == "mpi" for kind, _ in now.values()
+    )  # else the extension does not load, which is said elsewhere
+    found = [
+        Change(kind=kind, path=name, how="changed" if name in kept else "added")
+        for name, (kind, path) in now.items()
+        if name not in kept or is_other(path, kept[name])
+    ]
+    gone = [Change(kind=kind_of(made, tree, name), path=name, how="gone") for name in kept.keys() - now.keys()]
+    return tuple(sorted((*found, *(one for one in gone if has_mpi or one.kind != "mpi")), key=lambda one: one.path))
+
+
+def watched(made: Installed, built: BuildFlags | None) -> Iterator[tuple[str, Path]]:
+    """Yield the files that matter, and of which kind they are."""
+    tree = Tree(root=Path(made.tree))
+    for module in getattr(made, "modules", ()):
+        if file := tree.file(module.name):
+            yield "modules", file
+    for pattern in OWN if made.horovod else ():
+        for path in Path(made.horovod).rglob(pattern):
+            yield "horovod", path
+    for folder in map(Path, made.site_packages):
+        if folder.is_relative_to(tree.root):
+            for path in folder.glob("*.dist-info/RECORD"):
+                yield "packages", path
+    for extension in built.extensions if built else ():
+        for name in extension.mpi_libraries:
+            yield "mpi", Path(name)
+
+
+def kind_of(made: Installed, tree: Tree, name: str) -> str:
+    """Return of which kind a file was that has gone."""
+    path = tree.root / name
+    if not path.is_relative_to(tree.root):
+        return "mpi"
+    if path.is_relative_to(tree.modulepath):
+        return "modules"
+    return "horovod" if path.is_relative_to(made.horovod or "/nothing") else "packages"
+
+
+def short(tree: Tree, path: Path) -> str:
+    """Return a path as it is kept."""
+    return str(path.relative_to(tree.root)) if path.is_relative_to(tree.root) else str(path)
+
+
+def state(path: Path) -> Kept:
+    """Return what a file is now."""
+    status = path.stat()
+    return Kept(size=status.st_size, changed=status.st_mtime_ns, sha256=sha256(path))
+
+
+def is_other(path: Path, kept: Kept) -> bool:
+    """Say whether the content of a file is another; what cannot be read is."""
+    try:
+        status = path.stat()
+        if (status.st_size, status.st_mtime_ns) == (kept.size, kept.changed):
+            return False
+        return status.st_size != kept.size or sha256(path) != kept.sha256
+    except OSError:
+        return True
