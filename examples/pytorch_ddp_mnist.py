@@ -63,6 +63,7 @@ def meet(device_count):
     start = os.environ.get("PMIX_NAMESPACE") or os.environ.get("PALS_APID")
     start = start or "-".join(os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     port = os.environ.get("MASTER_PORT") or 20000 + zlib.crc32(start.encode()) % 10000  # another one for each start
+    port = port if size > 1 else 0  # any that is free
     backend = "nccl" if device_count else "gloo"
     dist.init_process_group(backend, init_method=f"tcp://{address}:{port}", rank=rank, world_size=size)
     return rank, size, local_rank

@@ -7,10 +7,14 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from envkit import host, runtime
+from envkit.compat import known as compat
 from envkit.doctor import look, node
 from envkit.doctor.ask import Question, ask
 from envkit.doctor.facts import Facts, Preflight, Refusal
+from envkit.eessi import known as eessi
 from envkit.eessi.access import Access
 from envkit.errors import EnvkitError, Problem, UnknownStack
 from envkit.prefix import Prefix
@@ -20,11 +24,14 @@ from envkit.stack import Stack, select
 
 LIMIT_S = 5.0
 PATIENCE_S = 4
+SHARED = (Stack, eessi.Known, eessi.Symptom, compat.Known)  # two threads that meet a type of msgspec first crash it
 Settings = Mapping[str, str]
 
 
 def gather(prefix: Prefix, load: tuple[str, ...], env: Settings) -> Facts:
     """Look at this machine. Raises HostProblem when a module in ``load`` cannot be loaded."""
+    for table in SHARED:
+        msgspec.json.Decoder(table)
     answers = ask(questions(prefix, load, env), LIMIT_S)
     if "host" in answers.errors:
         raise answers.errors["host"]
