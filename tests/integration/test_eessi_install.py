@@ -189,7 +189,10 @@ def test_without_eessi_each_way_says_why(place: Site) -> None:
         (["pytorch-2.13-cpu", "--access", "dir"], "--version and --access go with --method eessi"),
         ([STACK, "--load", "gcc"], f"--load does not go with {STACK}"),
         ([STACK, "--method", "easybuild"], f"{STACK} and --method easybuild contradict each other."),
-        (["--method", "eessi", "--accelerator", "cuda"], "There is no stack for pytorch on cuda by --method eessi."),
+        (
+            ["--method", "eessi", "--framework", "tensorflow", "--accelerator", "cuda"],
+            "There is no stack for tensorflow on cuda by --method eessi.",
+        ),
     ],
 )
 def test_what_does_not_go_together(place: Site, words: list[str], said: str) -> None:
