@@ -2,8 +2,9 @@
 
 import shutil
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
@@ -54,6 +55,23 @@ def build(job: easybuild.Build, seconds: dict[str, int], console: Console) -> No
 
     A module that another process is building is waited for, and not built again.
     """
+    with claimed(job, console) as held:
+        if not held:
+            return
+        modules = list(held)
+        count = f"{len(modules)} of {len(job.plan.steps)} modules"
+        say(console, f"Building {count}; log: {job.log}")
+        with BuildProgress(console, modules, durations(job.tree, modules, seconds)) as shown:
+            watched(job, shown, held)
+    shutil.rmtree(job.folder / "tmp", ignore_errors=True)
+
+
+@contextmanager
+def claimed(job: easybuild.Build, console: Console) -> Iterator[dict[str, FileLock]]:
+    """Hold the locks of the modules that are to be built, by module, in the order of building.
+
+    One that another process is building is waited for, and left out where that has built it.
+    """
     tree = job.tree
     with ExitStack() as stack:
         held = {}
@@ -64,15 +82,15 @@ def build(job: easybuild.Build, seconds: dict[str, int], console: Console) -> No
         modules = [s.module for s in job.plan.steps if s.module in left or s.module in job.rebuild]
         for module in set(held) - set(modules):
             held[module].release(force=True)
-        if not modules:
-            return
-        shutil.rmtree(tree.locks / "easybuild", ignore_errors=True)
-        count = f"{len(modules)} of {len(job.plan.steps)} modules"
-        say(console, f"Building {count}; log: {job.log}")
-        known = {m: round(record.seconds) for m in modules if (record := receipt.built(tree, m))}
-        with BuildProgress(console, modules, {**seconds, **known}) as shown:
-            watched(job, shown, held)
-    shutil.rmtree(job.folder / "tmp", ignore_errors=True)
+        if modules:
+            shutil.rmtree(tree.locks / "easybuild", ignore_errors=True)
+        yield {module: held[module] for module in modules}
+
+
+def durations(tree: Tree, modules: Sequence[str], seconds: Mapping[str, int]) -> dict[str, int]:
+    """Return how long modules take (s), as far as it is known: what each took here before, else ``seconds``."""
+    known = {m: round(record.seconds) for m in modules if (record := receipt.built(tree, m))}
+    return {**seconds, **known}
 
 
 def watched(job: easybuild.Build, shown: BuildProgress, held: dict[str, FileLock]) -> None:
@@ -118,26 +136,42 @@ def record(tree: Tree, step: Step, seconds: float) -> None:
     receipt.write(receipt.built_path(tree, step.module), made)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why the build of a module failed, what to do about it, where that is told, and whether it was a full disk."""
+
+    why: str
+    fix: str
+    log: Path
+    is_full: bool
+
+
 def failed(
     job: easybuild.Build, shown: BuildProgress, status: int, failures: Sequence[str], logs: Sequence[Path]
 ) -> BuildFailed | DiskFull:
     """Say why a build failed, in a few lines, from the log of the module, else from the fullest that there is."""
     kept = [log for log in logs if log.is_file()] or (job.folder / "tmp").rglob("easybuild-*.log")
     log = max(kept, key=lambda path: path.stat().st_size, default=job.log)
-    found = diagnose.first_cause_in(log) or diagnose.first_cause_in(job.log)
-    room = shutil.disk_usage(job.prefix.root).free
-    full = room < ALMOST_NOTHING or (found is not None and found.rule.id == "disk-full")
-    kind = DiskFull if full else BuildFailed
     killed = f"eb was ended by signal {status - 128}; was there too little memory?" if status > 128 else ""
-    why = "\n".join(failures) or killed or f"See {job.log}."
-    fix = "Look into the log, mend the cause, and run the same command again: it resumes."
+    found = cause((log, job.log), "\n".join(failures) or killed or f"See {job.log}.", job.prefix)
+    what = f"Building {shown.module} failed in step {shown.step}." if shown.module else "The build did not start."
+    kind = DiskFull if found.is_full else BuildFailed
+    return kind(what=what, why=found.why, fix=f"{found.fix}\nLog: {found.log}")
+
+
+def cause(logs: Sequence[Path], said: str, prefix: Prefix) -> Cause:
+    """Return the first cause in the first of some logs that has one, else what eb itself ``said``."""
+    places = ((log, one) for log in logs if (one := diagnose.first_cause_in(log)))
+    log, found = next(places, (logs[0], None))
+    room = shutil.disk_usage(prefix.root).free
+    told_full = found is not None and found.rule.id == "disk-full"
+    why, fix = said, "Look into the log, mend the cause, and run the same command again: it resumes."
     if found is not None:
         why, fix = f"{found.cause}\n{log}:{found.number}: {found.line}", found.fix
-    if full and (found is None or found.rule.id != "disk-full"):
-        why = f"The disk is full: {room // 1_000_000} MB are free at {job.prefix.root}."
+    if room < ALMOST_NOTHING and not told_full:
+        why = f"The disk is full: {room // 1_000_000} MB are free at {prefix.root}."
         fix = "Free space, or choose another --prefix, then run the same command again: it resumes."
-    what = f"Building {shown.module} failed in step {shown.step}." if shown.module else "The build did not start."
-    return kind(what=what, why=why, fix=f"{fix}\nLog: {log}")
+    return Cause(why=why, fix=fix, log=logs[0], is_full=told_full or room < ALMOST_NOTHING)
 
 
 def jobs(wanted: int) -> int:

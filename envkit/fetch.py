@@ -19,6 +19,7 @@ __all__ = [
     "Source",
     "fetch",
     "missing",
+    "place",
     "read_bundle",
     "write_bundle",
 ]
@@ -74,6 +75,14 @@ def fetch(
         here.save_stamps()
     if problems:
         raise _all_in_one(problems, len(wanted), history, cache, offline=offline, stack=stack)
+
+
+def place(cache: Path, name: str, content: bytes, sha256: str) -> None:
+    """Put a file that comes from elsewhere into the cache, checked. Raises DiskFull and NotWritable."""
+    here = SourceCache(cache)
+    if here.sha256(name) != sha256:
+        here.store(name, [content], sha256)
+    here.save_stamps()
 
 
 def _set_wrong_aside(

@@ -1,8 +1,9 @@
 """Installing: plan, preflight, lock and look again, fetch, build, verify, write the receipt."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from rich.console import Console
 
 from envkit import build, fetch, host, launcher, lock, locks, preflight, process, receipt
 from envkit.errors import DiskFull, EnvkitError, Interrupted, Problem, UnknownStack, UsageProblem
+from envkit.fetch import Source
+from envkit.methods import config_guess
 from envkit.plan import recipe_checksum
 from envkit.prefix import Prefix
 from envkit.progress import say
@@ -217,6 +220,40 @@ def say_resumed(work: Work, console: Console) -> None:
     kind = "layers" if work.stack.method == "apptainer" else "modules"
     say(console, f"Resuming what began {note.began} and ended while {note.stage} (log: {note.log}).")
     say(console, f"{done} of {len(work.steps)} {kind} are in place; left: {left}.")
+
+
+def fetch_besides(work: Work, console: Console) -> tuple[Source, ...]:
+    """Fetch what a build without a network can do without, but does better with; return what of it is in the cache."""
+    if not isinstance(work, easybuild.EasyBuildWork):
+        return ()
+    cache = work.request.prefix.sources
+    if not work.request.offline and (lacking := config_guess.get(work.plan, cache)):
+        say(console, lacking)
+    return config_guess.carried(work.plan, cache)
+
+
+def build_in_jobs(work: Work, words: Sequence[str], cpus: int, console: Console) -> None:
+    """Build in jobs of Slurm, one for each module, of so many CPUs; ``words`` are what sbatch is told of each.
+
+    What is left to do is what any installation does of what is built already. Raises UsageProblem where eb does not
+    build it, and what fetching, submitting and following do.
+    """
+    if not isinstance(work, easybuild.EasyBuildWork) or work.stack.method != "easybuild":
+        raise UsageProblem(
+            what=f"--job-per-module goes with --method easybuild; {work.stack.name} is by {work.stack.method}.",
+            fix="Leave it out: the whole is built in one job then.",
+        )
+    work = replace(work, request=replace(work.request, jobs=cpus))
+    preflight.demand(problems(work), work.stack)
+    fetch_besides(work, console)
+    message = receipt.waiting(work.tree, work.stack.name)
+    with (
+        disk_full_explained(work.request.prefix),
+        locks.held(work.tree, f"stack-{work.stack.name}", console, message),
+    ):
+        say_resumed(work, console)
+        work.build_in_jobs(build.new_log_folder(work.request.prefix, work.stack.name), words, console)
+        receipt.end(work.tree, work.stack.name)
 
 
 @contextmanager

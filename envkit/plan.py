@@ -18,6 +18,13 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str | None
 
 
+class ConfigGuess(msgspec.Struct, frozen=True, kw_only=True):
+    """The config.guess that eb takes from its sources, or else the network: where it lies there, and its SHA-256."""
+
+    place: str
+    sha256: str
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One module and the recipe that makes it. ``eula`` names a licence that must be accepted first."""
 
@@ -46,11 +53,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of a stack in the order of building, with the recipe folders they were found in."""
+    """The steps of a stack in the order of building, with the recipe folders they were found in.
+
+    ``config_guess`` is there where something is configured.
+    """
 
     stack: str
     steps: tuple[Step, ...]
     robot: tuple[str, ...]
+    config_guess: ConfigGuess | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -50,8 +50,9 @@ def fetch(
             f"{len(wanted)} sources of {prepared.stack.name} are in {request.prefix.sources}, checked.",
             soft_wrap=True,
         )
+        besides = work.fetch_besides(prepared, console)
         if bundle is not None:
-            sources.write_bundle(wanted, request.prefix.sources, bundle, stack=prepared.stack.name)
+            sources.write_bundle([*wanted, *besides], request.prefix.sources, bundle, stack=prepared.stack.name)
             console.print(
                 f"Bundle: {bundle}. There: envkit install {prepared.stack.name} --bundle {bundle.name}",
                 soft_wrap=True,

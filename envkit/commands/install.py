@@ -7,7 +7,10 @@ import click
 from envkit.cli import usage
 from envkit.commands import batch, options, submitted
 
-OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "prefix", "bundle", "offline", "jobs")
+OF_THE_JOB = (
+    "submit", "gpus_per_node", "time", "account", "partition", "prefix", "bundle", "offline", "jobs",
+    "job_per_module",
+)  # fmt: skip
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -71,6 +74,11 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--signed-by", metavar="KEY.pem", type=FILE, help="Take the file of --from only if this public key verifies it."
 )
 @click.option("--submit", is_flag=True, help="Build in a job of Slurm, on one node, and wait for it.")
+@click.option(
+    "--job-per-module",
+    is_flag=True,
+    help="With --submit, of EasyBuild: build each module in a job of its own, side by side as far as they can be.",
+)
 @batch.GPUS
 @batch.TIME
 @batch.ACCOUNT
@@ -82,7 +90,7 @@ def install(
     eulas: tuple[str, ...], jobs: int | None, rebuild: bool, force: bool, release: str | None, access: str | None,
     base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
     site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None, submit: bool,
-    locked: Path | None, **of_job: str | None,
+    job_per_module: bool, locked: Path | None, **of_job: str | None,
 ) -> int:  # fmt: skip
     """Install a Horovod environment and prove that it works.
 
@@ -90,7 +98,8 @@ def install(
     EasyBuild's own collection; it may be left out. What is left of an interrupted installation is resumed.
 
     With --submit every source is fetched here, and the rest is done in a job of --jobs CPUs (default: 8), an hour long
-    at most, if --time says nothing else. Its log goes to standard output, and Ctrl-C cancels it.
+    at most, if --time says nothing else. Its log goes to standard output, and Ctrl-C cancels it. With --job-per-module
+    EasyBuild submits such a job for each module first, after those that it needs; what fails is explained at the end.
     """
     if (source or dockerfile) and method not in (None, "apptainer"):
         usage(f"--from and --from-dockerfile go with --method apptainer, not with {method}.")
@@ -103,7 +112,7 @@ def install(
     if submit and dry_run:
         usage("Give one of --dry-run and --submit.")
     if not submit:
-        submitted.demand_submit(of_job, of_job)
+        submitted.demand_submit({**of_job, "job_per_module": job_per_module}, (*of_job, "job_per_module"))
     from rich.console import Console
 
     from envkit import install as work
@@ -128,7 +137,9 @@ def install(
         work.say_forced(planned, console)
         return plans.show(planned, console)
     if submit:
-        words = [*filter(None, [stack]), *batch.repeated(context, leave=OF_THE_JOB)]
-        return submitted.installation(request, {**of_job, "jobs": jobs, "site": site, "prefix": prefix}, words, console)
+        done = ("rebuild",) if job_per_module else ()
+        words = [*filter(None, [stack]), *batch.repeated(context, leave=(*OF_THE_JOB, *done))]
+        asked = {**of_job, "jobs": jobs, "site": site, "prefix": prefix, "job_per_module": job_per_module}
+        return submitted.installation(request, asked, words, console)
     report = work.install(request, console)
     return 0 if report is None or report.verdict == "pass" else 1

@@ -134,7 +134,8 @@ def read(path: Path, taken: "Submitted", status: int) -> "Report | None":
 def installation(request: "Request", given: Mapping[str, Any], words: Sequence[str], console: "Console") -> int:
     """Install in a job on one node, after every source has been fetched here; return the status of the job.
 
-    ``words`` are the command line of the installation. Raises what fetching, submitting and following a job do.
+    ``words`` are the command line of the installation. With a job per module that job has only what is left to do after
+    them. Raises what fetching, submitting and following a job do.
     """
     from envkit import install as work
     from envkit import site as sites
@@ -153,7 +154,10 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
         wanted = planned(request)
         made = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), asked)
         text = slurm.alone(replace(made, log=str(request.prefix.logs / "job-%x-%j.log")))
-        fetch_for(wanted, console)
+        if given["job_per_module"]:
+            work.build_in_jobs(wanted, slurm.words(made), cpus, console)
+        else:
+            fetch_for(wanted, console)
         return follow.follow(sent(text))
 
 
@@ -170,8 +174,10 @@ def planned(request: "Request") -> "Work":
 
 def fetch_for(wanted: "Work", console: "Console") -> None:
     """Fetch what an installation needs, if there is anything left to build."""
+    from envkit import install as work
     from envkit import progress
 
     request = wanted.request
     if wanted.missing or request.rebuild:
         progress.fetch_all(wanted.sources, request.prefix.sources, request.offline, wanted.stack.name, console)
+        work.fetch_besides(wanted, console)

@@ -26,7 +26,7 @@ INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What Slurm says of a job, or of a task of an array."""
+    """What Slurm says of a job, or of a task of an array; ``seconds`` is how long it has run, where that was asked."""
 
     state: str
     reason: str = ""
@@ -35,6 +35,7 @@ class Record:
     partition: str = ""
     nodes: str = ""
     task: str = ""
+    seconds: int = 0
 
     @property
     def has_ended(self) -> bool:

@@ -60,8 +60,21 @@ def launcher(job: Job, speaks: str, words: Sequence[str]) -> tuple[str, ...]:
 
 def directives(job: Job, array: str) -> list[str]:
     """Return what stands after #SBATCH, line by line; the site's own words come last, and so win."""
+    return [f"--{name}={quoted(value)}" for name, value in options(job, array).items()] + [
+        quoted(word) for word in job.words
+    ]
+
+
+def words(job: Job) -> list[str]:
+    """Return the words for sbatch of jobs that another program names, each with a log of its own."""
+    named = {name: value for name, value in options(job, "").items() if name not in {"job-name", "output"}}
+    return ["--export=ALL", *(f"--{name}={value}" for name, value in named.items()), *job.words]
+
+
+def options(job: Job, array: str) -> dict[str, str]:
+    """Return what sbatch is told of a job, by the names of its options. Raises UsageProblem."""
     shape = job.shape
-    options = {
+    told = {
         "job-name": job.name,
         "nodes": str(shape.nodes),
         "ntasks-per-node": str(shape.ranks_per_node),
@@ -74,11 +87,9 @@ def directives(job: Job, array: str) -> list[str]:
         "output": job.log or ("%x-%A_%a.out" if array else "%x-%j.out"),
         "open-mode": "append",  # so that a job that is queued again keeps what it said before
     }
-    demand_lines({f"--{name}": value for name, value in options.items()})
+    demand_lines({f"--{name}": value for name, value in told.items()})
     demand_lines({"--site": " ".join(job.words)})
-    return [f"--{name}={quoted(value)}" for name, value in options.items() if value] + [
-        quoted(word) for word in job.words
-    ]
+    return {name: value for name, value in told.items() if value}
 
 
 def limit(time_s: int) -> str:

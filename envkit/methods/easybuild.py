@@ -4,10 +4,11 @@ import hashlib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from configparser import ConfigParser, Error
 from dataclasses import dataclass
 from functools import cache
@@ -23,13 +24,14 @@ from envkit import process
 from envkit.errors import HostProblem, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Program
-from envkit.plan import Patch, Plan, Step
+from envkit.plan import ConfigGuess, Patch, Plan, Step
 from envkit.prefix import Prefix, Tree
 from envkit.resources import data, easybuild_collection, recipes
 from envkit.stack import Stack, shelf
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
+OF_SLURM = re.compile(r"SLURM_CONF|SLURM_CLUSTERS|SBATCH_\w+")  # what sbatch itself reads
 NO_MODULE = 92  # the status of enter.sh where a module cannot be loaded
 
 
@@ -88,7 +90,8 @@ def plan(eb: Eb, stack: Stack) -> Plan:
         if done.status:
             raise plan_failed(stack, done)
         facts = {fact["path"]: fact for fact in map(msgspec.json.decode, events.read_bytes().splitlines())}
-        resolved = Plan(stack=stack.name, steps=tuple(steps(done.stdout, facts)), robot=eb.robot)
+        order = tuple(steps(done.stdout, facts))
+        resolved = Plan(stack=stack.name, steps=order, robot=eb.robot, config_guess=config_guess(order, facts))
     if not resolved.steps:
         raise PlanFailed(
             what=f"{stack.module} is there without being built.", fix=f"Load it: module load {stack.module}"
@@ -268,6 +271,12 @@ def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
     )
 
 
+def config_guess(order: Sequence[Step], facts: Mapping[str, Mapping[str, Any]]) -> ConfigGuess | None:
+    """Return the config.guess of the first step that needs one; it is the same for all."""
+    needed = (facts[step.easyconfig]["config_guess"] for step in order)
+    return next((ConfigGuess(**one) for one in needed if one), None)
+
+
 def source(fact: Mapping[str, Any], easyconfig: str, software: str) -> Source:
     """Return a source of a recipe as fetch takes it, with its name on the package index if it comes from there.
 
@@ -293,7 +302,7 @@ class CachedPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``format`` is another number where a plan of an earlier envkit lacks something.
     """
 
-    format: Literal[2]
+    format: Literal[3]
     plan: Plan
     files: tuple[tuple[str, int, int], ...]
 
@@ -316,7 +325,7 @@ def read_cached(path: Path) -> Plan | None:
 
 def write_cached(path: Path, made: Plan) -> None:
     """Keep a plan; a cache that cannot be written is no failure."""
-    kept = CachedPlan(format=2, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
+    kept = CachedPlan(format=3, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         staged = path.with_suffix(f".{os.getpid()}")
@@ -347,6 +356,7 @@ class Build:
     jobs: int
     rebuild: tuple[str, ...] = ()
     accepted_eulas: tuple[str, ...] = ()
+    offline: bool = False
 
     @property
     def log(self) -> Path:
@@ -358,12 +368,34 @@ class Build:
         """What eb's hooks tell."""
         return self.folder / "events.jsonl"
 
+    @property
+    def told(self) -> Path:
+        """Where jobs leave what they print, and what the hooks of their eb tell."""
+        return self.folder / "jobs"
+
 
 def build(job: Build, watch: Callable[[], None]) -> int:
     """Build what is missing of a plan with one eb; return its exit status."""
+    return run(job, [], {}, watch)
+
+
+def submit(job: Build, words: Sequence[str], watch: Callable[[], None]) -> int:
+    """Have eb submit a job of Slurm for each module that is missing, after those that it needs; return eb's status.
+
+    ``words`` are what sbatch is told besides: eb itself knows of no partition and no account, and of hours alone.
+    """
+    job.told.mkdir(parents=True, exist_ok=True)
+    inside = shlex.join(["env", "-u", "ENVKIT_SBATCH", f"ENVKIT_EVENTS={job.told}", *job.eb.words])
+    options = ["--job", "--job-backend=Slurm", f"--job-output-dir={job.told}", f"--job-eb-cmd={inside}"]
+    slurm = {name: value for name, value in os.environ.items() if OF_SLURM.fullmatch(name)}
+    return run(job, options, slurm | {"ENVKIT_SBATCH": shlex.join(words)}, watch)
+
+
+def run(job: Build, options: Sequence[str], settings: Mapping[str, str], watch: Callable[[], None]) -> int:
+    """Run eb for what is missing of a plan; return its exit status."""
     scratch = job.folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    argv = [*job.eb.command(job.tree, job.prefix.sources, scratch), f"--parallel={job.jobs}"]
+    argv = [*job.eb.command(job.tree, job.prefix.sources, scratch), f"--parallel={job.jobs}", *options]
     if job.eb.ccache:
         argv.append(f"--use-ccache={job.prefix.root / 'ccache'}")
     if job.accepted_eulas:
@@ -372,5 +404,7 @@ def build(job: Build, watch: Callable[[], None]) -> int:
         argv += ["--rebuild", *(step.easyconfig for step in job.plan.steps if step.module in job.rebuild)]
     else:
         argv.append(job.plan.steps[-1].easyconfig)
-    env = job.eb.settings(scratch) | {"ENVKIT_EVENTS": str(job.events)}
+    env = job.eb.settings(scratch) | {"ENVKIT_EVENTS": str(job.events), **settings}
+    if job.offline:
+        env["ENVKIT_OFFLINE"] = "1"
     return process.supervise(argv, env=env, log=job.log, cwd=job.folder, watch=watch)

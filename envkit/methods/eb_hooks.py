@@ -1,9 +1,11 @@
 """EasyBuild's hooks as a stream of events: one JSON object a line in the file named by ENVKIT_EVENTS.
 
 Events: ``easyconfig`` (what a recipe needs; at exit, when ENVKIT_INVENTORY is set), ``plan``, ``begin``,
-``step``, ``extension``, ``command``, ``module``, ``ended``, ``failed``. Every event has ``time`` (s since the
-epoch). The site's own hooks (ENVKIT_SITE_HOOKS, else EASYBUILD_HOOKS, which EESSI-extend sets) are called too, after
-the event has been written, and what they return is what EasyBuild gets. Runs inside ``eb``, under its Python.
+``step``, ``extension``, ``command``, ``submitted``, ``module``, ``ended``, ``failed``. Every event has ``time`` (s
+since the epoch). Where ENVKIT_EVENTS is a folder, this is a job of Slurm, which has its own file in it; what eb submits
+as jobs gets the words in ENVKIT_SBATCH besides. With ENVKIT_OFFLINE eb looks for no config.guess on the network. The
+site's own hooks (ENVKIT_SITE_HOOKS, else EASYBUILD_HOOKS, which EESSI-extend sets) are called too, after the event has
+been written, and what they return is what EasyBuild gets. Runs inside ``eb``, under its Python.
 """
 
 import atexit
@@ -28,7 +30,10 @@ PARSED: dict[str, Any] = {}
 
 def tell(event: str, **facts: Any) -> None:
     """Write one event."""
-    with Path(os.environ["ENVKIT_EVENTS"]).open("a") as stream:
+    path = Path(os.environ["ENVKIT_EVENTS"])
+    if path.is_dir():
+        path /= os.environ["SLURM_JOB_ID"] + ".jsonl"
+    with path.open("a") as stream:
         stream.write(json.dumps(dict(facts, event=event, time=time.time()), default=str) + "\n")
 
 
@@ -67,9 +72,22 @@ def on_pre_single_extension(extension: Any) -> None:
     tell("extension", module=extension.master.full_mod_name, name=extension.name)
 
 
-def on_pre_run_shell_cmd(cmd: Any, *_args: Any, **facts: Any) -> None:
+def on_pre_run_shell_cmd(cmd: Any, *_args: Any, **facts: Any) -> str | None:
+    if submits(cmd):
+        return str(cmd) + " " + os.environ["ENVKIT_SBATCH"]  # of two words for one thing sbatch takes the last
     if not facts.get("hidden"):
         tell("command", command=str(cmd)[:200])
+    return None
+
+
+def on_post_run_shell_cmd(cmd: Any, *_args: Any, **facts: Any) -> None:
+    if submits(cmd):
+        tell("submitted", command=str(cmd), status=facts.get("exit_code"), output=facts.get("output"))
+
+
+def submits(cmd: Any) -> bool:
+    """Say whether a command is one by which eb submits a job."""
+    return "ENVKIT_SBATCH" in os.environ and str(cmd).startswith("sbatch --") and " --wrap " in str(cmd)
 
 
 def on_fail(error: Any) -> None:
@@ -102,7 +120,7 @@ def compose(name: str) -> Callable[..., Any] | None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         result = own(*args, **kwargs) if own else None
-        return site(*args, **kwargs) if site else result
+        return (site(*args, **kwargs) if site else None) or result
 
     call.__name__ = name + "_hook"
     return call if own or site else None
@@ -137,8 +155,22 @@ def facts_of(ec: Any, path: str) -> dict[str, Any]:
         "accept_eula": bool(ec["accept_eula"]),
         "os_dependencies": os_packages(ec),
         "dependencies": [dependency["full_mod_name"] for dependency in ec.all_dependencies],
+        "config_guess": config_guess_of(ec),
         **files_of(ec),
     }
+
+
+def config_guess_of(ec: Any) -> dict[str, str] | None:
+    """Return where in its sources eb looks for the config.guess that it configures this with, and its SHA-256."""
+    from easybuild.easyblocks.generic import configuremake
+
+    easyblock = get_easyblock_class(
+        ec["easyblock"], name=ec.name, error_on_failed_import=False, error_on_missing_easyblock=False
+    )
+    if easyblock is None or not issubclass(easyblock, configuremake.ConfigureMake):
+        return None
+    place = f"generic/eb_v{configuremake.EASYBLOCKS_VERSION}/ConfigureMake/config.guess"
+    return {"place": place, "sha256": configuremake.CONFIG_GUESS_SHA256}
 
 
 def os_packages(ec: Any) -> list[str | list[str]]:
@@ -221,5 +253,14 @@ def checksum(checksums: Any, index: int, filename: str) -> str | None:
     return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
 
 
+def look_for_nothing() -> None:
+    """Have eb take config.guess from its sources alone: it would try for a minute in each module that it configures."""
+    from easybuild.easyblocks.generic import configuremake
+
+    configuremake.download_file = lambda *_args, **_facts: None
+
+
+if os.environ.get("ENVKIT_OFFLINE"):
+    look_for_nothing()
 if os.environ.get("ENVKIT_INVENTORY"):
     atexit.register(inventory)

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from envkit import __version__, build, fetch, host, launcher, preflight, process, receipt
+from envkit import __version__, build, build_jobs, fetch, host, launcher, preflight, process, receipt
 from envkit.environment import Environment, ModuleEnvironment
 from envkit.errors import BuildFailed, Problem
 from envkit.fetch import Source
 from envkit.lock import Lock, Machine, Part
-from envkit.methods import easybuild
+from envkit.methods import config_guess, easybuild
 from envkit.methods.easybuild import Eb
 from envkit.plan import Plan
 from envkit.prefix import Tree
@@ -65,6 +65,10 @@ class EasyBuildWork:
         """Every source of every module."""
         return self.plan.sources
 
+    def sources_of(self, modules: Collection[str]) -> list[Source]:
+        """Return the sources that building these modules takes."""
+        return [source for step in self.plan.steps if step.module in modules for source in step.sources]
+
     @property
     def lock(self) -> Lock:
         """What it is made from: the recipes here, but for modules that are there and were made from others."""
@@ -99,8 +103,7 @@ class EasyBuildWork:
             *preflight.plan_problems(self.plan, self.missing, self.request.accepted_eulas, self.host),
         ]
         if self.request.offline:
-            wanted = [source for step in self.plan.steps if step.module in self.missing for source in step.sources]
-            found += preflight.source_problems(wanted, prefix, self.stack)
+            found += preflight.source_problems(self.sources_of(self.missing), prefix, self.stack)
         return found
 
     def heading(self) -> Iterator[str]:
@@ -115,7 +118,7 @@ class EasyBuildWork:
         missing = set(self.missing)
         for step in self.plan.steps:
             yield f" * [{' ' if step.module in missing else 'x'}] {step.easyconfig} (module: {step.module})"
-        left = [source for step in self.plan.steps if step.module in missing for source in step.sources]
+        left = self.sources_of(missing)
         cache = self.request.prefix.sources
         absent = fetch.missing(left, cache) if cache.is_dir() else left
         modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
@@ -125,16 +128,27 @@ class EasyBuildWork:
 
     def build(self, folder: Path, console: Console) -> None:
         """Fetch the sources that are missing and build the modules that are."""
+        build.build(self.begun(folder, console), self.stack.seconds, console)
+
+    def build_in_jobs(self, folder: Path, words: Sequence[str], console: Console) -> None:
+        """Do the same in jobs of Slurm, one for each module; ``words`` are what sbatch is told of each."""
+        note = receipt.unfinished(self.tree, self.stack.name)
+        job = replace(self.begun(folder, console), offline=True)  # nodes often have no network
+        build_jobs.build(job, words, self.stack.seconds, console, Path(note.log) if note else None)
+
+    def begun(self, folder: Path, console: Console) -> easybuild.Build:
+        """Fetch the sources that are missing; return the build that is left to do."""
         for line in easybuild.cuda_limits(self.plan):
             say(console, line)
         rebuild = build.outdated(self.plan, self.tree) if self.request.rebuild else []
         wanted = {*self.missing, *rebuild}
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
-        sources = [source for step in self.plan.steps if step.module in wanted for source in step.sources]
-        fetch_all(sources, self.request.prefix.sources, self.request.offline, self.stack.name, console)
+        cache = self.request.prefix.sources
+        fetch_all(self.sources_of(wanted), cache, self.request.offline, self.stack.name, console)
+        config_guess.put(self.plan, cache)
         receipt.begin(self.tree, self.stack.name, "building", folder)
         receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
-        job = easybuild.Build(
+        return easybuild.Build(
             eb=self.eb,
             prefix=self.request.prefix,
             tree=self.tree,
@@ -143,8 +157,8 @@ class EasyBuildWork:
             jobs=build.jobs(self.request.jobs),
             rebuild=tuple(rebuild),
             accepted_eulas=self.request.accepted_eulas,
+            offline=self.request.offline,
         )
-        build.build(job, self.stack.seconds, console)
 
     def entered(self, made: Installed) -> Environment:  # noqa: ARG002
         """Return the way into what was built, which is entered already where that takes a mount."""

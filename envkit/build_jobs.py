@@ -1,0 +1,251 @@
+"""Building what is missing of a plan in jobs of Slurm, one for each module.
+
+eb submits them, each after those that it needs; envkit follows them all, and says of those that fail why.
+"""
+
+import re
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import FileLock
+from rich.console import Console
+
+from envkit import process
+from envkit.build import cause, claimed, durations, record
+from envkit.errors import BuildFailed, DiskFull, EnvkitError, HostProblem, Interrupted, JobLost, JobRefused
+from envkit.jobs import many
+from envkit.jobs.follow import HOPELESS, Record, known, lost, pause_s
+from envkit.jobs.submit import remedy, table
+from envkit.jobs_progress import JobsProgress, ModuleJob, blame
+from envkit.methods import easybuild
+from envkit.plan import Plan
+from envkit.prefix import Tree
+from envkit.progress import Events, say
+
+NUMBER = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
+SEEN_S = 60.0  # a file system that nodes share may show late what they have written
+LOOK_S = 0.2
+
+
+def build(
+    job: easybuild.Build, words: Sequence[str], seconds: Mapping[str, int], console: Console, earlier: Path | None
+) -> None:
+    """Build what is missing and what is to be built again; ``words`` are what sbatch is told of each job.
+
+    Jobs that an ``earlier`` call has left, which had its logs there, are followed first. Raises BuildFailed, DiskFull,
+    HostProblem, JobLost, JobRefused and Interrupted.
+    """
+    with claimed(job, console) as held:
+        times = durations(job.tree, list(held), seconds)
+        left = left_over(earlier, job.plan) if earlier and held else []
+        if left and earlier:
+            say(console, f"{len(left)} jobs of an earlier call are still there: {', '.join(o.number for o in left)}")
+            follow(left, replace(job, folder=earlier), times, held, console)
+        there = {one.module for one in left}
+        again = tuple(module for module in job.rebuild if module not in there)
+        missing = [module for module in held if module in again or not job.tree.has(module)]
+        if missing:
+            say(console, f"Building {len(missing)} of {len(job.plan.steps)} modules in jobs; logs: {job.told}")
+            mine = replace(job, rebuild=again)
+            follow(submitted(mine, words), mine, times, held, console)
+    shutil.rmtree(job.folder / "tmp", ignore_errors=True)
+
+
+def read(folder: Path, plan: Plan) -> list[ModuleJob]:
+    """Return the jobs that were submitted, in the order of building, from what eb's hooks have told."""
+    events = [event for event in Events(folder / "events.jsonl").new() if event["event"] == "submitted"]
+    found = dict[str, str]()
+    for event in events:
+        if match := NUMBER.search(event["output"] or ""):
+            found |= {s.module: match[1] for s in plan.steps if f" {s.easyconfig} " in event["command"]}
+    return [
+        ModuleJob(step=step, number=number, told=Events(folder / "jobs" / f"{number}.jsonl"))
+        for step in plan.steps
+        if (number := found.get(step.module))
+    ]
+
+
+def left_over(folder: Path, plan: Plan) -> list[ModuleJob]:
+    """Return the jobs of an earlier call that have not ended."""
+    jobs = read(folder, plan)
+    there = many.look([one.number for one in jobs]) if jobs else {}
+    return [one for one in jobs if one.number in there and not there[one.number].has_ended]
+
+
+def submitted(job: easybuild.Build, words: Sequence[str]) -> list[ModuleJob]:
+    """Have eb submit the jobs; return them in the order of building. Where not all are taken, none is left."""
+    try:
+        status = easybuild.submit(job, words, lambda: None)
+    except Interrupted:
+        many.cancel([one.number for one in read(job.folder, job.plan)])
+        raise
+    jobs = read(job.folder, job.plan)
+    if status or not jobs:
+        many.cancel([one.number for one in jobs])
+        raise not_submitted(job, len(jobs))
+    return jobs
+
+
+def not_submitted(job: easybuild.Build, taken: int) -> JobRefused | BuildFailed:
+    """Say why eb did not submit every job."""
+    events = Events(job.events).new()
+    cancelled = f" The {taken} that were taken are cancelled." if taken else ""
+    refused = [event["output"].strip() for event in events if event["event"] == "submitted" and event["status"]]
+    if refused:
+        said = refused[-1].replace("sbatch: error: ", "")
+        return JobRefused(what=f"A job was not taken.{cancelled}", why=f"sbatch says: {said}", fix=remedy(said))
+    why = "\n".join(event["message"] for event in events if event["event"] == "failed")
+    found = cause((job.log,), why or f"See {job.log}.", job.prefix)
+    return BuildFailed(what=f"eb submitted no jobs.{cancelled}", why=found.why, fix=f"{found.fix}\nLog: {found.log}")
+
+
+def follow(
+    jobs: Sequence[ModuleJob],
+    job: easybuild.Build,
+    seconds: Mapping[str, int],
+    held: Mapping[str, FileLock],
+    console: Console,
+) -> None:
+    """Tell of the jobs until the last has ended; Ctrl-C cancels them, a lost terminal leaves them alone."""
+    try:
+        with process.interruptible(), JobsProgress(console, jobs, seconds) as shown:
+            watch(jobs, job.tree, held, shown)
+    except Interrupted as stop:
+        raise stopped(jobs, stop) from None
+    if not all(one.is_done for one in jobs):
+        raise failure(jobs, job)
+
+
+def watch(jobs: Sequence[ModuleJob], tree: Tree, held: Mapping[str, FileLock], shown: JobsProgress) -> None:
+    """Follow the jobs; what is built is recorded at once, and what can never be is cancelled at once."""
+    began, in_vain = time.monotonic(), 0
+    cancelled, recorded = set[str](), set[str]()
+    while True:
+        ask(jobs, tree)
+        for one in jobs:
+            if one.is_done and one.module not in recorded:
+                recorded.add(one.module)
+                record(tree, one.step, one.record.seconds)
+                held[one.module].release(force=True)
+        never = {one.number for one in jobs if one.culprit and not one.record.has_ended} - cancelled
+        many.cancel(sorted(never))
+        cancelled |= never
+        shown.tell()
+        if all(one.is_settled for one in jobs):
+            return
+        in_vain = in_vain + 1 if any(hopeless(one) for one in jobs) else 0
+        if in_vain == HOPELESS:
+            raise never_starts(jobs)
+        asked = time.monotonic()
+        while time.monotonic() - asked < pause_s(asked - began):
+            time.sleep(LOOK_S)
+
+
+def ask(jobs: Sequence[ModuleJob], tree: Tree) -> None:
+    """Bring what is known of the jobs up to date."""
+    open_ones = [one for one in jobs if not one.record.has_ended]
+    found = many.look([one.number for one in open_ones])
+    for one in open_ones:
+        one.take(seen(one, found.get(one.number, Record(state="COMPLETED", seconds=one.record.seconds)), tree))
+    blame(jobs)
+
+
+def seen(one: ModuleJob, told: Record, tree: Tree) -> Record:
+    """Return what is known of a job: it is done when its module is there, for which a while is allowed."""
+    if told.state != "COMPLETED" or tree.has(one.module):
+        return told
+    one.ended = one.ended or time.time()
+    return replace(told, state="COMPLETING" if time.time() - one.ended < SEEN_S else "FAILED")
+
+
+def hopeless(one: ModuleJob) -> bool:
+    """Say whether Slurm gives a reason for which a job never starts; that of jobs which another fails is not meant."""
+    reason = one.record.reason
+    return (
+        one.record.state == "PENDING"
+        and not reason.startswith("Dependency")
+        and bool(known(reason).get("never_starts"))
+    )
+
+
+def never_starts(jobs: Sequence[ModuleJob]) -> JobRefused:
+    """Cancel all jobs, for one of them never starts."""
+    one = next(one for one in jobs if hopeless(one))
+    left = many.cancel([other.number for other in jobs if not other.record.has_ended])
+    row = known(one.record.reason)
+    return JobRefused(
+        what=f"Job {one.number}, which builds {one.module}, would never start. "
+        + (f"The jobs could not be cancelled: {left}" if left else "The jobs were cancelled."),
+        why=f"Slurm says: {one.record.reason}. {row['cause']}",
+        fix=row["remedy"],
+    )
+
+
+def stopped(jobs: Sequence[ModuleJob], stop: EnvkitError) -> Interrupted:
+    """Cancel the jobs after Ctrl-C, and say so."""
+    number = stop.exit_code - 128
+    left = [one.number for one in jobs if not one.record.has_ended]
+    named, end = ", ".join(left), f"scancel {' '.join(left)}"
+    if number != signal.SIGINT:
+        return Interrupted(
+            signal_number=number,
+            what=f"{stop.what} Jobs {named} go on.",
+            fix=f"Run the same command again: it follows them. Cancel them with: {end}",
+        )
+    if why := many.cancel(left):
+        what = f"{stop.what} Jobs {named} could not be cancelled."
+        return Interrupted(signal_number=number, what=what, why=why, fix=f"Cancel them with: {end}")
+    return Interrupted(signal_number=number, what=f"{stop.what} Slurm was asked to cancel jobs {named}.")
+
+
+def failure(jobs: Sequence[ModuleJob], job: easybuild.Build) -> EnvkitError:
+    """Say what failed, the first to fail first, why, and what was cancelled because of it."""
+    failed = sorted((one for one in jobs if one.culprit == one.module), key=lambda one: one.ended)
+    told = [explained(one, job) for one in failed]
+    done = sum(one.is_done for one in jobs)
+    rows = [row(number, one, error, jobs) for number, (one, error) in enumerate(zip(failed, told, strict=True), 1)]
+    needing = len(jobs) - done - len(failed)
+    return type(told[0])(
+        what=f"{len(failed)} of {len(jobs)} jobs failed, {needing} were cancelled because of that, {done} are done. "
+        f"The first to fail: {failed[0].module}.",
+        why="\n".join(rows),
+        fix="Do what the arrows say, and run the same command again: it resumes with what is missing.",
+    )
+
+
+def row(number: int, one: ModuleJob, error: EnvkitError, jobs: Sequence[ModuleJob]) -> str:
+    """Return what is said of a job that failed."""
+    lines = [error.what, *error.why.splitlines(), *(f"-> {line}" for line in error.fix.splitlines())]
+    because = [f"{o.module} (job {o.number})" for o in jobs if o.culprit == one.module and o is not one]
+    lines += [f"Cancelled because of it: {', '.join(because)}"] if because else []
+    return f"{number}. " + "\n   ".join(lines)
+
+
+def explained(one: ModuleJob, job: easybuild.Build) -> EnvkitError:
+    """Return why a job failed: by Slurm, on a node that sees other files, or in its build."""
+    where = f"job {one.number}{f' on {one.record.nodes}' if one.record.nodes else ''}"
+    printed = next(job.told.glob(f"*-{one.number}.out"), None)
+    if one.record.state in table()["ended"]:
+        end = lost(one.number, one.record)
+        log = f"\nLog: {printed}" if printed else ""
+        return JobLost(what=f"{one.module}: {end.what}", why=end.why + log, fix=end.fix)
+    if printed is None or not (one.said or one.log or printed.stat().st_size):
+        return HostProblem(
+            what=f"{one.module}: {where} left nothing in {job.told}.",
+            why=f"A node that does not see {job.prefix.root} cannot build into it.",
+            fix="Choose a --prefix on a file system that the nodes share with this machine.",
+        )
+    logs = tuple(log for log in (one.log, printed) if log and log.is_file())
+    found = cause(logs, one.said or tail(printed), job.prefix)
+    kind = DiskFull if found.is_full else BuildFailed
+    step = f" in step {one.doing}" if one.doing else ""
+    return kind(what=f"{one.module} failed{step} ({where}).", why=f"{found.why}\nLog: {found.log}", fix=found.fix)
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-5:])

@@ -1,0 +1,50 @@
+"""Several jobs of Slurm at once: one question for all of them, one end for all of them."""
+
+import time
+from collections.abc import Sequence
+
+from envkit import process
+from envkit.errors import JobRefused
+from envkit.jobs.follow import PATIENCE_S, Record
+from envkit.jobs.job import TIME, UNITS
+from envkit.jobs.submit import ANSWER_S
+
+FORMAT = "%i|%T|%r|%M|%N"
+
+
+def look(numbers: Sequence[str]) -> dict[str, Record]:
+    """Ask Slurm for jobs; one that it has forgotten is left out. Raises JobRefused where it does not answer."""
+    argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers)}", f"--format={FORMAT}"]
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        done = process.capture(argv, timeout_s=ANSWER_S)
+        if done.status == 0 or "Invalid job id" in done.stderr:
+            return records(done.stdout)
+        if time.monotonic() > end:
+            raise JobRefused(
+                what="Slurm does not say any more how the jobs are.",
+                why=done.stderr.strip(),
+                fix=f"See with 'squeue --jobs={','.join(numbers)}', or with sacct.",
+            )
+        time.sleep(5)
+
+
+def records(text: str) -> dict[str, Record]:
+    """Read what squeue prints, by the numbers of the jobs."""
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == FORMAT.count("|")]
+    return {
+        number: Record(state=state, reason=reason, seconds=seconds(ran), nodes=nodes)
+        for number, state, reason, ran, nodes in rows
+    }
+
+
+def seconds(text: str) -> int:
+    """Read how long a job has run, nothing where Slurm does not know."""
+    match = TIME.fullmatch(text)
+    return sum(int(number) * UNITS[unit] for unit, number in match.groupdict().items() if number) if match else 0
+
+
+def cancel(numbers: Sequence[str]) -> str:
+    """Cancel jobs; return what keeps Slurm from it, nothing if nothing does."""
+    done = process.capture(["scancel", *numbers], timeout_s=ANSWER_S) if numbers else None
+    return done.stderr.strip() if done and done.status else ""
