@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 from rich.console import Console
 
-from envkit import process
+from envkit import process, receipt
 from envkit.build import cause, claimed, durations, record
 from envkit.errors import BuildFailed, DiskFull, EnvkitError, HostProblem, Interrupted, JobLost, JobRefused
 from envkit.jobs import many
@@ -41,7 +41,7 @@ def build(
     """
     with claimed(job, console) as held:
         times = durations(job.tree, list(held), seconds)
-        left = left_over(earlier, job.plan) if earlier and held else []
+        left = left_over(earlier, job) if earlier else []
         if left and earlier:
             say(console, f"{len(left)} jobs of an earlier call are still there: {', '.join(o.number for o in left)}")
             follow(left, replace(job, folder=earlier), times, held, console)
@@ -69,11 +69,15 @@ def read(folder: Path, plan: Plan) -> list[ModuleJob]:
     ]
 
 
-def left_over(folder: Path, plan: Plan) -> list[ModuleJob]:
-    """Return the jobs of an earlier call that have not ended."""
-    jobs = read(folder, plan)
+def left_over(folder: Path, job: easybuild.Build) -> list[ModuleJob]:
+    """Return the jobs of an earlier call that have not ended; what others have built since is recorded."""
+    jobs = read(folder, job.plan)
     there = many.look([one.number for one in jobs]) if jobs else {}
-    return [one for one in jobs if one.number in there and not there[one.number].has_ended]
+    left = [one for one in jobs if one.number in there and not there[one.number].has_ended]
+    for one in jobs:
+        if one not in left and job.tree.has(one.module) and receipt.built(job.tree, one.module) is None:
+            record(job.tree, one.step, there[one.number].seconds if one.number in there else 0.0)
+    return left
 
 
 def submitted(job: easybuild.Build, words: Sequence[str]) -> list[ModuleJob]:
@@ -130,7 +134,8 @@ def watch(jobs: Sequence[ModuleJob], tree: Tree, held: Mapping[str, FileLock], s
             if one.is_done and one.module not in recorded:
                 recorded.add(one.module)
                 record(tree, one.step, one.record.seconds)
-                held[one.module].release(force=True)
+                if one.module in held:
+                    held[one.module].release(force=True)
         never = {one.number for one in jobs if one.culprit and not one.record.has_ended} - cancelled
         many.cancel(sorted(never))
         cancelled |= never
