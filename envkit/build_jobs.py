@@ -84,8 +84,11 @@ def submitted(job: easybuild.Build, words: Sequence[str]) -> list[ModuleJob]:
     """Have eb submit the jobs; return them in the order of building. Where not all are taken, none is left."""
     try:
         status = easybuild.submit(job, words, lambda: None)
-    except Interrupted:
-        many.cancel([one.number for one in read(job.folder, job.plan)])
+    except Interrupted as stop:
+        left = many.printing_into(job.told)  # eb may have been stopped before its hooks told of the last
+        why = many.cancel(left)
+        stop.what += f" The {len(left)} jobs that were submitted are cancelled." if left and not why else ""
+        stop.why = why
         raise
     jobs = read(job.folder, job.plan)
     if status or not jobs:

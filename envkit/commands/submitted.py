@@ -77,15 +77,19 @@ def sizes(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def demand_slurm(instead: str) -> None:
-    """Raise JobRefused where there is PBS, whose jobs envkit does not follow."""
+    """Raise JobRefused where there is no Slurm; of PBS, whose jobs envkit does not follow, say what to do instead."""
     from envkit.errors import JobRefused
+    from envkit.jobs import submit
 
-    if shutil.which("sbatch") is None and shutil.which("qsub"):
-        raise JobRefused(
-            what="The job is not submitted: envkit follows jobs of Slurm alone.",
-            why="There is qsub on PATH, and no sbatch.",
-            fix=f"With PBS: {instead}",
-        )
+    if shutil.which("sbatch"):
+        return
+    if shutil.which("qsub") is None:
+        raise submit.absent("sbatch")
+    raise JobRefused(
+        what="The job is not submitted: envkit follows jobs of Slurm alone.",
+        why="There is qsub on PATH, and no sbatch.",
+        fix=f"With PBS: {instead}",
+    )
 
 
 def sent(text: str) -> "Submitted":

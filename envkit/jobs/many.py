@@ -1,7 +1,9 @@
 """Several jobs of Slurm at once: one question for all of them, one end for all of them."""
 
+import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from envkit import process
 from envkit.errors import JobRefused
@@ -42,6 +44,13 @@ def seconds(text: str) -> int:
     """Read how long a job has run, nothing where Slurm does not know."""
     match = TIME.fullmatch(text)
     return sum(int(number) * UNITS[unit] for unit, number in match.groupdict().items() if number) if match else 0
+
+
+def printing_into(folder: Path) -> list[str]:
+    """Return the jobs of this user that wait or run, and whose logs lie in a folder."""
+    argv = ["squeue", f"--user={os.getuid()}", "--noheader", "--Format=JobID:20,STDOUT:4096"]
+    rows = [line.split(maxsplit=1) for line in process.capture(argv, timeout_s=ANSWER_S).stdout.splitlines()]
+    return [row[0] for row in rows if len(row) == 2 and Path(row[1].strip()).parent == folder]
 
 
 def cancel(numbers: Sequence[str]) -> str:

@@ -57,12 +57,17 @@ def refused(program: str, done: process.Completed) -> JobRefused:
     """Say why a scheduler did not take a job."""
     said = (done.stderr.strip() or done.stdout.strip()).replace(f"{program}: error: ", "")
     if done.status == 127:
-        return JobRefused(
-            what=f"The job cannot be submitted: there is no {program} on PATH.",
-            why=said,
-            fix="Submit it from a login node of the cluster, or leave --submit out.",
-        )
+        return absent(program, said)
     return JobRefused(what="The job was not taken.", why=f"{program} says: {said}", fix=remedy(said))
+
+
+def absent(program: str, said: str = "") -> JobRefused:
+    """Say that there is no scheduler here."""
+    return JobRefused(
+        what=f"The job cannot be submitted: there is no {program} on PATH.",
+        why=said,
+        fix="Submit it from a login node of the cluster, or leave --submit out.",
+    )
 
 
 def remedy(said: str) -> str:

@@ -147,6 +147,15 @@ def test_what_failed_and_what_was_cancelled_because_of_it(user: User) -> None:
     assert user.site.built() == {"toy-base", "toy-other"} and not user.site.is_offered("toy-both")
 
 
+def test_ctrl_c_while_eb_submits(user: User) -> None:
+    running = user.start("toy-both", EACH)
+    until(lambda: user.queue("%i") or running.poll() is not None, "the first job")
+    out, err = user.stop(running, "INT")
+    assert running.returncode == 130, out + err
+    assert "jobs that were submitted are cancelled." in err or "asked to cancel" in err, err
+    assert user.queue("%i") == []
+
+
 def test_what_cannot_be(user: User) -> None:
     done = user.install("toy-both", EACH, "--partition", "none")
     assert done.returncode == 3 and "invalid partition specified: none" in done.stderr, done.stderr
