@@ -1,6 +1,6 @@
 """Building what is missing of a plan in jobs of Slurm, one for each module.
 
-eb submits them, each after those that it needs; envkit follows them all, and says of those that fail why.
+eb submits them, each after those that it needs; envkit follows them all.
 """
 
 import re
@@ -16,10 +16,11 @@ from rich.console import Console
 
 from envkit import process, receipt
 from envkit.build import cause, claimed, durations, record
-from envkit.errors import BuildFailed, DiskFull, EnvkitError, HostProblem, Interrupted, JobLost, JobRefused
+from envkit.errors import BuildFailed, EnvkitError, Interrupted, JobRefused
 from envkit.jobs import many
-from envkit.jobs.follow import HOPELESS, Record, known, lost, pause_s
-from envkit.jobs.submit import remedy, table
+from envkit.jobs.follow import HOPELESS, Record, known, pause_s
+from envkit.jobs.submit import remedy
+from envkit.jobs_failed import UNSEEN, failure
 from envkit.jobs_progress import JobsProgress, ModuleJob, blame
 from envkit.methods import easybuild
 from envkit.plan import Plan
@@ -72,12 +73,23 @@ def read(folder: Path, plan: Plan) -> list[ModuleJob]:
 def left_over(folder: Path, job: easybuild.Build) -> list[ModuleJob]:
     """Return the jobs of an earlier call that have not ended; what others have built since is recorded."""
     jobs = read(folder, job.plan)
-    there = many.look([one.number for one in jobs]) if jobs else {}
+    there = settled([one.number for one in jobs]) if jobs else {}
     left = [one for one in jobs if one.number in there and not there[one.number].has_ended]
     for one in jobs:
         if one not in left and job.tree.has(one.module) and receipt.built(job.tree, one.module) is None:
             record(job.tree, one.step, there[one.number].seconds if one.number in there else 0.0)
     return left
+
+
+def settled(numbers: Sequence[str]) -> dict[str, Record]:
+    """Return how jobs are, after those that are being ended have ended, for which a while is allowed."""
+    end = time.monotonic() + SEEN_S
+    while True:
+        found = many.look(numbers)
+        ending = [number for number, one in found.items() if one.state == "COMPLETING"]
+        if not ending or time.monotonic() > end:
+            return {number: one for number, one in found.items() if number not in ending}
+        time.sleep(1)
 
 
 def submitted(job: easybuild.Build, words: Sequence[str]) -> list[ModuleJob]:
@@ -167,7 +179,9 @@ def seen(one: ModuleJob, told: Record, tree: Tree) -> Record:
     if told.state != "COMPLETED" or tree.has(one.module):
         return told
     one.ended = one.ended or time.time()
-    return replace(told, state="COMPLETING" if time.time() - one.ended < SEEN_S else "FAILED")
+    if time.time() - one.ended < SEEN_S:
+        return replace(told, state="COMPLETING")
+    return replace(told, state="FAILED", reason=UNSEEN)
 
 
 def hopeless(one: ModuleJob) -> bool:
@@ -208,52 +222,3 @@ def stopped(jobs: Sequence[ModuleJob], stop: EnvkitError) -> Interrupted:
         what = f"{stop.what} Jobs {named} could not be cancelled."
         return Interrupted(signal_number=number, what=what, why=why, fix=f"Cancel them with: {end}")
     return Interrupted(signal_number=number, what=f"{stop.what} Slurm was asked to cancel jobs {named}.")
-
-
-def failure(jobs: Sequence[ModuleJob], job: easybuild.Build) -> EnvkitError:
-    """Say what failed, the first to fail first, why, and what was cancelled because of it."""
-    failed = sorted((one for one in jobs if one.culprit == one.module), key=lambda one: one.ended)
-    told = [explained(one, job) for one in failed]
-    done = sum(one.is_done for one in jobs)
-    rows = [row(number, one, error, jobs) for number, (one, error) in enumerate(zip(failed, told, strict=True), 1)]
-    needing = len(jobs) - done - len(failed)
-    return type(told[0])(
-        what=f"{len(failed)} of {len(jobs)} jobs failed, {needing} were cancelled because of that, {done} are done. "
-        f"The first to fail: {failed[0].module}.",
-        why="\n".join(rows),
-        fix="Do what the arrows say, and run the same command again: it resumes with what is missing.",
-    )
-
-
-def row(number: int, one: ModuleJob, error: EnvkitError, jobs: Sequence[ModuleJob]) -> str:
-    """Return what is said of a job that failed."""
-    lines = [error.what, *error.why.splitlines(), *(f"-> {line}" for line in error.fix.splitlines())]
-    because = [f"{o.module} (job {o.number})" for o in jobs if o.culprit == one.module and o is not one]
-    lines += [f"Cancelled because of it: {', '.join(because)}"] if because else []
-    return f"{number}. " + "\n   ".join(lines)
-
-
-def explained(one: ModuleJob, job: easybuild.Build) -> EnvkitError:
-    """Return why a job failed: by Slurm, on a node that sees other files, or in its build."""
-    where = f"job {one.number}{f' on {one.record.nodes}' if one.record.nodes else ''}"
-    printed = next(job.told.glob(f"*-{one.number}.out"), None)
-    if one.record.state in table()["ended"]:
-        end = lost(one.number, one.record)
-        log = f"\nLog: {printed}" if printed else ""
-        return JobLost(what=f"{one.module}: {end.what}", why=end.why + log, fix=end.fix)
-    if printed is None or not (one.said or one.log or printed.stat().st_size):
-        return HostProblem(
-            what=f"{one.module}: {where} left nothing in {job.told}.",
-            why=f"A node that does not see {job.prefix.root} cannot build into it.",
-            fix="Choose a --prefix on a file system that the nodes share with this machine.",
-        )
-    logs = tuple(log for log in (one.log, printed) if log and log.is_file())
-    found = cause(logs, one.said or tail(printed), job.prefix)
-    kind = DiskFull if found.is_full else BuildFailed
-    step = f" in step {one.doing}" if one.doing else ""
-    return kind(what=f"{one.module} failed{step} ({where}).", why=f"{found.why}\nLog: {found.log}", fix=found.fix)
-
-
-def tail(log: Path) -> str:
-    """Return the last lines of a log."""
-    return "\n".join(log.read_text(errors="replace").splitlines()[-5:])

@@ -111,6 +111,7 @@ LAYERS = (
     ("verify.launch", "sbom", "methods.config_guess"),
     ("verify.attend",),
     ("preflight", "build", "removal"),
+    ("jobs_failed",),
     ("build_jobs",),
     ("provide.work", "provide.easybuild", "provide.apptainer", "doctor.look"),
     ("provide.eessi", "doctor.gather"),

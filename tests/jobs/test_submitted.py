@@ -152,6 +152,17 @@ def test_an_installation_is_not_submitted_to_pbs(
     assert "With PBS: envkit fetch pytorch-2.13-cpu; and in an interactive job: envkit install" in said
 
 
+def test_without_a_scheduler_nothing_is_fetched_before_that_is_said(
+    fake_slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    (fake_slurm.bin / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(fake_slurm.bin))
+    assert run(["install", "pytorch-2.13-cpu", "--submit", "--job-per-module"]) == 3
+    said = capsys.readouterr()
+    assert "there is no sbatch on PATH" in said.err and "login node of the cluster" in said.err
+    assert said.out == ""
+
+
 def test_the_job_of_an_installation(fake_slurm: FakeSlurm, tmp_path: Path, capfd: Output) -> None:
     recipe = tmp_path / "my toy-1.0.eb"
     recipe.write_text(
