@@ -21,7 +21,7 @@ def failure(jobs: Sequence[ModuleJob], job: easybuild.Build) -> EnvkitError:
     rows = [row(number, one, error, jobs) for number, (one, error) in enumerate(zip(failed, told, strict=True), 1)]
     needing = len(jobs) - done - len(failed)
     return type(told[0])(
-        what=f"{len(failed)} of {len(jobs)} jobs failed, {needing} were cancelled because of that, {done} are done. "
+        what=f"{len(failed)} of {len(jobs)} jobs failed; {needing} cancelled because of that, {done} done. "
         f"The first to fail: {failed[0].module}.",
         why="\n".join(rows),
         fix="Do what the arrows say, and run the same command again: it resumes with what is missing.",
