@@ -16,6 +16,7 @@ from envkit.jobs.submit import Submitted, table
 from envkit.plan import Step
 from envkit.progress import QUIET_S, Events, clock, say
 
+WAITS_FOR = "waits for"
 UNSAID = {"", "None", "Dependency"}  # reasons to wait that say nothing more
 UNKNOWN_S = 5.0  # what a module counts of which it is not known how long it takes
 
@@ -79,16 +80,17 @@ def blame(jobs: Sequence[ModuleJob]) -> None:
 
 
 def left_s(jobs: Sequence[ModuleJob], seconds: Mapping[str, int]) -> float | None:
-    """Return how long it takes if nothing waits for a node; None where nothing is known of the modules that are left.
+    """Return how long it takes if nothing waits for a node; None if that is unknown, or a job takes longer than known.
 
     ``jobs`` are in the order of building. It is the longest way through what needs each other.
     """
     left = [one for one in jobs if not one.is_settled]
-    if not any(seconds.get(one.module) for one in left):
+    is_late = any(one.record.seconds > seconds.get(one.module, UNKNOWN_S) for one in left)
+    if is_late or not any(seconds.get(one.module) for one in left):
         return None
     ends = dict[str, float]()
     for one in left:
-        own = max(seconds.get(one.module, UNKNOWN_S) - one.record.seconds, 0.0)
+        own = seconds.get(one.module, UNKNOWN_S) - one.record.seconds
         ends[one.module] = own + max((ends[name] for name in one.step.dependencies if name in ends), default=0.0)
     return max(ends.values())
 
@@ -107,7 +109,7 @@ def state(one: ModuleJob, jobs: Sequence[ModuleJob]) -> str:
         return f"runs on {record.nodes}"
     needs = [other.module for other in jobs if other.module in one.step.dependencies and not other.is_done]
     if record.state in WAITING and needs:
-        return f"waits for {', '.join(needs)}"
+        return f"{WAITS_FOR} {', '.join(needs)}"
     if record.state in WAITING:
         return "waits" if record.reason in UNSAID else f"waits: {record.reason}"
     return f"is {record.state.lower()}"
@@ -141,8 +143,9 @@ class JobsProgress:
         """Say what has changed."""
         done = sum(one.is_done for one in self.jobs)
         for one in self.jobs:
-            text = state(one, self.jobs)
-            if text != self.known.get(one.module) and (self.live is None or one.is_settled):
+            text, before = state(one, self.jobs), self.known.get(one.module, "")
+            is_news = text != before and not (text.startswith(WAITS_FOR) and before.startswith(WAITS_FOR))
+            if is_news and (self.live is None or one.is_settled):
                 say(self.console, f"[{done}/{len(self.jobs)}] {one.module}: job {one.number} {text}")
             self.known[one.module] = text
             self.explain(one)

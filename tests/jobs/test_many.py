@@ -55,6 +55,7 @@ def test_the_time_left_is_the_longest_way(tmp_path: Path) -> None:
     assert left_s(jobs(tmp_path), seconds) == 100 + 400 + 10
     assert left_s(jobs(tmp_path, a="COMPLETED", b="RUNNING", c="COMPLETED"), seconds) == 5 + 50 + 10
     assert left_s(jobs(tmp_path, a="COMPLETED", b="FAILED", c="RUNNING"), seconds) == 335
+    assert left_s(jobs(tmp_path, a="RUNNING"), {**seconds, "a/1": 64}) is None
     assert left_s(jobs(tmp_path), {}) is None
 
 
@@ -75,7 +76,7 @@ def test_a_terminal_shows_what_is_not_done(tmp_path: Path) -> None:
     found = jobs(tmp_path, a="COMPLETED", b="RUNNING", c="PENDING")
     found[1].doing = "configure"
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=5)
-    shown = JobsProgress(console, found, {"c/1": 90})
+    shown = JobsProgress(console, found, {"b/1": 70, "c/1": 90})
     shown.tell()
     first, *rows = shown.screen().plain.splitlines()
     assert first == "1 completed, 3 pending, 1 running; 0:00 elapsed, about 1:35 left"
