@@ -76,14 +76,14 @@ def test_pieces_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_in_it(text: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
-    assert "is empty: the command ended before" in timeline.told(path, None)
+    assert "is empty: the command ended before" in timeline.read(path, None)[1]
 
 
 def test_none_or_that_of_an_earlier_run(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    assert "the command did not start Horovod" in timeline.told(path, None)
+    assert "the command did not start Horovod" in timeline.read(path, None)[1]
     path.write_text(TEXT)
-    assert "the command did not start Horovod" in timeline.told(path, timeline.state(path))
+    assert "the command did not start Horovod" in timeline.read(path, timeline.state(path))[1]
 
 
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:
