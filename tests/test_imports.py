@@ -59,6 +59,7 @@ LAYERS = (
         "jobs.follow",
         "compat.complete",
         "jobs.runai",
+        "jobs.trainjob",
     ),
     (
         "host",
