@@ -133,6 +133,8 @@ def run(
         usage("--nodes goes with -n.")
     if html and timeline is None:
         usage("--html goes with --timeline.")
+    if html and timeline and html.absolute() == timeline.absolute():
+        usage("--html and --timeline name the same file.")
     where = place.locate(prefix)
     found = receipt.find(where, name)
     visible = tuple[Path, ...]()
