@@ -42,7 +42,7 @@ class Phase:
 class Summary:
     """What a timeline tells; times in microseconds, in what is asked of it in seconds.
 
-    ``last`` counts how often a rank came last, ``waited`` for how long the first rank then waited.
+    ``last`` counts how often a rank came last; ``waited`` is when the first rank waited for it, as times apart.
     """
 
     first: float | None = None
@@ -51,7 +51,7 @@ class Summary:
     tensors: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     operations: Counter[str] = field(default_factory=Counter)
     last: Counter[str] = field(default_factory=Counter)
-    waited: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    waited: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     whole: bool = True
 
     @property
@@ -76,9 +76,9 @@ class Summary:
         return [(plain(name), self.tensors[name] / 1e6, self.operations[name]) for name in names]
 
     def stragglers(self, number: int) -> list[tuple[str, int, float, float]]:
-        """The ranks that came last most often: rank, how often, share of the negotiations, seconds waited."""
+        """The ranks that came last most often: rank, how often, share of the negotiations, seconds waited for it."""
         return [
-            (plain(rank), times, times / self.negotiations, self.waited[rank] / 1e6)
+            (plain(rank), times, times / self.negotiations, sum(end - begin for begin, end in self.waited[rank]) / 1e6)
             for rank, times in self.last.most_common(number)
         ]
 
@@ -205,10 +205,15 @@ def leave(found: Summary, name: str, since: float, when: float, tensor: str) -> 
 
 def judge(found: Summary, came: list[tuple[float, str]]) -> None:
     """Note which rank came last in a negotiation; those of a tensor that is known already do not tell."""
-    if len(came) > 1:
-        (began, _), (ended, rank) = min(came), max(came)
-        found.last[rank] += 1
-        found.waited[rank] += ended - began
+    if len(came) < 2:
+        return
+    (began, _), (ended, rank) = min(came), max(came)
+    found.last[rank] += 1
+    waits = found.waited[rank]
+    while waits and waits[-1][1] >= began:  # for several tensors at the same time it waits once
+        before = waits.pop()
+        began, ended = min(began, before[0]), max(ended, before[1])
+    waits.append((began, ended))
 
 
 def lines(found: Summary) -> list[str]:
