@@ -21,7 +21,7 @@ from timing import ENVKIT, seconds, side_by_side
 from envkit import build, fetch, files, host, prefix, receipt, runtime
 from envkit.methods.apptainer import Base, Wanted, mirror, pinned, plan
 from envkit.prefix import Prefix
-from envkit.provide.apptainer import ImageWork
+from envkit.provide.image import ImageWork
 from envkit.receipt import ImageReceipt
 from envkit.request import Request
 from envkit.resources import data, recipes

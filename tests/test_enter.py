@@ -85,6 +85,9 @@ def test_a_rank_of_somebodys_launcher_joins_by_the_model(
     ("words", "what"),
     [
         (["toy-cpu", "--nodes", "2"], "--nodes goes with -n."),
+        (["toy-cpu", "--html", "out.html"], "--html goes with --timeline."),
+        (["toy-cpu", "--html", "a", "--timeline", "./a"], "--html and --timeline name the same file."),
+        (["eessi", "--html", "out.html"], "--html does not go with the name 'eessi'."),
         (["toy-cpu", "-n", "2", "--nodes", "2"], "There are no 2 nodes here."),
         (["eessi", "-n", "2", "--nodes", "2"], "--nodes does not go with the name 'eessi'."),
         (["eessi", "--print"], "--print does not go with the name 'eessi'."),

@@ -47,10 +47,18 @@ def test_phases_tensors_and_who_came_last() -> None:
         "MPI_ALLREDUCE": 2.0,
     }
     assert dict(found.tensors) == {"allreduce.w": 3_000_000.0} and found.operations == {"allreduce.w": 1}
-    assert found.last == {"0": 1} and found.waited == {"0": 3_000_000.0}
+    assert found.last == {"0": 1} and found.stragglers(9) == [("0", 1, 1.0, 3.0)]
     said = "\n".join(timeline.lines(found))
     assert "10.00 s, 1 operations on 1 tensors\n" in said
     assert "rank 0: 1 times (100%); the first rank waited 3.000 s for it" in said
+
+
+def test_for_several_tensors_at_the_same_time_a_rank_waits_once() -> None:
+    spans = [(0, 4), (1, 5), (7, 8), (9, 12), (8.5, 13)]
+    found = timeline.Summary()
+    for begin, end in spans:
+        timeline.judge(found, [(begin * 1e6, "0"), (end * 1e6, "1")])
+    assert found.stragglers(9) == [("1", 5, 1.0, 5 + 1 + 4.5)]
 
 
 @pytest.mark.parametrize("cut", range(0, len(TEXT), 7))
@@ -76,14 +84,14 @@ def test_pieces_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_in_it(text: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
-    assert "is empty: the command ended before" in timeline.told(path, None)
+    assert "is empty: the command ended before" in timeline.read(path, None)[1]
 
 
 def test_none_or_that_of_an_earlier_run(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    assert "the command did not start Horovod" in timeline.told(path, None)
+    assert "the command did not start Horovod" in timeline.read(path, None)[1]
     path.write_text(TEXT)
-    assert "the command did not start Horovod" in timeline.told(path, timeline.state(path))
+    assert "the command did not start Horovod" in timeline.read(path, timeline.state(path))[1]
 
 
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:

@@ -103,12 +103,15 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
     type=click.Path(path_type=Path),
     help="Have Horovod write what it does, and sum it up.",
 )
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the sum of --timeline as one HTML file, too."
+)
 @options.mpi_model
 @options.prefix
 @click.pass_context
 def run(
     context: click.Context, name: str | None, ranks: int | None, nodes: int | None, print_: bool,
-    example: str | None, timeline: Path | None, mpi_model: str | None, prefix: str | None,
+    example: str | None, timeline: Path | None, html: Path | None, mpi_model: str | None, prefix: str | None,
 ) -> int | None:  # fmt: skip
     """Run a command inside the environment NAME: envkit run NAME -n 2 -- python train.py
 
@@ -128,6 +131,10 @@ def run(
         enter_eessi(asked, command, ranks)
     if nodes and ranks is None:
         usage("--nodes goes with -n.")
+    if html and timeline is None:
+        usage("--html goes with --timeline.")
+    if html and timeline and html.absolute() == timeline.absolute():
+        usage("--html and --timeline name the same file.")
     where = place.locate(prefix)
     found = receipt.find(where, name)
     visible = tuple[Path, ...]()
@@ -136,7 +143,7 @@ def run(
     env: Mapping[str, str] = os.environ
     start: Start = show if print_ else process.become
     if timeline:
-        env, start = timed(timeline, start)
+        env, start = timed(timeline, html, start)
         visible = (*visible, timeline.absolute().parent)
     inside: Environment = found.environment
     if ranks is None and mpi_model is None:
@@ -170,7 +177,7 @@ def of_example(
     return example.command(one, words), example.visible(one, words)
 
 
-def timed(path: Path, start: "Start") -> "tuple[Mapping[str, str], Start]":
+def timed(path: Path, page: Path | None, start: "Start") -> "tuple[Mapping[str, str], Start]":
     """Return the variables that have Horovod write a timeline, and what starts a command and then sums it up."""
     import os
 
@@ -178,6 +185,8 @@ def timed(path: Path, start: "Start") -> "tuple[Mapping[str, str], Start]":
     from envkit.verify.probe.started import detect
 
     env = timeline.variables(path, os.environ)
+    if page:
+        timeline.demand_writable(page, "The page")
     rank = detect(os.environ)
     if start is not process.become or (rank and rank.rank):  # rank 0 alone writes one
         return env, start
@@ -185,10 +194,29 @@ def timed(path: Path, start: "Start") -> "tuple[Mapping[str, str], Start]":
     def watched(argv: Sequence[str], env: Mapping[str, str]) -> int:
         before = timeline.state(path)
         status = process.attend(argv, env)
-        click.echo(timeline.told(path, before), err=True)
+        sum_up(path, page, before)
         return process.end_alike(status)
 
     return env, watched
+
+
+def sum_up(path: Path, page: Path | None, before: tuple[int, int, int] | None) -> None:
+    """Say what is in a timeline, and write it as a page; what keeps it from that is said, too."""
+    from envkit import timeline
+
+    found, said = timeline.read(path, before)
+    click.echo(said, err=True)
+    if page is None:
+        return
+    if found is None:
+        click.echo(f"envkit: so {page} was not written.", err=True)
+        return
+    from envkit.verify.report.timeline_page import html
+
+    try:
+        page.write_text(html(found, path.name), encoding="utf-8")
+    except OSError as error:
+        click.echo(f"envkit: {page} could not be written: {error.strerror}", err=True)
 
 
 def show(argv: Sequence[str], env: Mapping[str, str]) -> None:

@@ -167,6 +167,25 @@ def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
 @click.argument("name", required=False)
 @shape
 @image_options
+@options.prefix
+@click.pass_context
+def trainjob(context: click.Context, /, name: str | None, **given: Any) -> int:
+    """Write a TrainJob: envkit job trainjob NAME --nodes 2 --gpus-per-node 4 --uid 1000 --home DIR -- python train.py
+
+    For Kubeflow's Trainer 2 (v1alpha1), with a runtime of its own, in which MPI starts the ranks. NAME is an image that
+    was taken over from a registry, or --image names one, which needs Open MPI, sshd and a user who is not root; envkit
+    is not in it, so nothing is verified first.
+    """
+    from envkit.jobs import trainjob as engine
+
+    keep(engine.text(in_pods(context.meta["command"], name, given)).encode(), given, printed=True)
+    return 0
+
+
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
+@click.argument("name", required=False)
+@shape
+@image_options
 @click.option("--project", metavar="P", help="Of Run:ai. Default: the one that is set there.")
 @click.option("--cli", type=click.Choice(["1", "2"]), help="The version of runai. Default: what is on PATH, else 2.")
 @click.option("--submit", is_flag=True, help="Submit it.")

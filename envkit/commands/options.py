@@ -109,7 +109,7 @@ def asked_of_eessi(context: click.Context, name: str | None) -> dict[str, Any] |
     """Return the options of EESSI if it is what is named; ends with a usage error for those of the other names."""
     given: dict[str, Any] = context.meta.get("eessi", {})
     if name == "eessi":
-        for option in ("prefix", "mpi_model", "nodes", "print_", "example", "timeline"):
+        for option in ("prefix", "mpi_model", "nodes", "print_", "example", "timeline", "html"):
             if context.params.get(option):
                 usage(f"--{option.rstrip('_').replace('_', '-')} does not go with the name 'eessi'.")
         return given

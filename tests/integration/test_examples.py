@@ -115,7 +115,7 @@ import sys, time, torch, horovod.torch as hvd
 hvd.init()
 for step in range(20):
     time.sleep(0.2 * hvd.rank() * (step == 0))
-    hvd.allreduce(torch.ones(1000), name="first" if step == 0 else "ones")
+    hvd.allreduce(torch.ones(1000), name="first" if step == 0 else "ones<script>")
 hvd.shutdown()
 sys.exit(int(sys.argv[1]))
 """
@@ -126,16 +126,20 @@ def test_a_timeline_is_left_as_it_is_and_summed_up(
 ) -> None:
     installed(PYTORCH)
     path = tmp_path / "out.json"
-    words = ["-n", "2", "--timeline", str(path), "--", "python", "-c", REDUCE]
+    page = tmp_path / "out.html"
+    words = ["-n", "2", "--timeline", str(path), "--html", str(page), "--", "python", "-c", REDUCE]
     done = run(stacks, PYTORCH, *words, "0")
     assert done.stdout == ""
     names = {
         event["args"].get("name") for event in json.loads(path.read_text()) if event["ph"] == "M" and "args" in event
     }
-    assert {"allreduce.first", "allreduce.ones"} <= names
+    assert {"allreduce.first", "allreduce.ones<script>"} <= names
     assert re.search(r"(19|20) operations on 2 tensors\n", done.stderr)  # Horovod's shutdown may leave the last one out
     assert re.search(r"negotiation +\d+\.\d+ s", done.stderr) and re.search(r"MPI_ALLREDUCE +\d+\.\d+ s", done.stderr)
-    assert "allreduce.ones" in done.stderr and "rank 1: " in done.stderr
+    assert "allreduce.ones<script>" in done.stderr and "rank 1: " in done.stderr
+    text = page.read_text()
+    assert "allreduce.ones&lt;script&gt;" in text and "<script>" not in text
+    assert "MPI_ALLREDUCE" in text and "Who came last" in text
 
 
 def test_the_status_is_the_commands_also_where_horovod_did_not_come_to_its_end(
@@ -151,9 +155,13 @@ def test_the_status_is_the_commands_also_where_horovod_did_not_come_to_its_end(
 def test_no_timeline_without_horovod(stacks: Site, installed: Callable[[str], str], tmp_path: Path) -> None:
     installed(PYTORCH)
     path = tmp_path / "out.json"
-    done = run(stacks, PYTORCH, "--timeline", str(path), "--", "sh", "-c", "echo said; exit 3", status=3)
+    page = tmp_path / "out.html"
+    words = ["--timeline", str(path), "--html", str(page), "--", "sh", "-c", "echo said; exit 3"]
+    done = run(stacks, PYTORCH, *words, status=3)
     assert done.stdout == "said\n"
     said = f"envkit: there is no timeline in {path}: the command did not start Horovod (hvd.init).\n"
-    assert done.stderr == said and not path.exists()
+    assert done.stderr == f"{said}envkit: so {page} was not written.\n" and not path.exists() and not page.exists()
     done = run(stacks, PYTORCH, "--timeline", str(tmp_path / "no" / "out.json"), "--", "true", status=7)
     assert f"There is no folder {tmp_path}/no." in done.stderr
+    words = ["--timeline", str(path), "--html", str(tmp_path), "--", "true"]
+    assert f"The page cannot be written to {tmp_path}." in run(stacks, PYTORCH, *words, status=7).stderr

@@ -64,13 +64,12 @@ def test_open_mpi_5_is_told_where_the_hosts_are() -> None:
     assert {"name": "PRTE_MCA_prte_default_hostfile", "value": "/etc/mpi/hostfile"} in env
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """A right manifest in which one value is another; None takes it away."""
-    made = mpijob.manifest(JOB)
+def changed_in(made: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A manifest in which one value is another; None takes it away."""
     *folders, last = path.split(".")
-    holder = made
+    holder: Any = made
     for folder in folders:
-        holder = holder[folder]
+        holder = holder[int(folder)] if isinstance(holder, list) else holder[folder]
     if value is None:
         del holder[last]
     else:
@@ -107,7 +106,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_what_the_operator_rejects(path: str, value: Any, says: str) -> None:
-    (wrong,) = mpijob.rejections(changed(path, value))
+    (wrong,) = mpijob.rejections(changed_in(mpijob.manifest(JOB), path, value))
     assert says in wrong
 
 

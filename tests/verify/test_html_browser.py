@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envkit.verify.report import Started
+from envkit.verify.report import Started, timeline_page
 from envkit.verify.report.page import html
 
-from . import simulated, test_html
+from . import simulated, test_html, test_html_timeline
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = (
@@ -79,11 +79,15 @@ def served(tmp_path: Path) -> Iterator[Served]:
     thread.join()
 
 
-@pytest.fixture(params=["small", "failed", "many"])
+@pytest.fixture(params=["small", "failed", "many", "timeline"])
 def page(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A report's page: a PASS with everything measured, a FAIL with long names, very many ranks."""
+    """A report's page: a PASS with everything measured, a FAIL with long names, very many ranks; a timeline's."""
     if request.param == "small":
         return html(test_html.measured(test_html.report("pytorch-2ranks")))
+    if request.param == "timeline":
+        names = (f"allreduce.{'a_very_long_name_of_a_layer.' * 5}{number}" for number in range(40))
+        events = [event for number, name in enumerate(names) for event in test_html_timeline.of_tensor(number, name)]
+        return timeline_page.html(test_html_timeline.summary(events), "a-long-name-of-a-timeline" * 5)
     if request.param == "failed":
         name = "a-very-long-name-of-a-host.cluster.institute.university.example.org"
         shown = test_html.report("rank-killed")

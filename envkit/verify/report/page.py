@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import jinja2
-
-import envkit
 import envkit.verify.report.words as words
-from envkit.resources import data
 from envkit.verify.build_flags import FLAGS
 from envkit.verify.facts import RankFacts
 from envkit.verify.report.model import RankRow, Report, raw_rate, records
 from envkit.verify.report.plots import bandwidth_plot, scaling_plots, timeline
+from envkit.verify.report.templates import rendered
 
 _MAPPED_RANKS = 256
 _SHOWN_HOSTS = 64
@@ -25,11 +22,9 @@ _SHOWN_VALUES = 3
 def html(report: Report) -> str:
     """The whole page."""
     facts = sorted(records(report), key=lambda one: (one.framework, one.rank is None, one.rank or 0))
-    template = _templates().get_template("page.html")
-    return template.render(
+    return rendered(
+        "page.html",
         report=report,
-        version=envkit.__version__,
-        css=data("verify/report/page.css").read_text(),
         flags=FLAGS,
         began=_began(facts),
         groups=report.alike(_SHOWN_HOSTS),
@@ -41,6 +36,7 @@ def html(report: Report) -> str:
         unproved=report.skipped(required=True),
         skipped=report.skipped(required=False),
         flag=words.flag,
+        raw_rate=raw_rate,
         timeline=timeline(facts),
         bandwidth=bandwidth_plot(report.bandwidth) if report.bandwidth else None,
         scaling=scaling_plots(report.scaling),
@@ -48,26 +44,6 @@ def html(report: Report) -> str:
         variables=_variables(facts),
         stacks=_stacks(facts),
     )
-
-
-def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(data("verify/report")),
-        autoescape=True,
-        finalize=lambda value: words.plain(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    made.filters |= {
-        "size": words.size,
-        "rate": words.rate,
-        "duration": words.duration,
-        "percent": words.percent,
-        "ratio": words.ratio,
-    }
-    made.filters |= {"ranges": words.ranges, "hosts": words.hosts, "raw_rate": raw_rate}
-    return made
 
 
 def _began(facts: list[RankFacts]) -> str:

@@ -10,7 +10,7 @@ from envkit.errors import EnvkitError
 from envkit.host import Accelerator
 from envkit.methods.apptainer import Base, Wanted, plan
 from envkit.prefix import Prefix
-from envkit.provide.apptainer import ImageWork
+from envkit.provide.image import ImageWork
 from envkit.request import Request
 from envkit.stack import Stack
 

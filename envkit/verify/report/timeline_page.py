@@ -1,0 +1,21 @@
+"""What a timeline of Horovod tells, as one HTML file like the report's."""
+
+from __future__ import annotations
+
+from envkit import timeline
+from envkit.verify.report.templates import rendered
+
+_SHOWN = 20
+
+
+def html(found: timeline.Summary, name: str) -> str:
+    """The whole page, of the timeline in a file of that name."""
+    return rendered(
+        "timeline.html",
+        found=found,
+        name=name,
+        total=timeline.total(found),
+        cut=timeline.CUT,
+        named_more=timeline.NAMED_MORE,
+        shown=_SHOWN,
+    )
