@@ -94,7 +94,7 @@ LAYERS = (
         "verify.checks.collectives",
     ),
     ("verify.checks.truth",),
-    ("fetch", "launcher", "catalogue", "verify.checks", "verify.drift", "host_mpi"),
+    ("fetch", "launcher", "catalogue", "choice", "verify.checks", "verify.drift", "host_mpi"),
     (
         "plan",
         "progress",
@@ -113,6 +113,7 @@ LAYERS = (
     ("preflight", "build", "removal"),
     ("provide.work", "provide.easybuild", "provide.apptainer", "doctor.look"),
     ("provide.eessi", "doctor.gather"),
+    ("choose",),
     ("install",),
     ("cli",),
     ("commands.options", "commands.batch", "__main__"),

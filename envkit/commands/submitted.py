@@ -134,7 +134,7 @@ def read(path: Path, taken: "Submitted", status: int) -> "Report | None":
 def installation(request: "Request", given: Mapping[str, Any], words: Sequence[str], console: "Console") -> int:
     """Install in a job on one node, after every source has been fetched here; return the status of the job.
 
-    ``words`` are the command line of the installation. Raises what fetching, submitting and following a job do.
+    ``words`` are the options of the installation. Raises what fetching, submitting and following a job do.
     """
     from envkit import install as work
     from envkit import site as sites
@@ -148,9 +148,9 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     cpus = given["jobs"] or CPUS
     site = sites.find(given["site"]) if given["site"] else None
     asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
-    command = ("install", *words, "--offline", "--jobs", str(cpus))
     with work.stoppable():
         wanted = planned(request)
+        command = ("install", *filter(None, [wanted.request.wanted]), *words, "--offline", "--jobs", str(cpus))
         made = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), asked)
         text = slurm.alone(replace(made, log=str(request.prefix.logs / "job-%x-%j.log")))
         fetch_for(wanted, console)
