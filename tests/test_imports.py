@@ -107,7 +107,7 @@ LAYERS = (
     ),
     ("example", "verify.report.terminal", "verify.report.junit", "verify.report.plots"),
     ("verify.report", "verify.report.page", "doctor.terminal", "compat.terminal"),
-    ("methods.easybuild", "methods.apptainer", "locks", "verify.target", "verify.judge"),
+    ("methods.easybuild", "methods.apptainer", "locks", "doctor.compare", "verify.target", "verify.judge"),
     ("verify.launch", "sbom"),
     ("verify.attend",),
     ("preflight", "build", "removal"),
