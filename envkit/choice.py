@@ -180,7 +180,10 @@ def because(choice: Choice, request: Request, accelerator: Accelerator) -> str:
     reasons = [f"{option.words} is of {option.method} alone" for option in options(request)]
     if request.accelerator == AUTO:
         reasons.append("there is no GPU" if accelerator is Accelerator.CPU else f"there is a GPU ({accelerator})")
-    reasons += [f"not {one.stack.name} ({one.stack.method}): {shortly(one.problems)}" for one in choice.refused]
+    alike = dict[str, list[str]]()
+    for one in choice.refused:
+        alike.setdefault(f"({one.stack.method}): {shortly(one.problems)}", []).append(one.stack.name)
+    reasons += [f"not {', '.join(names)} {text}" for text, names in alike.items()]
     if not choice.refused:
         reasons.append(f"it comes first{f', before {choice.after}' if choice.after else ''}, and nothing is lacking")
     return "; ".join(reasons)
