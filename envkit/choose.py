@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,11 +33,6 @@ class Look:
     request: Request
     machine: Host
     works: dict[str, Work] = field(default_factory=dict)
-
-    @property
-    def devices(self) -> list[Accelerator]:
-        """What is to compute, the best first."""
-        return devices(self.request, self.machine.accelerator)
 
     @cached_property
     def driver(self) -> tuple[Driver | None, str]:
@@ -70,8 +66,6 @@ class Look:
     @cached_property
     def indexes(self) -> tuple[Index, ...]:
         """The places that pip takes packages from, and whether they answer."""
-        import time
-
         from envkit.doctor import look
 
         return look.indexes(time.monotonic() + PATIENCE_S)
@@ -130,16 +124,19 @@ def installed(request: Request) -> list[Request]:
     if not choice.is_open(request):
         return [request]
     best = devices(request, host.accelerator())[:1]
-    return [settled(request, stack) for stack in choice.candidates(request, best, cray=CRAY.is_dir())]
+    found = choice.candidates(request, best, cray=CRAY.is_dir())
+    return [settled(request, stack) for stack in found if stack.method != "eessi" or not request.load]
 
 
 def choose(request: Request, machine: Host) -> Work:
     """Return the plan of the first stack that this machine can have, and say why that one, on standard error.
 
-    Raises HostProblem where there is none, with what each method lacks; UnknownStack, UsageProblem.
+    Raises HostProblem where there is none, with what each method lacks; NotWritable, UnknownStack, UsageProblem.
     """
     seen = Look(request=request, machine=machine)
-    found = choice.first(request, choice.candidates(request, seen.devices, cray=CRAY.is_dir()), seen.lacking)
+    candidates = choice.candidates(request, devices(request, machine.accelerator), cray=CRAY.is_dir())
+    preflight.demand([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
+    found = choice.first(request, candidates, seen.lacking)
     say(found.stack, choice.because(found, request, machine.accelerator))
     return seen.works[found.stack.name]
 

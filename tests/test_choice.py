@@ -246,7 +246,9 @@ def test_what_hosts_lack(
 
 
 def test_modules_of_a_site_are_not_for_eessi(machine: Machine, prefix: Prefix) -> None:
-    seen = choose.Look(request=asked(prefix=prefix, load=("gcc",)), machine=machine())
+    request = asked(prefix=prefix, load=("gcc",))
+    assert "pytorch-2.1-eessi" not in [one.wanted for one in choose.installed(request)]
+    seen = choose.Look(request=request, machine=machine())
     assert [one.what for one in seen.lacking(STACKS["pytorch-2.1-eessi"])] == [
         "a site's modules (--load) are not seen in EESSI."
     ]

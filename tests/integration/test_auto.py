@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from .. import stacks as real
 from ..conftest import Fake
 from .site import SYSTEM_PATH, needs
+from .test_install_refusals import unprivileged
 
 ENVKIT = Path(sys.executable).with_name("envkit")
 METHODS = ("easybuild", "apptainer", "eessi")
@@ -26,10 +27,12 @@ Envkit = Callable[..., subprocess.CompletedProcess[str]]
 def envkit(tmp_path: Path) -> Envkit:
     """Run it in a prefix that is not there; programs of the test's own come first on PATH."""
 
-    def run(*words: str, path: str = SYSTEM_PATH, **changes: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: str, path: str = SYSTEM_PATH, before: Sequence[str] = (), **changes: str
+    ) -> subprocess.CompletedProcess[str]:
         env = {"PATH": f"{tmp_path}/bin:{path}", "HOME": str(tmp_path), "ENVKIT_PREFIX": str(tmp_path / "prefix")}
         kept = {name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_CERT"))}
-        argv = [str(ENVKIT), *words]
+        argv = [*before, str(ENVKIT), *words]
         return subprocess.run(
             argv, env={**env, **kept, **changes}, cwd="/", capture_output=True, text=True, timeout=120, check=False
         )
@@ -77,6 +80,16 @@ def test_where_nothing_works_each_method_says_why(envkit: Envkit, fake: Fake, tm
     assert all(listed[number + 1].startswith("     -> ") for number in problems)
     assert listed[-1].startswith("What to do: One method is enough:")
     assert not list(tmp_path.glob("prefix/*py*"))
+
+
+def test_a_prefix_that_cannot_be_written_to_is_no_matter_of_the_method(envkit: Envkit, tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir(mode=0o555)
+    done = envkit("install", "pytorch", "--prefix", f"{tmp_path}/others/prefix", before=unprivileged())
+    assert (done.returncode, done.stdout) == (7, "")
+    assert (
+        f"{tmp_path}/others cannot be written to." in done.stderr
+        and "Choose another folder with --prefix." in done.stderr
+    )
 
 
 def test_where_no_package_index_answers(envkit: Envkit) -> None:
