@@ -203,8 +203,9 @@ def one_line(text: str) -> str:
 def nothing(request: Request, refused: Sequence[Refused]) -> HostProblem:
     """Return what to say where no method works: of each, what is missing, and the remedy."""
     listed = [line for method in table().method for line in of_method(method, request, refused)]
+    wanted = asked_framework(request)
     return HostProblem(
-        what=f"No method can give an environment for {refused[0].stack.framework} on this machine as it is.",
+        what=f"No method can give an environment{f' for {wanted}' if wanted else ''} on this machine as it is.",
         why="\n".join(listed),
         fix="One method is enough: do what its arrows say, and run the same command again. Nothing has been changed.",
     )

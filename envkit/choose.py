@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from envkit import choice, fetch, host, preflight
+from envkit import choice, fetch, preflight
 from envkit.doctor.facts import Driver, Facts, Index, Preflight
 from envkit.errors import EnvkitError, Problem
 from envkit.host import Accelerator, Host
@@ -119,13 +119,13 @@ def settled(request: Request, stack: Stack) -> Request:
     return replace(request, wanted=stack.name, method=stack.method)
 
 
-def installed(request: Request) -> list[Request]:
+def installed(request: Request, there: Accelerator) -> list[Request]:
     """Return the requests for what would do if it were installed: any method's, for the best that computes here."""
     if not choice.is_open(request):
         return [request]
-    best = devices(request, host.accelerator())[:1]
-    found = choice.candidates(request, best, cray=CRAY.is_dir())
-    return [settled(request, stack) for stack in found if stack.method != "eessi" or not request.load]
+    found = choice.candidates(request, devices(request, there), cray=CRAY.is_dir())
+    best = [stack for stack in found if stack.accelerator == found[0].accelerator]
+    return [settled(request, stack) for stack in best if stack.method != "eessi" or not request.load]
 
 
 def choose(request: Request, machine: Host) -> Work:

@@ -156,7 +156,7 @@ def already(request: Request) -> Installed | None:
 
     Quick.
     """
-    found = (there_already(one) for one in choose.installed(request))
+    found = (there_already(one) for one in choose.installed(request, host.accelerator()))
     return next((one for one in found if one is not None), None)
 
 

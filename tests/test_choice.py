@@ -247,7 +247,7 @@ def test_what_hosts_lack(
 
 def test_modules_of_a_site_are_not_for_eessi(machine: Machine, prefix: Prefix) -> None:
     request = asked(prefix=prefix, load=("gcc",))
-    assert "pytorch-2.1-eessi" not in [one.wanted for one in choose.installed(request)]
+    assert "pytorch-2.1-eessi" not in [one.wanted for one in choose.installed(request, CPU)]
     seen = choose.Look(request=request, machine=machine())
     assert [one.what for one in seen.lacking(STACKS["pytorch-2.1-eessi"])] == [
         "a site's modules (--load) are not seen in EESSI."
@@ -272,8 +272,22 @@ def test_what_is_installed_for_something_else_will_not_do(
     install("pytorch-2.13-cpu")
     assert names(choice.candidates(asked(), [CPU]))[0] == "pytorch-2.13-cpu"
     for changes in ({"accelerator": "cuda"}, {"framework": "tensorflow"}, {"sandbox": True}):
-        others = choose.installed(asked(prefix=prefix, **changes))
+        others = choose.installed(asked(prefix=prefix, **changes), CPU)
         assert "pytorch-2.13-cpu" not in [one.wanted for one in others]
+
+
+@pytest.mark.parametrize(
+    ("there", "request_", "first"),
+    [
+        (CUDA, {}, "pytorch-2.13-cuda"),
+        (ROCM, {}, "tensorflow-2.13-rocm-image"),
+        (ROCM, {"framework": "pytorch"}, "pytorch-2.13-cpu"),
+        (CUDA, {"accelerator": "cpu"}, "pytorch-2.13-cpu"),
+    ],
+)
+def test_what_would_do_is_for_the_best_that_computes(there: Accelerator, request_: dict[str, Any], first: str) -> None:
+    found = [STACKS[str(one.wanted)] for one in choose.installed(asked(**request_), there)]
+    assert found[0].name == first and {stack.accelerator for stack in found} == {STACKS[first].accelerator}
 
 
 @pytest.mark.parametrize(
@@ -281,4 +295,4 @@ def test_what_is_installed_for_something_else_will_not_do(
 )
 def test_what_is_named_is_left_as_it_is(request_: dict[str, Any]) -> None:
     request = asked(**request_)
-    assert not choice.is_open(request) and choose.installed(request) == [request]
+    assert not choice.is_open(request) and choose.installed(request, CPU) == [request]

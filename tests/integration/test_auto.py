@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from envkit import choose
+from envkit.host import Accelerator, Host
+from envkit.prefix import Prefix
+from envkit.request import Request
+
 from .. import stacks as real
 from ..conftest import Fake
 from .site import SYSTEM_PATH, needs
@@ -53,6 +58,22 @@ def test_what_is_taken_here(envkit: Envkit, tmp_path: Path) -> None:
     verdicts = {one["method"]: one["state"] for one in json.loads(envkit("doctor", "--json").stdout)["methods"]}
     assert verdicts["easybuild"] == "works"
     assert not (tmp_path / "prefix").exists()
+
+
+def test_a_machine_with_a_gpu(
+    machine: Callable[..., Host],
+    prefix: Prefix,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """The plan is made by the real eb; the GPU is one on paper, with no driver to ask."""
+    needs("lmod", "g++")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    work = choose.choose(Request(prefix=prefix, method="auto"), machine(accelerator=Accelerator.CUDA))
+    assert (work.stack.name, work.request.wanted, work.request.method) == (*["pytorch-2.13-cuda"] * 2, "easybuild")
+    assert "there is a GPU (cuda); it comes first, before apptainer and eessi" in capsys.readouterr().err
 
 
 def test_without_a_compiler_it_is_an_image(envkit: Envkit, fake: Fake) -> None:
