@@ -227,4 +227,5 @@ def of_method(method: str, request: Request, refused: Sequence[Refused]) -> Iter
 
 def problem(name: str, **values: object) -> Problem:
     """Return words of choice.toml as a problem."""
-    return Problem(**{key: text.format_map(values) for key, text in table().problem[name].items()})
+    words = table().problem[name]
+    return Problem(what=words["what"].format_map(values), fix=words["fix"].format_map(values))

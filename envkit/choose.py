@@ -85,10 +85,10 @@ class Look:
         return quick or self.planned(stack)
 
     def planned(self, stack: Stack) -> list[Problem]:
-        """Return what an installation of a stack would refuse, and keep its plan."""
+        """Return what an installation of a stack would refuse, but for a licence to accept, and keep its plan."""
         try:
             work = METHODS[stack.method](settled(self.request, stack), self.machine, stack)
-            problems = work.problems()
+            problems = [one for one in work.problems() if not one.asks]
         except EnvkitError as error:
             return [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
         self.works[stack.name] = work
