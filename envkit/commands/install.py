@@ -7,7 +7,18 @@ import click
 from envkit.cli import usage
 from envkit.commands import batch, options, submitted
 
-OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "prefix", "bundle", "offline", "jobs")
+OF_THE_JOB = (
+    "submit",
+    "method",
+    "gpus_per_node",
+    "time",
+    "account",
+    "partition",
+    "prefix",
+    "bundle",
+    "offline",
+    "jobs",
+)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -132,7 +143,7 @@ def install(
         work.say_forced(planned, console)
         return plans.show(planned, console)
     if submit:
-        words = list(batch.repeated(context, leave=OF_THE_JOB))
+        words = list(batch.repeated(context, leave=(*OF_THE_JOB, "jobs")))
         return submitted.installation(request, {**of_job, "jobs": jobs, "site": site, "prefix": prefix}, words, console)
     report = work.install(request, console)
     return 0 if report is None or report.verdict == "pass" else 1

@@ -181,7 +181,8 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
     with work.stoppable():
         wanted = planned(request)
-        command = ("install", *filter(None, [wanted.request.wanted]), *words, "--offline", "--jobs", str(cpus))
+        named = (*filter(None, [wanted.request.wanted]), *words, "--method", wanted.stack.method)
+        command = ("install", *named, "--offline", "--jobs", str(cpus))
         made = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), asked)
         text = slurm.alone(replace(made, log=str(request.prefix.logs / "job-%x-%j.log")))
         fetch_for(wanted, console)

@@ -138,4 +138,4 @@ def test_a_job_builds_what_was_chosen(installed: Callable[[str], str], stacks: r
     done = stacks.envkit("install", "pytorch", *words, env=env)
     assert done.returncode == 3, done.stdout
     assert len([line for line in done.stderr.splitlines() if line.startswith("envkit: ")]) == 4
-    assert " install pytorch-2.13-cpu --accelerator cpu --rebuild --offline --jobs 8" in done.stderr
+    assert " install pytorch-2.13-cpu --accelerator cpu --rebuild --method easybuild --offline --jobs 8" in done.stderr

@@ -170,7 +170,8 @@ def test_the_job_of_an_installation(fake_slurm: FakeSlurm, tmp_path: Path, capfd
     script = submitted(tmp_path)
     command = line(script)
     assert command[0] == "exec"
-    assert command[2:] == ["install", str(recipe), "--rebuild", "--offline", "--jobs", "3"]
+    method = ["--method", "easybuild"]  # it is chosen once, where the job is submitted
+    assert command[2:] == ["install", str(recipe), "--rebuild", *method, "--offline", "--jobs", "3"]
     for directive in ("nodes=1", "cpus-per-task=3", "gpus-per-node=a100:1", "time=01:00:00", 'account="a b"'):
         assert f"#SBATCH --{directive}\n" in script
     assert re.search(rf"^#SBATCH --output={tmp_path}/prefix/logs/job-%x-%j.log$", script, re.MULTILINE)
