@@ -137,10 +137,6 @@ def choose(request: Request, machine: Host) -> Work:
     candidates = choice.candidates(request, devices(request, machine.accelerator), cray=CRAY.is_dir())
     preflight.demand([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
     found = choice.first(request, candidates, seen.lacking)
-    say(found.stack, choice.because(found, request, machine.accelerator))
+    why = choice.because(found, request, machine.accelerator)
+    print(*(f"envkit: {line}" for line in choice.lines(found.stack, why)), sep="\n", file=sys.stderr)
     return seen.works[found.stack.name]
-
-
-def say(stack: Stack, why: str) -> None:
-    """Say method, stack and reasons on standard error, in three lines."""
-    print(*(f"envkit: {line}" for line in choice.lines(stack, why)), sep="\n", file=sys.stderr)

@@ -88,10 +88,7 @@ def prepare(request: Request) -> Work:
     if choice.is_open(request):
         return choose.choose(request, machine)
     stack = chosen(request, machine.platform)
-    work = choose.METHODS[stack.method](request, machine, stack)
-    if request.method == choice.AUTO:
-        choose.say(stack, f"{request.source or request.dockerfile or request.wanted} is by {stack.method} alone")
-    return work
+    return choose.METHODS[stack.method](request, machine, stack)
 
 
 def problems(work: Work) -> list[Problem]:
