@@ -30,10 +30,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that stands in the way, and what to do about it."""
+    """One thing that stands in the way, and what to do about it; ``asks``: only the user's consent is missing."""
 
     what: str
     fix: str
+    asks: bool = False
 
 
 class EnvkitError(Exception):

@@ -1,7 +1,7 @@
 """Installing: plan, preflight, lock and look again, fetch, build, verify, write the receipt."""
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.console import Console
 
-from envkit import build, fetch, host, launcher, lock, locks, preflight, process, receipt
+from envkit import build, choice, choose, fetch, host, launcher, lock, locks, preflight, process, receipt
 from envkit.errors import DiskFull, EnvkitError, Interrupted, Problem, UnknownStack, UsageProblem
 from envkit.fetch import Source
 from envkit.methods import config_guess
 from envkit.plan import recipe_checksum
 from envkit.prefix import Prefix
 from envkit.progress import say
-from envkit.provide import apptainer, easybuild, eessi
+from envkit.provide import apptainer, easybuild
 from envkit.provide.work import Work
 from envkit.receipt import ImageReceipt, Installed, ModuleReceipt
 from envkit.request import Request
@@ -27,12 +27,6 @@ from envkit.stack import Stack, select
 if TYPE_CHECKING:
     from envkit.verify.build_flags import BuildFlags
     from envkit.verify.report import Report
-
-METHODS: dict[str, Callable[[Request, host.Host, Stack], Work]] = {
-    "easybuild": easybuild.prepare,
-    "eessi": eessi.prepare,
-    "apptainer": apptainer.prepare,
-}
 
 
 def install(request: Request, console: Console) -> "Report | None":
@@ -61,7 +55,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
         disk_full_explained(request.prefix),
         locks.held(work.tree, f"stack-{work.stack.name}", console, message),
     ):
-        if (there := already(request)) is not None:
+        if (there := already(work.request)) is not None:
             say_already(there, console)
             return None
         say_forced(work, console)
@@ -89,10 +83,15 @@ def stoppable() -> Iterator[None]:
 
 
 def prepare(request: Request) -> Work:
-    """Look at the machine and resolve what was asked for; changes nothing. Raises HostProblem, PlanFailed."""
+    """Look at the machine and resolve what was asked for; changes nothing. Raises HostProblem, PlanFailed.
+
+    Where the method is left open, says on standard error which it is, and why.
+    """
     machine = host.look(request.load)
+    if choice.is_open(request):
+        return choose.choose(request, machine)
     stack = chosen(request, machine.platform)
-    return METHODS[stack.method](request, machine, stack)
+    return choose.METHODS[stack.method](request, machine, stack)
 
 
 def problems(work: Work) -> list[Problem]:
@@ -136,7 +135,7 @@ def selected(request: Request, platform: host.Platform) -> Stack:
     try:
         return select(
             request.wanted,
-            method=request.method,
+            method=None if request.method == choice.AUTO else request.method,
             framework=request.framework,
             accelerator=request.accelerator,
             release=request.release,
@@ -153,7 +152,16 @@ def selected(request: Request, platform: host.Platform) -> Stack:
 
 
 def already(request: Request) -> Installed | None:
-    """Return the receipt of what is asked for, if it is installed and no rebuild is wanted. Quick."""
+    """Return the receipt of what is asked for, by any method left open, if it is installed and no rebuild is wanted.
+
+    Quick.
+    """
+    found = (there_already(one) for one in choose.installed(request, host.accelerator()))
+    return next((one for one in found if one is not None), None)
+
+
+def there_already(request: Request) -> Installed | None:
+    """Return the receipt of what a request names, if it is installed."""
     here = host.Platform.own()
     stack = chosen(request, here)
     path = receipt.path_of(request.prefix.tree(here, stack.release), stack.name)

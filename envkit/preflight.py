@@ -87,7 +87,8 @@ def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], h
     """Yield what the steps that are left would stop at: licences, packages of the system, unpinned sources."""
     left = [step for step in plan.steps if step.module in missing]
     for name in sorted({step.eula for step in left} - {"", *accepted}):
-        yield Problem(what=f"The licence of {name} has to be accepted.", fix=f"Read it, then add --accept-eula {name}.")
+        what, fix = f"The licence of {name} has to be accepted.", f"Read it, then add --accept-eula {name}."
+        yield Problem(what=what, fix=fix, asks=True)
     groups = sorted({group for step in left for group in step.os_dependencies})
     for group in groups:
         if not any(has_package(name, host) for name in group):

@@ -226,9 +226,13 @@ def accompany(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and a lost terminal into Interrupted while the block runs."""
+    """Turn Ctrl-C, SIGTERM and a lost terminal into Interrupted while the block runs; the same again is ignored.
+
+    So what cleans up in the block, and programs that it starts for that, are not stopped by a second Ctrl-C.
+    """
 
     def stop(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         raise Interrupted(signal_number=number, what=f"Stopped by {name}.")
 

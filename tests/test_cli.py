@@ -96,7 +96,7 @@ def test_unknown_command_with_and_without_a_near_one(capsys: Output) -> None:
 
 def test_unknown_method(capsys: Output) -> None:
     assert run(["install", "--method", "spack"]) == 2
-    assert "'spack' is not one of 'easybuild', 'apptainer'" in capsys.readouterr().err
+    assert "'spack' is not one of 'auto', 'easybuild'" in capsys.readouterr().err
 
 
 def test_unknown_option(capsys: Output) -> None:

@@ -187,6 +187,23 @@ def test_interruptible_puts_the_handlers_back(number: signal.Signals, said: str)
     assert signal.getsignal(number) == before
 
 
+def test_a_second_ctrl_c_does_not_stop_what_cleans_up_after_the_first() -> None:
+    """As by somebody impatient, or by timeout(1), which sends it to the process and to its group."""
+    before = signal.getsignal(signal.SIGINT)
+    again = (
+        "import os, signal; os.kill(os.getppid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGINT); print('kept')"
+    )
+    cleaned = ""
+    with process.interruptible():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        except Interrupted:
+            cleaned = process.capture([sys.executable, "-c", again]).stdout
+    assert cleaned == "kept\n"
+    assert signal.getsignal(signal.SIGINT) == before
+
+
 def test_no_file_stays_open(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     process.supervise(["true"], env=ENV, log=tmp_path / "log")

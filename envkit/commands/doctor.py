@@ -1,28 +1,55 @@
 """``envkit doctor``."""
 
+from pathlib import Path
+from typing import Any
+
 import click
 
-from envkit.commands import options
+from envkit.commands import batch, options, submitted
+
+OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "site", "shared")
 
 
 @click.command()
 @options.prefix
 @options.load
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(prefix: str | None, load: tuple[str, ...], as_json: bool) -> int:
+@click.option("--submit", is_flag=True, help="Ask a node, by a job of Slurm; and say what differs from this host.")
+@batch.GPUS
+@batch.TIME
+@batch.ACCOUNT
+@batch.PARTITION
+@batch.SITE
+@click.option("--shared", type=click.Path(path_type=Path), metavar="DIR", help="A folder that the node sees, too.")
+@click.pass_context
+def doctor(
+    context: click.Context, /, prefix: str | None, load: tuple[str, ...], as_json: bool, submit: bool, **of_job: Any
+) -> int:
     """Say what this machine offers, and by which methods a Horovod environment can be had here.
 
     What does not work is said with its reason and its remedy. Changes nothing. Ends with 0 if at least one method
     works, otherwise with 3.
+
+    With --submit it says so of a compute node, and what that node has otherwise than this host: in a job of five
+    minutes at most, if --time says nothing else; what is told of the job goes to standard error, and Ctrl-C cancels it.
     """
+    if not submit:
+        submitted.demand_submit(of_job, of_job)
     import os
     import sys
 
     from envkit import prefix as place
-    from envkit.doctor import gather, report, rules, terminal
+    from envkit.doctor import compare, gather, report, rules, terminal
     from envkit.verify.report.terminal import Paper
 
+    there = None
+    if submit:
+        words = list(batch.repeated(context, leave=(*OF_THE_JOB, "prefix", "as_json")))
+        there, status = submitted.examination({**of_job, "prefix": prefix}, words)
+        if there is None:
+            return status
     found = rules.judge(gather.gather(place.locate(prefix), load, os.environ))
+    found = compare.beside(there, found) if there else found
     if as_json:
         click.echo(report.to_json(found))
     else:

@@ -9,6 +9,7 @@ from envkit.commands import options
 
 @click.command()
 @click.argument("deffile", type=click.Path(dir_okay=False, path_type=Path))
+@options.named_method
 @options.stack
 @options.image
 def export(

@@ -8,6 +8,7 @@ from envkit.commands import options
 
 
 @click.command()
+@options.named_method
 @options.stack
 @options.prefix
 @click.option(

@@ -8,13 +8,14 @@ from envkit.cli import usage
 from envkit.commands import batch, options, submitted
 
 OF_THE_JOB = (
-    "submit", "gpus_per_node", "time", "account", "partition", "prefix", "bundle", "offline", "jobs",
+    "submit", "method", "gpus_per_node", "time", "account", "partition", "prefix", "bundle", "offline", "jobs",
     "job_per_module",
 )  # fmt: skip
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
+@options.method
 @options.stack
 @options.prefix
 @click.option("--dry-run", is_flag=True, help="Print the plan and what stands in its way; change nothing.")
@@ -85,7 +86,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @batch.PARTITION
 @click.pass_context
 def install(
-    context: click.Context, /, stack: str | None, method: str | None, framework: str | None, accelerator: str,
+    context: click.Context, /, stack: str | None, method: str, framework: str | None, accelerator: str,
     load: tuple[str, ...], prefix: str | None, dry_run: bool, offline: bool, bundle: Path | None,
     eulas: tuple[str, ...], jobs: int | None, rebuild: bool, force: bool, release: str | None, access: str | None,
     base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
@@ -95,13 +96,15 @@ def install(
     """Install a Horovod environment and prove that it works.
 
     STACK is a name from 'envkit list', 'pytorch' or 'tensorflow', or the file name of any recipe (.eb) of
-    EasyBuild's own collection; it may be left out. What is left of an interrupted installation is resumed.
+    EasyBuild's own collection; it may be left out. Without --method and such a name or recipe the first that this
+    machine can have is taken, for its GPUs if it has some; which and why is told in three lines on standard error.
+    What is left of an interrupted installation is resumed.
 
     With --submit every source is fetched here, and the rest is done in a job of --jobs CPUs (default: 8), an hour long
     at most, if --time says nothing else. Its log goes to standard output, and Ctrl-C cancels it. With --job-per-module
     EasyBuild submits such a job for each module first, after those that it needs; what fails is explained at the end.
     """
-    if (source or dockerfile) and method not in (None, "apptainer"):
+    if (source or dockerfile) and method not in ("auto", "apptainer"):
         usage(f"--from and --from-dockerfile go with --method apptainer, not with {method}.")
     if source and dockerfile:
         usage("Give one of --from and --from-dockerfile.")
@@ -123,7 +126,8 @@ def install(
 
     wanted = lock.read(locked) if locked else None
     if wanted:
-        stack, method, release = stack or wanted.name, method or wanted.method, release or wanted.release or None
+        stack, release = stack or wanted.name, release or wanted.release or None
+        method = wanted.method if method == "auto" else method
     request = Request(
         prefix=place.locate(prefix), wanted=stack, method=method, framework=framework, accelerator=accelerator,
         load=load, release=release, locked=wanted, access=access, accepted_eulas=eulas, bundle=bundle,
@@ -138,7 +142,7 @@ def install(
         return plans.show(planned, console)
     if submit:
         done = ("rebuild",) if job_per_module else ()
-        words = [*filter(None, [stack]), *batch.repeated(context, leave=(*OF_THE_JOB, *done))]
+        words = list(batch.repeated(context, leave=(*OF_THE_JOB, *done)))
         asked = {**of_job, "jobs": jobs, "site": site, "prefix": prefix, "job_per_module": job_per_module}
         return submitted.installation(request, asked, words, console)
     report = work.install(request, console)

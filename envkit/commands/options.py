@@ -22,8 +22,24 @@ def load(function: Function) -> Function:
     return click.option("--load", metavar="MODULE", multiple=True, help=text)(function)
 
 
+METHODS = ("easybuild", "apptainer", "eessi")
+
+
+def method(function: Function) -> Function:
+    """Add ``--method`` where it need not be one."""
+    text = "How to provide it. Default: the first that can, which is told with its reasons before anything begins."
+    choice = click.Choice(["auto", *METHODS])
+    return click.option("--method", type=choice, default="auto", help=text)(function)
+
+
+def named_method(function: Function) -> Function:
+    """Add ``--method`` where this machine does not count."""
+    text = "How to provide it. Default: easybuild, unless STACK is by another."
+    return click.option("--method", type=click.Choice(METHODS), help=text)(function)
+
+
 def stack(function: Function) -> Function:
-    """Add what chooses a stack."""
+    """Add what chooses a stack, but for the method."""
     function = load(function)
     function = click.option(
         "--accelerator",
@@ -36,11 +52,6 @@ def stack(function: Function) -> Function:
         "--framework",
         type=click.Choice(["pytorch", "tensorflow"]),
         help="The framework to build Horovod for.",
-    )(function)
-    function = click.option(
-        "--method",
-        type=click.Choice(["easybuild", "apptainer", "eessi"]),
-        help="How to provide it. Default: easybuild, unless STACK is by another.",
     )(function)
     return click.argument("stack", required=False)(function)
 

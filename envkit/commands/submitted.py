@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,15 +15,17 @@ from envkit.commands import batch
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from envkit.doctor.report import Report as Examined
     from envkit.jobs.submit import Submitted
     from envkit.provide.work import Work
     from envkit.request import Request
     from envkit.verify.report import Report
 
 OPTIONS = ("submit", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "time", "account", "partition", "site")
-VERIFYING = "15"  # minutes
+VERIFYING, ASKING = "15", "5"  # minutes
 BUILDING, CPUS = "1:00:00", 8
 REPORT = "report.json"
+Kind = TypeVar("Kind")
 
 
 def demand_submit(given: Mapping[str, Any], options: Iterable[str]) -> None:
@@ -43,6 +45,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     from envkit.jobs import slurm
     from envkit.receipt import ImageReceipt
     from envkit.verify import session
+    from envkit.verify.report import Report
 
     found, site = batch.environment(name, given)
     own = found.srun if isinstance(found, ImageReceipt) else ()
@@ -63,7 +66,33 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
         shutil.rmtree(folder)
         raise
     status = followed(taken, folder)
-    return read(folder / REPORT, taken, status), status
+    return read(folder / REPORT, Report, taken, status, said=(0, 1)), status
+
+
+def examination(given: dict[str, Any], words: Sequence[str]) -> "tuple[Examined | None, int]":
+    """Ask a node by a job what it offers; return the doctor's report, if there is one, and the status of the job.
+
+    ``words`` are options of the doctor. Raises what submitting and following a job do.
+    """
+    from envkit import site as sites
+    from envkit.doctor.report import Report
+    from envkit.errors import EnvkitError
+    from envkit.jobs import slurm
+    from envkit.verify import session
+
+    demand_slurm("qsub -I, and in the job: envkit doctor")
+    site = sites.find(given["site"]) if given["site"] else None
+    shape = {"nodes": 1, "ranks_per_node": 1, "cpus_per_rank": 0}
+    asked = {**given, **shape, "time": given["time"] or ASKING}
+    made = batch.prepared(("doctor", *words, "--json"), "doctor", site, site.job.sbatch if site else (), asked)
+    folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
+    try:
+        taken = sent(slurm.alone(replace(made, log=str(folder / "log").replace("%", "%%")), folder / REPORT))
+    except EnvkitError:
+        shutil.rmtree(folder)
+        raise
+    status = followed(taken, folder)
+    return read(folder / REPORT, Report, taken, status, said=(0,)), status
 
 
 def sizes(given: Mapping[str, Any]) -> dict[str, int]:
@@ -114,18 +143,20 @@ def followed(taken: "Submitted", folder: Path) -> int:
         raise
 
 
-def read(path: Path, taken: "Submitted", status: int) -> "Report | None":
-    """Return the report of a job, None where it ended before it had one, whose log has said why. Raises JobLost."""
+def read(path: Path, kind: type[Kind], taken: "Submitted", status: int, said: Sequence[int]) -> Kind | None:
+    """Return the report of a job, None where it ended before it had one, whose log has said why.
+
+    ``said`` are the statuses of those that have one. Raises JobLost.
+    """
     import msgspec
 
     from envkit.errors import JobLost
-    from envkit.verify.report import Report
 
     made = None
     try:
-        made = msgspec.json.decode(path.read_bytes(), type=Report)
+        made = msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError) as error:
-        if status in (0, 1):
+        if status in said:
             raise JobLost(
                 what=f"Job {taken.number} ended with status {status} and left no report.",
                 why=f"{path}: {error}",
@@ -138,7 +169,7 @@ def read(path: Path, taken: "Submitted", status: int) -> "Report | None":
 def installation(request: "Request", given: Mapping[str, Any], words: Sequence[str], console: "Console") -> int:
     """Install in a job on one node, after every source has been fetched here; return the status of the job.
 
-    ``words`` are the command line of the installation. With a job per module that job has only what is left to do after
+    ``words`` are the options of the installation. With a job per module that job has only what is left to do after
     them. Raises what fetching, submitting and following a job do.
     """
     from envkit import install as work
@@ -153,9 +184,10 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     cpus = given["jobs"] or CPUS
     site = sites.find(given["site"]) if given["site"] else None
     asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
-    command = ("install", *words, "--offline", "--jobs", str(cpus))
     with work.stoppable():
         wanted = planned(request)
+        named = (*filter(None, [wanted.request.wanted]), *words, "--method", wanted.stack.method)
+        command = ("install", *named, "--offline", "--jobs", str(cpus))
         made = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), asked)
         text = slurm.alone(replace(made, log=str(request.prefix.logs / "job-%x-%j.log")))
         if given["job_per_module"]:

@@ -37,13 +37,33 @@ class Note(Struct, frozen=True, kw_only=True):
     fix: str
 
 
+class Difference(Struct, frozen=True, kw_only=True):
+    """Something that a node has otherwise than the host that it was asked from."""
+
+    what: str
+    node: str
+    here: str
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """What differs between a node and the host that it was asked from, both by name."""
+
+    node: str
+    here: str
+    differences: tuple[Difference, ...]
+
+
 class Report(Struct, frozen=True, kw_only=True):
-    """The report of ``envkit doctor``: the version of its form, which changes with it."""
+    """The report of ``envkit doctor``: the version of its form, which changes with it.
+
+    ``comparison`` is there where a node was asked by a job: all else is of that node.
+    """
 
     version: int
     facts: Facts
     methods: tuple[Verdict, ...]
     notes: tuple[Note, ...]
+    comparison: Comparison | None = None
 
     @property
     def works(self) -> bool:

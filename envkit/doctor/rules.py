@@ -102,7 +102,8 @@ def notes(facts: Facts) -> Iterator[Note]:
     for one in facts.schedulers or ():
         if not any(other.job for other in facts.schedulers or ()):
             attempt = one.attempt.format(command="envkit doctor")
-            yield note("login-node", scheduler=one.name, attempt=attempt)
+            submitted = "envkit doctor --submit, or " if one.name == "Slurm" else ""
+            yield note("login-node", scheduler=one.name, attempt=f"{submitted}{attempt}")
 
 
 def of_missing(one: Missing) -> Note:

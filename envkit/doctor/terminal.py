@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from envkit.doctor.facts import Driver, Facts, Mpi, Node, Tool
-from envkit.doctor.report import Report, State
+from envkit.doctor.report import Comparison, Report, State
 from envkit.verify.report.terminal import Paper
 from envkit.verify.report.words import size
 
@@ -26,7 +26,22 @@ def render(report: Report, paper: Paper) -> str:
         out += paired(paper, [(one.what, one.fix) for one in verdict.problems])
     for note in report.notes:
         out += ["", *paper.paragraph("note".ljust(LABEL), "cyan", note.what), *remedy(paper, note.fix)]
+    if report.comparison:
+        out += compared(report.comparison, paper)
     return "\n".join(out) + "\n"
+
+
+def compared(found: Comparison, paper: Paper) -> Iterator[str]:
+    """Yield what differs between a node and the host that it was asked from."""
+    if not found.differences:
+        yield from (
+            "",
+            *paper.paragraph("differs".ljust(LABEL), "cyan", f"nothing between {found.node} and {found.here}"),
+        )
+    for one in found.differences:
+        yield from ("", *paper.paragraph("differs".ljust(LABEL), "cyan", one.what))
+        yield from paper.paragraph("     there", "dim", f"{one.node} ({found.node})")
+        yield from paper.paragraph("      here", "dim", f"{one.here} ({found.here})")
 
 
 def paired(paper: Paper, problems: list[tuple[str, str]]) -> Iterator[str]:

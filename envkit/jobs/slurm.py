@@ -33,9 +33,13 @@ def verification(job: Job, words: Sequence[str], report: Path, *, speaks: str, s
     return batch(job, [f"{shlex.join(argv)} >{shlex.quote(str(report))}"])
 
 
-def alone(job: Job) -> str:
-    """Return the batch script of a job whose command is envkit's own, once, on its first node."""
-    return batch(job, [f"exec {shlex.join([*job.envkit, *job.command])}"])
+def alone(job: Job, output: Path | None = None) -> str:
+    """Return the batch script of a job whose command is envkit's own, once, on its first node.
+
+    ``output`` is the file for its standard output. Without one it goes to the log.
+    """
+    into = f" >{shlex.quote(str(output))}" if output else ""
+    return batch(job, [f"exec {shlex.join([*job.envkit, *job.command])}{into}"])
 
 
 def batch(job: Job, body: Sequence[str], array: str = "") -> str:

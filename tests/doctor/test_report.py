@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from envkit.doctor.compare import beside
 from envkit.doctor.report import to_json
 from envkit.doctor.rules import judge
 
@@ -61,3 +62,9 @@ def test_what_is_no_report_does_not(
 def test_recordings_name_nothing_of_the_machine_they_are_of() -> None:
     for path in Path(__file__).parent.glob("*.json"):
         assert not re.search("pypi|/root/|/tmp/", path.read_text())
+
+
+def test_a_report_beside_that_of_another_host_satisfies_it(validator: Draft202012Validator) -> None:
+    found = beside(judge(facts("job")), judge(facts("user")))
+    assert found.comparison and found.comparison.differences
+    validator.validate(json.loads(to_json(found)))

@@ -53,7 +53,11 @@ def test_sources_of_parts_of_a_bundle_and_whole_urls(tmp_path: Path) -> None:
     ("words", "status", "said"),
     [
         (["--accelerator", "cuda"], 0, ["Stack:    pytorch-2.13-cuda ("]),
-        (["--accelerator", "rocm"], 3, ["Stack:    tensorflow-2.13-rocm (", "is missing: hipcc or hip-devel."]),
+        (
+            ["--method", "easybuild", "--accelerator", "rocm"],
+            3,
+            ["Stack:    tensorflow-2.13-rocm (", "is missing: hipcc or hip-devel."],
+        ),
         (["pytorch-2.13-cray"], 3, ["is missing: CC.", "--load"]),
         (
             ["tensorflow", "--accelerator", "cuda"],

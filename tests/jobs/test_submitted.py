@@ -1,11 +1,18 @@
+import json
+import os
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from envkit.cli import run
+from envkit.doctor import rules
+from envkit.doctor.gather import gather
+from envkit.doctor.report import to_json
+from envkit.prefix import Prefix
 from envkit.receipt import ImageReceipt, ModuleReceipt
 
 from .conftest import FakeSlurm, told
@@ -21,6 +28,7 @@ def toy(
     install(horovod="/h")
     monkeypatch.setenv("ENVKIT_PREFIX", str(tmp_path / "prefix"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
     fake_slurm.states(told("FAILED", code="9:0"))
 
 
@@ -173,8 +181,69 @@ def test_the_job_of_an_installation(fake_slurm: FakeSlurm, tmp_path: Path, capfd
     script = submitted(tmp_path)
     command = line(script)
     assert command[0] == "exec"
-    assert command[2:] == ["install", str(recipe), "--rebuild", "--offline", "--jobs", "3"]
+    method = ["--method", "easybuild"]  # it is chosen once, where the job is submitted
+    assert command[2:] == ["install", str(recipe), "--rebuild", *method, "--offline", "--jobs", "3"]
     for directive in ("nodes=1", "cpus-per-task=3", "gpus-per-node=a100:1", "time=01:00:00", 'account="a b"'):
         assert f"#SBATCH --{directive}\n" in script
     assert re.search(rf"^#SBATCH --output={tmp_path}/prefix/logs/job-%x-%j.log$", script, re.MULTILINE)
     assert f"export ENVKIT_PREFIX={tmp_path}/prefix\n" in script
+
+
+ASK = ["doctor", "--submit", "--time", "3"]
+
+
+def answer(fake_slurm: FakeSlurm, tmp_path: Path, status: int) -> None:
+    """Let the job say what this host would, as a node called n7."""
+    found = rules.judge(gather(Prefix(root=tmp_path / "prefix"), (), os.environ))
+    assert found.facts.node is not None
+    node = msgspec.structs.replace(found.facts.node, hostname="n7", kernel="9.9.9")
+    (tmp_path / "report").write_text(to_json(rules.judge(msgspec.structs.replace(found.facts, node=node))))
+    copy = f'into=$(sed -n "s/^exec.* >//p" "$last"); cp {tmp_path}/report "$into"'
+    fake_slurm.program("sbatch", f'for last; do :; done; cp "$last" {tmp_path}/submitted; {copy}; echo 7')
+    fake_slurm.states(told("FAILED" if status else "COMPLETED", code=f"{status}:0"))
+
+
+def test_a_node_is_asked_beside_this_host(fake_slurm: FakeSlurm, tmp_path: Path, capsys: Output) -> None:
+    """Where no method works there, the job has ended with 3, and there is a report."""
+    answer(fake_slurm, tmp_path, 3)
+    assert run([*ASK, "--json", "--gpus-per-node", "a100:1", "--account", "a b", "--partition", "gpu"]) in (0, 3)
+    script, said = submitted(tmp_path), capsys.readouterr()
+    assert line(script)[2:4] == ["doctor", "--json"]
+    for directive in ("nodes=1", "gpus-per-node=a100:1", "time=00:03:00", 'account="a b"', "partition=gpu"):
+        assert f"#SBATCH --{directive}\n" in script
+    report = json.loads(said.out)
+    assert (report["comparison"]["node"], report["facts"]["node"]["hostname"]) == ("n7", "n7")
+    assert report["comparison"]["here"] == os.uname().nodename
+    assert "host" in [one["what"] for one in report["comparison"]["differences"]]
+    assert "envkit: job 7 is submitted\n" in said.err and left(tmp_path) == []
+
+
+def test_a_node_that_does_not_answer(fake_slurm: FakeSlurm, tmp_path: Path, capsys: Output) -> None:
+    fake_slurm.states(told("COMPLETED"))
+    assert run(ASK) == 8
+    assert "Job 7 ended with status 0 and left no report." in capsys.readouterr().err
+    fake_slurm.states(told("TIMEOUT", code="0:0"))
+    assert run(ASK) == 8
+    assert capsys.readouterr().out == ""
+    fake_slurm.states(told("FAILED", code="127:0"))
+    assert run(ASK) == 127
+
+
+def test_a_job_that_is_not_taken_leaves_nothing(fake_slurm: FakeSlurm, tmp_path: Path, capsys: Output) -> None:
+    fake_slurm.program("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    assert run([*ASK, "--partition", "x"]) == 3
+    assert "Name one of the partitions that 'sinfo -s' lists" in capsys.readouterr().err
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("option", ["--time", "--account", "--partition", "--site", "--gpus-per-node", "--shared"])
+def test_options_of_a_job_without_one(option: str, capsys: Output) -> None:
+    assert run(["doctor", option, "5"]) == 2
+    assert f"{option} goes with --submit." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--account", "a\nb"], ["--time", "soon"], ["--site", "no such"]])
+def test_words_that_no_job_can_have(words: list[str], tmp_path: Path, capsys: Output) -> None:
+    assert run(["doctor", "--submit", *words]) == 2
+    assert not (tmp_path / "submitted").exists() and left(tmp_path) == []
+    assert capsys.readouterr().out == ""

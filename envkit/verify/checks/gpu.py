@@ -37,7 +37,7 @@ def gpu_driver(ranks: Ranks) -> list[Result]:
     asked = [f for f in ranks.facts if f.gpu_driver and f.gpu_driver.cuda and f.compiled and f.compiled.cuda]
     for facts in asked:
         driver, cuda = facts.gpu_driver, facts.compiled.cuda if facts.compiled else None
-        if driver and cuda and not _driver_suits(cuda, driver.cuda, _kernel_driver(facts)):
+        if driver and cuda and not driver_suits(cuda, _cuda(driver.cuda), _kernel_driver(facts)):
             values = {"rank": facts.label, "cuda": cuda, "supported": _cuda(driver.cuda)}
             worked = all(f.collectives_gpu and not f.collectives_gpu.error for f in ranks.facts)
             result = ranks.outcome("gpu-driver", "old", driver=_kernel_driver(facts), **values)
@@ -153,9 +153,9 @@ def _cuda(code: int) -> str:
     return f"{code // 1000}.{code % 1000 // 10}"
 
 
-def _driver_suits(cuda: str, supported: int, driver: str) -> bool:
+def driver_suits(cuda: str, supported: str, driver: str) -> bool:
     """Whether a driver runs a CUDA release: it supports it, or is of its major release and new enough."""
-    wanted, given = _version(cuda), _version(_cuda(supported))
+    wanted, given = _version(cuda), _version(supported)
     if wanted is None or given is None or wanted <= given:
         return True
     least, found = _version(known("gpu")["minor_compatible"].get(str(wanted.major))), _version(driver)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envkit.build import cause
+from envkit.build_jobs.progress import ModuleJob
 from envkit.errors import BuildFailed, DiskFull, EnvkitError, HostProblem, JobLost
 from envkit.jobs.follow import lost
 from envkit.jobs.submit import table
-from envkit.jobs_progress import ModuleJob
 from envkit.methods import easybuild
 
 UNSEEN = "ModuleNotSeen"  # a reason of ours: the job is done, and its module is not here

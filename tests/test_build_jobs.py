@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from envkit.build_jobs.failed import UNSEEN, failure
+from envkit.build_jobs.progress import ModuleJob, blame
 from envkit.errors import EnvkitError
 from envkit.jobs.follow import Record
-from envkit.jobs_failed import UNSEEN, failure
-from envkit.jobs_progress import ModuleJob, blame
 from envkit.methods.easybuild import Build, Eb
 from envkit.plan import Plan, Step
 from envkit.prefix import Prefix, Tree

@@ -16,12 +16,12 @@ from rich.console import Console
 
 from envkit import process, receipt
 from envkit.build import cause, claimed, durations, record
+from envkit.build_jobs.failed import UNSEEN, failure
+from envkit.build_jobs.progress import JobsProgress, ModuleJob, blame
 from envkit.errors import BuildFailed, EnvkitError, Interrupted, JobRefused
 from envkit.jobs import many
 from envkit.jobs.follow import HOPELESS, Record, known, pause_s
 from envkit.jobs.submit import remedy
-from envkit.jobs_failed import UNSEEN, failure
-from envkit.jobs_progress import JobsProgress, ModuleJob, blame
 from envkit.methods import easybuild
 from envkit.plan import Plan
 from envkit.prefix import Tree

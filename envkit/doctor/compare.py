@@ -1,0 +1,75 @@
+"""What a node has otherwise than the host that it was asked from. Pure."""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from envkit.doctor.facts import Facts, Node
+from envkit.doctor.report import Comparison, Difference, Note, Report
+from envkit.doctor.rules import note
+from envkit.doctor.terminal import lines
+
+Fact = TypeVar("Fact", bound=msgspec.Struct)
+NOT_TOLD = "not known"
+
+
+def beside(node: Report, here: Report) -> Report:
+    """Return the report on a node with what differs from another host, and what that means for an installation."""
+    found = Comparison(node=name(node), here=name(here), differences=tuple(differences(node, here)))
+    return msgspec.structs.replace(node, notes=(*node.notes, *notes(node.facts, here.facts)), comparison=found)
+
+
+def name(report: Report) -> str:
+    """Name the host of a report."""
+    return report.facts.node.hostname if report.facts.node else NOT_TOLD
+
+
+def differences(node: Report, here: Report) -> Iterator[Difference]:
+    """Yield what differs, as it is told of each: first the facts, then what becomes of each method."""
+    facts = texts(node.facts), texts(here.facts)
+    lasting = texts(steady(node.facts)), texts(steady(here.facts))
+    for label in dict.fromkeys((*facts[0], *facts[1])):
+        if lasting[0].get(label) != lasting[1].get(label):
+            yield Difference(what=label, node=facts[0].get(label, NOT_TOLD), here=facts[1].get(label, NOT_TOLD))
+    for one, other in zip(node.methods, here.methods, strict=True):
+        if one.state != other.state:
+            yield Difference(what=one.method, node=f"{one.state}: {one.why}", here=f"{other.state}: {other.why}")
+
+
+def texts(facts: Facts) -> dict[str, str]:
+    """Return what is told of a host, by label."""
+    found = dict[str, list[str]]()
+    for label, text in lines(facts):
+        found.setdefault(label, []).append(text)
+    return {label: "; ".join(said) for label, said in found.items()}
+
+
+def steady(facts: Facts) -> Facts:
+    """Return facts without what differs between any two hosts, and from one second to the next."""
+    return changed(
+        facts,
+        node=steady_node(facts.node) if facts.node else None,
+        schedulers=tuple(changed(one, job=False) for one in facts.schedulers or ()),
+        room=changed(facts.room, free_mb=0, inodes=None) if facts.room else None,
+        indexes=tuple(changed(one, problem="silent" if one.problem else "") for one in facts.indexes or ()),
+    )
+
+
+def steady_node(node: Node) -> Node:
+    """Return a node without its name, its addresses, and how full its memory is."""
+    fabric = changed(node.fabric, interfaces=dict.fromkeys(node.fabric.interfaces))
+    return changed(node, hostname="", shm_free=0, fabric=fabric)
+
+
+def changed(fact: Fact, **changes: object) -> Fact:
+    """Return a fact with changes."""
+    return msgspec.structs.replace(fact, **changes)
+
+
+def notes(node: Facts, here: Facts) -> Iterator[Note]:
+    """Yield what a difference means for an installation that is begun on the other host."""
+    if node.cpu and here.cpu and node.cpu.target != here.cpu.target:
+        yield note("other-cpu", node=node.cpu.target, here=here.cpu.target)
+    if node.builder and here.builder and node.builder.accelerator != here.builder.accelerator:
+        yield note("other-gpu", node=node.builder.accelerator, here=here.builder.accelerator)
