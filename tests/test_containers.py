@@ -13,7 +13,8 @@ from envkit.resources import recipes
 from envkit.stack import Stack, stacks
 
 FOLDER = recipes("containers")
-DEFINITIONS = sorted(FOLDER.glob("*.def"))
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+DEFINITIONS = [*sorted(FOLDER.glob("*.def")), *sorted(BENCHMARKS.glob("*.def"))]
 IMAGES = [stack for stack in stacks() if stack.method == "apptainer"]
 MACHINES = ("x86_64", "aarch64")
 
@@ -75,7 +76,9 @@ def test_every_file_that_pip_takes_is_pinned(stack: Stack, machine: str) -> None
         assert name.endswith((".tar.gz", "-any.whl", f"_{machine}.whl"))
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted(FOLDER.glob("*.txt")), *sorted(BENCHMARKS.glob("*.txt"))], ids=lambda path: path.name
+)
 def test_pins_are_what_pip_reads(path: Path, tmp_path: Path) -> None:
     """pip itself parses the file, and gets to the point where it looks for the first file in an empty folder."""
     pip = [sys.executable, "-m", "pip", "download", "--isolated", "--no-deps", "--require-hashes", "--no-index"]
