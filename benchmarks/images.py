@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,7 @@ from envkit import build, definition, fetch, files, host, prefix, receipt, runti
 from envkit.methods.apptainer import PIN, Base, Wanted, mirror, pinned, plan
 from envkit.prefix import Prefix
 from envkit.provide.image import ImageWork
+from envkit.provide.layer import FINAL_LEVEL, SQUASHFS
 from envkit.receipt import ImageReceipt
 from envkit.request import Request
 from envkit.resources import data, recipes
@@ -35,8 +36,7 @@ from envkit.stack import Stack, stacks
 IMAGE = "pytorch-2.13-cpu-image"
 OTHER = "0.28.1.post1"
 START_S, REBUILD = 0.120, 0.40
-NAIVE = Path(__file__).with_name("naive.def")
-SIZES = Path(__file__).with_name("sizes.toml")
+NAIVE, SMALL, SIZES = (Path(__file__).with_name(name) for name in ("naive.def", "small.def", "sizes.toml"))
 
 
 def main() -> int:
@@ -144,52 +144,49 @@ def size() -> int:
     return sum(compared(name, **row) for name, row in tomllib.loads(SIZES.read_text()).items())
 
 
-def compared(name: str, naive: Mapping[str, str], at_most: float = 0, like: str = "", recipe: str = "") -> bool:
+def compared(name: str, naive: Mapping[str, str], at_most: float = 0, like: str = "") -> bool:
     """Print the sizes of an image and of the naive one; return whether it is larger than claimed."""
     stack = named(like or name)
-    if recipe:
-        stack = msgspec.structs.replace(stack, name=name, recipe=recipe, arguments={})
-    ours = built(stack) if recipe else installed(name).size
-    theirs, debs, wheels = built_naively(stack, naive)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("APPTAINER_TMPDIR")) as folder:
+        image = Path(folder) / "naive.sif"
+        values = {**arguments(stack), **naive}
+        said = packed(NAIVE, image, values, pip_of_this_host(Path(folder) / "pip"))
+        found = re.search(r"^(\d+)\t/var/cache/apt/archives$", said, re.MULTILINE)
+        theirs, debs = image.stat().st_size, int(found[1]) if found else 0
+        ours = installed(name).size if not like else made_small(image, values)
     ratio = ours / theirs
-    said = verdict(ratio, at_most) if at_most else f"{ratio:.3f}"
-    print(f"{name}: {ours / 1e6:.0f} MB against {theirs / 1e6:.0f} MB installed naively, ratio {said}")
-    print(f"  in that, apt has kept {debs / 1e6:.0f} MB, without which {ours / (theirs - debs):.3f}", end="")
-    print(f"; pip {wheels / 1e6:.0f} MB", flush=True)
+    print(f"{name}: {ours / 1e6:.0f} MB against {theirs / 1e6:.0f} MB installed naively, ratio", end=" ")
+    print(verdict(ratio, at_most) if at_most else f"{ratio:.3f}")
+    print(
+        f"  without the {debs / 1e6:.0f} MB of packages that apt has kept in that: {ours / (theirs - debs):.3f}",
+        flush=True,
+    )
     return 0 < at_most < ratio
 
 
-def built(stack: Stack) -> int:
-    """Build an image in a prefix of its own; return its size (bytes)."""
-    with tempfile.TemporaryDirectory(dir=os.environ.get("APPTAINER_TMPDIR")) as name:
-        place = Prefix(root=Path(name))
-        work = planned(stack, place, recipes("containers"))
-        work.build(build.new_log_folder(place, stack.name), Console(file=sys.stderr))
-        return work.image.image.stat().st_size
-
-
-def built_naively(stack: Stack, more: Mapping[str, str]) -> tuple[int, int, int]:
-    """Build naive.def with the software of a stack; return the size of that, and of what apt and pip kept (bytes)."""
+def arguments(stack: Stack) -> dict[str, str]:
+    """Return what naive.def is told for the software of a stack."""
     recipe = wanted(stack, {}, recipes("containers"))
-    values, (one,) = recipe.values(recipe.stages), definition.read(NAIVE)
+    values = recipe.values(recipe.stages)
     pins = (PIN.match(line) for line in (recipe.folder / values["WHEELS"]).read_text().splitlines())
     words = [f"{pin['name']}==={pin['version']}" for pin in pins if pin and pin["machine"] in (None, recipe.machine)]
-    values |= {
+    return values | {
         "MIRROR": recipe.base.reference,
         "ACCELERATOR": stack.accelerator.value,
         "FLAGS": " ".join(stack.requires),
         "REQUIREMENTS": " ".join(words),
         "JOBS": str(build.jobs(0)),
         "PROBE": str(data("verify/probe")),
-        **more,
     }
-    with tempfile.TemporaryDirectory(dir=os.environ.get("APPTAINER_TMPDIR")) as name:
-        arguments, image = Path(name) / "arguments", Path(name) / "naive.sif"
-        arguments.write_text("".join(f"{name}={values[name]}\n" for name in one.arguments if name in values))
-        binds = [f"--bind={source}:{target}" for source, target in pip_of_this_host(Path(name) / "pip")]
-        said = packed([*binds, "--build-arg-file", str(arguments)], image)
-        debs, wheels = (int(found) for found in re.findall(r"^(\d+)\t/(?:var|root)/", said, re.MULTILINE))
-        return image.stat().st_size, debs, wheels
+
+
+def made_small(image: Path, values: Mapping[str, str]) -> int:
+    """Build small.def from a naive image, as an installation packs an image; return its size (bytes)."""
+    base, small = image.with_name("debian.sif"), image.with_name("small.sif")
+    packed(recipes("containers") / "debian.def", base, values)
+    more = {"NAIVE": str(image), "BASE": str(base)}
+    packed(SMALL, small, {**values, **more}, words=["--mksquashfs-args", SQUASHFS.format(FINAL_LEVEL)])
+    return small.stat().st_size
 
 
 def pip_of_this_host(folder: Path) -> list[tuple[Path, str]]:
@@ -218,15 +215,25 @@ def pip_of_this_host(folder: Path) -> list[tuple[Path, str]]:
     return [(folder, "/mnt"), *((link, f"/mnt/{number}") for number, link in enumerate(links))]
 
 
-def packed(words: list[str], image: Path) -> str:
-    """Build naive.def; return what Apptainer said. Ends with the end of that if it fails."""
-    argv = [str(runtime.demand().path), "build", *runtime.build_words(), *words, str(image), str(NAIVE)]
-    done = subprocess.run(
-        argv, cwd=NAIVE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
+def packed(
+    recipe: Path,
+    image: Path,
+    values: Mapping[str, str],
+    binds: Sequence[tuple[Path, str]] = (),
+    words: Sequence[str] = (),
+) -> str:
+    """Build a recipe; return what Apptainer said. Ends with the end of that if it fails."""
+    takes = {name for stage in definition.read(recipe) for name in stage.arguments}
+    file = image.with_suffix(".arguments")
+    file.write_text("".join(f"{name}={values[name]}\n" for name in values if name in takes))
+    argv = [str(runtime.demand().path), "build", *runtime.build_words(), *words, "--build-arg-file", str(file)]
+    argv += [f"--bind={source}:{target}" for source, target in binds]
+    argv += [str(image), str(recipe)]
+    done = subprocess.run(argv, cwd=recipe.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said = done.stdout.decode(errors="replace")
     if done.returncode:
-        sys.exit(f"{image.name} was not built:\n{done.stdout[-3000:]}")
-    return done.stdout
+        sys.exit(f"{recipe.name} was not built:\n{said[-3000:]}")
+    return said
 
 
 def named(name: str) -> Stack:

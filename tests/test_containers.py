@@ -13,8 +13,8 @@ from envkit.resources import recipes
 from envkit.stack import Stack, stacks
 
 FOLDER = recipes("containers")
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-DEFINITIONS = [*sorted(FOLDER.glob("*.def")), *sorted(BENCHMARKS.glob("*.def"))]
+RECIPES = sorted(FOLDER.glob("*.def"))
+DEFINITIONS = [*RECIPES, *sorted((Path(__file__).parents[1] / "benchmarks").glob("*.def"))]
 IMAGES = [stack for stack in stacks() if stack.method == "apptainer"]
 MACHINES = ("x86_64", "aarch64")
 
@@ -38,7 +38,7 @@ def test_the_shell_of_a_recipe(path: Path, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
 def test_a_recipe_starts_from_an_image_by_digest_or_from_a_mirror(path: Path) -> None:
     for stage in definition.read(path):
         if stage.header["Bootstrap"] != "debootstrap":
@@ -76,9 +76,7 @@ def test_every_file_that_pip_takes_is_pinned(stack: Stack, machine: str) -> None
         assert name.endswith((".tar.gz", "-any.whl", f"_{machine}.whl"))
 
 
-@pytest.mark.parametrize(
-    "path", [*sorted(FOLDER.glob("*.txt")), *sorted(BENCHMARKS.glob("*.txt"))], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.name)
 def test_pins_are_what_pip_reads(path: Path, tmp_path: Path) -> None:
     """pip itself parses the file, and gets to the point where it looks for the first file in an empty folder."""
     pip = [sys.executable, "-m", "pip", "download", "--isolated", "--no-deps", "--require-hashes", "--no-index"]
