@@ -144,7 +144,7 @@ def size() -> int:
     return sum(compared(name, **row) for name, row in tomllib.loads(SIZES.read_text()).items())
 
 
-def compared(name: str, naive: Mapping[str, str], at_most: float = 0, like: str = "") -> bool:
+def compared(name: str, naive: Mapping[str, str], at_most: float, like: str = "") -> bool:
     """Print the sizes of an image and of the naive one; return whether it is larger than claimed."""
     stack = named(like or name)
     with tempfile.TemporaryDirectory(dir=os.environ.get("APPTAINER_TMPDIR")) as folder:
@@ -156,12 +156,12 @@ def compared(name: str, naive: Mapping[str, str], at_most: float = 0, like: str 
         ours = installed(name).size if not like else made_small(image, values)
     ratio = ours / theirs
     print(f"{name}: {ours / 1e6:.0f} MB against {theirs / 1e6:.0f} MB installed naively, ratio", end=" ")
-    print(verdict(ratio, at_most) if at_most else f"{ratio:.3f}")
+    print(verdict(ratio, at_most))
     print(
         f"  without the {debs / 1e6:.0f} MB of packages that apt has kept in that: {ours / (theirs - debs):.3f}",
         flush=True,
     )
-    return 0 < at_most < ratio
+    return ratio > at_most
 
 
 def arguments(stack: Stack) -> dict[str, str]:
