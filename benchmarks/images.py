@@ -2,9 +2,9 @@
 
     python benchmarks/images.py [start|rebuild|size]...
 
-``start`` and ``size`` look at the images of pytorch-2.13-cpu, pytorch-2.13-cuda and tensorflow-2.13-rocm that are in
-$ENVKIT_PREFIX; ``rebuild`` builds the first of them from nothing in a prefix of its own. ``size`` builds the same as
-naive.def has it, in an hour and 35 GB of $APPTAINER_TMPDIR. Ends with 1 if a claim does not hold.
+``start`` looks at the image of pytorch-2.13-cpu that is in $ENVKIT_PREFIX; ``rebuild`` builds that from nothing in a
+prefix of its own; ``size`` takes what sizes.toml names, as it is in $ENVKIT_PREFIX, and builds the same by naive.def,
+in an hour or two and 40 GB of $APPTAINER_TMPDIR. Ends with 1 if a claim does not hold.
 """
 
 import os
