@@ -13,7 +13,8 @@ from envkit.resources import recipes
 from envkit.stack import Stack, stacks
 
 FOLDER = recipes("containers")
-DEFINITIONS = sorted(FOLDER.glob("*.def"))
+RECIPES = sorted(FOLDER.glob("*.def"))
+DEFINITIONS = [*RECIPES, *sorted((Path(__file__).parents[1] / "benchmarks").glob("*.def"))]
 IMAGES = [stack for stack in stacks() if stack.method == "apptainer"]
 MACHINES = ("x86_64", "aarch64")
 
@@ -37,7 +38,7 @@ def test_the_shell_of_a_recipe(path: Path, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
 def test_a_recipe_starts_from_an_image_by_digest_or_from_a_mirror(path: Path) -> None:
     for stage in definition.read(path):
         if stage.header["Bootstrap"] != "debootstrap":
