@@ -80,9 +80,12 @@ def on_pre_run_shell_cmd(cmd: Any, *_args: Any, **facts: Any) -> str | None:
     return None
 
 
-def on_post_run_shell_cmd(cmd: Any, *_args: Any, **facts: Any) -> None:
-    if submits(cmd):
-        tell("submitted", command=str(cmd), status=facts.get("exit_code"), output=facts.get("output"))
+if "ENVKIT_SBATCH" in os.environ:
+    # not in a build: eb writes what a hook is given, the whole output of the command, into one line of its log
+
+    def on_post_run_shell_cmd(cmd: Any, *_args: Any, **facts: Any) -> None:
+        if submits(cmd):
+            tell("submitted", command=str(cmd), status=facts.get("exit_code"), output=facts.get("output"))
 
 
 def submits(cmd: Any) -> bool:
