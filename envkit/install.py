@@ -207,7 +207,9 @@ def current_recipe(easyconfig: str) -> Path:
 
 def say_forced(work: Work, console: Console) -> None:
     """Say what is known to fail and is tried all the same."""
-    for problem in preflight.known_problems(work.host, work.stack, force=False) if work.request.force else ():
+    if not work.request.force:
+        return
+    for problem in preflight.known_problems(work.host, work.stack, work.steps, force=False):
         say(console, f"{problem.what} It is tried all the same (--force).")
 
 

@@ -64,6 +64,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     config_guess: ConfigGuess | None = None
 
     @property
+    def modules(self) -> list[str]:
+        """The module of every step, and those that the steps need."""
+        return list(dict.fromkeys(name for step in self.steps for name in (step.module, *step.dependencies)))
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         """Every source of every step."""
         return tuple(source for step in self.steps for source in step.sources)

@@ -3,7 +3,10 @@
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from importlib.metadata import metadata
 from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
 
 from envkit import fetch, process
 from envkit.errors import HostProblem, NotWritable, Problem, SourcesMissing
@@ -22,10 +25,12 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
             fix=f"It can be installed on {', '.join(stack.pythons)}.",
         )
     elif not stack.runs_on(host.platform):
-        fitting = ", ".join(stack.pythons[host.machine])
+        fitting = stack.pythons[host.machine]
+        own = [version for version in fitting if version in SpecifierSet(metadata("envkit")["Requires-Python"])]
+        install = f"Install envkit under Python {', '.join(own)}, or load" if own else "Load"
         yield Problem(
             what=f"Python {host.python.version} ({host.python.path}) is not one that {stack.name} has wheels for.",
-            fix=f"Install envkit under Python {fitting}, or load such a Python with --load.",
+            fix=f"{install} a Python {', '.join(fitting)} with --load.",
         )
     if host.modules_tool is None:
         yield Problem(what="Neither Lmod nor Environment Modules was found.", fix=easybuild.MODULES_TOOL_REMEDY)
@@ -51,11 +56,11 @@ def machine_problems(host: Host, stack: Stack) -> Iterable[Problem]:
         yield Problem(what=f"{stack.name} cannot be built on {host.machine}.", fix=f"It can be built on {fits}.")
 
 
-def known_problems(host: Host, stack: Stack, *, force: bool) -> Iterable[Problem]:
-    """Yield what is known to fail, unless it is to be tried all the same."""
+def known_problems(host: Host, stack: Stack, modules: Iterable[str] = (), *, force: bool) -> Iterable[Problem]:
+    """Yield what is known to fail, by the modules of its plan as well, unless it is to be tried all the same."""
     from envkit.compat.install import known_bad
 
-    return () if force else known_bad(stack, host)
+    return () if force else known_bad(stack, host, modules)
 
 
 def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[Problem]:

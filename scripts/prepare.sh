@@ -1,24 +1,21 @@
 #!/usr/bin/env bash
-# Prepare a Debian or Ubuntu machine and a virtual environment with envkit in .venv.
+# Prepare a Debian or Ubuntu machine and a virtual environment with envkit in .venv; mend one that is broken.
 #   scripts/prepare.sh [EXTRA]     EXTRA: test, for what the tests need
-# As root, missing packages are installed. Otherwise the script says which are missing and goes on where it can:
-# Open MPI and CMake then come from wheels, and the rest is demanded by 'envkit install' itself.
+# As root, missing packages are installed. Otherwise the script names them with the commands that install them, and stops
+# with exit code 3 if one of them is required; Open MPI and CMake come from wheels where they are missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 extra=${1-}
-
-declare -A package_of=(
-    [gcc]=gcc [g++]=g++ [make]=make [patch]=patch [mpicxx]=libopenmpi-dev [mpirun]=openmpi-bin [cmake]=cmake
-    [ccache]=ccache
-)
-
-[ "$extra" != test ] || package_of+=(
-    [tclsh]=tcl [ip]=iproute2 [srun]=slurm-client [slurmctld]=slurmctld [slurmd]=slurmd [munged]=munge
-    [sshd]=openssh-server [ssh]=openssh-client [ps]=procps [chromium]=chromium
-    [docker-registry]=docker-registry [openssl]=openssl
-    [aarch64-linux-gnu-gcc]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
-)
 PATH=$PATH:/usr/sbin:/sbin
+
+# PROGRAM:PACKAGE, where the program tells whether the packages are there
+required_of=(gcc:gcc g++:g++ make:make patch:patch)
+optional_of=(mpicxx:libopenmpi-dev mpirun:openmpi-bin cmake:cmake ccache:ccache)
+test_of=(
+    tclsh:tcl ip:iproute2 srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge sshd:openssh-server
+    ssh:openssh-client ps:procps chromium:chromium docker-registry:docker-registry openssl:openssl
+    aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross
+)
 
 find_python() {
     local candidate
@@ -31,43 +28,113 @@ find_python() {
     done
 }
 
-python=$(find_python)
-missing=()
-for program in "${!package_of[@]}"; do
-    read -ra packages <<<"${package_of[$program]}"
-    command -v "$program" >/dev/null || missing+=("${packages[@]}")
-done
-[ -x /usr/share/lmod/lmod/libexec/lmod ] || [ -n "${LMOD_CMD-}${MODULES_CMD-}" ] || missing+=(lmod)
-if [ -z "$python" ]; then
-    missing+=(python3 python3-dev python3-venv)
-else
-    "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-    "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
-        missing+=(python3-dev)
-fi
+absent() { # the packages of PROGRAM:PACKAGE... whose program is missing
+    local pair
+    for pair in "$@"; do
+        command -v "${pair%%:*}" >/dev/null || echo "${pair#*:}"
+    done
+}
 
-if [ "${#missing[@]}" -gt 0 ]; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get update -qq
-        there=()
-        for package in "${missing[@]}"; do # Ubuntu has no package chromium: the test that wants a browser is skipped
-            if apt-cache show "$package" >/dev/null 2>&1; then there+=("$package"); else echo "Not to be had here: $package"; fi
-        done
-        echo "Installing: ${there[*]}"
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${there[@]}" >/dev/null
+modules_tool() { # whether there is one where envkit looks for it
+    local place
+    for place in "${LMOD_CMD-}" "${MODULES_CMD-}" $(grep -oE '"/[^" ]+/(lmod|modulecmd\.tcl)"' envkit/environment.py | tr -d '"'); do
+        [ ! -x "$place" ] || return 0
+    done
+    return 1
+}
+
+look() { # fill required and optional with what is missing
+    local python
+    required=() optional=()
+    modules_tool || required+=(lmod)
+    python=$(find_python)
+    if [ -z "$python" ]; then
+        required+=(python3 python3-dev python3-venv)
     else
-        echo "Missing: ${missing[*]}"
-        echo "An administrator installs them with: apt-get install ${missing[*]}"
+        "$python" -c 'import ensurepip, venv' 2>/dev/null || required+=(python3-venv)
+        "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
+            required+=(python3-dev)
     fi
-fi
+    mapfile -t -O "${#required[@]}" required < <(absent "${required_of[@]}")
+    mapfile -t optional < <(absent "${optional_of[@]}")
+    [ "$extra" != test ] || mapfile -t -O "${#optional[@]}" optional < <(absent "${test_of[@]}")
+}
 
-python=$(find_python)
-if [ -z "$python" ]; then
-    echo "Python 3.11, 3.12 or 3.13 is needed, and none is on PATH. Install one, then run this again." >&2
-    exit 3
+beat=
+log=$(mktemp)
+trap '[ -z "$beat" ] || kill "$beat" 2>/dev/null; rm -f "$log"' EXIT
+
+told() { # run a command that takes long: say what it is for, that it goes on, and what it said if it failed
+    local what=$1 since=$SECONDS status=0
+    shift
+    echo "$what"
+    while sleep 15 >/dev/null; do # not held open by what sleeps on
+        echo "  after $((SECONDS - since)) s: $(tail -n 1 "$log" | cut -c 1-100)"
+    done 2>/dev/null &
+    beat=$!
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    kill "$beat"
+    wait "$beat" 2>/dev/null || true
+    beat=
+    if [ "$status" != 0 ]; then
+        tail -n 20 "$log" >&2
+        echo "This failed (exit code $status): $*" >&2
+    fi
+    return "$status"
+}
+
+install_packages() {
+    local package there=()
+    told "Asking for Debian's packages (apt-get update)" apt-get update || exit 3
+    for package in "$@"; do # Ubuntu has no package chromium: the test that wants a browser is skipped
+        if apt-cache show "$package" >/dev/null 2>&1; then there+=("$package"); else echo "Not to be had here: $package"; fi
+    done
+    [ "${#there[@]}" = 0 ] || DEBIAN_FRONTEND=noninteractive told "Installing with apt-get: ${there[*]}" \
+        apt-get install -y --no-install-recommends "${there[@]}" || exit 3
+}
+
+commands() { # what an administrator, or sudo, does to install packages
+    if command -v apt-get >/dev/null; then
+        echo "  sudo apt-get update && sudo apt-get install $*"
+    else
+        echo "  Install what your system calls these packages of Debian, or load the site's modules for them: $*"
+    fi
+}
+
+look
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ "$((${#required[@]} + ${#optional[@]}))" -gt 0 ]; then
+    install_packages "${required[@]}" "${optional[@]}"
+    look
 fi
-[ -x .venv/bin/python ] || "$python" -m venv .venv
-.venv/bin/python -m pip install -qq --editable ".${extra:+[$extra]}"
+if [ "${#optional[@]}" -gt 0 ]; then
+    echo "Missing, but not required: ${optional[*]}. Open MPI and CMake come from wheels then; ccache only saves time."
+    commands "${optional[@]}"
+fi
+if [ "${#required[@]}" -gt 0 ]; then
+    echo "Missing, and required: ${required[*]}. Install it, then run this again:"
+    commands "${required[@]}"
+    exit 3
+fi >&2
+
+broken() { # say why .venv cannot be used; nothing if it can
+    local made
+    [ -e .venv ] || [ -L .venv ] || return 0
+    made=$(sed -n 's/^command = .* -m venv \(--[a-z-]* \)*//p' .venv/pyvenv.cfg 2>/dev/null || true)
+    if ! .venv/bin/python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+        echo "its Python has gone, or is not 3.11 to 3.13"
+    elif ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+        echo "it has no pip"
+    elif [ -n "$made" ] && ! [ "$made" -ef .venv ]; then
+        echo "it was made as $made, and its programs look for their Python there"
+    fi
+}
+
+why=$(broken)
+if [ -n "$why" ] || [ ! -e .venv ]; then
+    told "Making .venv${why:+ anew: $why}" "$(find_python)" -m venv --clear .venv || exit 3
+fi
+told "Installing envkit into .venv (pip)" .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off \
+    --editable ".${extra:+[$extra]}" || exit 4
 if [ "$extra" = test ] && ! command -v apptainer >/dev/null && [ ! -x .venv/bin/apptainer ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         scripts/apptainer.sh "$PWD/.venv/apptainer" "$PWD/.venv/bin"
@@ -75,3 +142,4 @@ if [ "$extra" = test ] && ! command -v apptainer >/dev/null && [ ! -x .venv/bin/
         echo "Missing: apptainer. As root, scripts/apptainer.sh puts one into .venv."
     fi
 fi
+[ "$(command -v envkit)" -ef .venv/bin/envkit ] || echo "envkit is $PWD/.venv/bin/envkit; to call it as 'envkit': . $PWD/.venv/bin/activate"

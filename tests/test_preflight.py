@@ -71,6 +71,24 @@ def test_what_a_machine_lacks(changes: dict[str, Any], what: str, fix: str, mach
     assert fix in problem.fix
 
 
+@pytest.mark.parametrize(
+    ("pythons", "fix"),
+    [
+        (("3.9", "3.10"), "Load a Python 3.9, 3.10 with --load."),
+        (
+            ("3.10", "3.11", "3.12"),
+            "Install envkit under Python 3.11, 3.12, or load a Python 3.10, 3.11, 3.12 with --load.",
+        ),
+    ],
+)
+def test_envkit_is_to_be_installed_under_a_python_that_it_runs_on(
+    pythons: tuple[str, ...], fix: str, machine: Machine
+) -> None:
+    stack = msgspec.structs.replace(STACK, pythons={"x86_64": pythons})
+    newer = Interpreter(path=Path("/p"), version="3.14.1", headers=True)
+    assert fix in [problem.fix for problem in preflight.host_problems(machine(python=newer), stack)]
+
+
 def test_a_python_that_another_machine_type_has_wheels_for(machine: Machine) -> None:
     found = said(preflight.host_problems(machine(machine="aarch64", python=PYTHON), STACK))
     assert not [what for what in found if "wheels" in what]

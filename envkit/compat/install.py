@@ -1,7 +1,7 @@
 """What an installation would put together here, and what is known to be wrong with it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -26,9 +26,9 @@ def here(machine: Host) -> Here:
     return Here(accelerator=machine.accelerator.value, parts={"machine": machine.machine, **parts})
 
 
-def known_bad(stack: Stack, machine: Host) -> Iterator[Problem]:
-    """Yield what is known to fail of a stack on this machine."""
-    parts, measures = versions(stack, machine)
+def known_bad(stack: Stack, machine: Host, modules: Iterable[str] = ()) -> Iterator[Problem]:
+    """Yield what is known to fail of a stack on this machine; ``modules`` are those of its plan, once it is made."""
+    parts, measures = versions(stack, machine, modules)
     for rule in judge(parts, measures).rules if parts else ():
         if rule.status is Status.FAILS and not is_cured(rule, measures):
             yield Problem(what=f"Known to fail: {said(rule, parts)}.", fix=remedy(rule))
@@ -48,20 +48,21 @@ def remedy(rule: Rule) -> str:
     return f"{mend}See what goes together: envkit compat {words}. To try it all the same: --force."
 
 
-def versions(stack: Stack, machine: Host) -> tuple[dict[str, str], tuple[str, ...] | None]:
-    """Return what a stack puts together, and the measures it takes; None where its recipe has patches of its own."""
+def versions(stack: Stack, machine: Host, modules: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return what a stack puts together, and the measures it takes."""
     found = next((one for one in known().combination if one.stack == stack.name), None)
     if found is not None:
         return of_combination(found, machine), found.measures
     parts = of_name(Path(stack.easyconfig).stem) if stack.easyconfig else {}
     if "horovod" not in parts:
         return {}, ()
+    parts = of_modules(modules) | parts
     own = here(machine).parts if "cuda" in parts or SYSTEM in stack.easyconfig else {}
     wanted = ({GPU} if "cuda" in parts else set()) | (
         {"gcc", "python", "openmpi"} if SYSTEM in stack.easyconfig else set()
     )
     parts |= {name: version for name, version in own.items() if name in wanted}
-    return parts, None if has_patches(stack.easyconfig) else ()
+    return parts, measures_of(stack.easyconfig)
 
 
 def of_combination(found: Combination, machine: Host) -> dict[str, str]:
@@ -80,6 +81,18 @@ def of_name(stem: str) -> dict[str, str]:
     return found
 
 
+def of_modules(modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions that the names of modules tell, such as GCC/14.2.0 and Python/3.13.1-GCCcore-14.2.0."""
+    recipes = {one.recipe: name for name, one in known().component.items() if one.recipe}
+    found = dict[str, str]()
+    for module in modules:
+        recipe, _, version = module.partition("/")
+        version = version.partition("-")[0]
+        if recipe in recipes and is_version(version):
+            found[recipes[recipe]] = version
+    return found
+
+
 def is_version(text: str) -> bool:
     """Say whether a text is a version that can be compared."""
     try:
@@ -89,7 +102,13 @@ def is_version(text: str) -> bool:
     return True
 
 
-def has_patches(easyconfig: str) -> bool:
-    """Say whether a recipe names patches, of which nobody knows what they mend."""
+def measures_of(easyconfig: str) -> tuple[str, ...]:
+    """Return the measures that a recipe may take: none without patches, else all but those that no patch can be."""
     path = Path(easyconfig) if Path(easyconfig).is_file() else find_easyconfig(easyconfig)
-    return path is not None and ".patch" in path.read_text(errors="replace")
+    names = set(re.findall(r"[\w.+-]+\.patch", path.read_text(errors="replace"))) if path else set[str]()
+    if path is None or not names:
+        return ()
+    patches = [path.with_name(name) for name in sorted(names)]
+    is_read = all(patch.is_file() for patch in patches)
+    changed = "".join(patch.read_text(errors="replace") for patch in patches) if is_read else ""
+    return tuple(name for name, one in known().measure.items() if not is_read or one.file in changed)

@@ -44,10 +44,14 @@ class Component(Struct, frozen=True, kw_only=True):
 
 
 class Measure(Struct, frozen=True, kw_only=True):
-    """What makes a combination work that fails as released; ``envkit``: the recipes of envkit do it."""
+    """What makes a combination work that fails as released; ``envkit``: the recipes of envkit do it.
+
+    ``file`` is the file of Horovod that a patch has to change for it: a recipe without such a patch does not take it.
+    """
 
     what: str
     source: str
+    file: str = ""
     envkit: bool = False
 
 

@@ -251,7 +251,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         env={**machine.env, **site},
         lacking=(
             *preflight.host_problems(machine, stack),
-            *preflight.known_problems(machine, stack, force=request.force),
+            *preflight.known_problems(machine, stack, plan.modules, force=request.force),
         ),
         uses=tuple(uses(machine, plan)),
         counts=counts(machine, plan),

@@ -46,7 +46,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
     plan = easybuild.plan(eb, stack)
     lacking = [
         *preflight.machine_problems(machine, stack),
-        *preflight.known_problems(machine, stack, force=request.force),
+        *preflight.known_problems(machine, stack, plan.modules, force=request.force),
         *gpu_problems(stack, machine.machine, plan, entered, env),
     ]
     return EasyBuildWork(
@@ -72,8 +72,7 @@ def gpu_problems(
     """Yield what the site has not added to the release for GPUs."""
     if stack.accelerator is not host.Accelerator.CUDA:
         return
-    modules = dict.fromkeys(name for step in plan.steps for name in (step.module, *step.dependencies))
-    wanted = injected.needed(stack.release, machine, list(modules))
+    wanted = injected.needed(stack.release, machine, plan.modules)
     for found in injected.problems(stack.release, wanted, injected.look(inside, wanted, env)):
         yield Problem(what=f"{found.what}.", fix=found.fix)
 

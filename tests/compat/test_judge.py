@@ -25,7 +25,8 @@ def verdict(text: str) -> str:
         ("torch=2.0", "works"),
         ("torch=2.13 python=3.11 gcc=12.2", "works"),
         ("torch=2.13 cuda=13", "works"),
-        ("torch=2.13 cuda=13 gcc=14 python=3.12", "unknown"),
+        ("torch=2.13 cuda=13 gcc=14 python=3.12", "works"),
+        ("torch=2.13 gcc=15", "unknown"),
         ("torch=2.14", "unknown"),
         ("torch=2.13 gcc=9", "unknown"),
         ("torch=2.13 python=3.13", "risky"),
@@ -57,6 +58,9 @@ def test_measures_that_are_taken() -> None:
     assert judge(parts).verdict is Verdict.WORKS
     assert judge(parts, ["cxx17", "missing-includes"]).verdict is Verdict.WORKS
     assert judge(parts, ["cxx17"]).verdict is Verdict.FAILS
+    newer = parse(["torch=2.13", "gcc=14.2"])
+    assert judge(newer, ["cxx17", "missing-includes"]).verdict is Verdict.FAILS
+    assert judge(newer, ["cxx17", "missing-includes", "assignable-span"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras", "no-xla-ops"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras", "xla-headers"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras"]).verdict is Verdict.FAILS
@@ -133,7 +137,8 @@ def test_the_best_is_of_this_machine() -> None:
 
 
 def test_the_nearest_where_none_has_it_all() -> None:
-    found = chosen("torch=2.13 cuda=13 gcc=14 python=3.12")
+    assert chosen("torch=2.13 cuda=13 gcc=14 python=3.12").combination.stack == "pytorch-2.13-cuda"
+    found = chosen("torch=2.13 cuda=13 gcc=16 python=3.12")
     assert (found.combination.stack, found.differs) == ("pytorch-2.13-cuda-image", ("gcc", "python"))
     assert chosen("openmpi=3.1.3").differs == ("openmpi",)
 
@@ -167,15 +172,15 @@ def test_for_people(capsys: Output) -> None:
 
 
 def test_json(capsys: Output) -> None:
-    run(["compat", "torch=2.13", "gcc=14", "--json"])
+    run(["compat", "torch=2.13", "gcc=15", "--json"])
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert set(told) == {"version", "verdict", "parts", "rules", "cures", "unproven", "example", "best"}
     assert (told["version"], told["verdict"], told["unproven"]) == (1, "unknown", ["gcc"])
-    assert told["parts"] == {"horovod": "0.28.1", "torch": "2.13", "gcc": "14"}
+    assert told["parts"] == {"horovod": "0.28.1", "torch": "2.13", "gcc": "15"}
     by_id = {rule["id"]: rule for rule in told["rules"]}
     assert by_id["torch-2.13"]["evidence"] == "observed"
     assert by_id["gcc-includes"]["source"] == "https://github.com/horovod/horovod/pull/3957"
-    assert [["missing-includes"]] in told["cures"]
+    assert [["missing-includes"]] in told["cures"] and [["assignable-span"]] in told["cures"]
     assert told["best"]["stack"].startswith("pytorch-2.13-cpu")
 
 

@@ -100,7 +100,7 @@ def test_every_stack_that_was_built_has_its_combination() -> None:
         assert one.host == () or one.parts["python"] in stack.pythons["x86_64"]
 
 
-PATCHES = {"cxx17", "missing-includes", "no-xla-ops", "legacy-keras"}
+PATCHES = {"cxx17", "missing-includes", "assignable-span", "no-xla-ops", "legacy-keras"}
 
 
 @pytest.mark.parametrize("one", OWN, ids=lambda one: one.stack)

@@ -1,0 +1,275 @@
+"""scripts/prepare.sh in a tree of its own: real bash, venv and pip; apt-get and what it installs are stand-ins."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NEEDED = [
+    "bash",
+    "dirname",
+    "env",
+    "sed",
+    "grep",
+    "tail",
+    "head",
+    "cut",
+    "mktemp",
+    "rm",
+    "tr",
+    "cat",
+    "ln",
+    "mkdir",
+    "touch",
+    "chmod",
+]
+COMPILING = ["gcc", "g++", "make", "patch"]
+OPTIONAL = ["mpicxx", "mpirun", "cmake", "ccache"]
+# a build backend that takes nothing from an index
+BACKEND = """\
+import base64, hashlib, zipfile
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    name = "envkit-1.0-py3-none-any.whl"
+    files = {
+        "envkit-1.0.dist-info/METADATA": "Metadata-Version: 2.1\\nName: envkit\\nVersion: 1.0\\n",
+        "envkit-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+        "envkit-1.0.dist-info/entry_points.txt": "[console_scripts]\\nenvkit = toy:main\\n",
+        "toy.py": "def main():\\n    print('I am envkit')\\n",
+    }
+    record = "".join(f"{path},,\\n" for path in files) + "envkit-1.0.dist-info/RECORD,,\\n"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        for path, text in {**files, "envkit-1.0.dist-info/RECORD": record}.items():
+            wheel.writestr(path, text)
+    return name
+"""
+PROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+APT_GET = """\
+echo "apt-get $*" >>{folder}/asked
+case $1 in
+install)
+    shift 3
+    for package in "$@"; do
+        case $package in
+        lmod) touch {lmod} ;;
+        openmpi-bin) ln -sf {true} {folder}/mpirun ;;
+        libopenmpi-dev) ln -sf {true} {folder}/mpicxx ;;
+        g++ | gcc | make | patch | cmake | ccache) ln -sf {true} "{folder}/$package" ;;
+        esac
+        echo "Setting up $package"
+        {sleep} 0.2
+    done
+    chmod +x {lmod}
+    ;;
+esac
+"""
+
+
+class Tree:
+    """A checkout with the script and as much of a project as it installs, and the programs that the script sees."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "checkout"
+        self.programs = folder / "bin"
+        self.lmod = folder / "lmod"
+        (self.folder / "scripts").mkdir(parents=True)
+        (self.folder / "envkit").mkdir()
+        self.programs.mkdir()
+        shutil.copy(ROOT / "scripts" / "prepare.sh", self.folder / "scripts")
+        places = (ROOT / "envkit" / "environment.py").read_text().replace('"/usr/share/lmod/lmod/libexec', f'"{folder}')
+        places = places.replace('"/usr/', f'"{folder}/usr/').replace('"/opt/', f'"{folder}/opt/')
+        (self.folder / "envkit" / "environment.py").write_text(places)
+        (self.folder / "pyproject.toml").write_text(PROJECT)
+        (self.folder / "backend.py").write_text(BACKEND)
+        for name in NEEDED:
+            self.link(name, shutil.which(name) or "")
+        self.fake("python3", f'exec {getattr(sys, "_base_executable", sys.executable)} "$@"')
+        self.fake("sleep", f"exec {shutil.which('sleep')} 0.1")
+        self.fake("apt-cache", ":")
+        self.as_user(1000)
+
+    def link(self, name: str, program: str) -> None:
+        """Put a program where the script finds it."""
+        (self.programs / name).symlink_to(program)
+
+    def fake(self, name: str, text: str) -> None:
+        """Put a stand-in where the script finds it."""
+        path = self.programs / name
+        path.unlink(missing_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def has(self, *names: str, lmod: bool = True) -> None:
+        """Give the machine what is compiled with, and Lmod."""
+        for name in names:
+            self.link(name, shutil.which("true") or "")
+        if lmod:
+            self.lmod.touch(0o755)
+
+    def as_user(self, number: int) -> None:
+        """Make the script believe that this user calls it."""
+        self.fake("id", f"echo {number}")
+        words = {
+            "folder": self.programs,
+            "lmod": self.lmod,
+            "true": shutil.which("true"),
+            "sleep": shutil.which("sleep"),
+        }
+        self.fake("apt-get", APT_GET.format(**words) if number == 0 else "echo 'Permission denied' >&2; exit 100")
+
+    def prepare(self, changes: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the script, with changes to the environment."""
+        env = {key: value for key, value in os.environ.items() if key not in ("LMOD_CMD", "MODULES_CMD", "VIRTUAL_ENV")}
+        return subprocess.run(
+            [self.folder / "scripts" / "prepare.sh"], env=env | {"PATH": str(self.programs)} | (changes or {}),
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+
+    def envkit(self) -> str:
+        """Run what was installed."""
+        done = subprocess.run(
+            [self.folder / ".venv/bin/envkit"], capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_machine_that_has_all(tree: Tree) -> None:
+    tree.has(*COMPILING, *OPTIONAL)
+    done = tree.prepare()
+    assert done.returncode == 0, done.stderr
+    first, second, last = (line for line in done.stdout.splitlines() if not line.startswith("  after "))
+    assert (first, second) == ("Making .venv", "Installing envkit into .venv (pip)")
+    assert last.endswith(f": . {tree.folder}/.venv/bin/activate")
+    shown = last.partition(";")[0].removeprefix("envkit is ")
+    assert Path(shown).samefile(tree.folder / ".venv/bin/envkit")
+    assert tree.envkit() == "I am envkit\n"
+    again = tree.prepare()
+    assert (again.returncode, "Making" in again.stdout) == (0, False)
+    assert not (tree.programs / "asked").exists()
+
+
+def test_as_root_what_is_missing_is_installed_and_told(tree: Tree) -> None:
+    tree.as_user(0)
+    tree.has("gcc", "make", lmod=False)
+    done = tree.prepare()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tree.programs / "asked").read_text().splitlines() == [
+        "apt-get update",
+        "apt-get install -y --no-install-recommends lmod g++ patch libopenmpi-dev openmpi-bin cmake ccache",
+    ]
+    lines = done.stdout.splitlines()
+    began = lines.index("Installing with apt-get: lmod g++ patch libopenmpi-dev openmpi-bin cmake ccache")
+    assert lines[began + 1].startswith("  after ") and ": Setting up " in lines[began + 1]
+    assert tree.envkit() == "I am envkit\n"
+
+
+def test_without_root_what_is_required_stops_it_at_once(tree: Tree) -> None:
+    tree.has("gcc", "make", "patch", "mpirun", lmod=False)
+    done = tree.prepare()
+    assert done.returncode == 3
+    required, command = done.stderr.splitlines()
+    assert required.startswith("Missing, and required: lmod g++.")
+    assert command == "  sudo apt-get update && sudo apt-get install lmod g++"
+    optional, command = done.stdout.splitlines()
+    assert optional.startswith("Missing, but not required: libopenmpi-dev cmake ccache.")
+    assert command == "  sudo apt-get update && sudo apt-get install libopenmpi-dev cmake ccache"
+    assert not (tree.folder / ".venv").exists()
+
+
+def test_without_root_what_is_optional_does_not_stop_it(tree: Tree) -> None:
+    tree.has(*COMPILING)
+    done = tree.prepare()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Missing, but not required: libopenmpi-dev openmpi-bin cmake ccache." in done.stdout
+    assert tree.envkit() == "I am envkit\n"
+
+
+@pytest.mark.parametrize("variable", ["LMOD_CMD", "MODULES_CMD"])
+def test_a_modules_tool_that_is_elsewhere(variable: str, tree: Tree) -> None:
+    assert "required: lmod gcc g++ make patch." in tree.prepare().stderr
+    assert "required: gcc g++ make patch." in tree.prepare({variable: shutil.which("true") or ""}).stderr
+
+
+def test_a_system_without_apt(tree: Tree) -> None:
+    (tree.programs / "apt-get").unlink()
+    tree.has(*COMPILING, lmod=False)
+    done = tree.prepare()
+    assert done.returncode == 3
+    assert "apt-get" not in done.stdout + done.stderr
+    assert done.stderr.splitlines()[-1].endswith("load the site's modules for them: lmod")
+
+
+def test_a_python_without_venv_leaves_nothing(tree: Tree) -> None:
+    tree.has(*COMPILING, *OPTIONAL)
+    tree.fake(
+        "python3",
+        f'case $* in *ensurepip*) exit 1 ;; esac; exec {getattr(sys, "_base_executable", sys.executable)} "$@"',
+    )
+    done = tree.prepare()
+    assert done.returncode == 3
+    assert "Missing, and required: python3-venv." in done.stderr
+    assert not (tree.folder / ".venv").exists()
+
+
+def without_pip(tree: Tree) -> None:
+    for path in (tree.folder / ".venv").glob("lib/python3*/site-packages/pip*"):
+        shutil.rmtree(path)
+
+
+def of_another_python(tree: Tree) -> None:
+    python = tree.folder / ".venv" / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/usr/bin/python3.9-that-has-gone")
+
+
+def moved(tree: Tree) -> None:
+    tree.folder = tree.folder.rename(tree.folder.with_name("moved"))
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (without_pip, "it has no pip"),
+        (of_another_python, "its Python has gone, or is not 3.11 to 3.13"),
+        (moved, "its programs look for their Python there"),
+    ],
+)
+def test_a_broken_environment_is_made_anew(harm: Callable[[Tree], None], why: str, tree: Tree) -> None:
+    tree.has(*COMPILING, *OPTIONAL)
+    assert tree.prepare().returncode == 0
+    harm(tree)
+    done = tree.prepare()
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("Making .venv anew: ")]
+    assert why in line
+    assert tree.envkit() == "I am envkit\n"
+    assert (tree.folder / ".venv/bin/pip").read_text().splitlines()[0].startswith(f"#!{tree.folder}/.venv")
+    assert "Making" not in tree.prepare().stdout
+
+
+def test_packages_that_cannot_be_installed(tree: Tree) -> None:
+    tree.as_user(0)
+    tree.fake("apt-get", "echo 'E: Could not get lock /var/lib/dpkg/lock-frontend' >&2; exit 100")
+    done = tree.prepare()
+    assert done.returncode == 3
+    assert "E: Could not get lock" in done.stderr
+    assert "This failed (exit code 100): apt-get update" in done.stderr
+    assert not (tree.folder / ".venv").exists()
+
+
+def test_an_envkit_that_cannot_be_installed(tree: Tree) -> None:
+    tree.has(*COMPILING, *OPTIONAL)
+    (tree.folder / "backend.py").write_text("raise OSError('no route to host')")
+    done = tree.prepare()
+    assert done.returncode == 4
+    assert "no route to host" in done.stderr
