@@ -80,7 +80,6 @@ def by_client(entry: Entry) -> Way:
 def demand_unused(program: Path) -> None:
     """Hold a cvmfsexec, which has one cache for all that it enters. Raises HostProblem if another session has it."""
     key = hashlib.sha256(os.fsencode(program.resolve())).hexdigest()[:20]
-    sessions.make_private(sessions.caches())
     if not sessions.take(sessions.caches() / f"cvmfsexec-{key}"):
         raise HostProblem(
             what=f"{program} is in use by another session.",
@@ -123,8 +122,10 @@ WAYS: dict[Access, Callable[[Entry], Way]] = {
 def prepared(entry: Entry) -> Place:
     """Return the session, with folders on local disk for its client, this user's alone."""
     assert entry.place is not None  # noqa: S101  (what has a cache has a session)
-    for folder in (sessions.caches(), entry.place.local, entry.place.cache, entry.place.sockets):
-        sessions.make_private(folder)
+    sessions.make_private(sessions.caches())
+    sessions.make_private(entry.place.local, sessions.LOCAL_FILES)
+    for folder in (entry.place.cache, entry.place.sockets):
+        sessions.make_private(folder, inside=True)
     return entry.place
 
 
@@ -147,6 +148,7 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
         lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
     path = place.local / "envkit.conf"
     partial = path.with_suffix(f".{os.getpid()}")
+    partial.unlink(missing_ok=True)
     partial.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()))
     partial.replace(path)
     return path
