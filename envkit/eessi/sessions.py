@@ -67,6 +67,11 @@ class Place:
         return caches() / self.folder.name
 
     @property
+    def log(self) -> Path:
+        """Where its client writes what it has to say."""
+        return self.local / "cvmfs2.log"
+
+    @property
     def cache(self) -> Path:
         """The folder of its CernVM-FS cache."""
         legacy = self.folder / "var-lib-cvmfs"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .. import eessi_tree
+from .. import cvmfs2, eessi_tree
 from ..eessi_tree import write
 from .site import SYSTEM_PATH, needs
 
@@ -37,8 +37,7 @@ class Scene:
             (self.data / name).mkdir()
             (self.data / name / "precious").write_text(f"the only copy of {name}")
         (self.data / "file").write_text("the only copy")
-        program = f'#!/bin/sh\nfor last; do :; done\nexec fuse-overlayfs -f -o lowerdir={tree} "$last"\n'
-        write(home / "bin" / "cvmfs2", program, program=True)
+        write(home / "bin" / "cvmfs2", cvmfs2.program(tree), program=True)
         os.chown(home / "other", OTHER, OTHER)
         self.shared.chmod(0o777)  # without the sticky bit, for which kernels do a part of the work
 
