@@ -88,9 +88,9 @@ def list_(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from envkit.eessi import sessions
+    from envkit.eessi import entry, sessions
 
-    found = sessions.entries()
+    found = sessions.entries(entry.say)
     if as_json:
         answer = {"version": 1, "sessions": found}
         click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
@@ -106,8 +106,9 @@ def list_(as_json: bool) -> None:
 
 @eessi.command(short_help="Remove sessions.")
 @click.argument("name", required=False)
-def clean(name: str | None) -> None:
+def clean(name: str | None) -> int:
     """Remove the session NAME with its cache; without a name, every one that is not in use, and the image."""
+    from envkit.cli import explain
     from envkit.eessi import image, sessions
     from envkit.errors import HostProblem
 
@@ -115,15 +116,20 @@ def clean(name: str | None) -> None:
         raise HostProblem(what=f"The session {name} is in use.", fix="Leave it first.")
     if name is not None:
         click.echo(f"Removed the session {name}.")
-        return
-    kept = list[str]()
+        return 0
+    kept, status = list[str](), 0
     for one in sessions.names():
-        if sessions.clean(one):
-            click.echo(f"Removed the session {one}.")
-        else:
-            kept.append(one)
+        try:
+            if sessions.clean(one):
+                click.echo(f"Removed the session {one}.")
+            else:
+                kept.append(one)
+        except HostProblem as error:  # of this one; the others are removed all the same
+            explain(error)
+            status = error.exit_code
     sessions.clean_shared()
     if kept:
         click.echo(f"In use, and kept: {', '.join(kept)}.")
     elif removed := image.clean():
         click.echo(f"Removed {removed} images.")
+    return status

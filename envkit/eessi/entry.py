@@ -91,6 +91,7 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
         cpu=session.cpu,
         settings=(*way.settings, *settings(probe, place, env)),
         session=place.folder if place else None,
+        log=way.log,
     )
 
 

@@ -17,7 +17,8 @@ class EessiEnvironment:
     """A release with modules loaded; ``way`` is what stands before the shell that enters it.
 
     ``settings`` are variables for that way; ``cpu`` is archspec's name of this one; ``modulepath`` is a folder of
-    modules on top of it; an interactive shell leaves the names of its modules in ``session``.
+    modules on top of it; an interactive shell leaves the names of its modules in ``session``; ``log`` has the words of
+    the client that mounts it.
     """
 
     name: str = "eessi"
@@ -28,12 +29,13 @@ class EessiEnvironment:
     settings: tuple[tuple[str, str], ...] = ()
     session: Path | None = None
     modulepath: Path | None = None
+    log: Path | None = None
 
     @property
     def words(self) -> list[str]:
         """What enters, and its arguments."""
         facts = [known().mount, self.version, self.cpu, sys.executable, str(self.session or "")]
-        return ["eessi.sh", *facts, str(self.modulepath or ""), "--", *self.modules]
+        return ["eessi.sh", *facts, str(self.modulepath or ""), str(self.log or ""), "--", *self.modules]
 
     def command(
         self,

@@ -17,7 +17,7 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,10 +27,12 @@ import msgspec
 
 from envkit import __version__
 from envkit.errors import HostProblem, NotWritable, UsageProblem
-from envkit.files import discard
+from envkit.files import discard, require_own, require_plain, require_private
 
 NAME = re.compile(r"[\w][\w.+-]*")
 LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
+FILES = ("lock", "session.json", "loaded", "target")  # of a session
+LOCAL_FILES = ("users", "joining", "held", "holder", "cvmfs2.log", "envkit.conf")  # of its client, and of shared mounts
 HIGH = 100  # descriptors below are those that people use by number
 
 
@@ -63,6 +65,11 @@ class Place:
     def local(self) -> Path:
         """The folder on local disk for what the client writes."""
         return caches() / self.folder.name
+
+    @property
+    def log(self) -> Path:
+        """Where its client writes what it has to say."""
+        return self.local / "cvmfs2.log"
 
     @property
     def cache(self) -> Path:
@@ -140,9 +147,12 @@ def shared(settings: Mapping[str, str]) -> Place:
 
 
 def clean_shared() -> int:
-    """Remove the caches that ranks have shared and no longer use; return how many there were."""
+    """Remove the caches that ranks have shared and no longer use; return how many there were. Raises HostProblem."""
     removed = 0
-    for folder in caches().glob("shared-*"):
+    for folder in folders(caches()):
+        if not folder.name.startswith("shared-"):
+            continue
+        demand_own(folder, LOCAL_FILES)
         with (folder / "users").open("a") as users, suppress(BlockingIOError):
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             discard(folder)
@@ -151,9 +161,14 @@ def clean_shared() -> int:
 
 
 def take(folder: Path) -> bool:
-    """Hold a session until the last process that was started from this one ends; return False if another has it."""
-    make_private(folder)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Hold a session until the last process that was started from this one ends; return False if another has it.
+
+    Raises HostProblem, NotWritable.
+    """
+    if folder.parent in (root(), caches()):
+        make_private(folder.parent)
+    make_private(folder, FILES)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -164,24 +179,43 @@ def take(folder: Path) -> bool:
     return True
 
 
-def make_private(folder: Path) -> None:
-    """Make a folder of this user's alone. Raises HostProblem if it is somebody else's, NotWritable if it cannot be."""
+def make_private(folder: Path, files: Iterable[str] = (), *, inside: bool = False) -> None:
+    """Make a folder of this user's alone, in which ``files`` can be written without anything else being changed.
+
+    ``inside``: of such a folder, so that its mode does not count. Raises HostProblem if it is not so, NotWritable if it
+    cannot be made.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.mkdir(exist_ok=True, mode=0o700)
-        owner = folder.lstat().st_uid
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        require_own(folder) if inside else demand_own(folder, files)
     except OSError as error:
         raise NotWritable(
             what=f"{folder} cannot be made.",
             why=f"{error.strerror or error}.",
             fix="Set XDG_STATE_HOME (sessions) or TMPDIR (their caches) to a folder of your own.",
         ) from error
-    if owner != os.geteuid() or folder.is_symlink():
-        raise HostProblem(
-            what=f"The session in {folder} belongs to another user.",
-            why=f"Its owner has the uid {owner}, you have {os.geteuid()}.",
-            fix="Begin one of your own: leave --resume out.",
-        )
+
+
+def demand_own(folder: Path, files: Iterable[str] = ()) -> None:
+    """Demand a folder of this user's alone, in which ``files`` are plain ones. Raises HostProblem, OSError."""
+    try:
+        require_private(folder)
+    except HostProblem as error:
+        if folder in (root(), caches()):
+            error.fix += f"\nFor another one: export {'XDG_STATE_HOME' if folder == root() else 'TMPDIR'}=FOLDER"
+        raise
+    for name in files:
+        require_plain(folder / name)
+
+
+def folders(place: Path) -> list[Path]:
+    """Return the folders in one of this user's alone, links left out; none if it is not there. Raises HostProblem."""
+    with suppress(FileNotFoundError):
+        demand_own(place)
+        return sorted(path for path in place.iterdir() if path.is_dir() and not path.is_symlink())
+    return []
 
 
 def is_session(folder: Path) -> bool:
@@ -189,13 +223,21 @@ def is_session(folder: Path) -> bool:
     return (folder / "session.json").is_file()
 
 
+def plain_text(path: Path) -> str:
+    """Return what is in a plain file; nothing if it is not there. Raises HostProblem for anything else."""
+    require_plain(path)
+    with suppress(FileNotFoundError):
+        return path.read_text(errors="replace")
+    return ""
+
+
 def read(folder: Path) -> Session | None:
     """Return what was entered, with the modules that its shell had loaded at its end; None if it is new."""
     if not is_session(folder):
         return None
     found = decoded(folder / "session.json")
-    with suppress(FileNotFoundError):
-        loaded = (folder / "loaded").read_text().strip().split(":")
+    if (folder / "loaded").exists():
+        loaded = plain_text(folder / "loaded").strip().split(":")
         return msgspec.structs.replace(found, modules=tuple(m for m in loaded if m and not m.startswith("EESSI/")))
     return found
 
@@ -224,29 +266,40 @@ def write(place: Place, session: Session) -> None:
 
 def save(path: Path, session: Session) -> None:
     """Write a session to a file. Raises NotWritable."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = None
     try:
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(session)) + b"\n")
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # which follows no link
+        partial = Path(name)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(msgspec.json.format(msgspec.json.encode(session)) + b"\n")
         partial.replace(path)
     except OSError as error:
         fix = "Choose another file." if path.name != "session.json" else "Set XDG_STATE_HOME to another folder."
         raise NotWritable(what=f"{path} cannot be written.", why=f"{error.strerror}.", fix=fix) from error
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
 
 
 def names() -> list[str]:
-    """Return the names of the sessions there are."""
-    return sorted(path.name for path in root().glob("*") if path.is_dir()) if root().is_dir() else []
+    """Return the names of the sessions there are, those that cannot be read among them. Raises HostProblem."""
+    return [path.name for path in folders(root())]
 
 
 def clean(name: str) -> bool:
-    """Remove a session and its cache; return False if it is in use. Raises UsageProblem for one that is not there."""
+    """Remove a session and its cache; return False if it is in use.
+
+    Raises UsageProblem for one that is not there, HostProblem for what another user may have put in its place.
+    """
     if name not in names():
         there = ", ".join(names()) or "none"
         raise UsageProblem(what=f"There is no session {name!r}.", fix=f"There are: {there}.")
     place = root() / name
     if not take(place):
         return False
-    discard(caches() / name)
+    with suppress(FileNotFoundError):
+        demand_own(caches())
+        discard(caches() / name)
     discard(place)
     return True
 
@@ -254,7 +307,8 @@ def clean(name: str) -> bool:
 def in_use(name: str) -> bool:
     """Say whether a process holds a session."""
     try:
-        descriptor = os.open(root() / name / "lock", os.O_RDWR | os.O_CLOEXEC)
+        require_plain(root() / name / "lock")
+        descriptor = os.open(root() / name / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -278,21 +332,22 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     in_use: bool
 
 
-def entries() -> list[Entry]:
-    """Return what there is to say of every session that can be read."""
+def entries(say: Callable[[str], None]) -> list[Entry]:
+    """Return what there is to say of every session; ``say`` is told of one that cannot be read. Raises HostProblem."""
     found = []
     for name in names():
-        with suppress(HostProblem):
+        try:
+            demand_own(root() / name, FILES)
             if session := read(root() / name):
                 found.append(entry(name, session))
+        except HostProblem as error:
+            say(f"{error.what} {error.why}")
     return found
 
 
 def entry(name: str, session: Session) -> Entry:
     """Return what there is to say of a session."""
-    target = session.cpu
-    with suppress(OSError):
-        target = (root() / name / "target").read_text().strip() or target
+    target = plain_text(root() / name / "target").strip() or session.cpu
     return Entry(
         name=name,
         release=session.version,

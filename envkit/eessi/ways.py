@@ -15,7 +15,9 @@ from envkit.eessi.binds import Bind
 from envkit.eessi.known import known
 from envkit.eessi.sessions import Place, Session
 from envkit.errors import HostProblem
-from envkit.resources import PACKAGE
+from envkit.resources import PACKAGE, data
+
+CLIENT = "/.envkit/client"  # in an image; Apptainer splits the words of --fusemount at spaces, so it has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,12 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The words before the shell, variables for them, and the digest of the image, if there is one."""
+    """The words before the shell, variables for them, the image's digest and the client's log, where there are any."""
 
     words: tuple[str, ...]
     settings: tuple[tuple[str, str], ...] = ()
     digest: str = ""
+    log: Path | None = None
 
 
 def by_native(entry: Entry) -> Way:
@@ -68,19 +71,19 @@ def by_client(entry: Entry) -> Way:
     words = bound.for_namespace(entry.binds)
     if program.name == "cvmfsexec":
         demand_unused(program)
-        inner = [str(program), known().repository, "--"]
+        inner = ["bash", "--noprofile", "--norc", str(data("shell/aside.sh")), str(program), known().repository, "--"]
         return Way(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
     settings = write_settings(place, place.cache, place.sockets, entry.env)
     files = ":".join(map(str, (*client(entry.env).files, settings)))
-    mount = ["mount", str(place.local / "cvmfs2.log"), known().mount, str(program), "-f", "-o", f"config={files}"]
+    mount = ["mount", str(place.log), known().mount, str(program), "-f", "-o", f"config={files}"]
     words = ["shared", str(place.local), *words] if entry.shared else words
-    return Way(words=(*access.namespace_words(), *words, *mount, known().repository, known().mount, "--"))
+    words = [*access.namespace_words(), *words, *mount, known().repository, known().mount, "--"]
+    return Way(words=tuple(words), log=place.log)
 
 
 def demand_unused(program: Path) -> None:
     """Hold a cvmfsexec, which has one cache for all that it enters. Raises HostProblem if another session has it."""
     key = hashlib.sha256(os.fsencode(program.resolve())).hexdigest()[:20]
-    sessions.make_private(sessions.caches())
     if not sessions.take(sessions.caches() / f"cvmfsexec-{key}"):
         raise HostProblem(
             what=f"{program} is in use by another session.",
@@ -98,18 +101,20 @@ def by_image(entry: Entry) -> Way:
     inside = Path("/var/lib/cvmfs"), Path("/var/run/cvmfs")
     settings = write_settings(place, *inside, entry.env)
     binds = [f"{place.cache}:{inside[0]}", f"{place.sockets}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
-    binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}"]
+    binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}", f"{place.local}:{place.local}"]
+    binds += [f"{place.local}:{CLIENT}", f"{data('shell/client.sh')}:{CLIENT}.sh:ro"]
     binds += [
         f"{path}:{path}" for path in (*entry.visible, access.kept_cache(entry.env)) if path not in (None, Path("/"))
     ]
     words = [str(tool.path), "--silent", "exec", *(["--userns"] if os.geteuid() == 0 else [])]
     words += [*(["--nv"] if entry.nvidia else []), *(["--home", str(place.home)] if place.home else [])]
     words += [word for bind in (*binds, *map(str, entry.binds)) for word in ("--bind", bind)]
-    words += ["--fusemount", f"container:cvmfs2 {known().repository} {known().mount}", str(found)]
+    client = f"sh {CLIENT}.sh {CLIENT}/{place.log.name} cvmfs2 {known().repository} {known().mount}"
+    words += ["--fusemount", f"container:{client}", str(found)]
     cachedir = entry.env.get("APPTAINER_CACHEDIR") or entry.env.get("SINGULARITY_CACHEDIR")
     changed = dict.fromkeys((name for name in bound.VARIABLES if name in entry.env), "")  # they are among the words
     changed |= {"APPTAINER_CACHEDIR": cachedir} if cachedir else {}
-    return Way(words=tuple(words), settings=tuple(changed.items()), digest=digest)
+    return Way(words=tuple(words), settings=tuple(changed.items()), digest=digest, log=place.log)
 
 
 WAYS: dict[Access, Callable[[Entry], Way]] = {
@@ -123,8 +128,10 @@ WAYS: dict[Access, Callable[[Entry], Way]] = {
 def prepared(entry: Entry) -> Place:
     """Return the session, with folders on local disk for its client, this user's alone."""
     assert entry.place is not None  # noqa: S101  (what has a cache has a session)
-    for folder in (sessions.caches(), entry.place.local, entry.place.cache, entry.place.sockets):
-        sessions.make_private(folder)
+    sessions.make_private(sessions.caches())
+    sessions.make_private(entry.place.local, sessions.LOCAL_FILES)
+    for folder in (entry.place.cache, entry.place.sockets):
+        sessions.make_private(folder, inside=True)
     return entry.place
 
 
@@ -147,6 +154,7 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
         lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
     path = place.local / "envkit.conf"
     partial = path.with_suffix(f".{os.getpid()}")
+    partial.unlink(missing_ok=True)
     partial.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()))
     partial.replace(path)
     return path

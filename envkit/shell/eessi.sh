@@ -1,14 +1,14 @@
 # shellcheck shell=bash
 # Enter a release of EESSI in this shell, and see to it that one is there; sourced by enter.sh and rc.bash:
-#   . eessi.sh REPOSITORY VERSION CPU PYTHON SESSION MODULEPATH -- MODULE...
+#   . eessi.sh REPOSITORY VERSION CPU PYTHON SESSION MODULEPATH LOG -- MODULE...
 # CPU is what archspec calls this machine's; PYTHON is asked for the nearest names of an unknown module. An interactive
 # shell leaves the names of its modules in the folder SESSION, if one is given, when it ends. MODULEPATH, if one is
-# given, is a folder of modules on top of the release.
+# given, is a folder of modules on top of the release; LOG, if one is given, is what the client that mounts it has said.
 # Ends the shell with status 3 when the release cannot be entered, 92 when a module cannot be loaded.
 
 envkit_repository=$1 envkit_version=$2 envkit_cpu=$3 envkit_python=$4 envkit_session=$5
-envkit_modulepath=$6
-shift 7
+envkit_modulepath=$6 envkit_log=$7
+shift 8
 envkit_modules=("$@")
 set --
 
@@ -24,8 +24,12 @@ if [ ! -r "$envkit_init" ]; then
 fi
 if [ ! -r "$envkit_init" ]; then
     envkit_word=$(ls "$envkit_release/init" 2>&1 >/dev/null)
-    envkit_end "EESSI $envkit_version cannot be read inside: ${envkit_word##*: }." "There is no $envkit_init." \
-        "The client that mounts it may have given up: read what it said above, or use another --access (native, dir)."
+    envkit_said="There is no $envkit_init."
+    if [ -s "$envkit_log" ]; then
+        envkit_said+=" The client that mounts it has said, in $envkit_log:"$'\n'$(tail -n 5 -- "$envkit_log" | sed 's/^/  /')
+    fi
+    envkit_end "EESSI $envkit_version cannot be read inside: ${envkit_word##*: }." "$envkit_said" \
+        "Mend what the client says (its server, proxy or key), or use another --access (native, dir)."
 fi
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
 
@@ -101,5 +105,5 @@ case $- in
     ;;
 esac
 unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
-unset envkit_word envkit_target envkit_gpu envkit_modulepath
+unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log
 unset -f envkit_end

@@ -11,15 +11,19 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from envkit.resources import data
 
-from .. import eessi_tree
+from .. import cvmfs2, eessi_tree
 from ..conftest import Fake
 from ..eessi_tree import REPOSITORY, write
+from .conftest import Handler
 from .site import SYSTEM_PATH, needs, until
 from .terminal import Terminal
 
@@ -27,12 +31,7 @@ ENVKIT = Path(sys.executable).with_name("envkit")
 NAMESPACE = [sys.executable, "-I", "-S", str(data("namespace.py"))]
 AWKWARD = ["two words", "$(touch made) `id` $HOME *", "", "line\nline", "--", "--version", "é"]
 MACHINE = os.uname().machine
-CLIENT = """\
-#!/bin/sh
-for last; do :; done
-echo "$@" >{home}/asked
-exec fuse-overlayfs -f -o lowerdir={tree} "$last"
-"""
+LOADING = "CernVM-FS: loading Fuse module... done"
 
 pytestmark = [
     pytest.mark.integration,
@@ -520,10 +519,12 @@ def test_a_session_of_another_user(place: Place) -> None:
 
 
 @pytest.fixture
-def client(place: Place, fake: Fake) -> Path:
+def client(place: Place) -> Path:
     """A program that stands in for cvmfs2, and mounts by FUSE as it does."""
     needs("fuse-overlayfs")
-    return fake("cvmfs2", CLIENT.format(home=place.home, tree=place.tree))
+    path = place.home / "bin" / "cvmfs2"
+    write(path, cvmfs2.program(place.tree, place.home / "asked"), program=True)
+    return path
 
 
 def test_the_hosts_client_in_a_namespace(place: Place, client: Path, server: Mapping[str, str]) -> None:
@@ -593,11 +594,9 @@ WHERE = "echo $EESSI_VERSION $(readlink /proc/self/ns/mnt /proc/self/ns/user); "
 def counting(place: Place) -> Path:
     """The file in which a client that mounts tells of each start."""
     starts = place.home / "starts"
-    write(
-        place.home / "bin" / "cvmfs2",
-        f"{CLIENT.format(home=place.home, tree=place.tree)}".replace("echo ", f"echo started >>{starts}; echo ", 1),
-        program=True,
-    )
+    write(place.home / "bin" / "counted", cvmfs2.program(place.tree), program=True)
+    text = f'#!/bin/sh\necho started >>{starts}\nexec {place.home}/bin/counted "$@"\n'
+    write(place.home / "bin" / "cvmfs2", text, program=True)
     return starts
 
 
@@ -684,10 +683,11 @@ def test_a_dead_server_is_told_before_the_client_is_started(
 
 def test_cvmfsexec(place: Place, fake: Fake, server: Mapping[str, str]) -> None:
     enter = " ".join([*NAMESPACE, "bind", str(place.tree), REPOSITORY])
-    fake("cvmfsexec", f'[ "$1" = software.eessi.io ] && shift && exec {enter} "$@"')
+    fake("cvmfsexec", f'echo "{LOADING}"; [ "$1" = software.eessi.io ] && shift && exec {enter} "$@"')
     words = ["--module", "Tool/1.0", "--bind", "/usr:/scripts", "--"]
     done = place.run(*words, "sh", "-c", "ls -d /scripts/bin; tool 5", **server)
     assert (done.returncode, done.stdout) == (5, "/scripts/bin\ntool 1.0\n"), done.stderr
+    assert f"{LOADING}\n" in done.stderr
     second = place.run("--", str(ENVKIT), "run", "eessi", "--access", "userns", "--", "echo", "reached", **server)
     assert (second.returncode, second.stdout) == (3, "")
     assert "cvmfsexec is in use by another session." in second.stderr
@@ -719,7 +719,7 @@ def make_image(folder: Path, tree: Path) -> Path:
         (root / name).symlink_to(f"usr/{name}")
     for name in ("etc/passwd", "etc/group", "etc/cvmfs/default.local"):
         (root / name).touch()
-    write(root / "sbin" / "cvmfs2", f'#!/bin/sh\nexec fuse-overlayfs -o lowerdir={tree} "$2"\n', program=True)
+    write(root / "sbin" / "cvmfs2", cvmfs2.program(tree), program=True)
     return root
 
 
@@ -748,14 +748,72 @@ def test_apptainer_mounts_it_from_an_image(place: Place, image: Path, server: Ma
     assert listed.stdout == "Tool/1.0\nTool/2.0\n", listed.stderr
 
 
+@pytest.fixture(params=["userns", "apptainer"])
+def mounting(
+    request: pytest.FixtureRequest, place: Place, image: Path, client: Path, server: Mapping[str, str]
+) -> dict[str, str]:
+    """A client that mounts, the host's or one in an image; yields the settings with which it is taken."""
+    if request.param == "userns":
+        return dict(server)
+    client.unlink()
+    (place.home / "bin" / "apptainer").symlink_to(apptainer())
+    binds = {"SINGULARITY_BIND": "/usr,/etc/alternatives"}
+    return {**server, **binds, "ENVKIT_EESSI_IMAGE": str(image)}
+
+
+def test_the_words_of_the_client_are_not_the_commands(place: Place, mounting: dict[str, str]) -> None:
+    """A caller that takes standard output has what the command prints alone; the client's words are in a file."""
+    script = f'[ "$({ENVKIT} run eessi -- sh -c "echo 42")" = 42 ]'
+    env = place.env(**mounting)
+    taken = subprocess.run(["bash", "-c", script], env=env, cwd=place.home, capture_output=True, text=True, check=False)
+    assert taken.returncode == 0, taken.stderr
+    assert LOADING not in taken.stderr
+    log = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "cvmfs2.log"
+    assert f"{LOADING}\n" in log.read_text()
+    assert log.parent.stat().st_mode & 0o077 == 0
+    listed = place.envkit("eessi", "modules", "--json", before=(), **mounting)
+    told = json.loads(listed.stdout)
+    assert told["target"].startswith(f"{MACHINE}/") and "Tool/1.0" in told["modules"], listed.stderr
+    kept = {**mounting, "ENVKIT_EESSI_CACHE": str(place.home / "kept")}
+    fetched = prefetch(place, "Tool/1.0", "--json", **kept)
+    assert fetched.returncode == 0 and json.loads(fetched.stdout)["files"] > 0, fetched.stderr
+    needs("mpirun")
+    ranks = place.run("-n", "2", "--module", "foss/2023a", "--", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK", **mounting)
+    assert (ranks.returncode, sorted(ranks.stdout.split())) == (0, ["0", "1"]), ranks.stderr
+
+
+def test_a_client_that_gives_up_says_why(place: Place, mounting: dict[str, str], tmp_path: Path) -> None:
+    """The server answers envkit, and no longer the client that is started then."""
+    published = tmp_path / "web" / "cvmfs" / "software.eessi.io" / ".cvmfspublished"
+
+    class Once(Handler):
+        def do_GET(self) -> None:
+            super().do_GET()
+            published.unlink(missing_ok=True)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Once, directory=str(tmp_path / "web"))) as serving:
+        Thread(target=serving.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{serving.server_address[1]}/cvmfs/@fqrn@"
+        done = place.run("--", "echo", "reached", **{**mounting, "CVMFS_SERVER_URL": url})
+        serving.shutdown()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "Failed to initialize root file catalog (16 - file catalog failure)" in done.stderr
+    assert "What to do: " in done.stderr
+    if "ENVKIT_EESSI_IMAGE" in mounting:
+        log = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "cvmfs2.log"
+        assert f"has said, in {log}:" in done.stderr
+        assert "file catalog failure" in log.read_text()
+
+
 @pytest.mark.parametrize("body", ["echo 'CernVM-FS: no key' >&2; exit 15", "exit 0"])
 def test_a_client_in_an_image_that_gives_up(place: Place, image: Path, server: Mapping[str, str], body: str) -> None:
     write(image / "sbin" / "cvmfs2", f"#!/bin/sh\n{body}\n", program=True)
     (place.home / "bin" / "apptainer").symlink_to(apptainer())
     changes = {**server, "ENVKIT_EESSI_IMAGE": str(image), "SINGULARITY_BIND": "/usr,/etc/alternatives"}
     done = place.run("--", "echo", "reached", **changes)
-    assert (done.returncode != 0, done.stdout) == (True, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert "EESSI 2023.06 cannot be read inside: Transport endpoint is not connected." in done.stderr
+    assert ("CernVM-FS: no key" in done.stderr) == ("no key" in body)
 
 
 def test_the_words_for_apptainer(place: Place, image: Path, fake: Fake, server: Mapping[str, str]) -> None:
@@ -768,7 +826,8 @@ def test_the_words_for_apptainer(place: Place, image: Path, fake: Fake, server: 
     words = place.run("--nvidia", "--access", "apptainer", "--", "true", **changes).stdout.splitlines()
     assert words[:2] == ["--silent", "exec"] and "--nv" in words
     assert ("--userns" in words) == (os.geteuid() == 0)
-    assert words[words.index("--fusemount") + 1] == f"container:cvmfs2 software.eessi.io {REPOSITORY}"
+    client = "sh /.envkit/client.sh /.envkit/client/cvmfs2.log cvmfs2"
+    assert words[words.index("--fusemount") + 1] == f"container:{client} software.eessi.io {REPOSITORY}"
     assert words[-1] == "/scratch/cache"
 
 
@@ -804,7 +863,7 @@ def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
         own = Place(home=home, tree=shutil.copytree(tree, home / "repository", symlinks=True))
         for name in ("bin", "tmp"):
             (home / name).mkdir()
-        write(home / "bin" / "cvmfs2", CLIENT.format(home=home, tree=own.tree), program=True)
+        write(home / "bin" / "cvmfs2", cvmfs2.program(own.tree), program=True)
         (home / "bin" / "apptainer").symlink_to(apptainer())
         in_image = {
             "ENVKIT_EESSI_IMAGE": str(make_image(own.home, own.tree)),
@@ -901,7 +960,7 @@ def test_a_cache_for_nodes_without_a_network(layered: Place, client: Path, serve
     for path in (copy := shutil.copytree(layered.tree, layered.home / "read", symlinks=True)).rglob("*"):
         if path.is_file() and not path.is_symlink():
             os.utime(path, (1, 2))  # so that reading it is seen
-    write(client, CLIENT.format(home=layered.home, tree=copy), program=True)
+    write(client, cvmfs2.program(copy), program=True)
     done = prefetch(layered, "PyTorch", "--json", **changes)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["cache"] == str(kept)

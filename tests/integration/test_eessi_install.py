@@ -15,11 +15,11 @@ import pytest
 
 from envkit.resources import data
 
-from .. import eessi_tree
+from .. import cvmfs2, eessi_tree
 from .. import stacks as real
 from ..eessi_tree import REPOSITORY, write
 from .site import Running, Site, needs
-from .test_eessi import CLIENT, apptainer, make_image
+from .test_eessi import apptainer, make_image
 
 pytestmark = pytest.mark.integration
 
@@ -123,7 +123,7 @@ def test_by_a_client_that_mounts_it(place: Site, tree: Path, way: str, server: M
     programs.mkdir()
     env = {**server, "PATH": f"{programs}:{place.env['PATH']}", "XDG_STATE_HOME": str(place.home / "state")}
     if way == "userns":
-        write(programs / "cvmfs2", CLIENT.format(home=place.home, tree=tree), program=True)
+        write(programs / "cvmfs2", cvmfs2.program(tree), program=True)
     else:
         (programs / "apptainer").symlink_to(apptainer())
         env["ENVKIT_EESSI_IMAGE"] = str(make_image(place.folder, tree))
