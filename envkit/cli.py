@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -73,9 +74,11 @@ def envkit() -> None:
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command line; return its exit code (errors.py lists them)."""
+    open_streams()
     try:
         status: Any = envkit.main(args=arguments, prog_name="envkit", standalone_mode=False)
-        flush()
+        status = status if isinstance(status, int) else 0
+        return status or printed()
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -88,20 +91,45 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return 141
     except SystemExit as end:  # completion ends with 0; with 1, click and rich say that the reader has gone
-        flush()
-        return 141 if end.code == 1 else int(end.code or 0)
+        return 141 if end.code == 1 else int(end.code or 0) or printed()
     except OSError as error:
         if error.errno not in FULL:
             raise
         return explain_full(error)
-    return status if isinstance(status, int) else 0
 
 
-def flush() -> None:
-    """Write what is still to be written; a stream that was closed from the start is None."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+def open_streams() -> None:
+    """Have each stream that was closed from the start lead to nowhere: no file may come by its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def printed(text: str = "") -> int:
+    """Print the rest, and a text, on standard output; return 0, 7 where that is full, 141 where its reader has gone.
+
+    What could not be printed is dropped.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = 141
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        status = explain_full(error)
+    else:
+        return 0
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return status
 
 
 def explain_full(error: OSError) -> int:

@@ -15,10 +15,12 @@ code  meaning
 4     a source is missing, damaged, or cannot be fetched; a lock or a bundle cannot be read
 5     the build failed
 6     no such environment, or it is damaged
-7     a file could not be written: no space, no permission
+7     a file could not be written: no space, no permission; for ``verify``: it
+      passes, and a report or the baseline could not be written
 8     a job ended before its command did: time limit, cancelled, a node lost
 9     nobody knows whether it works, or it is risky (``compat``)
 130   interrupted by Ctrl-C; 143: by SIGTERM
+141   the reader of standard output has gone
 ====  =====================================================================
 
 ``envkit run`` and ``envkit shell`` end with the status of the command itself; before it has started, with one of these,

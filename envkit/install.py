@@ -297,7 +297,7 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
         goal = target.installed(made, work.entered(made))
         built, required = goal.built, flags_of(work.request.locked)
         report = verify(goal, launcher.Wanted(ranks=2), Options(require=required), env=work.env)
-        console.print(render(report, width=console.width), markup=False, highlight=False, soft_wrap=True, end="")
+        say(console, render(report, width=console.width), end="")
         if report.verdict != "pass":
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
             say(console, "Mend the cause and run the same command again: only what is missing is repeated.")

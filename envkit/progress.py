@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from envkit import fetch, process
+from envkit.errors import NotWritable
 from envkit.fetch import FetchEvent, FetchState, Source
 
 QUIET_S = 30.0
@@ -94,9 +95,16 @@ def fetch_all(sources: Sequence[Source], cache: Path, offline: bool, stack: str,
         fetch.fetch(sources, cache, offline=offline, progress=shown.on, stack=stack)
 
 
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+def say(console: Console, text: str, end: str = "\n") -> None:
+    """Print a text as it is. Raises NotWritable, so that a full output is not taken for a full prefix."""
+    try:
+        console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False, end=end)
+    except OSError as error:
+        raise NotWritable(
+            what="envkit could not write its output to the end.",
+            why=error.strerror or str(error),
+            fix="Free some room there, or write to another place; then run the same command again: it resumes.",
+        ) from error
 
 
 class BuildProgress:

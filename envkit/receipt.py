@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from envkit import files
 from envkit.eessi.inside import EessiEnvironment
 from envkit.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
@@ -291,12 +292,7 @@ def waiting(tree: Tree, name: str) -> str:
 def write(path: Path, record: msgspec.Struct) -> None:
     """Write a record so that readers see all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    with staged.open("wb") as stream:
-        stream.write(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    staged.replace(path)
+    files.write(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
 
 Installed = ModuleReceipt | EessiReceipt | ImageReceipt

@@ -2,15 +2,17 @@ import hashlib
 import io
 import json
 import os
-import socket
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
 from envkit.errors import BundleInvalid, ChecksumMismatch, DiskFull, EnvkitError, NotWritable, SourcesMissing
 from envkit.fetch import Manifest, Source, missing, read_bundle, write_bundle
+
+from .small_disk import PAGE, leave, small_disk
 
 CONTENT = {"a-1.tar.gz": b"a" * 5000, "torch-2+cpu.whl": os.urandom(3 << 20), "c.patch": b""}
 
@@ -118,12 +120,30 @@ def test_bundle_cannot_be_written(tmp_path: Path, cache: Path, bundle: Path) -> 
         write_bundle([source("c.patch")], cache, bundle / "b.tar", stack="s")
 
 
-def test_full_disk_while_a_bundle_is_written(tmp_path: Path, cache: Path) -> None:
-    path = tmp_path / "b.tar"
-    path.with_name(f"b.tar.part-{os.getpid()}@{socket.gethostname()}").symlink_to("/dev/full")
-    with pytest.raises(DiskFull):
-        write_bundle([source(name) for name in CONTENT], cache, path, stack="s")
-    assert not list(tmp_path.glob("b.tar*"))
+@pytest.mark.parametrize("free", range(4))
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_full_disk_while_a_bundle_is_written(free: int, old: bytes, tmp_path: Path, cache: Path) -> None:
+    wanted = [source(name) for name in CONTENT]
+    whole = tmp_path / "whole.tar"
+    write_bundle(wanted, cache, whole, stack="s")
+    assert whole.stat().st_size > 3 * PAGE
+    with small_disk(tmp_path / "small", 16) as small:
+        path = small / "b.tar"
+        if old:
+            path.write_bytes(old)
+        leave(small, free)
+        before = {one.name: one.stat().st_size for one in small.iterdir()}
+        with pytest.raises(DiskFull):
+            write_bundle(wanted, cache, path, stack="s")
+        assert {one.name: one.stat().st_size for one in small.iterdir()} == before
+
+
+def test_a_bundle_into_a_pipe(tmp_path: Path, cache: Path, bundle: Path) -> None:
+    path, got = tmp_path / "pipe", tmp_path / "got"
+    os.mkfifo(path)
+    with got.open("wb") as stream, Popen(["cat", path], stdout=stream):
+        write_bundle([source(name) for name in CONTENT], cache, path, stack="pytorch")
+    assert got.read_bytes() == bundle.read_bytes()
 
 
 def test_bundle_read_over_a_wrong_file_sets_it_aside(cache: Path, bundle: Path) -> None:

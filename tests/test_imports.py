@@ -13,8 +13,9 @@ LAYERS = (
     ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest", "diagnose.inside"),
     ("definition", "dockerfile", "doctor.facts"),
     ("resources", "verify.elf", "verify.machine_code"),
+    ("process",),
+    ("files",),
     (
-        "process",
         "verify.loader",
         "sources.cache",
         "verify.facts",
@@ -32,7 +33,6 @@ LAYERS = (
     ),
     (
         "environment",
-        "files",
         "sources.pipconfig",
         "sources.bundle",
         "verify.build_flags",
@@ -164,7 +164,7 @@ ENCLOSED = {
         "verify.probe.started",
     },
     "jobs": {"errors", "process", "resources"},
-    "sources": {"errors", "process"},
+    "sources": {"errors", "files", "process"},
     "verify": {
         "diagnose",
         "eessi.inside",

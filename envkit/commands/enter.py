@@ -202,7 +202,9 @@ def timed(path: Path, page: Path | None, start: "Start") -> "tuple[Mapping[str, 
 
 def sum_up(path: Path, page: Path | None, before: tuple[int, int, int] | None) -> None:
     """Say what is in a timeline, and write it as a page; what keeps it from that is said, too."""
-    from envkit import timeline
+    from envkit import files, timeline
+    from envkit.cli import explain
+    from envkit.errors import NotWritable
 
     found, said = timeline.read(path, before)
     click.echo(said, err=True)
@@ -214,9 +216,9 @@ def sum_up(path: Path, page: Path | None, before: tuple[int, int, int] | None) -
     from envkit.verify.report.timeline_page import html
 
     try:
-        page.write_text(html(found, path.name), encoding="utf-8")
-    except OSError as error:
-        click.echo(f"envkit: {page} could not be written: {error.strerror}", err=True)
+        files.deliver(page, html(found, path.name).encode(), "The page")
+    except NotWritable as error:
+        explain(error)
 
 
 def show(argv: Sequence[str], env: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ def export(
     """
     from envkit import host
     from envkit import prefix as place
-    from envkit.errors import NotWritable
+    from envkit.files import deliver
     from envkit.provide import apptainer
     from envkit.request import Request
     from envkit.stack import select
@@ -33,12 +33,5 @@ def export(
         stack, method=method or "apptainer", framework=framework, accelerator=accelerator, platform=machine.platform
     )
     text = apptainer.rendered(request, chosen, machine)
-    try:
-        deffile.write_text(text)
-    except OSError as error:
-        raise NotWritable(
-            what=f"The recipe could not be written to {deffile}.",
-            why=str(error.strerror),
-            fix="Name a file in a folder that you may write to.",
-        ) from error
+    deliver(deffile, text.encode(), "The recipe")
     click.echo(f"{deffile}: the recipe of {chosen.name}. Build it: apptainer build {chosen.name}.sif {deffile}")

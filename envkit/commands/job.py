@@ -256,19 +256,12 @@ def keep(text: bytes, given: dict[str, Any], *, printed: bool) -> None:
         click.echo(text, nl=False)
     if path is None:
         return
-    from envkit.errors import NotWritable, UsageProblem
+    from envkit.errors import UsageProblem
+    from envkit.files import deliver
 
     try:
-        with path.open("wb" if given["force"] else "xb") as stream:
-            stream.write(text)
-        path.chmod(0o644)
+        deliver(path, text, "The job", new=not given["force"])
     except FileExistsError as error:
         raise UsageProblem(
             what=f"{path} is there already.", fix="Name another file, or say --force to write over it."
-        ) from error
-    except OSError as error:
-        raise NotWritable(
-            what=f"The job could not be written to {path}.",
-            why=str(error.strerror),
-            fix="Name a file in a folder that you may write to.",
         ) from error

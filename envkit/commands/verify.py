@@ -66,7 +66,8 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
 
     Starts the ranks inside it. Started as the ranks themselves (srun envkit verify), each enters the environment,
     and one report comes out. Without NAME: the environment that this is called in, if it has Horovod; else the only
-    one installed. Ends with 0 only if everything required holds, otherwise with 1, in every rank.
+    one installed. Ends with 0 only if everything required holds, otherwise with 1, in every rank; with 7 if it holds
+    and a report or the baseline could not be written.
 
     From a login node: envkit verify NAME --nodes 2 --gpus-per-node 4 --submit. The report comes from the nodes of a
     job, a quarter of an hour long at most, if --time says nothing else; what is told of the job goes to standard
@@ -122,43 +123,46 @@ def submitted_one(context: click.Context, name: str | None, given: dict[str, Any
 
 
 def shown(made: "Report", given: Mapping[str, Any]) -> int:
-    """Print a report and write it to the files asked for; return the status that it means."""
+    """Print a report, then write it to the files asked for; return the status that it means.
+
+    A verdict is 1 whatever becomes of the report; one that passes is 7, or 141, where a part of it is lost.
+    """
+    from envkit.cli import explain, printed
+    from envkit.errors import NotWritable
+    from envkit.files import deliver
     from envkit.verify import report
 
-    if given["junit"]:
-        from envkit.verify.report.junit import junit
+    lost = printed(report.to_json(made).decode() if given["as_json"] else report.to_text(made, sys.stdout))
+    for path, form in ((given["junit"], as_junit), (given["html"], as_html)):
+        try:
+            if path:
+                deliver(path, form(made), "The report")
+        except NotWritable as error:
+            explain(error)
+            lost = error.exit_code
+    if given["baseline"] and not given["baseline"].exists():  # the report says why
+        lost = NotWritable.exit_code
+    return lost if made.verdict == "pass" else 1
 
-        write(given["junit"], junit(made))
-    if given["html"]:
-        from envkit.verify.report.page import html
 
-        write(given["html"], html(made).encode())
-    if given["as_json"]:
-        click.echo(report.to_json(made), nl=False)
-    else:
-        report.show(made, sys.stdout)
-    sys.stdout.flush()
-    return 0 if made.verdict == "pass" else 1
+def as_junit(made: "Report") -> bytes:
+    """Return a report as JUnit XML."""
+    from envkit.verify.report.junit import junit
+
+    return junit(made)
+
+
+def as_html(made: "Report") -> bytes:
+    """Return a report as one HTML file."""
+    from envkit.verify.report.page import html
+
+    return html(made).encode()
 
 
 def demand_folder(path: Path) -> None:
     """End with a usage error for a file that cannot be written, before anything is started."""
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         usage(f"{path} cannot be written: " + ("it is a folder." if path.is_dir() else f"see {path.parent}."))
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file. Raises NotWritable."""
-    from envkit.errors import NotWritable
-
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise NotWritable(
-            what=f"The report could not be written to {path}.",
-            why=str(error.strerror),
-            fix="Name a file in a folder with room.",
-        ) from error
 
 
 def measured(given: Mapping[str, Any]) -> dict[str, Any]:

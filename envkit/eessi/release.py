@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from envkit import files
+
 RELEASE = re.compile(r"\d{4}\.\d{2}|\d{8}")
 
 
@@ -109,6 +111,4 @@ def remembered(cache: Path) -> dict[str, Listed]:
 def remember(cache: Path, listed: dict[str, Listed]) -> None:
     """Keep what was read, for the next time."""
     cache.parent.mkdir(parents=True, exist_ok=True)
-    partial = cache.with_name(f".{cache.name}.{os.getpid()}")
-    partial.write_bytes(msgspec.json.encode(listed))
-    partial.replace(cache)
+    files.write(cache, msgspec.json.encode(listed))

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from envkit import __version__
+from envkit import __version__, files
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.files import discard, require_own, require_plain, require_private
 
@@ -266,19 +266,8 @@ def write(place: Place, session: Session) -> None:
 
 def save(path: Path, session: Session) -> None:
     """Write a session to a file. Raises NotWritable."""
-    partial = None
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # which follows no link
-        partial = Path(name)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(session)) + b"\n")
-        partial.replace(path)
-    except OSError as error:
-        fix = "Choose another file." if path.name != "session.json" else "Set XDG_STATE_HOME to another folder."
-        raise NotWritable(what=f"{path} cannot be written.", why=f"{error.strerror}.", fix=fix) from error
-    finally:
-        if partial is not None:
-            partial.unlink(missing_ok=True)
+    fix = files.ANOTHER if path.name != "session.json" else "Free some room, or set XDG_STATE_HOME to another folder."
+    files.deliver(path, msgspec.json.format(msgspec.json.encode(session)) + b"\n", "The session", fix=fix)
 
 
 def names() -> list[str]:

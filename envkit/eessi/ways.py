@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit import runtime
+from envkit import files, runtime
 from envkit.eessi import access, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
@@ -153,8 +153,5 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
         kept.mkdir(parents=True, exist_ok=True)
         lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
     path = place.local / "envkit.conf"
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.unlink(missing_ok=True)
-    partial.write_text("".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()))
-    partial.replace(path)
+    files.write(path, "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()).encode())
     return path

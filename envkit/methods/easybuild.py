@@ -20,7 +20,7 @@ import msgspec
 import platformdirs
 from packaging.version import InvalidVersion, Version
 
-from envkit import process
+from envkit import files, process
 from envkit.errors import HostProblem, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Program
@@ -328,9 +328,7 @@ def write_cached(path: Path, made: Plan) -> None:
     kept = CachedPlan(format=3, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_suffix(f".{os.getpid()}")
-        staged.write_bytes(msgspec.json.encode(kept))
-        staged.replace(path)
+        files.write(path, msgspec.json.encode(kept))
     except OSError:
         return
 

@@ -7,7 +7,6 @@ same sources are equal byte by byte.
 import hashlib
 import io
 import os
-import socket
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import IO
 import msgspec
 
 from envkit.errors import BundleInvalid, ChecksumMismatch, SourcesMissing
+from envkit.files import whole
 from envkit.sources.cache import CHUNK_BYTES, Source, SourceCache, WrongContentError, distinct, writing
 
 VERSION = 1
@@ -48,23 +48,15 @@ def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stac
     ChecksumMismatch if a file changes meanwhile, DiskFull and NotWritable.
     """
     manifest = _manifest(sources, SourceCache(cache), stack)
-    part = tar_path.with_name(f"{tar_path.name}.part-{os.getpid()}@{socket.gethostname()}")
-    with writing(tar_path.parent, tar_path.name):
-        try:
-            with (
-                part.open("wb") as stream,
-                tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
-            ):
-                listing = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-                tar.addfile(_member(MANIFEST, len(listing)), io.BytesIO(listing))
-                for entry in manifest.files:
-                    _add(tar, cache / entry.filename, entry)
-                tar.close()
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(tar_path)
-        finally:
-            part.unlink(missing_ok=True)
+    with (
+        writing(tar_path.parent, tar_path.name),
+        whole(tar_path) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        listing = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+        tar.addfile(_member(MANIFEST, len(listing)), io.BytesIO(listing))
+        for entry in manifest.files:
+            _add(tar, cache / entry.filename, entry)
     return manifest
 
 

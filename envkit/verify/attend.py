@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envkit import mpi_model, process
+from envkit import files, mpi_model, process
 from envkit.errors import Interrupted
 from envkit.verify import session
 from envkit.verify.facts import Gathered, gather
@@ -183,9 +183,7 @@ def made(own: Attendance, found: Gathered) -> Report:
 def announce(own: Attendance, status: int) -> None:
     """Leave the status where every rank looks for it."""
     path = own.meeting.shared / "verdict"
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"status": status, "at": time.time()}))
-    partial.replace(path)
+    files.write(path, json.dumps({"status": status, "at": time.time()}).encode())
 
 
 def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:

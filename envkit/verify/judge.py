@@ -30,8 +30,8 @@ def judged(
 ) -> Report:
     """The report on an environment, whose ranks left these facts; `runs` are those over which training scales.
 
-    `began` is when the verification began, by the monotonic clock. Raises NotWritable for a baseline that cannot be
-    saved, EnvkitError for one that cannot be read.
+    `began` is when the verification began, by the monotonic clock. Raises EnvkitError for a baseline that cannot
+    be read.
     """
     results = check(facts, expected)
     if options.scale:

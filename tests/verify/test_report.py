@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import envkit.verify.report.words as words
 from envkit.verify.checks import check
 from envkit.verify.outcome import Status
-from envkit.verify.report import Report, Started, make_report, render, show, to_json
+from envkit.verify.report import Report, Started, make_report, render, to_json, to_text
 from envkit.verify.report.model import records
 from envkit.verify.speed import Bandwidth, Scaling
 
@@ -29,8 +29,7 @@ def report(name: str) -> Report:
 @pytest.mark.parametrize("name", recorded.names())
 def test_it_fits_80_columns_and_is_plain_when_piped(name: str) -> None:
     stream = io.StringIO()
-    show(report(name), stream)
-    text = stream.getvalue()
+    text = to_text(report(name), stream)
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 80
     assert text.startswith(report(name).verdict.upper())

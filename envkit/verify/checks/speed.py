@@ -53,11 +53,13 @@ def ddp(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("ddp", case, models=_models(beside), ratio=percent(ratios[slowest]), slowest=slowest)]
 
 
-def baseline(ranks: Ranks, path: str, saved: Baseline | None, tolerance: float) -> Result:
-    """What was measured, held against a baseline (None: it is saved now, as `path`)."""
+def baseline(ranks: Ranks, path: str, saved: Baseline | None, tolerance: float, unsaved: str = "") -> Result:
+    """What was measured, held against a baseline (None: it is saved now as `path`, if that can be)."""
     own = speed.baseline(ranks.facts, when="")
     if own is None:
         return ranks.outcome("bandwidth-baseline", "nothing", path=path)
+    if unsaved:
+        return ranks.outcome("bandwidth-baseline", "unsaved", path=path, why=unsaved)
     if saved is None:
         return ranks.outcome("bandwidth-baseline", "saved", path=path)
     if saved.world != own.world:

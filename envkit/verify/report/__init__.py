@@ -1,6 +1,6 @@
 """The one object that people and machines see after a verification, and its forms."""
 
 from envkit.verify.report.model import Report, Started, make_report, to_json
-from envkit.verify.report.terminal import render, show
+from envkit.verify.report.terminal import render, to_text
 
-__all__ = ["Report", "Started", "make_report", "render", "show", "to_json"]
+__all__ = ["Report", "Started", "make_report", "render", "to_json", "to_text"]

@@ -77,10 +77,10 @@ def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     ]
 
 
-def show(report: Report, stream: TextIO) -> None:
-    """Print a report as wide as the terminal is, in colours unless there is none or NO_COLOR forbids them."""
+def to_text(report: Report, stream: TextIO) -> str:
+    """The report as text for a stream: as wide as its terminal, in colours where these are allowed."""
     paper = Paper.of(stream)
-    stream.write(render(report, width=paper.width, colour=paper.colour))
+    return render(report, width=paper.width, colour=paper.colour)
 
 
 def render(report: Report, *, width: int = 80, colour: bool = False) -> str:
