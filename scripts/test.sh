@@ -8,4 +8,5 @@ PATH=$PWD/.venv/bin:$PATH
 ruff check
 ruff format --check
 mypy
-exec pytest "$@"
+unset PYTHONDONTWRITEBYTECODE # or each of thousands of processes compiles everything anew
+exec pytest --numprocesses "$((2 * $(nproc)))" "$@" # most tests wait

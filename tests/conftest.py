@@ -1,14 +1,15 @@
 """What several tests need: programs that stand in for real ones, a machine, an installed environment."""
 
 import os
-import shutil
+import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from filelock import FileLock
 
 from envkit import receipt
 from envkit.environment import ModulesTool
@@ -23,6 +24,13 @@ Fake = Callable[..., Path]
 LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
 
 
+def pytest_configure() -> None:
+    """Have programs that the tests start heed signals which pytest itself, in the background, is to ignore."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # a program that is started inherits no handler
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In continuous integration a test that is skipped has failed: everything it needs must be installed."""
@@ -33,25 +41,56 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
+def needs_of(item: pytest.Item) -> str:
+    """What of the stacks a test needs: nothing, PyTorch, an image, TensorFlow."""
+    names = set(getattr(item, "fixturenames", ()))
+    if not names & {"installed", "image", "env"}:
+        return ""
+    if "image" in names or "image" in item.nodeid.partition("[")[2]:
+        return "image"
+    return "tensorflow" if "tensorflow" in item.nodeid.partition("[")[2] else "pytorch"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What builds a stack comes first, each on a worker of its own; what needs a stack comes when it may be there."""
+    order = ["", "pytorch", "tensorflow", "image"]
+
+    def place(item: pytest.Item) -> tuple[bool, int, bool]:
+        return (
+            item.get_closest_marker("builds") is None,
+            order.index(needs_of(item)),
+            item.get_closest_marker("integration") is None,
+        )
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session")
-def stacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of a session share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stacks(shared: Path) -> Site:
     """One prefix for the whole session, so that each stack is built once; $ENVKIT_TEST_PREFIX is kept."""
     kept = os.environ.get("ENVKIT_TEST_PREFIX")
-    prefix = Path(kept) if kept else tmp_path_factory.mktemp("stacks") / "prefix"
-    yield Site(prefix)
-    if not kept:
-        shutil.rmtree(prefix, ignore_errors=True)
+    return Site(Path(kept).absolute() if kept else shared / "prefix")
 
 
 @pytest.fixture(scope="session")
-def installed(stacks: Site) -> Callable[[str], str]:
-    """Install a stack on first use; return what the installation printed."""
-    said: dict[str, str] = {}
+def installed(stacks: Site, shared: Path) -> Callable[[str], str]:
+    """Install a stack on first use by any worker; return what the installation printed."""
 
     def install(stack: str) -> str:
-        if stack not in said:
-            said[stack] = stacks.install(stack)
-        return said[stack]
+        said = shared / f"{stack}.said"
+        with FileLock(shared / f"{stack}.lock"):
+            if not said.exists():
+                said.write_text(stacks.install(stack))
+        return said.read_text()
 
     return install
 

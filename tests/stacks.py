@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+from envkit.resources import data
 
 ENVKIT = Path(sys.executable).with_name("envkit")
 BUILD_S = 3000
@@ -18,11 +21,20 @@ class Site:
         self.prefix = prefix
 
     def envkit(
-        self, *arguments: str, timeout_s: float = 300, env: dict[str, str] | None = None
+        self,
+        *arguments: str,
+        timeout_s: float = 300,
+        env: dict[str, str] | None = None,
+        instead: Mapping[Path, Path] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run envkit with this prefix."""
+        """Run envkit with this prefix, which other tests use at the same time.
+
+        ``instead`` has what envkit is to see in the place of a file or folder of the prefix.
+        """
+        binds = [word for place, shown in (instead or {}).items() for word in ("bind", str(shown), str(place))]
+        before = [sys.executable, "-I", "-S", str(data("namespace.py")), *binds, "--"] if binds else []
         return subprocess.run(
-            [ENVKIT, *arguments],
+            [*before, ENVKIT, *arguments],
             env={**os.environ, "ENVKIT_PREFIX": str(self.prefix), **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
