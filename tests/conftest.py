@@ -1,6 +1,7 @@
 """What several tests need: programs that stand in for real ones, a machine, an installed environment."""
 
 import os
+import platform
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -25,10 +26,13 @@ LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
 
 
 def pytest_configure() -> None:
-    """Have programs that the tests start heed signals which pytest itself, in the background, is to ignore."""
+    """Have programs that the tests start find those of this virtual environment, and heed every signal."""
+    beside = str(Path(sys.executable).parent)
+    if beside not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join((beside, os.environ["PATH"]))
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)  # a program that is started inherits no handler
+            signal.signal(number, lambda *_: None)  # pytest, in the background, still ignores it: this is not inherited
 
 
 @pytest.hookimpl(wrapper=True)
@@ -150,7 +154,9 @@ def prefix(tmp_path: Path) -> Prefix:
 def install(prefix: Prefix) -> Callable[..., ModuleReceipt]:
     """Put an environment into the prefix: its receipt, and a file for each of its modules."""
 
-    def make(name: str = "toy-cpu", *modules: str, python: str = "3.11.7", **changes: Any) -> ModuleReceipt:
+    def make(
+        name: str = "toy-cpu", *modules: str, python: str = platform.python_version(), **changes: Any
+    ) -> ModuleReceipt:
         modules = modules or ("Python/system", "Toy/1.0")
         minor = python.rpartition(".")[0]
         tree = prefix.tree(Platform(machine=os.uname().machine, python=minor))
@@ -196,7 +202,7 @@ def install_image(prefix: Prefix) -> Callable[..., ImageReceipt]:
     """Put an image into the prefix: its receipt, its file, and a file for each of its layers (NAME=KEY)."""
 
     def make(name: str = "toy-image", **layers: str) -> ImageReceipt:
-        tree = prefix.tree(Platform(machine=os.uname().machine, python="3.11"))
+        tree = prefix.tree(Platform.own())
         image = tree.images / f"{name}.sif"
         made = tuple(Layer(name=layer.replace("_", "-"), key=key.ljust(64, "0")) for layer, key in layers.items())
         for path in (image, *(tree.layers / f"{layer.name}-{layer.key[:20]}.sif" for layer in made)):

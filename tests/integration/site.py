@@ -21,6 +21,15 @@ from envkit.host import Platform
 TOYS = Path(__file__).with_name("toys")
 PATIENCE_S = 240.0
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+# what stands before a command of root's that is to become another user, who may mount by FUSE: /dev/fuse may be root's
+OPEN_FUSE = """
+mount -t tmpfs none /mnt
+mknod -m 666 /mnt/fuse c 10 229
+mount --bind /mnt/fuse /dev/fuse
+umount -l /mnt
+exec "$@"
+"""
+FUSE_FOR_ALL = ("unshare", "--mount", "sh", "-ec", OPEN_FUSE, "sh")
 
 
 def missing_tool(tool: str) -> str | None:

@@ -208,6 +208,7 @@ def user() -> Iterator[pwd.struct_passwd]:
     subprocess.run(["userdel", name], check=True, capture_output=True)
 
 
+@pytest.mark.xdist_group("users")
 def test_a_plain_user(doctor: Doctor, user: pwd.struct_passwd) -> None:
     """Without subordinate ids nothing can be built by Apptainer; where there is no room to write, nothing at all."""
     # the capability is for this test's Python alone, which may lie in root's home

@@ -21,6 +21,7 @@ from envkit.receipt import ImageReceipt
 from ..stacks import ENVKIT, Site
 from .conftest import IMAGE
 from .registry import put, serving
+from .site import FUSE_FOR_ALL
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 BUILD_S = 1500
@@ -385,7 +386,13 @@ class User:
         self.home = Path(entry.pw_dir)
         # the capability is for this test's Python alone, which may lie in root's home
         words = [f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
-        self.start = ["setpriv", *words, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+        self.start = [
+            *FUSE_FOR_ALL,
+            "setpriv",
+            *words,
+            "--inh-caps=+dac_read_search",
+            "--ambient-caps=+dac_read_search",
+        ]
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "HOME": str(self.home), "USER": self.name, "ENVKIT_PREFIX": str(self.home / "prefix")}
@@ -402,13 +409,11 @@ class User:
 
 @pytest.fixture
 def user() -> Iterator[User]:
-    mode = Path("/dev/fuse").stat().st_mode
-    Path("/dev/fuse").chmod(0o666)
     yield User()
-    Path("/dev/fuse").chmod(mode)
     subprocess.run(["userdel", "--remove", User.name], capture_output=True, check=False)
 
 
+@pytest.mark.xdist_group("users")
 def test_a_plain_user(user: User, image: ImageReceipt, debian: Path, tmp_path: Path) -> None:
     """Without subordinate ids, what is lacking is said; with them images are built and taken over."""
     for kind in ("subuid", "subgid"):
