@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -19,14 +20,28 @@ from envkit.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.prefix import Prefix
 from envkit.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
 
-from .stacks import Site
+from .stacks import Site, begin, own_folder
 
 Fake = Callable[..., Path]
 LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
 
 
-def pytest_configure() -> None:
-    """Have programs that the tests start find those of this virtual environment, and heed every signal."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --all."""
+    parser.addoption("--all", action="store_true", help="build and verify everything anew, also what has not changed")
+
+
+FOLDER = pytest.StashKey[FileLock]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have programs that the tests start find those of this virtual environment, and heed every signal.
+
+    The stacks have a folder that no other session on this machine uses at the same time, for all workers of this one.
+    """
+    if not hasattr(config, "workerinput") and "ENVKIT_TEST_PREFIX" not in os.environ:
+        folder, config.stash[FOLDER] = own_folder()
+        os.environ["ENVKIT_TEST_FOLDER"] = str(folder)
     beside = str(Path(sys.executable).parent)
     if beside not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join((beside, os.environ["PATH"]))
@@ -55,8 +70,11 @@ def needs_of(item: pytest.Item) -> str:
     return "tensorflow" if "tensorflow" in item.nodeid.partition("[")[2] else "pytorch"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What builds a stack comes first, each on a worker of its own; what needs a stack comes when it may be there."""
+    if not config.getoption("all"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("all")])
+        items[:] = [item for item in items if not item.get_closest_marker("all")]
     order = ["", "pytorch", "tensorflow", "image"]
 
     def place(item: pytest.Item) -> tuple[bool, int, bool]:
@@ -79,10 +97,24 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stacks(shared: Path) -> Site:
-    """One prefix for the whole session, so that each stack is built once; $ENVKIT_TEST_PREFIX is kept."""
-    kept = os.environ.get("ENVKIT_TEST_PREFIX")
-    return Site(Path(kept).absolute() if kept else shared / "prefix")
+def stacks(shared: Path, pytestconfig: pytest.Config) -> Site:
+    """One prefix for the whole session, so that each stack is built once.
+
+    In $ENVKIT_TEST_PREFIX all that was built is kept for the next run, but not that it was verified.
+    """
+    named = os.environ.get("ENVKIT_TEST_PREFIX")
+    prefix = Path(named).absolute() if named else Path(os.environ["ENVKIT_TEST_FOLDER"], "prefix")
+    with FileLock(shared / "stacks.lock"):
+        if not (shared / "stacks").exists():
+            if named:
+                for path in prefix.glob("*/environments/*.json"):
+                    path.unlink()
+            elif pytestconfig.getoption("all"):
+                shutil.rmtree(prefix, ignore_errors=True)
+            if not named:
+                begin(prefix)
+            (shared / "stacks").touch()
+    return Site(prefix)
 
 
 @pytest.fixture(scope="session")

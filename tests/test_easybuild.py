@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from envkit import host
+from envkit import host, process
 from envkit.errors import HostProblem, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Platform, Program
@@ -330,7 +330,7 @@ def test_what_was_compiled_in_one_prefix_is_found_in_another(
         started.append((argv, env))
         return 0
 
-    monkeypatch.setattr(easybuild.process, "supervise", supervise)
+    monkeypatch.setattr(process, "supervise", supervise)
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
     for name in ("one", "another/deeper"):
         prefix = Prefix(root=tmp_path / name)
