@@ -50,6 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda *_: None)  # pytest, in the background, still ignores it: this is not inherited
 
 
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say before the tests begin which of them this machine lacks something for."""
+    from .integration.site import TOOLS, missing_tool
+
+    wanted = () if "not integration" in config.getoption("markexpr") else TOOLS
+    return [f"lacking here: {reason}" for reason in map(missing_tool, wanted) if reason]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In continuous integration a test that is skipped has failed: everything it needs must be installed."""
