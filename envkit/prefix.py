@@ -4,7 +4,6 @@
 
     PREFIX/sources/                every source, checked
     PREFIX/logs/                   one folder per install
-    PREFIX/ccache/                 the compiler cache
     PREFIX/x86_64-py3.11/          what belongs to one machine type and Python: a tree
     PREFIX/x86_64-eessi-2023.06/   what is built on top of a release of EESSI: a tree as well
         software/ modules/         EasyBuild's own layout
@@ -139,6 +138,19 @@ def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:
             fix="Choose another with --prefix, of letters, digits and . _ - + @ = , ~ ^ only.",
         )
     return Prefix(root=root)
+
+
+def compiler_cache(prefix: Prefix, env: Mapping[str, str] = os.environ) -> Path:
+    """Return the compiler cache, which is one for all of a user's prefixes: ``CCACHE_DIR``, else envkit's own.
+
+    Where that cannot be written to it is a folder of the prefix.
+    """
+    folder = Path(env.get("CCACHE_DIR") or platformdirs.user_cache_path("envkit") / "ccache")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return prefix.root / "ccache"
+    return folder if os.access(folder, os.W_OK) else prefix.root / "ccache"
 
 
 def not_writable(path: Path, error: OSError) -> NotWritable:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Pass the tests: style, types, shell scripts, unit tests, and the integration tests with the real tools.
 #   scripts/test.sh [ARGUMENT of pytest]...     for example: scripts/test.sh -m 'not integration'
+#   scripts/test.sh --all                       build and verify everything from nothing, also what has not changed
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 scripts/prepare.sh test
@@ -8,4 +9,5 @@ PATH=$PWD/.venv/bin:$PATH
 ruff check
 ruff format --check
 mypy
-exec pytest "$@"
+unset PYTHONDONTWRITEBYTECODE # or each of thousands of processes compiles everything anew
+exec pytest --numprocesses "$((2 * $(nproc)))" "$@" # most tests wait

@@ -1,14 +1,17 @@
 """What several tests need: programs that stand in for real ones, a machine, an installed environment."""
 
 import os
+import platform
 import shutil
+import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from filelock import FileLock
 
 from envkit import receipt
 from envkit.environment import ModulesTool
@@ -17,10 +20,42 @@ from envkit.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.prefix import Prefix
 from envkit.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
 
-from .stacks import Site
+from .stacks import Site, begin, own_folder
 
 Fake = Callable[..., Path]
 LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --all."""
+    parser.addoption("--all", action="store_true", help="build and verify everything anew, also what has not changed")
+
+
+FOLDER = pytest.StashKey[FileLock]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have programs that the tests start find those of this virtual environment, and heed every signal.
+
+    The stacks have a folder that no other session on this machine uses at the same time, for all workers of this one.
+    """
+    if not hasattr(config, "workerinput") and "ENVKIT_TEST_PREFIX" not in os.environ:
+        folder, config.stash[FOLDER] = own_folder()
+        os.environ["ENVKIT_TEST_FOLDER"] = str(folder)
+    beside = str(Path(sys.executable).parent)
+    if beside not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join((beside, os.environ["PATH"]))
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # pytest, in the background, still ignores it: this is not inherited
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say before the tests begin which of them this machine lacks something for."""
+    from .integration.site import TOOLS, missing_tool
+
+    wanted = () if "not integration" in config.getoption("markexpr") else TOOLS
+    return [f"lacking here: {reason}" for reason in map(missing_tool, wanted) if reason]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,25 +68,73 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-@pytest.fixture(scope="session")
-def stacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """One prefix for the whole session, so that each stack is built once; $ENVKIT_TEST_PREFIX is kept."""
-    kept = os.environ.get("ENVKIT_TEST_PREFIX")
-    prefix = Path(kept) if kept else tmp_path_factory.mktemp("stacks") / "prefix"
-    yield Site(prefix)
-    if not kept:
-        shutil.rmtree(prefix, ignore_errors=True)
+def needs_of(item: pytest.Item) -> str:
+    """What of the stacks a test needs: nothing, PyTorch, an image, TensorFlow."""
+    names = set(getattr(item, "fixturenames", ()))
+    if not names & {"installed", "image", "env"}:
+        return ""
+    if "image" in names or "image" in item.nodeid.partition("[")[2]:
+        return "image"
+    return "tensorflow" if "tensorflow" in item.nodeid.partition("[")[2] else "pytorch"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What builds a stack comes first, each on a worker of its own; what needs a stack comes when it may be there."""
+    if not config.getoption("all"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("all")])
+        items[:] = [item for item in items if not item.get_closest_marker("all")]
+    order = ["", "pytorch", "tensorflow", "image"]
+
+    def place(item: pytest.Item) -> tuple[bool, int, bool]:
+        return (
+            item.get_closest_marker("builds") is None,
+            order.index(needs_of(item)),
+            item.get_closest_marker("integration") is None,
+        )
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
-def installed(stacks: Site) -> Callable[[str], str]:
-    """Install a stack on first use; return what the installation printed."""
-    said: dict[str, str] = {}
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of a session share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stacks(shared: Path, pytestconfig: pytest.Config) -> Site:
+    """One prefix for the whole session, so that each stack is built once.
+
+    In $ENVKIT_TEST_PREFIX all that was built is kept for the next run, but not that it was verified.
+    """
+    named = os.environ.get("ENVKIT_TEST_PREFIX")
+    prefix = Path(named).absolute() if named else Path(os.environ["ENVKIT_TEST_FOLDER"], "prefix")
+    with FileLock(shared / "stacks.lock"):
+        if not (shared / "stacks").exists():
+            if named:
+                for path in prefix.glob("*/environments/*.json"):
+                    path.unlink()
+            elif pytestconfig.getoption("all"):
+                shutil.rmtree(prefix, ignore_errors=True)
+            if not named:
+                begin(prefix)
+            (shared / "stacks").touch()
+    return Site(prefix)
+
+
+@pytest.fixture(scope="session")
+def installed(stacks: Site, shared: Path) -> Callable[[str], str]:
+    """Install a stack on first use by any worker; return what the installation printed."""
 
     def install(stack: str) -> str:
-        if stack not in said:
-            said[stack] = stacks.install(stack)
-        return said[stack]
+        said = shared / f"{stack}.said"
+        with FileLock(shared / f"{stack}.lock"):
+            if not said.exists():
+                said.write_text(stacks.install(stack))
+        return said.read_text()
 
     return install
 
@@ -111,7 +194,9 @@ def prefix(tmp_path: Path) -> Prefix:
 def install(prefix: Prefix) -> Callable[..., ModuleReceipt]:
     """Put an environment into the prefix: its receipt, and a file for each of its modules."""
 
-    def make(name: str = "toy-cpu", *modules: str, python: str = "3.11.7", **changes: Any) -> ModuleReceipt:
+    def make(
+        name: str = "toy-cpu", *modules: str, python: str = platform.python_version(), **changes: Any
+    ) -> ModuleReceipt:
         modules = modules or ("Python/system", "Toy/1.0")
         minor = python.rpartition(".")[0]
         tree = prefix.tree(Platform(machine=os.uname().machine, python=minor))
@@ -157,7 +242,7 @@ def install_image(prefix: Prefix) -> Callable[..., ImageReceipt]:
     """Put an image into the prefix: its receipt, its file, and a file for each of its layers (NAME=KEY)."""
 
     def make(name: str = "toy-image", **layers: str) -> ImageReceipt:
-        tree = prefix.tree(Platform(machine=os.uname().machine, python="3.11"))
+        tree = prefix.tree(Platform.own())
         image = tree.images / f"{name}.sif"
         made = tuple(Layer(name=layer.replace("_", "-"), key=key.ljust(64, "0")) for layer, key in layers.items())
         for path in (image, *(tree.layers / f"{layer.name}-{layer.key[:20]}.sif" for layer in made)):

@@ -255,8 +255,13 @@ def test_modules_of_a_site_are_not_for_eessi(machine: Machine, prefix: Prefix) -
 
 
 def test_what_is_installed_by_any_method_will_do(
-    install: Callable[..., ModuleReceipt], install_image: Callable[..., ImageReceipt], prefix: Prefix, capsys: Output
+    install: Callable[..., ModuleReceipt],
+    install_image: Callable[..., ImageReceipt],
+    prefix: Prefix,
+    capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delattr("envkit.install.install_now")
     install_image("pytorch-2.13-cpu-image")
     install("tensorflow-2.15-cpu", framework="tensorflow")
     where = ["--prefix", str(prefix.root), "--accelerator", "cpu"]

@@ -1,6 +1,7 @@
 import ast
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from envkit import host
+from envkit import host, process
 from envkit.errors import HostProblem, PlanFailed
 from envkit.fetch import Source
-from envkit.host import Host, Program
+from envkit.host import Host, Platform, Program
 from envkit.methods import easybuild
 from envkit.plan import Patch, Plan, Step
 from envkit.prefix import Prefix, Tree
@@ -316,6 +317,40 @@ def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
     assert (tree.modulepath / "Toy/1.0.lua").read_text().endswith("-- by the site\n")
     assert (tree.root / "modules/tools/Toy/1.0.lua").exists()
     assert (tmp_path / "site/called").read_text() == "Toy"
+
+
+def test_what_was_compiled_in_one_prefix_is_found_in_another(
+    machine: Callable[..., Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the settings that eb gets, the real ccache knows a file again that lies elsewhere, also with -g."""
+    monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "cache"))
+    started: list[tuple[list[str], dict[str, str]]] = []
+
+    def supervise(argv: list[str], env: dict[str, str], **_: object) -> int:
+        started.append((argv, env))
+        return 0
+
+    monkeypatch.setattr(process, "supervise", supervise)
+    recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
+    for name in ("one", "another/deeper"):
+        prefix = Prefix(root=tmp_path / name)
+        tree = prefix.tree(Platform.own())
+        eb = replace(easybuild.beside(machine(), from_recipe(str(recipe)), tree), ccache=True)
+        plan = Plan(stack="toy", steps=(Step(module="Toy/1.0", easyconfig=str(recipe)),), robot=())
+        easybuild.build(
+            easybuild.Build(eb=eb, prefix=prefix, tree=tree, plan=plan, folder=tree.root / "log", jobs=1), lambda: None
+        )
+        argv, env = started[-1]
+        [folder] = [word.partition("=")[2] for word in argv if word.startswith("--use-ccache=")]
+        write(tree.root / "software/toy.h", "#define TOY 1\n")
+        code = write(tree.root / "build/Toy/toy.c", '#include "toy.h"\nint toy = TOY; char *place = __FILE__;\n')
+        compile_ = ["ccache", "gcc", "-g", f"-I{tree.root}/software", "-c", str(code), "-o", "toy.o"]
+        subprocess.run(compile_, cwd=code.parent, env={**env, "CCACHE_DIR": folder}, check=True)
+    told = subprocess.run(
+        ["ccache", "--print-stats"], env={**env, "CCACHE_DIR": folder}, capture_output=True, text=True, check=True
+    )
+    counts = dict(line.split("\t") for line in told.stdout.splitlines())
+    assert (counts["cache_miss"], counts["direct_cache_hit"]) == ("1", "1")
 
 
 def easyblocks() -> dict[str, tuple[set[str], set[str | None]]]:

@@ -2,9 +2,9 @@
 
 import ast
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import envkit
 
@@ -192,16 +192,23 @@ PROBE = sorted(name for name in FILES if name.startswith("verify.probe."))
 MODULES = sorted(set(FILES) - set(PROBE))
 
 
-def imported(module: str) -> set[str]:
+@cache
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    """Every node of the syntax tree of a module."""
+    return tuple(ast.walk(ast.parse(FILES[module].read_text())))
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
     """Every module that one imports, anywhere in it, by its whole name."""
-    found = set()
-    for node in ast.walk(ast.parse(FILES[module].read_text())):
+    found = set[str]()
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0 or module in PROBE, "relative import"
+            assert node.level == 0 or module in PROBE, f"relative import in {module}"
             found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    return found
+    return frozenset(found)
 
 
 def own(module: str) -> set[str]:
@@ -209,73 +216,98 @@ def own(module: str) -> set[str]:
     return {name.removeprefix("envkit.") for name in imported(module)} & set(FILES) - {module}
 
 
+def calls(module: str) -> Iterator[ast.Call]:
+    """Every call in a module."""
+    return (node for node in nodes(module) if isinstance(node, ast.Call))
+
+
 def test_of_the_probe_only_what_starts_nothing_is_used_outside() -> None:
     used = {name for module in MODULES for name in own(module) & set(PROBE)}
     assert used == {"verify.probe.node", "verify.probe.started"}
-
-
-def layer(module: str) -> int:
-    return next(number for number, names in enumerate(LAYERS) if module in names)
 
 
 def test_every_module_has_one_layer() -> None:
     assert sorted(name for names in LAYERS for name in names) == MODULES
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_down(module: str) -> None:
-    assert {name for name in own(module) - set(PROBE) if layer(name) >= layer(module)} == set()
+def test_imports_point_down() -> None:
+    layer = {name: number for number, names in enumerate(LAYERS) for name in names}
+    up = [
+        f"{module} imports {name}"
+        for module in MODULES
+        for name in sorted(own(module) - set(PROBE))
+        if layer[name] >= layer[module]
+    ]
+    assert up == []
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name.partition(".")[0] in ENCLOSED])
-def test_folders_see_little_of_the_rest(module: str) -> None:
-    folder = module.partition(".")[0]
-    assert {name for name in own(module) if not name.startswith(f"{folder}.")} <= ENCLOSED[folder]
+def test_folders_see_little_of_the_rest() -> None:
+    seen = [
+        f"{module} imports {name}"
+        for module in MODULES
+        for folder in ENCLOSED.keys() & {module.partition(".")[0]}
+        for name in sorted(own(module) - ENCLOSED[folder])
+        if not name.startswith(f"{folder}.")
+    ]
+    assert seen == []
 
 
 def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     measures = {"process", "launcher", "verify.launch", "verify.elf", "verify.loader", *PROBE}
     checks = [module for module in MODULES if module.startswith("verify.checks.")]
     assert checks
-    for module in checks:
-        assert not own(module) & measures
+    assert [module for module in checks if own(module) & measures] == []
     assert own("verify.facts") == {"errors"}
     assert own("doctor.rules") == {"doctor.facts", "doctor.report", "resources"}
     assert own("compat.judge") == {"compat.known", "errors"}
     assert own("compat.complete") == {"compat.judge", "compat.known"}
 
 
-@pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", "diagnose.inside", *PROBE])
-def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at(module: str) -> None:
-    absolute = {
-        alias.name if isinstance(node, ast.Import) else str(node.module)
-        for node in ast.walk(ast.parse(FILES[module].read_text()))
-        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level)
-        for alias in node.names
-    }
-    foreign = LOOKED_AT if module in PROBE else set[str]()
-    assert {name.partition(".")[0] for name in absolute} <= set(sys.stdlib_module_names) | foreign
+def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at() -> None:
+    foreign = []
+    for module in ("supervise", "namespace", "eessi.nearest", "diagnose.inside", *PROBE):
+        absolute = {
+            (alias.name if isinstance(node, ast.Import) else str(node.module)).partition(".")[0]
+            for node in nodes(module)
+            if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level)
+            for alias in node.names
+        }
+        allowed = set(sys.stdlib_module_names) | (LOOKED_AT if module in PROBE else set())
+        foreign += [f"{module} imports {name}" for name in sorted(absolute - allowed)]
+    assert foreign == []
 
 
-@pytest.mark.parametrize("module", [name for name in FILES if name not in STARTS_PROGRAMS])
-def test_programs_are_started_in_one_place(module: str) -> None:
-    assert not {"subprocess", "pty", "multiprocessing"} & {name.partition(".")[0] for name in imported(module)}
-    for node in ast.walk(ast.parse(FILES[module].read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
-            assert not node.attr.startswith(("exec", "fork", "spawn", "posix_spawn", "system", "popen")), node.attr
+def test_programs_are_started_in_one_place() -> None:
+    starting = ("exec", "fork", "spawn", "posix_spawn", "system", "popen")
+    elsewhere = []
+    for module in FILES.keys() - STARTS_PROGRAMS:
+        roots = {name.partition(".")[0] for name in imported(module)}
+        elsewhere += [f"{module} imports {name}" for name in {"subprocess", "pty", "multiprocessing"} & roots]
+        elsewhere += [
+            f"{module} calls os.{node.attr}"
+            for node in nodes(module)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"
+            if node.attr.startswith(starting)
+        ]
+    assert sorted(elsewhere) == []
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_no_shell_reads_a_command(module: str) -> None:
-    for node in ast.walk(ast.parse(FILES[module].read_text())):
-        if isinstance(node, ast.Call):
-            assert "shell" not in {keyword.arg for keyword in node.keywords}
+def test_no_shell_reads_a_command() -> None:
+    assert [
+        f"{module}:{call.lineno}" for module in FILES for call in calls(module) for keyword in call.keywords
+        if keyword.arg == "shell"
+    ] == []  # fmt: skip
 
 
-@pytest.mark.parametrize("module", [name for name in FILES if name != "namespace"])
-def test_the_own_process_is_left_as_it_is(module: str) -> None:
-    for node in ast.walk(ast.parse(FILES[module].read_text())):
-        if isinstance(node, ast.Call):
-            assert ast.unparse(node.func) not in {"os.chdir", "os.umask", "os.putenv", "os.environ.update"}
-        if isinstance(node, ast.Assign):
-            assert not any(ast.unparse(target).startswith("os.environ") for target in node.targets)
+def test_the_own_process_is_left_as_it_is() -> None:
+    changing = {"os.chdir", "os.umask", "os.putenv", "os.environ.update"}
+    changed = []
+    for module in FILES.keys() - {"namespace"}:
+        changed += [f"{module}:{call.lineno}" for call in calls(module) if ast.unparse(call.func) in changing]
+        changed += [
+            f"{module}:{node.lineno}"
+            for node in nodes(module)
+            if isinstance(node, ast.Assign)
+            if any(ast.unparse(target).startswith("os.environ") for target in node.targets)
+        ]
+    assert sorted(changed) == []

@@ -5,7 +5,7 @@ import pytest
 
 from envkit.errors import HostProblem, NotWritable
 from envkit.host import Platform
-from envkit.prefix import Prefix, locate
+from envkit.prefix import Prefix, compiler_cache, locate
 
 ALL = {"ENVKIT_PREFIX": "/envkit", "EBU_USER_PREFIX": "/ebu"}
 
@@ -82,3 +82,12 @@ def test_a_tree_has_modules_in_lua_and_tcl(tmp_path: Path) -> None:
     (tree.modulepath / "Toy" / "2").touch()
     assert [tree.has(f"Toy/{version}") for version in (1, 2, 3)] == [True, True, False]
     assert not tree.has("Toy")
+
+
+def test_the_compiler_cache_is_one_for_all_prefixes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    prefix = Prefix(root=tmp_path / "prefix")
+    assert compiler_cache(prefix, {}) == tmp_path / "cache" / "envkit" / "ccache"
+    assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "own")}) == tmp_path / "own"
+    (tmp_path / "file").touch()
+    assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "file" / "cache")}) == prefix.root / "ccache"

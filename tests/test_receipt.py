@@ -18,7 +18,7 @@ InstallImage = Callable[..., ImageReceipt]
 
 @pytest.fixture
 def tree(prefix: Prefix) -> Tree:
-    return prefix.tree(Platform(machine=os.uname().machine, python="3.11"))
+    return prefix.tree(Platform.own())
 
 
 def test_what_is_written_is_read(install: Install, tree: Tree) -> None:

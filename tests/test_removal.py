@@ -1,5 +1,4 @@
 import io
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ InstallImage = Callable[..., ImageReceipt]
 
 @pytest.fixture
 def tree(prefix: Prefix) -> Tree:
-    return prefix.tree(Platform(machine=os.uname().machine, python="3.11"))
+    return prefix.tree(Platform.own())
 
 
 def remove(prefix: Prefix, name: str, *, dependencies: bool = False) -> str:

@@ -25,7 +25,7 @@ from envkit.errors import HostProblem, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Program
 from envkit.plan import ConfigGuess, Patch, Plan, Step
-from envkit.prefix import Prefix, Tree
+from envkit.prefix import Prefix, Tree, compiler_cache
 from envkit.resources import data, easybuild_collection, recipes
 from envkit.stack import Stack, shelf
 
@@ -395,7 +395,7 @@ def run(job: Build, options: Sequence[str], settings: Mapping[str, str], watch: 
     scratch.mkdir(parents=True, exist_ok=True)
     argv = [*job.eb.command(job.tree, job.prefix.sources, scratch), f"--parallel={job.jobs}", *options]
     if job.eb.ccache:
-        argv.append(f"--use-ccache={job.prefix.root / 'ccache'}")
+        argv.append(f"--use-ccache={compiler_cache(job.prefix)}")
     if job.accepted_eulas:
         argv.append(f"--accept-eula-for={','.join(job.accepted_eulas)}")
     if job.rebuild:
@@ -403,6 +403,8 @@ def run(job: Build, options: Sequence[str], settings: Mapping[str, str], watch: 
     else:
         argv.append(job.plan.steps[-1].easyconfig)
     env = job.eb.settings(scratch) | {"ENVKIT_EVENTS": str(job.events), **settings}
+    # what was compiled in another prefix, or for another framework, is the same but for where it lies
+    env |= {"CCACHE_BASEDIR": str(job.tree.root), "CCACHE_NOHASHDIR": "1", "CCACHE_MAXSIZE": "2G"}
     if job.offline:
         env["ENVKIT_OFFLINE"] = "1"
     return process.supervise(argv, env=env, log=job.log, cwd=job.folder, watch=watch)

@@ -12,6 +12,7 @@ from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, Signa
 from envkit.files import discard, replace
 from envkit.methods import apptainer
 from envkit.methods.apptainer import Layer
+from envkit.prefix import compiler_cache
 from envkit.progress import BuildProgress, LogTail
 from envkit.request import Request
 from envkit.stack import Stack
@@ -125,7 +126,7 @@ class LayerBuild:
         """Return what a build sees of the prefix."""
         if not self.stack.recipe:
             return []
-        ccache = self.request.prefix.root / "ccache"
+        ccache = compiler_cache(self.request.prefix)
         ccache.mkdir(exist_ok=True)
         return [(self.request.prefix.sources, WHEELS), (ccache, CCACHE)]
 

@@ -1,12 +1,13 @@
 """The form of the doctor's JSON."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from envkit.doctor.compare import beside
 from envkit.doctor.report import to_json
@@ -15,9 +16,16 @@ from envkit.doctor.rules import judge
 from . import schema
 from .test_rules import RECORDED, facts
 
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+pytestmark = pytest.mark.xdist_group("schemas")  # to import what reads them takes seconds
+
 
 @pytest.fixture(scope="module")
 def validator() -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
     published = json.loads(schema.PATH.read_bytes())
     Draft202012Validator.check_schema(published)
     return Draft202012Validator(published)

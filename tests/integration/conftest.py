@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from filelock import FileLock
 
 from envkit import receipt
 from envkit.prefix import Prefix
@@ -39,12 +40,14 @@ def debian(image: ImageReceipt) -> Path:
 
 
 @pytest.fixture(scope="session")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toys(shared: Path) -> Path:
     """The recipes of the toys, with their source where they say."""
-    folder = tmp_path_factory.mktemp("toys") / "recipes"
-    shutil.copytree(TOYS, folder)
-    for recipe in folder.glob("*.eb"):
-        recipe.write_text(recipe.read_text().replace("/toy-sources", str(folder)))
+    folder = shared / "toys" / "recipes"
+    with FileLock(shared / "toys.lock"):
+        if not folder.exists():
+            shutil.copytree(TOYS, folder)
+            for recipe in folder.glob("*.eb"):
+                recipe.write_text(recipe.read_text().replace("/toy-sources", str(folder)))
     return folder
 
 

@@ -20,7 +20,21 @@ from envkit.host import Platform
 
 TOYS = Path(__file__).with_name("toys")
 PATIENCE_S = 240.0
+TOOLS = (
+    "lmod", "mount", "gcc", "g++", "make", "patch", "cmake", "mpirun", "mpicxx", "ccache", "apptainer", "debootstrap",
+    "fuse-overlayfs", "setpriv", "unshare", "useradd", "usermod", "tclsh", "chromium", "docker-registry", "openssl",
+    "ip", "ps", "srun", "slurmctld", "slurmd", "munged", "sshd", "ssh", "aarch64-linux-gnu-gcc",
+)  # fmt: skip
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+# what stands before a command of root's that is to become another user, who may mount by FUSE: /dev/fuse may be root's
+OPEN_FUSE = """
+mount -t tmpfs none /mnt
+mknod -m 666 /mnt/fuse c 10 229
+mount --bind /mnt/fuse /dev/fuse
+umount -l /mnt
+exec "$@"
+"""
+FUSE_FOR_ALL = ("unshare", "--mount", "sh", "-ec", OPEN_FUSE, "sh")
 
 
 def missing_tool(tool: str) -> str | None:
@@ -31,7 +45,7 @@ def missing_tool(tool: str) -> str | None:
     if tool == "mount":
         probe = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True)
         return None if probe.returncode == 0 else "file systems cannot be mounted (not root, or a plain container)"
-    return None if shutil.which(tool) else f"{tool} is not installed"
+    return None if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") else f"{tool} is not installed"
 
 
 def needs(*tools: str) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import validate
 
 from envkit.receipt import ImageReceipt
 from envkit.resources import PACKAGE, data
@@ -69,6 +68,8 @@ def doctor(tmp_path: Path) -> Doctor:
             argv, env={**env, **kept, **changes}, cwd="/", capture_output=True, text=True, timeout=120, check=False
         )
         report = json.loads(done.stdout)
+        from jsonschema import validate
+
         validate(report, json.loads(schema.PATH.read_bytes()))
         return Told(status=done.returncode, report=report)
 
@@ -207,6 +208,7 @@ def user() -> Iterator[pwd.struct_passwd]:
     subprocess.run(["userdel", name], check=True, capture_output=True)
 
 
+@pytest.mark.xdist_group("users")
 def test_a_plain_user(doctor: Doctor, user: pwd.struct_passwd) -> None:
     """Without subordinate ids nothing can be built by Apptainer; where there is no room to write, nothing at all."""
     # the capability is for this test's Python alone, which may lie in root's home

@@ -24,7 +24,7 @@ from .. import cvmfs2, eessi_tree
 from ..conftest import Fake
 from ..eessi_tree import REPOSITORY, write
 from .conftest import Handler
-from .site import SYSTEM_PATH, needs, until
+from .site import FUSE_FOR_ALL, SYSTEM_PATH, needs, until
 from .terminal import Terminal
 
 ENVKIT = Path(sys.executable).with_name("envkit")
@@ -89,14 +89,15 @@ def seen_at(folder: Path) -> tuple[str, ...]:
     return (*NAMESPACE, "bind", str(folder), REPOSITORY, "--")
 
 
-def mounts_of(pid: int) -> list[str]:
-    """The namespaces of mounts in which EESSI is seen, but for that of a process."""
+def mounts_of(place: Place) -> list[str]:
+    """The namespaces of mounts in which processes of a user see EESSI."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if f" {REPOSITORY} " in (process / "mountinfo").read_text():
+            is_own = f"HOME={place.home}".encode() in (process / "environ").read_bytes().split(b"\0")
+            if is_own and f" {REPOSITORY} " in (process / "mountinfo").read_text():
                 found.add(str((process / "ns/mnt").readlink()))
-    return sorted(found - {str(Path(f"/proc/{pid}/ns/mnt").readlink())})
+    return sorted(found)
 
 
 def test_arguments_status_and_output_are_the_commands(place: Place) -> None:
@@ -537,7 +538,7 @@ def test_the_hosts_client_in_a_namespace(place: Place, client: Path, server: Map
     settings = (cache / "envkit.conf").read_text()
     assert f"CVMFS_CACHE_BASE={cache}/lib\n" in settings and "CVMFS_SHARED_CACHE=no\n" in settings
     assert place.sessions()["run-2023.06"]["access"] == "userns"
-    ended = until(lambda: not mounts_of(os.getpid()), "the mount to go", 10)
+    ended = until(lambda: not mounts_of(place), "the mount to go", 10)
     assert ended
 
 
@@ -549,12 +550,12 @@ def test_a_killed_session_leaves_no_mount_and_no_process(
     argv = [str(ENVKIT), "run", "eessi", "--", "sh", "-c", f"touch {ready}; exec sleep 1000"]
     running = subprocess.Popen(argv, env=place.env(**server), cwd=place.home, stderr=subprocess.DEVNULL)
     until(ready.exists, "the command", 60)
-    assert len(mounts_of(os.getpid())) == 1
+    assert len(mounts_of(place)) == 1
     second = place.run("--", "echo", "second", **server)
     assert (second.stdout, "session run-2023.06-2;" in second.stderr) == ("second\n", True)
     os.kill(running.pid, number)
     assert running.wait(10) == -number
-    until(lambda: not mounts_of(os.getpid()), "the mount to go", 10)
+    until(lambda: not mounts_of(place), "the mount to go", 10)
     until(lambda: not left_of(place), "the client to end", 10)
     assert place.sessions()["run-2023.06"]["in_use"] is False
 
@@ -854,6 +855,7 @@ def uid() -> Iterator[int]:
     subprocess.run(["userdel", name], check=True, capture_output=True)
 
 
+@pytest.mark.xdist_group("users")
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
     """Without any rights, by a copy, by the host's client and by an image, in folders that are open to all."""
@@ -872,7 +874,7 @@ def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
         subprocess.run(["chown", "-R", f"{uid}:{uid}", folder], check=True)
         # the capability is for this test's Python alone, which may lie in root's home
         words = (f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=+dac_read_search")
-        before = ("setpriv", *words, "--ambient-caps=+dac_read_search")
+        before = (*FUSE_FOR_ALL, "setpriv", *words, "--ambient-caps=+dac_read_search")
         show = "id -u; grep CapEff /proc/self/status; touch made; tool 5"
         for way, changes in (("dir", {}), ("userns", dict(server)), ("apptainer", {**server, **in_image})):
             argv = ["run", "eessi", "--access", way, "--module", "Tool", "--", "sh", "-c", show]

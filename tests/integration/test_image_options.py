@@ -90,11 +90,11 @@ def test_a_key_that_is_none(image: ImageReceipt, install: Install, tmp_path: Pat
     ("words", "said"),
     [
         (["--sign", __file__, "--sandbox"], "--sign: a folder, which can be changed, cannot be signed."),
-        (["--sign", "/nonexistent"], "does not exist"),
+        (["--sign", "{tmp_path}/none"], "does not exist"),
     ],
 )
-def test_signing_that_makes_no_sense(words: list[str], said: str, install: Install) -> None:
-    done = install("senseless", *words)
+def test_signing_that_makes_no_sense(words: list[str], said: str, install: Install, tmp_path: Path) -> None:
+    done = install("senseless", *(word.format(tmp_path=tmp_path) for word in words))
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
@@ -120,10 +120,10 @@ def test_what_a_site_needs_is_in_the_image(stacks: Site, install: Install, tmp_p
     assert f"This machine does not have what is to be bound into the image: {more}." in gone.stderr
 
 
-def test_what_is_to_be_bound_is_not_there(image: ImageReceipt, install: Install) -> None:
-    done = install("unbound", "--bind", "/nonexistent/data:/data")
+def test_what_is_to_be_bound_is_not_there(image: ImageReceipt, install: Install, tmp_path: Path) -> None:
+    done = install("unbound", "--bind", f"{tmp_path}/data:/data")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "This machine does not have what is to be bound into the image: /nonexistent/data." in done.stderr
+    assert f"This machine does not have what is to be bound into the image: {tmp_path}/data." in done.stderr
     assert left(image, "unbound") == []
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from envkit.receipt import ImageReceipt
 from ..stacks import ENVKIT, Site
 from .conftest import IMAGE
 from .registry import put, serving
+from .site import FUSE_FOR_ALL
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.py"
 BUILD_S = 1500
@@ -33,6 +33,7 @@ def failed(results: list[dict[str, str]]) -> list[str]:
     return [result["id"] for result in results if result["status"] == "fail"]
 
 
+@pytest.mark.builds
 def test_install_ends_with_a_verdict_and_a_receipt(
     stacks: Site, image: ImageReceipt, installed: Callable[[str], str]
 ) -> None:
@@ -163,21 +164,6 @@ def test_settings_of_apptainer_that_keep_ranks_apart_are_refused(stacks: Site, i
     assert "APPTAINER_CLEANENV is set" in done.stderr
 
 
-@contextmanager
-def spoilt(image: ImageReceipt, change: Callable[[Path], None]) -> Iterator[None]:
-    """The image with something done to its file, which is then put back."""
-    path = Path(image.image)
-    kept = path.with_suffix(".kept")
-    state = path.stat()
-    shutil.copyfile(path, kept)
-    try:
-        change(path)
-        yield
-    finally:
-        kept.replace(path)
-        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-
-
 def flip(path: Path) -> None:
     with path.open("r+b") as stream:
         stream.seek(path.stat().st_size // 2)
@@ -196,22 +182,21 @@ def flip(path: Path) -> None:
     ids=["truncated", "flipped", "gone"],
 )
 def test_an_image_that_is_not_what_it_was(
-    change: Callable[[Path], None], said: str, stacks: Site, image: ImageReceipt
+    change: Callable[[Path], None], said: str, stacks: Site, image: ImageReceipt, tmp_path: Path
 ) -> None:
-    with spoilt(image, change):
-        done = stacks.envkit("verify", IMAGE, "-n", "2")
+    images = tmp_path / "images"
+    images.mkdir()
+    change(shutil.copyfile(image.image, images / Path(image.image).name))
+    done = stacks.envkit("verify", IMAGE, "-n", "2", instead={Path(image.image).parent: images})
     assert (done.returncode, done.stdout) == (6, "")
     assert f"The environment {IMAGE} is damaged: its image" in done.stderr
     assert said in done.stderr and "envkit install" in done.stderr
 
 
-def test_an_image_that_was_only_touched_is_what_it_was(stacks: Site, image: ImageReceipt) -> None:
-    state = Path(image.image).stat()
-    Path(image.image).touch()
-    try:
-        done = stacks.envkit("run", IMAGE, "--", "true")
-    finally:
-        os.utime(image.image, ns=(state.st_atime_ns, state.st_mtime_ns))
+def test_an_image_that_was_only_touched_is_what_it_was(stacks: Site, image: ImageReceipt, tmp_path: Path) -> None:
+    touched = Path(shutil.copyfile(image.image, tmp_path / "touched.sif"))
+    assert touched.stat().st_mtime_ns != image.changed
+    done = stacks.envkit("run", IMAGE, "--", "true", instead={Path(image.image): touched})
     assert done.returncode == 0, done.stderr
 
 
@@ -401,7 +386,13 @@ class User:
         self.home = Path(entry.pw_dir)
         # the capability is for this test's Python alone, which may lie in root's home
         words = [f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
-        self.start = ["setpriv", *words, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+        self.start = [
+            *FUSE_FOR_ALL,
+            "setpriv",
+            *words,
+            "--inh-caps=+dac_read_search",
+            "--ambient-caps=+dac_read_search",
+        ]
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "HOME": str(self.home), "USER": self.name, "ENVKIT_PREFIX": str(self.home / "prefix")}
@@ -418,13 +409,11 @@ class User:
 
 @pytest.fixture
 def user() -> Iterator[User]:
-    mode = Path("/dev/fuse").stat().st_mode
-    Path("/dev/fuse").chmod(0o666)
     yield User()
-    Path("/dev/fuse").chmod(mode)
     subprocess.run(["userdel", "--remove", User.name], capture_output=True, check=False)
 
 
+@pytest.mark.xdist_group("users")
 def test_a_plain_user(user: User, image: ImageReceipt, debian: Path, tmp_path: Path) -> None:
     """Without subordinate ids, what is lacking is said; with them images are built and taken over."""
     for kind in ("subuid", "subgid"):

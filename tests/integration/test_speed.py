@@ -12,7 +12,7 @@ import pytest
 from ..stacks import Site
 
 pytestmark = pytest.mark.integration
-STACKS = ["pytorch-2.13-cpu", "tensorflow-2.15-cpu"]
+STACKS = ["pytorch-2.13-cpu", "tensorflow-2.21-cpu"]
 
 
 def measured(stacks: Site, stack: str, *options: str, status: int = 0) -> dict[str, Any]:

@@ -3,8 +3,6 @@ from typing import Any
 
 import pytest
 import yaml
-from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
-from kubeflow_trainer_api.models.trainer_v1alpha1_training_runtime import TrainerV1alpha1TrainingRuntime
 
 from envkit.cli import run
 from envkit.errors import UsageProblem
@@ -21,7 +19,6 @@ SCRIPTS = {
     "trainjob-gpus": trainjob.text(JOB),
     "trainjob-cpus": trainjob.text(replace(JOB, shape=Shape(nodes=1, ranks_per_node=2), time_s=0)),
 }
-MODELS = {"TrainJob": TrainerV1alpha1TrainJob, "TrainingRuntime": TrainerV1alpha1TrainingRuntime}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -31,10 +28,14 @@ def test_the_whole_manifest(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_trainers_own_models_know_all_of_it(name: str) -> None:
+    from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+    from kubeflow_trainer_api.models.trainer_v1alpha1_training_runtime import TrainerV1alpha1TrainingRuntime
+
+    models = {"TrainJob": TrainerV1alpha1TrainJob, "TrainingRuntime": TrainerV1alpha1TrainingRuntime}
     runtime, job = yaml.safe_load_all(SCRIPTS[name])
     assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")
     for made in (runtime, job):
-        read = MODELS[made["kind"]].from_dict(made)
+        read = models[made["kind"]].from_dict(made)
         assert read is not None and read.to_dict() == made  # they drop what they do not know
 
 

@@ -160,7 +160,7 @@ class Cluster:
 class SharedHost:
     """Slurm without root: its nodes share this machine, its name and its files. Started and ended by one user."""
 
-    def __init__(self, folder: Path, nodes: int, port: int = 17100) -> None:
+    def __init__(self, folder: Path, nodes: int, port: int) -> None:
         self.folder = folder
         self.hosts = [f"node{number}" for number in range(nodes)]
         self.port = port

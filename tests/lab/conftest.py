@@ -46,7 +46,8 @@ def shared_host(folder: Path) -> Iterator[SharedHost]:
     """Slurm without root: two nodes that are one host."""
     if missing := missing_programs(WITHOUT_ROOT):
         pytest.skip(f"not installed: {', '.join(missing)}")
-    made = SharedHost(folder / "one", 2)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    made = SharedHost(folder / "one", 2, port=17100 + 10 * int(worker))
     made.up()
     yield made
     made.down()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import validate
 
 from ..doctor import schema
 from .cluster import Cluster
@@ -90,6 +89,8 @@ def test_a_node_is_asked_by_a_job(asking: Asking) -> None:
     done = asking.doctor(*words, before=("prlimit", "--memlock=65536:65536"))
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
+    from jsonschema import validate
+
     validate(report, json.loads(schema.PATH.read_bytes()))
     assert report["facts"]["node"]["hostname"] == "node3" and report["facts"]["schedulers"][0]["job"] is True
     assert (report["comparison"]["node"], report["comparison"]["here"]) == ("node3", "login")

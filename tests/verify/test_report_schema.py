@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from envkit.verify.checks import check
 from envkit.verify.report import Started, make_report, to_json
@@ -13,9 +12,16 @@ from envkit.verify.speed import Bandwidth, Scaling
 
 from . import recorded, report_schema, simulated
 
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+pytestmark = pytest.mark.xdist_group("schemas")  # to import what reads them takes seconds
+
 
 @pytest.fixture(scope="module")
 def validator() -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
     schema = json.loads(report_schema.PATH.read_bytes())
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)

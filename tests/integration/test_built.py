@@ -1,0 +1,16 @@
+"""What is built in full only where what it is made of has changed since it was built and verified."""
+
+import pytest
+
+from .. import built
+from ..stacks import Site
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("name", built.FLAGS)
+def test_it_is_what_was_built_and_verified(name: str, stacks: Site, pytestconfig: pytest.Config) -> None:
+    anew = pytestconfig.getoption("all") or built.has_changed(name)
+    found = built.build(name, stacks) if anew else built.found(name)
+    assert set(found["flags"]) == built.FLAGS[name]
+    assert (found["nccl"] > 20000) is ("nccl" in found["flags"])

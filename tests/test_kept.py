@@ -1,0 +1,96 @@
+"""What the tests keep of a prefix for the next run, and what they build anew."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from . import built, stacks
+
+PYTORCH, TENSORFLOW = "PyTorch/2.13.0-gompi-system", "TensorFlow/2.21.0-gompi-system"
+ON_TOP = ("Horovod/0.28.1-gompi-system-PyTorch-2.13.0", "Horovod/0.28.1-gompi-system-TensorFlow-2.21.0")
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    """A prefix with two stacks and an image, as a run leaves it."""
+    made = tmp_path / "TensorFlow" / "prefix"
+    stacks.begin(made)
+    tree = made / "x86_64-py3.11"
+    for module in ("Python/system", PYTORCH, TENSORFLOW, *ON_TOP):
+        files = [f"software/{module}/lib/file", f"modules/all/{module}.lua", f"modules/ai/{module}.lua"]
+        files += [f"built/{module.replace('/', '--')}.json", f"ebfiles_repo/{module}.eb"]
+        for name in files:
+            write(tree / name)
+    names = ("environments/tensorflow-2.21-cpu.json", "images/i.sif", "layers/debian-1.sif", "locks/a.lock")
+    for path in (*(tree / name for name in names), made / "sources" / "torch.whl", made / "logs" / "a" / "eb.log"):
+        write(path)
+    return made
+
+
+def write(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def left(prefix: Path) -> set[str]:
+    """The files of a prefix, without the tree and without what says what it is made of."""
+    files = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file()}
+    return {name.removeprefix("x86_64-py3.11/") for name in files - {"fingerprint"}}
+
+
+ALWAYS = {"sources/torch.whl", "layers/debian-1.sif"}
+
+
+def test_tensorflow_is_kept_and_everything_else_is_built_again(prefix: Path) -> None:
+    stacks.begin(prefix)
+    modules = (TENSORFLOW, ON_TOP[1])
+    kept = {f"software/{name}/lib/file" for name in modules} | {
+        f"modules/{kind}/{name}.lua" for kind in ("all", "ai") for name in modules
+    }
+    assert left(prefix) == ALWAYS | kept | {f"built/{name.replace('/', '--')}.json" for name in modules}
+
+
+def test_what_is_made_of_something_else_is_not_kept(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "made_of", lambda: "other")
+    stacks.begin(prefix)
+    assert left(prefix) == ALWAYS
+
+
+def test_nothing_that_was_built_is_kept_for_long(prefix: Path) -> None:
+    old = time.time() - stacks.KEPT_S - 1
+    for path in (prefix / "fingerprint", prefix / "x86_64-py3.11" / "layers" / "debian-1.sif"):
+        os.utime(path, (old, old))
+    stacks.begin(prefix)
+    assert left(prefix) == {"sources/torch.whl"}
+
+
+def test_two_sessions_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (one, held), (other, also_held) = stacks.own_folder(), stacks.own_folder()
+    assert one != other
+    held.release()
+    again, held_again = stacks.own_folder()
+    assert again == one
+    for lock in (also_held, held_again):
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    "file", ["TensorFlow-2.15.1-gompi-system.eb", "Horovod-0.28.1_legacy-keras.patch", "gompi-system.eb"]
+)
+def test_a_stack_has_changed_when_something_that_it_is_made_of_has(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "easyconfigs"
+    folder.mkdir()
+    for path in built.recipes("easyconfigs").glob("*.*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(built, "recipes", lambda kind: tmp_path / kind)
+    before = built.made_of("tensorflow-2.15-cpu")
+    (folder / "Horovod-0.28.1-gompi-system-PyTorch-2.13.0.eb").write_text("# of another stack\n")
+    assert built.made_of("tensorflow-2.15-cpu") == before
+    with (folder / file).open("a") as stream:
+        stream.write("# changed\n")
+    assert built.made_of("tensorflow-2.15-cpu") != before
