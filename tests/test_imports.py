@@ -86,6 +86,7 @@ LAYERS = (
         "sources.index",
         "verify.checks.process",
         "verify.checks.nodes",
+        "verify.checks.elements",
     ),
     ("eessi.entry",),
     (

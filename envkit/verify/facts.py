@@ -199,7 +199,7 @@ class Device(Fact, frozen=True, kw_only=True):
     name: str = ""
 
 
-Results = dict[str, tuple[float, ...] | Fact]
+Results = dict[str, tuple[float | str, ...] | Fact]
 
 
 class Collectives(Fact, frozen=True, kw_only=True):
@@ -221,6 +221,36 @@ class ProcessSets(Fact, frozen=True, kw_only=True):
     """What came back within the even, or within the odd, ranks."""
 
     results: Results = msgspec.field(default_factory=dict)
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A larger message that did not come, or not as it should; `size` is in bytes.
+
+    `operation` is sum, average or grouped (allreduces), broadcast, allgather, alltoall or reducescatter. So many
+    elements are `wrong`; of the first: its index in what the rank received, what was found there and what is right,
+    with each bit.
+    """
+
+    operation: str
+    kind: str
+    size: int
+    wrong: int = 0
+    index: int | None = None
+    found: str = ""
+    right: str = ""
+    error: str | None = None
+
+
+class Values(Fact, frozen=True, kw_only=True):
+    """How many larger messages were compared, element by element, up to how many bytes each, and which were bad.
+
+    `left_out` are the sizes for which there was no time, or no memory on a node.
+    """
+
+    messages: int = 0
+    largest: int = 0
+    bad: tuple[Compared, ...] = ()
+    left_out: tuple[int, ...] = ()
 
 
 class Barrier(Fact, frozen=True, kw_only=True):
@@ -275,12 +305,19 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     job: str = ""
 
 
-class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """The allreduce of one size of message in bytes: seconds of a call (median, slowest rank), calls timed."""
+class Timed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The allreduce of one size of message in bytes: seconds of a call (median, slowest rank), calls timed.
+
+    How many elements of the last call's result were wrong in this rank, and the first of them, as in Compared.
+    """
 
     size: int
     seconds: float
     calls: int
+    wrong: int = 0
+    index: int | None = None
+    found: str = ""
+    right: str = ""
 
 
 class Sweep(Fact, frozen=True, kw_only=True):
@@ -363,10 +400,12 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     device: Device | None = None
     collectives_cpu: Collectives | None = None
     exchanges_cpu: Exchanges | None = None
+    values_cpu: Values | None = None
     process_sets: ProcessSets | None = None
     barrier: Barrier | None = None
     collectives_gpu: Collectives | None = None
     exchanges_gpu: Exchanges | None = None
+    values_gpu: Values | None = None
     training_torch: Training | None = None
     training_tensorflow: Training | None = None
     training_keras: Training | None = None
@@ -376,6 +415,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     warmup_callback: Warmup | None = None
     raw_bandwidth: Sweep | None = None
     bandwidth: Sweep | None = None
+    fused: Values | None = None
     throughput: Throughput | None = None
     ddp_meeting: Fact | None = None
     shutdown: Fact | None = None

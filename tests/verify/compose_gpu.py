@@ -55,6 +55,7 @@ def with_gpus(record: Record) -> Record:
         "device": {"index": local, "uuid": uuids[local], "name": shown[local]["name"]},
         "collectives_gpu": record["collectives_cpu"],
         "exchanges_gpu": record["exchanges_cpu"],
+        "values_gpu": record["values_cpu"],
         "fabric": {
             **record["fabric"],
             "infiniband": [{"name": "mlx5_0", "active": ["InfiniBand"]}],
@@ -75,7 +76,11 @@ def shared(record: Record) -> Record:
 
 def hidden(record: Record) -> Record:
     """The job was given no GPUs, and the variable says so."""
-    bare = {name: record[name] for name in record if name not in {"device", "collectives_gpu", "exchanges_gpu"}}
+    bare = {
+        name: record[name]
+        for name in record
+        if name not in {"device", "collectives_gpu", "exchanges_gpu", "values_gpu"}
+    }
     environment = {**record["environment"], "CUDA_VISIBLE_DEVICES": ""}
     driver = {"present": True, "cuda": 12020, "status": 100, "devices": []}
     unheard = {"gpu_driver": driver, "gpus": {"count": 0}, "nccl_network": []}

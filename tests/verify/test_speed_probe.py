@@ -61,12 +61,12 @@ def measured(world: World, sizes: Sequence[int], seconds: Callable[[int, int], f
     def body(rank: int) -> Any:
         clock, made = Clock(), []
 
-        def prepare(size: int) -> Callable[[], None]:
+        def prepare(size: int) -> bench.Message:
             def call() -> None:
                 made.append(size)
                 clock.sleep(seconds(rank, size))
 
-            return call
+            return bench.Message(call)
 
         return bench.sweep(sizes, prepare, lambda value: world.share(rank, value), budget, clock), made
 

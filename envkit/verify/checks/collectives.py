@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from envkit.verify import arithmetic
+from envkit.verify.checks.elements import exact, others, wrong_elements
 from envkit.verify.checks.nodes import by_node
-from envkit.verify.facts import Fact, RankFacts
+from envkit.verify.facts import Compared, Fact, RankFacts, Values
 from envkit.verify.outcome import Ranks, Result, catalogue
+from envkit.verify.report.words import size
 
 
 class _Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A check: where its results are in the facts, and what a rank must get.
 
     Training needs those, and only those, that give every rank the same; equal facts of several ranks are one object.
+    `larger` are the operations of larger messages that belong here.
     """
 
     check: str
@@ -24,6 +27,7 @@ class _Operation(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     wanted: Callable[[int, int], arithmetic.Results]
     needed: bool = False
+    larger: tuple[str, ...] = ()
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +35,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     facts: RankFacts
     what: str
-    found: tuple[float, ...] | Fact
+    found: tuple[float | str, ...] | Fact
     wanted: Sequence[float]
 
     @property
@@ -43,37 +47,49 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def absent(self) -> bool:
         """Whether this Horovod has no such operation."""
-        pattern = catalogue()["collective"]["absent"]["pattern"]
-        return isinstance(self.found, Fact) and bool(re.search(pattern, self.found.error or ""))
+        return isinstance(self.found, Fact) and _is_absence(self.found.error or "")
+
+
+def _is_absence(error: str) -> bool:
+    return bool(re.search(catalogue()["collective"]["absent"]["pattern"], error))
 
 
 def _for_all(results: Callable[[int], arithmetic.Results]) -> Callable[[int, int], arithmetic.Results]:
     return lambda size, _: results(size)
 
 
-def _shared(check: str, results: Callable[[int], arithmetic.Results]) -> _Operation:
-    return _Operation(check=check, fact="collectives_{}", field=check, wanted=_for_all(results), needed=True)
+def _shared(check: str, results: Callable[[int], arithmetic.Results], *larger: str) -> _Operation:
+    wanted = _for_all(results)
+    return _Operation(check=check, fact="collectives_{}", field=check, wanted=wanted, needed=True, larger=larger)
+
+
+def _exchanged(check: str, results: Callable[[int, int], arithmetic.Results]) -> _Operation:
+    return _Operation(check=check, fact="exchanges_{}", field=check, wanted=results, larger=(check,))
 
 
 _OPERATIONS = (
-    _shared("broadcast", arithmetic.broadcast),
-    _shared("allreduce", arithmetic.allreduce),
-    _shared("allgather", arithmetic.allgather),
-    _Operation(check="alltoall", fact="exchanges_{}", field="alltoall", wanted=arithmetic.alltoall),
-    _Operation(check="reducescatter", fact="exchanges_{}", field="reducescatter", wanted=arithmetic.reducescatter),
+    _shared("broadcast", arithmetic.broadcast, "broadcast"),
+    _shared("allreduce", arithmetic.allreduce, "sum", "average", "grouped"),
+    _shared("allgather", arithmetic.allgather, "allgather"),
+    _exchanged("alltoall", arithmetic.alltoall),
+    _exchanged("reducescatter", arithmetic.reducescatter),
 )
 _PROCESS_SETS = _Operation(check="process-sets", fact="process_sets", field="results", wanted=arithmetic.process_sets)
 
 
 def collectives(ranks: Ranks) -> list[Result]:
-    results = [_collective(ranks, operation, "cpu") for operation in _OPERATIONS]
+    results = _on(ranks, "cpu")
     if any(facts.collectives_gpu for facts in ranks.facts):
-        return results + [_collective(ranks, operation, "gpu") for operation in _OPERATIONS]
+        return results + _on(ranks, "gpu")
     seen = max((facts.gpus.count for facts in ranks.facts if facts.gpus), default=0)
     nccl = any(facts.flags and facts.flags.get("nccl") for facts in ranks.facts)
     reason = "no GPU is visible" if not seen else "the GPU was not used" if nccl else "not built with NCCL"
     case = "required" if ranks.expected.gpus else "optional"
     return [*results, ranks.outcome("gpu-collectives", case, reason=reason)]
+
+
+def _on(ranks: Ranks, where: str) -> list[Result]:
+    return [*(_collective(ranks, operation, where) for operation in _OPERATIONS), _larger(ranks, where)]
 
 
 def process_sets(ranks: Ranks) -> list[Result]:
@@ -116,6 +132,9 @@ def _collective(ranks: Ranks, operation: _Operation, where: str) -> Result:
     bad = next((answer for answer in answers if not answer.right and not answer.absent), None)
     if bad:
         return _bad(ranks, operation, bad, where)
+    wrong = _wrong_larger(ranks, operation, where)
+    if wrong:
+        return wrong
     absent = list(dict.fromkeys(answer.what for answer in answers if answer.absent))
     if all(answer.absent for answer in answers):
         return _failed(ranks, check, answers[0], where, needed=operation.needed)
@@ -123,12 +142,58 @@ def _collective(ranks: Ranks, operation: _Operation, where: str) -> Result:
     return ranks.outcome("collective", "partly" if absent else "pass", **values)
 
 
-def _stated(facts: RankFacts, operation: _Operation, where: str) -> Mapping[str, tuple[float, ...] | Fact]:
+def _larger(ranks: Ranks, where: str) -> Result:
+    """Up to which size each element was compared."""
+    check = "message-sizes"
+    if not ranks.is_world:
+        return ranks.outcome("not-measured", "no-world", check_id=check)
+    lacking = ranks.lacking(f"values_{where}")
+    if lacking:
+        return ranks.not_measured(check, lacking, required=not lacking.finished)
+    for facts in ranks.facts:
+        values = _values(facts, where)
+        if values.error or not values.messages:
+            return ranks.outcome(check, "error", rank=facts.label, where=where, error=values.error)
+    first = _values(ranks.facts[0], where)
+    told = {"largest": size(first.largest), "messages": first.messages, "where": where}
+    left_out = ", ".join(map(size, first.left_out))
+    return ranks.outcome(check, "cut" if left_out else "pass", **told, left_out=left_out)
+
+
+def _values(facts: RankFacts, where: str) -> Values:
+    values: Values | None = getattr(facts, f"values_{where}")
+    return values or Values()
+
+
+def _wrong_larger(ranks: Ranks, operation: _Operation, where: str) -> Result | None:
+    """The result for the first rank to which a larger message came wrong, or not at all."""
+    bad = [(facts, row) for facts in ranks.facts for row in _bad_rows(_values(facts, where), operation.larger)]
+    if not bad:
+        return None
+    facts, row = bad[0]
+    named = [operation.check, *([row.operation] if len(operation.larger) > 1 else []), row.kind]
+    what = f"{' '.join(named)} of {size(row.size)}"
+    if row.error:
+        values = {"rank": facts.label, "what": what, "where": where, "error": row.error}
+        case = "error" if operation.needed else "optional-error"
+        return ranks.outcome("collective", case, check_id=operation.check, **values)
+    values = {"rank": facts.label, "what": what, "where": where, **wrong_elements(row)}
+    values["others"] = others([facts.label for facts, _ in bad])
+    return ranks.outcome("collective", "wrong-elements", check_id=operation.check, **values)
+
+
+def _bad_rows(values: Values, operations: Sequence[str]) -> Iterator[Compared]:
+    for row in values.bad:
+        if row.operation in operations and not _is_absence(row.error or ""):
+            yield row
+
+
+def _stated(facts: RankFacts, operation: _Operation, where: str) -> Mapping[str, tuple[float | str, ...] | Fact]:
     """What a rank stated of an operation: nothing, or one failure, or results by description."""
     fact: Fact | None = getattr(facts, operation.fact.format(where))
     if fact is None:
         return {}
-    stated: Mapping[str, tuple[float, ...] | Fact] = {"": fact} if fact.error else getattr(fact, operation.field)
+    stated: Mapping[str, tuple[float | str, ...] | Fact] = {"": fact} if fact.error else getattr(fact, operation.field)
     return stated
 
 
@@ -148,7 +213,7 @@ def _bad(ranks: Ranks, operation: _Operation, answer: _Answer, where: str) -> Re
     if isinstance(answer.found, Fact):
         return _failed(ranks, operation.check, answer, where, needed=operation.needed)
     values = {"rank": answer.facts.label, "what": f"{operation.check} {answer.what}", "where": where}
-    values |= {"found": short(answer.found), "right": short(answer.wanted)}
+    values |= {"found": exact(answer.found, answer.wanted), "right": exact(answer.wanted, answer.found)}
     return ranks.outcome("collective", _wrong_case(ranks, answer.facts, where), check_id=operation.check, **values)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envkit.verify import speed
-from envkit.verify.facts import RankFacts, Sweep, Throughput
+from envkit.verify.checks.elements import others, wrong_elements
+from envkit.verify.facts import Compared, RankFacts, Sweep, Throughput, Timed
 from envkit.verify.known import known
 from envkit.verify.outcome import Expected, Ranks, Result
 from envkit.verify.report.words import duration, percent, rate, size
@@ -18,7 +19,8 @@ def bandwidth(ranks: Ranks) -> list[Result]:
     lacking = ranks.lacking("bandwidth")
     if lacking:
         return [ranks.not_measured("bandwidth", lacking)]
-    return [_failed(ranks, "bandwidth", "bandwidth") or _bandwidth(ranks), *_raw(ranks)]
+    failed = _failed(ranks, "bandwidth", "bandwidth") or _wrong(ranks)
+    return [failed or _bandwidth(ranks), *_raw(ranks)]
 
 
 def throughput(ranks: Ranks) -> list[Result]:
@@ -127,6 +129,19 @@ def _bandwidth(ranks: Ranks) -> Result:
         return ranks.outcome("bandwidth", "alone", **values)
     case = "pass" if ratio >= known("speed")["bandwidth"]["ratio"] else "below-raw"
     return ranks.outcome("bandwidth", case, **values)
+
+
+def _wrong(ranks: Ranks) -> Result | None:
+    """The result for the first rank that got wrong elements from an allreduce that was timed, or from fused tensors."""
+    bad: list[tuple[RankFacts, Timed | Compared]] = []
+    for facts in ranks.facts:
+        bad += [(facts, row) for row in (facts.bandwidth.rows if facts.bandwidth else ()) if row.wrong]
+        bad += [(facts, row) for row in (facts.fused.bad if facts.fused else ())]
+    if not bad:
+        return _failed(ranks, "fused", "bandwidth")
+    facts, row = bad[0]
+    values = {"rank": facts.label, "size": size(row.size), **wrong_elements(row)}
+    return ranks.outcome("bandwidth", "wrong", **values, others=others([facts.label for facts, _ in bad]))
 
 
 def _raw(ranks: Ranks) -> list[Result]:

@@ -1,24 +1,36 @@
 """Collectives timed over message sizes, with numbers of calls that all ranks agree on."""
 
 import time
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 WARM_UP = 2
 LEAST, MOST = 5, 100
 GROWTH = 4
 
 
+def nothing() -> Dict[str, Any]:
+    return {}
+
+
+class Message(NamedTuple):
+    """A call to be timed; `fill` is called before the last time, and `compare` after it: was its result right?"""
+
+    call: Callable[[], Any]
+    fill: Callable[[], Any] = nothing
+    compare: Callable[[], Dict[str, Any]] = nothing
+
+
 def sweep(
     sizes: Sequence[int],
-    prepare: Callable[[int], Callable[[], Any]],
+    prepare: Callable[[int], Message],
     share: Callable[[float], float],
     budget: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> List[Dict[str, Any]]:
     """For each size in bytes: seconds of one call (the median, in the slowest rank), and how many were timed.
 
-    `prepare(size)` gives the function to call, `share(value)` the largest value of all ranks, which is what makes
-    them agree. Sizes that would not fit into the budget (s) are left out.
+    With what the comparison of the last result says. `prepare(size)` gives the message, `share(value)` the largest
+    value of all ranks, which is what makes them agree. Sizes that would not fit into the budget (s) are left out.
     """
     rows = []  # type: List[Dict[str, Any]]
     end = clock() + budget
@@ -26,12 +38,14 @@ def sweep(
         left = share(end - clock())
         if left < foreseen(rows, size):
             break
-        call = prepare(size)
+        call, fill, compare = prepare(size)
         for _ in range(WARM_UP):
             call()
         once = share(timed(call, clock))
-        times = [timed(call, clock) for _ in range(calls(once, left / (len(sizes) - position)))]
-        rows.append({"size": size, "seconds": share(median(times)), "calls": len(times)})
+        times = [timed(call, clock) for _ in range(calls(once, left / (len(sizes) - position)) - 1)]
+        fill()
+        times.append(timed(call, clock))
+        rows.append(dict(compare(), size=size, seconds=share(median(times)), calls=len(times)))
     return rows
 
 

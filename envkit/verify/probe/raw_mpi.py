@@ -9,8 +9,9 @@ import ctypes
 import json
 import os
 import re
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
+from .bench import Message
 from .shared_object import shared_object
 
 ABI = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpi_abi.json")
@@ -69,13 +70,13 @@ class RawMpi:
         self.call("MPI_Allreduce", self.in_place, *arguments)
         return found.value
 
-    def prepare(self, size: int) -> Callable[[], None]:
-        """A function that sums `size` bytes of float32 over all ranks, in place."""
+    def prepare(self, size: int) -> Message:
+        """A sum of `size` bytes of float32 over all ranks, in place."""
         count = size // FLOAT_BYTES
         buffer = (ctypes.c_float * count)()
         arguments = (buffer, ctypes.c_int(count), self.handle("float"), self.handle("sum"), self.world)
         function = self.library.MPI_Allreduce
-        return lambda: function(self.in_place, *arguments)
+        return Message(lambda: function(self.in_place, *arguments))
 
 
 def linked(extension: str) -> Optional[str]:

@@ -3,6 +3,8 @@
 import ctypes
 from typing import Any, Callable, Dict, List
 
+from .bench import Message
+
 FLOAT32, SUM = 7, 0
 FLOAT_BYTES = 4
 UNIQUE_ID_BYTES = 128
@@ -61,8 +63,8 @@ class RawNccl:
         if status:
             raise OSError("%s%s returned %d" % (self.prefix, function, status))
 
-    def prepare(self, size: int) -> Callable[[], None]:
-        """A function that sums `size` bytes of float32 over all ranks, in place, and waits for the GPU."""
+    def prepare(self, size: int) -> Message:
+        """A sum of `size` bytes of float32 over all ranks, in place; the call waits for the GPU."""
         buffer = ctypes.c_void_p()
         self.on_device("Malloc", ctypes.byref(buffer), ctypes.c_size_t(size))
         self.on_device("Memset", buffer, ctypes.c_int(0), ctypes.c_size_t(size))
@@ -72,7 +74,7 @@ class RawNccl:
             self.call("ncclAllReduce", buffer, buffer, count, kind, operation, self.communicator, ctypes.c_void_p())
             self.on_device("DeviceSynchronize")
 
-        return call
+        return Message(call)
 
     def end(self) -> None:
         self.call("ncclCommDestroy", self.communicator)

@@ -6,10 +6,12 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 from . import software, throughput
-from .bench import sweep
+from .bench import Message, sweep
 from .record import Record
+from .values import MB, Values, summary
 
 RAW_S, HOROVOD_S = 4.0, 8.0
+FUSION_BYTES = 128 * MB
 
 
 class Speed:
@@ -35,6 +37,8 @@ class Speed:
     def measure(self, record: Record, hvd: Any) -> None:
         if self.sizes:
             record.state("bandwidth", self.bandwidth, record, hvd)
+            if hvd.size() > 1 and max(self.sizes) >= FUSION_BYTES:
+                record.state("fused", self.fused, hvd)
             if self.where(hvd) == "gpu":
                 record.state("raw_bandwidth", self.raw_nccl, record, hvd)
         if self.steps:
@@ -92,6 +96,15 @@ class Speed:
         rows = sweep(self.sizes, announced(record, "bandwidth", prepare), share, HOROVOD_S) if hvd.size() > 1 else []
         return dict(swept(self.sizes, rows), where=where, ranks=hvd.size())
 
+    def fused(self, hvd: Any) -> Dict[str, Any]:
+        """Tensors that are more together than Horovod copies into one buffer, compared as in Values."""
+        threshold = int(os.environ.get("HOROVOD_FUSION_THRESHOLD", FUSION_BYTES))
+        values = values_on(self.framework, hvd, self.where(hvd))
+        (row,) = values.round([("grouped", "float32", min(threshold, FUSION_BYTES) * 5 // 4)])
+        if "error" in row:
+            raise RuntimeError(row["error"])
+        return summary([row])
+
     def throughput(self, record: Record, hvd: Any) -> Dict[str, Any]:
         """Samples per second by model."""
         where = self.where(hvd)
@@ -123,10 +136,10 @@ def asked(framework: str, sizes: Optional[str], steps: Optional[int], ddp: bool)
     return Speed(framework, [int(size) for size in (sizes or "").split(",") if size], steps or 0, ddp)
 
 
-def announced(record: Record, name: str, prepare: Callable[[int], Any]) -> Callable[[int], Any]:
+def announced(record: Record, name: str, prepare: Callable[[int], Message]) -> Callable[[int], Message]:
     """The same function, but each size is a step of its own, so that a message that does not arrive can be named."""
 
-    def announce(size: int) -> Any:
+    def announce(size: int) -> Message:
         record.arrive("%s_%d" % (name, size))
         return prepare(size)
 
@@ -145,8 +158,13 @@ def mpi_moves_data(hvd: Any) -> bool:
 
 def allreduce(framework: str, hvd: Any, where: str) -> Any:
     """The functions that `bench.sweep` wants: one prepares the sum of so many bytes, one finds the largest value."""
-    module = sys.modules[framework]
-    return (torch_allreduce if framework == "torch" else tensorflow_allreduce)(hvd, module, where)
+    module, values = sys.modules[framework], values_on(framework, hvd, where)
+    return (torch_allreduce if framework == "torch" else tensorflow_allreduce)(hvd, module, where, values)
+
+
+def values_on(framework: str, hvd: Any, where: str) -> Values:
+    measures = importlib.import_module(".with_" + framework, __package__)
+    return measures.values_on(hvd, sys.modules[framework], where)  # type: ignore[no-any-return]
 
 
 def teller(framework: str, hvd: Any) -> Callable[[List[int]], List[int]]:
@@ -162,10 +180,17 @@ def teller(framework: str, hvd: Any) -> Callable[[List[int]], List[int]]:
     return tell
 
 
-def torch_allreduce(hvd: Any, torch: Any, where: str) -> Any:
-    def prepare(size: int) -> Callable[[], Any]:
-        tensor = torch.zeros(size // 4, device="cuda" if where == "gpu" else "cpu")
-        return lambda: hvd.allreduce_(tensor, op=hvd.Sum, name="bandwidth.%d" % size)
+def torch_allreduce(hvd: Any, torch: Any, where: str, values: Values) -> Any:
+    def prepare(size: int) -> Message:
+        """In place: what is compared is written before the last call, which else would sum sums."""
+        count = size // 4
+        tensor = torch.zeros(count, device="cuda" if where == "gpu" else "cpu")
+        own, total = values.sequences("float32", count, hvd.size())
+        return Message(
+            call=lambda: hvd.allreduce_(tensor, op=hvd.Sum, name="bandwidth.%d" % size),
+            fill=lambda: own.write(tensor, 0, 0, count),
+            compare=lambda: total.compare(tensor, [(0, count)]),
+        )
 
     def share(value: float) -> float:
         return float(hvd.allgather(torch.tensor([value], dtype=torch.float64), name="bandwidth.share").max())
@@ -173,16 +198,21 @@ def torch_allreduce(hvd: Any, torch: Any, where: str) -> Any:
     return prepare, share
 
 
-def tensorflow_allreduce(hvd: Any, tf: Any, where: str) -> Any:
-    def prepare(size: int) -> Callable[[], Any]:
-        with tf.device("/%s:0" % where.upper()):
-            tensor = tf.zeros([size // 4])
+def tensorflow_allreduce(hvd: Any, tf: Any, where: str, values: Values) -> Any:
+    def prepare(size: int) -> Message:
+        count = size // 4
+        own, total = values.sequences("float32", count, hvd.size())
+        data = values.arrays.empty(count, "float32")
+        own.write(data, 0, 0, count)
+        tensor = values.arrays.given(data)
+        results = {}  # type: Dict[str, Any]
 
         def call() -> Any:
             with tf.device("/%s:0" % where.upper()):
-                return hvd.allreduce(tensor, op=hvd.Sum, name="bandwidth.%d" % size)[:1].numpy()
+                results["last"] = hvd.allreduce(tensor, op=hvd.Sum, name="bandwidth.%d" % size)
+                return results["last"][:1].numpy()
 
-        return call
+        return Message(call, compare=lambda: total.compare(values.arrays.got(results["last"]), [(0, count)]))
 
     def share(value: float) -> float:
         with tf.device("/CPU:0"):

@@ -20,8 +20,13 @@ def problem(rank: int) -> Dict[str, Any]:
 
 
 def trained(
-    task: Dict[str, Any], started: List[float], weights: List[float], rate: Optional[float] = None
+    task: Dict[str, Any], started: List[Any], weights: List[Any], rate: Optional[float] = None
 ) -> Dict[str, Any]:
-    """The problem and its weights before and after; `rate` is what an optimizer had after rank 0's was broadcast."""
+    """The problem and its weights before and after; `rate` is what an optimizer had after rank 0's was broadcast.
+
+    Raises ValueError for weights that are no finite numbers.
+    """
+    if any(isinstance(weight, str) for weight in started + weights):
+        raise ValueError("the weights became %s, from %s" % (weights, started))
     digest = hashlib.sha256(json.dumps(weights).encode()).hexdigest()
     return dict(task, started=started, weights=weights, digest=digest, rate=rate)

@@ -1,5 +1,6 @@
 """What is measured with TensorFlow and its Keras."""
 
+import functools
 import importlib
 import sys
 from typing import Any, Callable, Dict, List
@@ -7,6 +8,7 @@ from typing import Any, Callable, Dict, List
 from .collectives import Collectives, measure_collectives, numbers
 from .record import Record
 from .training import FEATURES, LEARNING_RATE, SAMPLES, STEPS, problem, trained
+from .values import Arrays, Values, measure_values
 
 
 def tensorflow_gpus(tf: Any) -> Dict[str, Any]:
@@ -25,18 +27,42 @@ def tensorflow_device(tf: Any, gpus: Any, local_rank: int) -> Dict[str, Any]:
 
 
 def collectives_on(hvd: Any, tf: Any, where: str) -> Collectives:
-    """One operation after the other: eager ones of one type share a name, and Horovod has one at a time of a name."""
-
     def make(values: List[float], kind: str) -> Any:
         with tf.device("/%s:0" % where.upper()):
             return tf.constant(values, dtype=getattr(tf, kind))
+
+    return Collectives(hvd, make, beginning(hvd, tf, where), where)
+
+
+def beginning(hvd: Any, tf: Any, where: str) -> Callable[..., Callable[[], Any]]:
+    """One operation after the other: eager ones of one type share a name, and Horovod has one at a time of a name."""
 
     def begin(call: str, *given: Any, **options: Any) -> Callable[[], Any]:
         with tf.device("/%s:0" % where.upper()):
             result = getattr(hvd, call)(*given, **options)
         return lambda: result
 
-    return Collectives(hvd, make, begin, where)
+    return begin
+
+
+def values_on(hvd: Any, tf: Any, where: str) -> Values:
+    """NumPy's arrays, made tensors on a device."""
+    numpy = sys.modules["numpy"]
+
+    def given(array: Any) -> Any:
+        with tf.device("/%s:0" % where.upper()):
+            return tf.constant(array)
+
+    arrays = Arrays(
+        counting=lambda count: numpy.arange(count, dtype="int64"),
+        cast=lambda array, kind: array.astype(getattr(tf, kind).as_numpy_dtype),
+        empty=lambda count, kind: numpy.empty(count, getattr(tf, kind).as_numpy_dtype),
+        equal=numpy.array_equal,
+        places=lambda mask: mask.nonzero()[0],
+        given=given,
+        got=lambda tensor: tensor.numpy(),
+    )
+    return Values(hvd, arrays, beginning(hvd, tf, where), where)
 
 
 def tensorflow_training(hvd: Any, tf: Any) -> Dict[str, Any]:
@@ -124,15 +150,15 @@ def warmup_callback(hvd: Any, tf: Any) -> Dict[str, Any]:
     return {"asked": LEARNING_RATE, "reached": float(rate.numpy() if hasattr(rate, "numpy") else rate)}
 
 
-def measure(record: Record, hvd: Any) -> None:
+def measure(record: Record, hvd: Any, largest: int) -> None:
     tf = sys.modules["tensorflow"]
     gpus = record.state("gpus", tensorflow_gpus, tf)
     on_gpu = bool(gpus and gpus["count"] and hvd.nccl_built())
     if on_gpu:
         record.state("device", tensorflow_device, tf, gpus, hvd.local_rank())
-    measure_collectives(record, collectives_on(hvd, tf, "cpu"))
-    if on_gpu:
-        measure_collectives(record, collectives_on(hvd, tf, "gpu"))
+    for where in ("cpu", "gpu") if on_gpu else ("cpu",):
+        measure_collectives(record, collectives_on(hvd, tf, where))
+        measure_values(record, functools.partial(values_on, hvd, tf, where), where, largest)
     record.state("training_tensorflow", tensorflow_training, hvd, tf)
     record.state("keras", keras_implementation, tf)
     record.state("training_keras", keras_training, hvd, tf)

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List
 from .collectives import Collectives, measure_collectives, numbers
 from .record import Record
 from .training import FEATURES, LEARNING_RATE, STEPS, problem, trained
+from .values import Arrays, Values, measure_values
 
 
 def gpus_of(torch: Any) -> Dict[str, Any]:
@@ -23,17 +24,35 @@ def choose_device(torch: Any, gpus: Any, local_rank: int) -> Dict[str, Any]:
 
 
 def collectives_on(hvd: Any, torch: Any, device: str, where: str) -> Collectives:
-    """Every operation is begun without waiting, by its function for that."""
-
     def make(values: List[float], kind: str) -> Any:
         return torch.tensor(values, dtype=getattr(torch, kind), device=device)
+
+    return Collectives(hvd, make, beginning(hvd), where)
+
+
+def beginning(hvd: Any) -> Callable[..., Callable[[], Any]]:
+    """A function that begins an operation without waiting, by Horovod's function for that."""
 
     def begin(call: str, *given: Any, **options: Any) -> Callable[[], Any]:
         name = call[:-1] + "_async_" if call.endswith("_") else call + "_async"
         handle = getattr(hvd, name)(*given, **options)
         return lambda: hvd.synchronize(handle)
 
-    return Collectives(hvd, make, begin, where)
+    return begin
+
+
+def values_on(hvd: Any, torch: Any, where: str) -> Values:
+    device = "cuda" if where == "gpu" else "cpu"
+    arrays = Arrays(
+        counting=lambda count: torch.arange(count, dtype=torch.int64, device=device),
+        cast=lambda tensor, kind: tensor.to(getattr(torch, kind)),
+        empty=lambda count, kind: torch.empty(count, dtype=getattr(torch, kind), device=device),
+        equal=torch.equal,
+        places=lambda mask: mask.nonzero().reshape(-1),
+        given=lambda tensor: tensor,
+        got=lambda tensor: tensor,
+    )
+    return Values(hvd, arrays, beginning(hvd), where)
 
 
 def gradient_descent(torch: Any, parameters: Any, rate: float) -> Any:
@@ -82,13 +101,15 @@ def training(hvd: Any, torch: Any, device: str) -> Dict[str, Any]:
     return trained(task, started, numbers(model.weight.detach()), optimizer.param_groups[0]["rate"])
 
 
-def measure(record: Record, hvd: Any) -> None:
+def measure(record: Record, hvd: Any, largest: int) -> None:
     torch = sys.modules["torch"]
     gpus = record.state("gpus", gpus_of, torch)
     device = "cpu"
     measure_collectives(record, collectives_on(hvd, torch, "cpu", "cpu"))
+    measure_values(record, lambda: values_on(hvd, torch, "cpu"), "cpu", largest)
     if gpus and gpus["count"] and hvd.nccl_built():
         if record.state("device", choose_device, torch, gpus, hvd.local_rank()):
             device = "cuda"
         measure_collectives(record, collectives_on(hvd, torch, "cuda", "gpu"))
+        measure_values(record, lambda: values_on(hvd, torch, "gpu"), "gpu", largest)
     record.state("training_torch", training, hvd, torch, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
@@ -10,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __version__ = "2.1.0"
-float16, float32, float64, int32, int64 = "float16", "float32", "float64", "int32", "int64"
+float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
+int32, int64 = "int32", "int64"
 
 
 class Tensor:
@@ -35,6 +37,49 @@ class Tensor:
     def max(self) -> Any:
         return max(self.rows)
 
+    def item(self) -> Any:
+        return self.rows[0]
+
+    def __getitem__(self, which: Any) -> Tensor:
+        return Tensor(self.rows[which] if isinstance(which, slice) else [self.rows[which]])
+
+    def __setitem__(self, which: slice, value: Any) -> None:
+        self.rows[which] = value.rows if isinstance(value, Tensor) else [value] * len(self.rows[which])
+
+    def __int__(self) -> int:
+        return int(self.rows[0])
+
+    def __float__(self) -> float:
+        return float(self.rows[0])
+
+    def _by(self, operation: Any, other: Any) -> Tensor:
+        others = other.rows if isinstance(other, Tensor) else [other] * len(self.rows)
+        return Tensor(list(map(operation, self.rows, others)))
+
+    def __add__(self, other: Any) -> Tensor:
+        return self._by(operator.add, other)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return self._by(operator.mod, other)
+
+    def __and__(self, other: Any) -> Tensor:
+        return self._by(operator.and_, other)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return self._by(operator.truediv, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._by(operator.ne, other)
+
+    __hash__ = object.__hash__
+
+    def nonzero(self) -> Tensor:
+        return Tensor([place for place, value in enumerate(self.rows) if value])
+
+    def to(self, dtype: str) -> Tensor:
+        kind = float if dtype.startswith(("float", "bfloat")) else int
+        return Tensor([kind(value) for value in self.rows])
+
     def tolist(self) -> list[Any]:
         return self.rows
 
@@ -47,16 +92,30 @@ class Tensor:
     def sub_(self, other: Tensor) -> None:
         self.rows = [[a - b for a, b in zip(self.rows[0], other.rows[0], strict=True)]]
 
-    def __mul__(self, factor: float) -> Tensor:
-        return Tensor([[factor * value for value in self.rows[0]]])
+    def __mul__(self, factor: Any) -> Tensor:
+        if self.rows and isinstance(self.rows[0], list):
+            return Tensor([[factor * value for value in self.rows[0]]])
+        return self._by(operator.mul, factor)
 
-    def __iadd__(self, value: float) -> Self:
-        self.rows = [element + value for element in self.rows]
+    def __iadd__(self, other: Any) -> Self:
+        self.rows = (self + other).rows
         return self
 
 
 def tensor(values: list[Any], dtype: object = None, device: object = None) -> Tensor:
     return Tensor(values)
+
+
+def arange(count: int, dtype: object = None, device: object = None) -> Tensor:
+    return Tensor(list(range(count)))
+
+
+def empty(count: int, dtype: object = None, device: object = None) -> Tensor:
+    return Tensor([0] * count)
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    return one.rows == other.rows
 
 
 def zeros(count: int) -> Tensor:

@@ -160,9 +160,9 @@ def broadcast_async(tensor: Any, root_rank: int, name: str, process_set: Process
 
 def allreduce_async(tensor: Any, op: str, name: str, process_set: ProcessSet = _WORLD) -> Any:
     _call("allreduce")
-    divisor = process_set.size() if op == Average and "wrong-average" not in FAULTS else 1
-    columns = zip(*_of_set(tensor.rows, process_set), strict=True)
-    return _result(name, [_REDUCTIONS[op](column) / divisor for column in columns])
+    divided = op == Average and "wrong-average" not in FAULTS
+    reduced = [_REDUCTIONS[op](column) for column in zip(*_of_set(tensor.rows, process_set), strict=True)]
+    return _result(name, [value / process_set.size() for value in reduced] if divided else reduced)
 
 
 allreduce_ = allreduce_async_ = allreduce_async
