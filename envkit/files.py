@@ -123,6 +123,27 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def tree_sha256(folder: Path) -> str:
+    """Return a SHA-256 of all that is in a folder: names, kinds, modes, links, contents. Raises OSError."""
+    import hashlib
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    digest = hashlib.sha256()
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders.sort()
+        for name in sorted((*folders, *names)):
+            path = Path(place, name)
+            state = path.lstat()
+            digest.update(os.fsencode(path.relative_to(folder)) + f"\0{state.st_mode:o} {state.st_rdev}\0".encode())
+            if stat.S_ISLNK(state.st_mode):
+                digest.update(os.fsencode(path.readlink()))
+            elif stat.S_ISREG(state.st_mode):
+                digest.update(bytes.fromhex(sha256(path)))
+    return digest.hexdigest()
+
+
 def require_private(folder: Path) -> None:
     """Require a folder of this user's alone, and not a link to one, so that nobody else can put anything into it.
 

@@ -61,7 +61,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--from-dockerfile",
     "dockerfile",
     type=FILE,
-    help="Build this Dockerfile of one stage as STACK.",
+    help="Build this Dockerfile of one stage as STACK; what it copies is taken from its own folder.",
 )
 @click.option(
     "--site",

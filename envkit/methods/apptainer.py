@@ -13,7 +13,7 @@ from envkit import definition, process
 from envkit.definition import Section
 from envkit.errors import RecipeInvalid
 from envkit.fetch import Source
-from envkit.files import sha256
+from envkit.files import sha256, tree_sha256
 from envkit.resources import recipes
 
 OWN_ARGUMENTS = (
@@ -95,8 +95,8 @@ def plan(wanted: Wanted, layers: Path) -> ImagePlan:
     values = wanted.values(stages)
     base, made = Base(bootstrap=wanted.base.bootstrap, reference=values["BASE"]), list[Layer]()
     parent = f"{base.bootstrap} {base.reference}"
-    if base.bootstrap == "localimage" and Path(base.reference).is_file():
-        parent = sha256(Path(base.reference))
+    if base.bootstrap == "localimage":
+        parent = content(Path(base.reference))
     if base.bootstrap == "debootstrap":
         made.append(debian(base.reference, values["RELEASE"], wanted.machine, layers))
         base, parent = Base(bootstrap="localimage", reference=str(made[0].image)), made[0].key
@@ -183,6 +183,18 @@ def key_of(
         for file in files:
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+def content(image: Path) -> str:
+    """Return the SHA-256 of an image, a file or a folder. Raises RecipeInvalid."""
+    try:
+        return tree_sha256(image) if image.is_dir() else sha256(image)
+    except OSError as error:
+        raise RecipeInvalid(
+            what=f"What is in {image} cannot be told: {error.filename or image} may not be read.",
+            why=f"{error.strerror or error}. An image is known by the SHA-256 of all that is in it.",
+            fix=f"Make a file of it, and give that: apptainer build FILE.sif {image}",
+        ) from error
 
 
 def pinned(path: Path, machine: str) -> Iterator[Source]:

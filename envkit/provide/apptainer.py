@@ -6,15 +6,14 @@ import shutil
 from pathlib import Path
 
 from envkit import build, host, preflight, runtime
-from envkit.dockerfile import converted
+from envkit.dockerfile import Converted, converted
 from envkit.environment import demand_sources
 from envkit.errors import Problem, UsageProblem
-from envkit.files import sha256
 from envkit.host import Accelerator
 from envkit.methods import apptainer
 from envkit.methods.apptainer import Base, ImagePlan, Layer
 from envkit.provide.image import DIGEST, ImageWork
-from envkit.provide.layer import WHEELS, is_file
+from envkit.provide.layer import WHEELS
 from envkit.receipt import ImageReceipt, Installed
 from envkit.request import Request
 from envkit.resources import data
@@ -24,7 +23,7 @@ from envkit.stack import FRAMEWORKS, Stack
 
 def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageWork:
     """Resolve a stack to layers; changes nothing. Raises RecipeInvalid, UsageProblem."""
-    tree = request.prefix.tree(machine.platform)
+    tree, made = request.prefix.tree(machine.platform), None
     found = runtime.find()
     demand_sources([*(find_site(request.site).binds if request.site else ()), *request.binds])
     problems = (
@@ -33,15 +32,17 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageWork:
     if request.source is not None:
         plan = taken_over(stack.name, request.source, tree.layers)
     elif request.dockerfile is not None:
-        plan = from_dockerfile(stack.name, request.dockerfile, tree.layers)
+        made = converted(request.dockerfile.absolute())
+        plan = from_dockerfile(stack.name, request.dockerfile, made, tree.layers)
     else:
         base, lacking = base_of(request, machine)
         problems += [*lacking, *runtime.build_problems()]
         own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(build.jobs(request.jobs))}
         plan = apptainer.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
     return ImageWork(
-        request=request, stack=stack, host=machine, runtime=found, plan=plan, tree=tree, probed=tuple(problems)
-    )
+        request=request, stack=stack, host=machine, runtime=found, plan=plan, tree=tree, dockerfile=made,
+        probed=tuple(problems),
+    )  # fmt: skip
 
 
 def is_other(request: Request, stack: Stack, found: Installed) -> bool:
@@ -138,20 +139,18 @@ def adopted(request: Request) -> Stack:
     )
 
 
-def from_dockerfile(name: str, path: Path, layers: Path) -> ImagePlan:
-    """Return the plan of an image that a Dockerfile describes. Raises RecipeInvalid, UsageProblem."""
-    recipe = converted(path.absolute())
-    base = re.search(r"^From: (\S+)$", recipe, re.MULTILINE)
+def from_dockerfile(name: str, path: Path, made: Converted, layers: Path) -> ImagePlan:
+    """Return the plan of an image that a Dockerfile describes. Raises UsageProblem."""
+    base = re.search(r"^From: (\S+)$", made.recipe, re.MULTILINE)
     demand_digest(base[1] if base else "", f"{path}: FROM")
-    key = hashlib.sha256(recipe.encode()).hexdigest()
-    layer = Layer(name="image", recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")
+    layer = Layer(name="image", recipe=made.recipe, key=made.key, image=layers / f"{name}-{made.key[:20]}.sif")
     return ImagePlan(layers=(layer,), sources=(), folder=path.absolute().parent)
 
 
 def taken_over(name: str, source: str, layers: Path) -> ImagePlan:
-    """Return the plan of an image that is not built here."""
+    """Return the plan of an image that is not built here. Raises RecipeInvalid for one that cannot be read."""
     local = "://" not in source
-    key = sha256(Path(source)) if is_file(source) else hashlib.sha256(source.encode()).hexdigest()
+    key = apptainer.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
     bootstrap, _, reference = ("localimage", "", str(Path(source).resolve())) if local else source.partition("://")
     recipe = f"Bootstrap: {bootstrap}\nFrom: {reference}\n"
     layer = Layer(name="image", recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")

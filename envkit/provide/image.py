@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__, host, preflight, receipt, runtime
+from envkit.dockerfile import Converted
 from envkit.environment import ContainerEnvironment, Environment
 from envkit.errors import BuildFailed, Problem
 from envkit.fetch import Source
@@ -35,7 +36,7 @@ DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageWork:
-    """An image to build, or to take over."""
+    """An image to build, or to take over; ``dockerfile`` is that which it is built from, if it is one."""
 
     request: Request
     stack: Stack
@@ -43,6 +44,7 @@ class ImageWork:
     runtime: runtime.Runtime | None
     plan: ImagePlan
     tree: Tree
+    dockerfile: Converted | None = None
     probed: tuple[Problem, ...] = ()
 
     @property
@@ -154,8 +156,9 @@ class ImageWork:
             return
         assert self.runtime is not None  # noqa: S101  (preflight demands one)
         building = LayerBuild(
-            request=self.request, stack=self.stack, host=self.host, runtime=self.runtime, folder=self.plan.folder
-        )
+            request=self.request, stack=self.stack, host=self.host, runtime=self.runtime, folder=self.plan.folder,
+            dockerfile=self.dockerfile,
+        )  # fmt: skip
         say(console, f"Building {len(left)} of {len(self.steps)} layers; logs: {folder}")
         with BuildProgress(console, [layer.name for layer in left], dict(self.stack.seconds)) as shown:
             for layer in left:

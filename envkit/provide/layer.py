@@ -7,8 +7,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from envkit import build, diagnose, host, process, runtime
-from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, SignatureInvalid
+from envkit.dockerfile import AGAIN, Converted, stage
+from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, RecipeInvalid, SignatureInvalid
 from envkit.files import discard, replace
 from envkit.methods import apptainer
 from envkit.methods.apptainer import Layer
@@ -36,9 +39,13 @@ class LayerBuild:
     host: host.Host
     runtime: runtime.Runtime
     folder: Path
+    dockerfile: Converted | None = None
 
     def make(self, layer: Layer, logs: Path, shown: BuildProgress, *, is_image: bool) -> None:
-        """Build one layer, which appears complete or not at all. Raises BuildFailed, DiskFull, Interrupted."""
+        """Build one layer, which appears complete or not at all.
+
+        Raises BuildFailed, DiskFull, Interrupted, and RecipeInvalid for what is no longer what was planned.
+        """
         layer.image.parent.mkdir(parents=True, exist_ok=True)
         log = logs / f"{layer.name}.log"
         partial = layer.image.with_name(f".{layer.image.name}.{os.getpid()}")
@@ -53,20 +60,31 @@ class LayerBuild:
 
         scratch = Path(tempfile.mkdtemp(prefix="envkit-build-", dir=temporary_folder()))
         try:
-            if is_file(self.request.source) and not self.request.sandbox:
-                status = self.copy(partial, log)
+            folder = self.folder
+            if is_file(self.request.source):
+                taken = partial if not self.request.sandbox else scratch / "image.sif"
+                self.copy(layer, taken)
+                layer = msgspec.structs.replace(layer, recipe=f"Bootstrap: localimage\nFrom: {taken}\n")
+            if self.dockerfile is not None:
+                folder = scratch / "context"
+                folder.mkdir()
+                stage(self.dockerfile, folder)
+            if partial.exists():
+                status = self.inspect(partial, log)
             else:
                 status = apptainer.build(
                     self.runtime.path,
                     self.words(is_image),
                     layer,
-                    folder=self.folder,
+                    folder=folder,
                     target=partial,
                     log=log,
                     env=self.settings(scratch),
                     binds=self.binds(),
                     watch=watch,
                 )
+                if self.request.source and Path(self.request.source).is_dir():
+                    self.demand_same(layer, Path(self.request.source))
             if status:
                 raise self.failed(layer, log, status)
             if is_image:
@@ -81,13 +99,23 @@ class LayerBuild:
             discard(scratch)
         shown.on({"event": "module", "module": layer.name})
 
-    def copy(self, target: Path, log: Path) -> int:
-        """Copy the file that is taken over, byte for byte, if it is an image; return what Apptainer says of it."""
+    def copy(self, layer: Layer, target: Path) -> None:
+        """Copy the file that is taken over, byte for byte. Raises RecipeInvalid if it is not what was planned."""
         assert self.request.source  # noqa: S101
         with process.interruptible():
             shutil.copyfile(self.request.source, target)
+            self.demand_same(layer, target)
         target.chmod(0o755)
-        told = process.capture([str(self.runtime.path), "inspect", str(target)], timeout_s=300)
+
+    def demand_same(self, layer: Layer, image: Path) -> None:
+        """Raise RecipeInvalid for an image that is not the one that was planned."""
+        if apptainer.content(image) != layer.key:
+            what = f"{self.request.source} was changed while it was taken over."
+            raise RecipeInvalid(what=what, fix=AGAIN)
+
+    def inspect(self, image: Path, log: Path) -> int:
+        """Return what Apptainer says of an image that was taken over: 0 if it is one."""
+        told = process.capture([str(self.runtime.path), "inspect", str(image)], timeout_s=300)
         log.write_text(told.stdout + told.stderr)
         return told.status
 

@@ -1,0 +1,215 @@
+"""Dockerfiles at the command line, built for real on an image from a registry on loopback."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from envkit import install as work
+from envkit import lock as locks
+from envkit.errors import RecipeInvalid
+from envkit.files import sha256
+from envkit.methods.apptainer import content
+from envkit.prefix import Prefix
+from envkit.provide import apptainer as method
+from envkit.request import Request
+
+from . import registry
+from .site import SYSTEM_PATH, needs
+from .test_eessi import apptainer
+
+pytestmark = pytest.mark.integration
+
+ENVKIT = Path(sys.executable).with_name("envkit")
+PROGRAMS = ("sh", "cat", "chmod", "cp", "ls", "mkdir", "rm", "ln", "stat")
+
+
+def small(folder: Path) -> Path:
+    """Make the root of an image of this machine's shell and a few programs."""
+    for name in ("proc", "sys", "dev", "tmp", "var/tmp", "root", "home", "usr/bin"):
+        (folder / name).mkdir(parents=True)
+    for name in ("etc/passwd", "etc/group", "etc/hosts", "etc/resolv.conf", "etc/localtime"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / "bin").symlink_to("usr/bin")
+    for name in PROGRAMS:
+        needs(name)
+        program = Path(str(shutil.which(name, path="/usr/bin:/bin"))).resolve()
+        shutil.copy(program, folder / "usr" / "bin" / name)
+        told = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        for library in re.findall(r"(/lib\S+)", told):
+            (folder / library.strip("/")).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, folder / library.strip("/"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The image by digest in a registry."""
+    needs("docker-registry")
+    folder = tmp_path_factory.mktemp("registry")
+    with tarfile.open(folder / "small.tar", "w") as tar:
+        tar.add(small(folder / "small"), "/")
+    with registry.serving(folder) as port:
+        yield f"127.0.0.1:{port}/small@{registry.put(port, 'small', folder / 'small.tar')}"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    """A context, and a secret outside of it."""
+    root = tmp_path / "context"
+    (root / "sub").mkdir(parents=True)
+    (root / "sub" / "a.txt").write_text("one")
+    (root / "sub" / "link").symlink_to("a.txt")
+    (root / "run").write_text("#!/bin/sh\necho ran\n")
+    (root / "run").chmod(0o775)
+    (tmp_path / "secret").write_text("the secret")
+    (root / "out").symlink_to("../secret")
+    return root
+
+
+def install(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``envkit install small``."""
+    (tmp_path / "scratch").mkdir(exist_ok=True)
+    env = {"PATH": f"{Path(apptainer()).parent}:{SYSTEM_PATH}", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    env |= {"APPTAINER_NOHTTPS": "1", "TMPDIR": str(tmp_path / "scratch"), "ENVKIT_PREFIX": str(tmp_path / "prefix")}
+    argv = [str(ENVKIT), "install", "small", "--method", "apptainer", *words]
+    return subprocess.run(argv, env=env, cwd="/", capture_output=True, text=True, timeout=300, check=False)
+
+
+def write(context: Path, base: str, *lines: str) -> Path:
+    """Write a Dockerfile."""
+    path = context / "Dockerfile"
+    path.write_text("\n".join((f"FROM {base}", *lines)) + "\n")
+    return path
+
+
+def inside(tmp_path: Path, script: str) -> str:
+    """What a script says in the one image that was built."""
+    [image] = (tmp_path / "prefix").rglob("layers/small-*.sif")
+    argv = [
+        apptainer(),
+        "--silent",
+        "exec",
+        *(["--userns"] if os.geteuid() == 0 else []),
+        str(image),
+        "sh",
+        "-c",
+        script,
+    ]
+    return subprocess.run(argv, capture_output=True, text=True, check=True, cwd="/").stdout
+
+
+@pytest.mark.parametrize(
+    "source", ["/etc/shadow", "../secret", "../../../../../../etc/shadow", "out", "sub/../../secret"]
+)
+def test_files_of_the_host_are_not_reached(source: str, base: str, context: Path, tmp_path: Path) -> None:
+    """As for Docker a path starts in the context, and does not leave it."""
+    path = write(context, base, f"COPY {source} /taken")
+    done = install(tmp_path, "--from-dockerfile", str(path))
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"{path}:2: COPY takes {source}, which is not there." in done.stderr
+    assert str(context) in done.stderr
+    assert not list((tmp_path / "prefix").rglob("*.sif"))
+
+
+def test_what_is_copied_is_in_its_place(base: str, context: Path, tmp_path: Path) -> None:
+    """In the order of the lines; a change of a file is built again, and no lock of the other is honoured."""
+    path = write(
+        context, base, "WORKDIR /w", "RUN mkdir /opt && echo old >/opt/a.txt", "COPY sub/a.txt /opt/", "COPY . all/",
+        "COPY run /usr/bin/own", "RUN own >/said && cat /opt/a.txt >>/said",
+    )  # fmt: skip
+    done = install(tmp_path, "--from-dockerfile", str(path))
+    assert done.returncode == 5, done.stdout + done.stderr  # it was built, and has no Python
+    assert "has no Python" in done.stderr
+    show = "cat /said; cd /w/all; ls -A . sub; cat sub/link; echo; stat -c '%a %u' run /usr/bin/own"
+    said = inside(tmp_path, f"{show}; test -e /.envkit-context || echo gone")
+    assert said.split("\n") == [
+        *("ran", "one.:", "Dockerfile", "out", "run", "sub", "", "sub:", "a.txt", "link"),
+        *("one", "775 0", "775 0", "gone", ""),
+    ]
+    assert inside(tmp_path, "cd /w/all; test -L sub/link && test -L out && echo links") == "links\n"
+    request = Request(prefix=Prefix(root=tmp_path / "prefix"), wanted="small", method="apptainer", dockerfile=path)
+    lock = tmp_path / "small.lock"
+    lock.write_text(locks.text(work.prepare(request).lock))
+    assert " * [x] image" in install(tmp_path, "--from-dockerfile", str(path), "--dry-run").stdout
+    (context / "sub" / "a.txt").write_text("two")
+    again = install(tmp_path, "--from-dockerfile", str(path), "--dry-run")
+    assert " * [ ] image" in again.stdout, again.stdout + again.stderr
+    refused = install(tmp_path, "--from-dockerfile", str(path), "--locked", str(lock))
+    assert refused.returncode == 3, refused.stdout + refused.stderr
+    assert "image is made from something else here than in the lock" in refused.stderr
+
+
+def test_a_folder_is_known_by_what_is_in_it(tmp_path: Path) -> None:
+    root = small(tmp_path / "box")
+    request = Request(prefix=Prefix(root=tmp_path / "prefix"), wanted="small", method="apptainer", source=str(root))
+
+    def key() -> str:
+        return method.taken_over("small", str(request.source), tmp_path).layers[0].key
+
+    before = key()
+    assert key() == before
+    (root / "etc" / "hosts").write_text("1")
+    assert len({before, key(), changed(root / "etc" / "hosts", key), changed(root / "etc" / "group", key)}) == 4
+    done = install(tmp_path, "--from", str(root), "--dry-run")
+    assert key()[:20] in done.stdout, done.stdout + done.stderr
+
+
+def changed(path: Path, key: object) -> str:
+    """The key after a change of a mode alone."""
+    path.chmod(0o600)
+    assert callable(key)
+    return str(key())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_folder_that_may_not_be_read() -> None:
+    """It is not taken over under a name that says nothing of what is in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        root = small(Path(folder) / "box")
+        (root / "etc" / "hosts").chmod(0o600)
+        os.seteuid(12345)
+        try:
+            with pytest.raises(RecipeInvalid, match="etc/hosts may not be read") as refused:
+                content(root)
+        finally:
+            os.seteuid(0)
+    assert f"apptainer build FILE.sif {root}" in refused.value.fix
+
+
+@pytest.mark.parametrize("sandbox", [False, True])
+def test_a_file_that_is_changed_after_it_was_planned(
+    tmp_path: Path, sandbox: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is copied is held against what was planned, so that nothing else can take its place."""
+    source = tmp_path / "small.sif"
+    folder = small(tmp_path / "box")
+    subprocess.run([apptainer(), "--silent", "build", str(source), str(folder)], check=True, capture_output=True)
+    wanted = sha256(source)
+    real = shutil.copyfile
+
+    def swapped(given: str, target: Path) -> None:
+        with source.open("ab") as stream:
+            stream.write(b"\0" * 4096)
+        real(given, target)
+
+    monkeypatch.setattr(shutil, "copyfile", swapped)
+    monkeypatch.setenv("PATH", f"{Path(apptainer()).parent}:{os.environ['PATH']}")
+    prefix = Prefix(root=tmp_path / "prefix")
+    prefix.create()
+    request = Request(
+        prefix=prefix, wanted="small", method="apptainer", source=str(source), sandbox=sandbox, accelerator="cpu"
+    )
+    with pytest.raises(RecipeInvalid, match="was changed while it was taken over"):
+        work.install(request, Console())
+    assert not list(prefix.root.rglob("*.sif")) and not list(prefix.root.rglob(f"*{wanted[:20]}*"))
