@@ -92,7 +92,9 @@ class Look:
         except EnvkitError as error:
             return [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
         self.works[stack.name] = work
-        return problems or self.network(work)
+        if all(one.of_sources for one in problems):
+            return self.network(work) or problems
+        return problems
 
     def network(self, work: Work) -> list[Problem]:
         """Return that nothing answers which sources can be fetched from, where some have to be."""

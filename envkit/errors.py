@@ -32,11 +32,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that stands in the way, and what to do about it; ``asks``: only the user's consent is missing."""
+    """One thing that stands in the way, and what to do about it.
+
+    ``asks``: only the user's consent is missing; ``of_sources``: nothing but sources is missing.
+    """
 
     what: str
     fix: str
     asks: bool = False
+    of_sources: bool = False
 
 
 class EnvkitError(Exception):

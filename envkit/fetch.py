@@ -1,13 +1,14 @@
 """Gets every source of a plan into one checked cache, so that a build needs no network.
 
-``missing`` looks, ``fetch`` downloads, ``write_bundle`` and ``read_bundle`` carry sources to a machine
-without a network. EasyBuild's sourcepath points at the cache.
+``missing`` looks, ``refused`` asks, ``fetch`` downloads; ``write_bundle`` and ``read_bundle`` carry sources to a
+machine without a network. EasyBuild's sourcepath points at the cache.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envkit.errors import ChecksumMismatch, SourcesMissing
+from envkit.sources.ask import refused
 from envkit.sources.bundle import Manifest, read_bundle, write_bundle
 from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.sources.download import Download, FetchEvent, FetchState, Problem
@@ -21,6 +22,7 @@ __all__ = [
     "missing",
     "place",
     "read_bundle",
+    "refused",
     "write_bundle",
 ]
 

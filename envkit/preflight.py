@@ -9,12 +9,16 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from envkit import fetch, process
-from envkit.errors import HostProblem, NotWritable, Problem, SourcesMissing
+from envkit.errors import EnvkitError, HostProblem, NotWritable, Problem, SourcesMissing
 from envkit.host import Host, writable_parent
 from envkit.methods import easybuild
 from envkit.plan import Plan
 from envkit.prefix import Prefix
+from envkit.sources.cache import distinct
 from envkit.stack import Stack
+
+PATIENCE_S = 5.0  # for the answers of all places together
+SHOWN = 5  # sources that are listed, with what each place said
 
 
 def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
@@ -114,7 +118,32 @@ def source_problems(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack
     try:
         fetch.fetch(wanted, prefix.sources, offline=True, progress=lambda _: None, stack=stack.name)
     except SourcesMissing as error:
-        yield Problem(what=f"{error.what}\n{error.why}".strip(), fix=error.fix)
+        yield Problem(what=f"{error.what}\n{error.why}".strip(), fix=error.fix, of_sources=True)
+
+
+def refused_sources(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, host: Host) -> Iterable[Problem]:
+    """Yield that sources which are not in the cache cannot be had from where they are sought; asks, for PATIENCE_S."""
+    cache = prefix.sources
+    absent = fetch.missing(wanted, cache) if cache.is_dir() else distinct(wanted)
+    refused = fetch.refused([source for source in absent if source.sha256 is not None], PATIENCE_S)
+    if not refused:
+        return
+    shown = [
+        "\n    ".join([f"{one.source.place} (for {one.source.needed_by})", *one.reasons]) for one in refused[:SHOWN]
+    ]
+    if len(refused) > SHOWN:
+        shown.append(f"and {len(refused) - SHOWN} more")
+    others = [version for version in stack.pythons.get(host.machine, ()) if version != host.platform.python]
+    another = f" Another Python may have other files ({', '.join(others)})." if others else ""
+    yield Problem(
+        what=f"{len(refused)} of {len(absent)} sources cannot be fetched from any place where they are sought:\n"
+        + "\n".join(shown),
+        fix="Check the network, the proxy and pip's configuration (python -m pip config list): let this machine reach "
+        f"those hosts, or name pip another index, or find-links, that has the files.{another} "
+        f"Or carry them over. Where they can be fetched: envkit fetch {stack.name} --bundle FILE.tar; "
+        f"and here: envkit install {stack.name} --bundle FILE.tar.",
+        of_sources=True,
+    )
 
 
 def has_package(name: str, host: Host) -> bool:
@@ -126,13 +155,19 @@ def has_package(name: str, host: Host) -> bool:
     return process.capture(["rpm", "-q", "--whatprovides", name], env=host.env).status == 0
 
 
+def refusal(problems: Sequence[Problem]) -> type[EnvkitError]:
+    """Return the failure that these problems are."""
+    if len(problems) == 1 and "cannot be written" in problems[0].what:
+        return NotWritable
+    return SourcesMissing if all(problem.of_sources for problem in problems) else HostProblem
+
+
 def demand(problems: Sequence[Problem], stack: Stack) -> None:
-    """Raise HostProblem with every problem, if there is one."""
+    """Raise HostProblem with every problem, if there is one; NotWritable, SourcesMissing where it is that alone."""
     if not problems:
         return
     listed = "\n".join(f"{number}. {p.what}\n   -> {p.fix}" for number, p in enumerate(problems, start=1))
-    kind = NotWritable if len(problems) == 1 and "cannot be written" in problems[0].what else HostProblem
-    raise kind(
+    raise refusal(problems)(
         what=f"{stack.name} cannot be installed on this machine as it is.",
         why=listed,
         fix="Do what the arrows say, and run the same command again. Nothing has been changed.",

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import ChecksumMismatch, DiskFull, EnvkitError, HostProblem, NotWritable, SourcesMissing
-from envkit.fetch import FetchEvent, FetchState, Source, fetch, missing
+from envkit.fetch import FetchEvent, FetchState, Source, fetch, missing, refused
 
 REPOSITORY = Path(__file__).parents[1]
 HOROVOD = b"sdist of horovod" * 1000
@@ -105,6 +105,10 @@ def status(code: int) -> Answer:
 
 def hang(handler: Handler) -> None:
     handler.reply(200, b"beginning", length=100_000)
+    handler.server.released.wait(20)
+
+
+def hang_before(handler: Handler) -> None:
     handler.server.released.wait(20)
 
 
@@ -650,6 +654,68 @@ def test_cache_that_cannot_be_made(tmp_path: Path) -> None:
         with pytest.raises(NotWritable) as caught:
             get(cache, source())
         assert caught.value.exit_code == 7
+
+
+def named(*wanted: Source, patience_s: float = 20) -> dict[str, str]:
+    """What is said of the sources that are refused, by file."""
+    return {one.source.filename: "\n".join(one.reasons) for one in refused(wanted, patience_s)}
+
+
+def test_asking_names_what_no_place_has_and_fetches_nothing(site: Site, cache: Path) -> None:
+    """An index that answers, with other files, is no reason to begin."""
+    site.publish("horovod", "horovod-0.28.1.tar.gz", b"a long file" * 100_000)
+    site.publish("torch", "torch-2.1.0-cp311-cp311-linux_x86_64.whl", TORCH)
+    site.publish("gone", "gone-1.0.tar.gz", b"")
+    del site.files["/files/gone-1.0.tar.gz"]
+    gone = source("gone-1.0.tar.gz", b"gone", "gone")
+    said = named(source(), torch(f"{site.url}/whl/cpu", "http://127.0.0.1:9/cpu"), gone)
+    assert said.keys() == {TORCH_NAME, "gone-1.0.tar.gz"}
+    assert f"{site.url}/whl/cpu/{TORCH_NAME.replace('+', '%2B')}: 404" in said[TORCH_NAME]
+    assert "http://127.0.0.1:9/cpu/torch" in said[TORCH_NAME] and "Connection refused" in said[TORCH_NAME]
+    assert f"{site.url}/files/gone-1.0.tar.gz: 404" in said["gone-1.0.tar.gz"]
+    assert not cache.exists()
+
+
+def test_asking_finds_what_any_place_has(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    site.files["/second/toy.c"] = b"toy"
+    (tmp_path / TORCH_NAME).write_bytes(TORCH)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    toy = source("toy.c", b"toy", None, ("http://127.0.0.1:9", f"{site.url}/second"))
+    assert named(source(), torch(), toy) == {}
+
+
+def test_asking_takes_the_password_and_does_not_show_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    site.password = "ada:secret"
+    with_password = site.url.replace("://", "://ada:secret@")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{with_password}/simple")
+    said = named(source(), torch(f"{with_password}/whl"))
+    assert list(said) == [TORCH_NAME]
+    assert "404" in said[TORCH_NAME] and "secret" not in said[TORCH_NAME]
+
+
+def test_asking_does_not_wait_for_what_is_silent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has not answered may have the file: the download, which is patient, finds out."""
+    monkeypatch.setenv("PIP_TIMEOUT", "30")
+    site.answers["/simple/horovod/"] = [hang_before]
+    began = time.monotonic()
+    assert named(source(), patience_s=0.5) == {}
+    assert time.monotonic() - began < 15
+    assert site.asked == ["/simple/horovod/"]
+
+
+def test_asking_tries_a_busy_place_again(site: Site) -> None:
+    site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
+    site.answers["/simple/horovod/"] = [status(503)]
+    assert named(source()) == {}
+
+
+def test_many_are_asked_for_at_the_same_time(site: Site) -> None:
+    many = [source(f"p{number}-1.0.tar.gz", b"p", f"p{number}", ("http://127.0.0.1:9",)) for number in range(60)]
+    began = time.monotonic()
+    assert len(named(*many)) == 60
+    assert time.monotonic() - began < 15
 
 
 def test_two_fetches_at_once(site: Site, cache: Path) -> None:

@@ -104,7 +104,7 @@ LAYERS = (
         "verify.checks.world",
         "verify.checks.collectives",
     ),
-    ("verify.checks.truth",),
+    ("verify.checks.truth", "sources.ask"),
     ("fetch", "launcher", "catalogue", "choice", "verify.checks", "verify.drift", "host_mpi"),
     (
         "plan",

@@ -1,3 +1,4 @@
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,7 +7,7 @@ import msgspec
 import pytest
 
 from envkit import preflight
-from envkit.errors import HostProblem, NotWritable, Problem
+from envkit.errors import HostProblem, NotWritable, Problem, SourcesMissing
 from envkit.fetch import Source
 from envkit.host import Accelerator, Host, Interpreter
 from envkit.plan import Plan, Step
@@ -153,6 +154,27 @@ def test_sources_that_an_offline_installation_lacks(prefix: Prefix) -> None:
     assert problem.what.startswith("1 of 1 sources missing from the cache")
     assert "envkit fetch toy-cpu" in problem.fix
     assert said(preflight.source_problems([], prefix, STACK)) == []
+    assert preflight.refusal([problem]) is SourcesMissing
+
+
+def test_sources_that_no_place_has(prefix: Prefix, machine: Machine) -> None:
+    """Each is named with each place, as long as they are few, and what can be done; what is here is not asked for."""
+    base = Source(filename="x", sha256="0" * 64, urls=("http://127.0.0.1:9/whl",), needed_by="Toy-1.0.eb")
+    many = [msgspec.structs.replace(base, filename=f"toy-{number}.whl") for number in range(8)]
+    [problem] = preflight.refused_sources(many, prefix, STACK, machine())
+    assert problem.what.startswith("8 of 8 sources cannot be fetched from any place where they are sought:\ntoy-")
+    assert problem.what.count("(for Toy-1.0.eb)\n    http://127.0.0.1:9/whl/toy-") == 5
+    assert problem.what.endswith("\nand 3 more")
+    assert "Another Python may have other files (3.12)." in problem.fix
+    assert "envkit install toy-cpu --bundle FILE.tar" in problem.fix
+    with pytest.raises(SourcesMissing) as refused:
+        preflight.demand([problem], STACK)
+    assert refused.value.exit_code == 4
+    assert preflight.refusal([problem, Problem(what="A.", fix="Do a.")]) is HostProblem
+    prefix.create()
+    (prefix.sources / "toy.c").write_bytes(b"")
+    empty = msgspec.structs.replace(base, filename="toy.c", sha256=hashlib.sha256(b"").hexdigest())
+    assert said(preflight.refused_sources([empty], prefix, STACK, machine())) == []
 
 
 def test_demand_lists_every_problem_with_its_remedy() -> None:

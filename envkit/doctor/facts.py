@@ -174,7 +174,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What this machine offers.
 
     ``nvidia_smi`` says why nvidia-smi shows no GPU, "" if it shows one; ``namespaces`` why this user can make no user
-    namespace. ``mounts`` are CernVM-FS's. ``preflights`` are by method.
+    namespace. ``mounts`` are CernVM-FS's. ``preflights`` are by method. ``sources`` is
+    what is said of those of EasyBuild's where they are sought.
     """
 
     user: str
@@ -195,5 +196,6 @@ class Facts(Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     room: Room | None = None
     indexes: tuple[Index, ...] | None = None
+    sources: tuple[Refusal, ...] | None = None
     preflights: dict[str, Preflight] = {}
     missing: tuple[Missing, ...] = ()

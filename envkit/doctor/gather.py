@@ -71,6 +71,7 @@ def questions(prefix: Prefix, load: tuple[str, ...], env: Settings) -> dict[str,
 
     found: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
     found |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in METHODS}
+    found["sources"] = partial(sources, prefix, load)
     return found | {"mpi": mpi}
 
 
@@ -101,6 +102,17 @@ def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping
         problems = [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
     refused = tuple(Refusal(what=one.what, fix=one.fix) for one in problems)
     return Preflight(stack=stack.name, accelerator=stack.accelerator.value, problems=refused)
+
+
+def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> tuple[Refusal, ...]:
+    """Return which sources ``envkit install --method easybuild`` could not fetch, where nothing else is lacking."""
+    machine: host.Host = asked["host"].result()
+    if asked["preflight easybuild"].result().problems:
+        return ()
+    work = easybuild.prepare(
+        Request(prefix=prefix, method="easybuild", load=load), machine, fitting("easybuild", machine)
+    )
+    return tuple(Refusal(what=one.what, fix=one.fix) for one in work.problems() if one.of_sources)
 
 
 def fitting(method: str, machine: host.Host) -> Stack:

@@ -18,7 +18,7 @@ def judge(facts: Facts) -> Report:
 
 
 def easybuild(facts: Facts) -> Verdict:
-    """EasyBuild works where its preflight finds nothing, and with a bundle alone where no package index answers."""
+    """EasyBuild works where its preflight finds nothing, and with a bundle alone where sources cannot be fetched."""
     found = facts.preflights.get("easybuild")
     if found is None or facts.builder is None:
         return not_told("easybuild", facts)
@@ -27,6 +27,8 @@ def easybuild(facts: Facts) -> Verdict:
         return fails("easybuild", found, lacking)
     if lacking:
         return partly("easybuild", f"{found.stack} can be built from a bundle", lacking)
+    if facts.sources:
+        return partly("easybuild", f"{found.stack} can be built from a bundle", *facts.sources)
     with_what = [f"{tool.path.rpartition('/')[2]} {tool.version}" for tool in (facts.builder.compiler,) if tool]
     with_what += [facts.modules.family] if facts.modules else []
     return Verdict(method="easybuild", state=State.WORKS, why=f"{found.stack} can be built ({', '.join(with_what)})")

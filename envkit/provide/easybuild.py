@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
 
@@ -94,7 +94,7 @@ class EasyBuildWork:
             yield part
 
     def problems(self) -> list[Problem]:
-        """Return everything that would stop this installation."""
+        """Return everything that would stop this installation; whether the sources can be had is asked last."""
         remaining = len(self.missing) / max(len(self.plan.steps), 1)
         prefix = self.request.prefix
         found = [
@@ -104,7 +104,15 @@ class EasyBuildWork:
         ]
         if self.request.offline:
             found += preflight.source_problems(self.sources_of(self.missing), prefix, self.stack)
-        return found
+        return found or list(self.refused)
+
+    @cached_property
+    def refused(self) -> Sequence[Problem]:
+        """What is said of the sources where they are sought, which is asked once."""
+        if self.request.offline:
+            return ()
+        wanted = self.sources_of(self.missing)
+        return tuple(preflight.refused_sources(wanted, self.request.prefix, self.stack, self.host))
 
     def heading(self) -> Iterator[str]:
         """Yield what is installed, where, and with what of the machine."""

@@ -50,12 +50,18 @@ class UnreachableError(TransientError):
 
 
 class Connection:
-    """One HTTP client for all downloads of a fetch; its methods may be called from several threads."""
+    """One HTTP client for all downloads of a fetch; its methods may be called from several threads.
 
-    def __init__(self, settings: PipSettings) -> None:
+    ``connect_s`` is how long a host may take to accept a connection, ``backoff_s`` the waits before another try.
+    """
+
+    def __init__(
+        self, settings: PipSettings, *, connect_s: float = CONNECT_S, backoff_s: tuple[float, ...] = BACKOFF_S
+    ) -> None:
         self.settings = settings
+        self._backoff_s = backoff_s
         self.stopped = threading.Event()
-        self._client = _client(settings)
+        self._client = _client(settings, connect_s)
         self._unreachable: dict[str, str] = {}
         self._drop = lambda _record: False
         for name in LOGGERS:
@@ -100,11 +106,11 @@ class Connection:
         return self._client.iter_secure_origins()
 
     def patiently(self, url: str, attempt: Callable[[], T], tell: Callable[[str], None]) -> T:
-        """Try what gets ``url``, and again after each of BACKOFF_S while the failure may pass.
+        """Try what gets ``url``, and again after each of ``backoff_s`` while the failure may pass.
 
         A host that could not be reached then is not tried again for any other file.
         """
-        for wait_s in (*BACKOFF_S, None):
+        for wait_s in (*self._backoff_s, None):
             try:
                 return attempt()
             except TransientError as error:
@@ -173,7 +179,7 @@ def _opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
         yield os.fstat(stream.fileno()).st_size, iter(lambda: stream.read(CHUNK_BYTES), b"")
 
 
-def _client(settings: PipSettings) -> "PyPIClient":
+def _client(settings: PipSettings, connect_s: float) -> "PyPIClient":
     import httpx2
     from unearth.auth import MultiDomainBasicAuth
     from unearth.fetchers import PyPIClient
@@ -187,7 +193,7 @@ def _client(settings: PipSettings) -> "PyPIClient":
         verify=_tls(settings),
         proxy=settings.proxy,
         mounts=unverified,
-        timeout=httpx2.Timeout(settings.timeout_s, connect=min(settings.timeout_s, CONNECT_S), pool=None),
+        timeout=httpx2.Timeout(settings.timeout_s, connect=min(settings.timeout_s, connect_s), pool=None),
         follow_redirects=True,
     )
     client.auth = MultiDomainBasicAuth(

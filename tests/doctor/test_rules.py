@@ -88,6 +88,19 @@ def test_no_package_index_answers() -> None:
     assert states(facts(indexes=(*SILENT, Index(url="/opt/packages"))))["easybuild"] == "works"
 
 
+def test_a_source_that_no_place_has() -> None:
+    """An index that answers is not enough where it has not the files for this Python."""
+    told = facts(sources=(Refusal(what="torch.whl cannot be fetched.", fix="Carry it over."),))
+    assert states(told)["easybuild"] == "partly"
+    verdict = of(judge(told), "easybuild")
+    assert verdict.why == "pytorch-2.13-cpu can be built from a bundle"
+    assert [one.what for one in verdict.problems] == ["torch.whl cannot be fetched."]
+    assert states(facts(sources=()))["easybuild"] == "works"
+    cut = facts(missing=(Missing(probe="sources", why="it has not answered in 5 s", hung=True),))
+    assert states(cut)["easybuild"] == "works"
+    assert noted(cut) >= {"missing-sources"}
+
+
 def test_an_index_that_was_cut_off_is_named_and_condemns_nothing() -> None:
     cut = facts(indexes=None, missing=(Missing(probe="indexes", why="it has not answered in 5 s", hung=True),))
     assert states(cut)["easybuild"] == "works"

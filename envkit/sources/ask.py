@@ -1,0 +1,76 @@
+"""Whether files can be had from where they are sought, asked for all at the same time; nothing is downloaded."""
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from envkit.sources.cache import Source
+from envkit.sources.connection import Connection, RefusedError, shown
+from envkit.sources.download import Problem
+from envkit.sources.index import candidates
+from envkit.sources.pipconfig import pip_settings
+
+ASKED_AT_ONCE = 16
+CONNECT_S = 2.0
+BACKOFF_S = (0.5,)
+
+
+def refused(sources: Sequence[Source], patience_s: float) -> list[Problem]:
+    """Return the sources that no place gives, and what each place said; without an answer in time nothing is said.
+
+    Raises HostProblem if pip's configuration is unusable.
+    """
+    found = pip_settings()
+    settings = msgspec.structs.replace(found, timeout_s=min(found.timeout_s, patience_s))
+    connection = Connection(settings, connect_s=CONNECT_S, backoff_s=BACKOFF_S)
+    waiting: queue.SimpleQueue[Source] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Problem | BaseException | None] = queue.SimpleQueue()
+    for source in sources:
+        waiting.put(source)
+
+    def work() -> None:
+        with suppress(queue.Empty):
+            while not connection.stopped.is_set():
+                source = waiting.get_nowait()
+                try:
+                    answers.put(_asked(source, connection))
+                except BaseException as error:  # handed to the thread that waits
+                    answers.put(error)
+
+    # Daemons: nobody waits for a server that is silent.
+    for _ in range(min(ASKED_AT_ONCE, len(sources))):
+        threading.Thread(target=work, daemon=True).start()
+    deadline = time.monotonic() + patience_s
+    told = list[Problem | BaseException | None]()
+    try:
+        with suppress(queue.Empty):
+            while len(told) < len(sources):
+                told.append(answers.get(timeout=max(deadline - time.monotonic(), 0)))
+    finally:
+        connection.stopped.set()
+        connection.close()
+    for one in told:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in told if isinstance(one, Problem)]
+
+
+def _asked(source: Source, connection: Connection) -> Problem | None:
+    reasons: list[str] = []
+    for place in candidates(source, connection, reasons.append):
+
+        def attempt(url: str = place.url) -> None:
+            with connection.opened(url):
+                pass
+
+        try:
+            connection.patiently(place.url, attempt, lambda _: None)
+        except RefusedError as error:
+            reasons.append(f"{shown(place.url)}: {error}")
+        else:
+            return None
+    return Problem(source=source, reasons=reasons)
