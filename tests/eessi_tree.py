@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from envkit.prefix import Prefix, compiler_cache
+
 REPOSITORY = "/cvmfs/software.eessi.io"
 RELEASES = ("2023.06", "2025.06")
 TARGETS = ("generic", "amd/zen2", "amd/zen3", "intel/haswell")
@@ -293,7 +295,7 @@ def add_pytorch(root: Path, installed: Path) -> None:
         target = software.parents[1]
         seen = shown / target.relative_to(release)
         for name, version, load, programs in TOOLCHAIN:
-            make_module(target, seen, name, version, load, programs)
+            make_module(target, seen, name, version, load, cached(root) if programs is COMPILERS else programs)
         parts = [f"{name}/{version}" for name, version, *_ in TOOLCHAIN if name not in ("GCCcore", "gompi", "CMake")]
         make_module(target, seen, "foss", "2023a", tuple(parts), {})
         for name, version, place, load in ELSEWHERE:
@@ -307,6 +309,13 @@ def add_pytorch(root: Path, installed: Path) -> None:
             (folder / "site-packages").mkdir()
             for path in packages:
                 (folder / "site-packages" / path.name).symlink_to(path)
+
+
+def cached(root: Path) -> dict[str, str]:
+    """Return the compilers, which know what they compiled in an earlier tree, in a folder beside that one."""
+    folder = compiler_cache(Prefix(root=root.parent))
+    settings = f"CCACHE_DIR={folder} CCACHE_BASEDIR={root.parent} CCACHE_NOHASHDIR=1"
+    return {name: f"exec env {settings} ccache /usr/bin/{name}" for name in COMPILERS}
 
 
 def module(name: str, version: str, root: Path, load: tuple[str, ...]) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from envkit.resources import recipes
+
 from . import built, stacks
 
 PYTORCH, TENSORFLOW = "PyTorch/2.13.0-gompi-system", "TensorFlow/2.21.0-gompi-system"
@@ -85,7 +87,7 @@ def test_a_stack_has_changed_when_something_that_it_is_made_of_has(
 ) -> None:
     folder = tmp_path / "easyconfigs"
     folder.mkdir()
-    for path in built.recipes("easyconfigs").glob("*.*"):
+    for path in recipes("easyconfigs").glob("*.*"):
         (folder / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(built, "recipes", lambda kind: tmp_path / kind)
     before = built.made_of("tensorflow-2.15-cpu")
