@@ -96,7 +96,7 @@ if [ -n "$envkit_modulepath" ]; then
 fi
 for envkit_word in "${envkit_modules[@]}"; do
     envkit_load "${LMOD_CMD-}" "$envkit_word" && continue
-    if [ "$envkit_fault" = module ]; then
+    if [ "$envkit_fault" = module ] && [ "$envkit_status" -ne 0 ]; then
         if [ ! -x "$envkit_python" ]; then
             envkit_python=${EPREFIX-}/usr/bin/python3
         fi
