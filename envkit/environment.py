@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from envkit import process
-from envkit.errors import HostProblem
+from envkit.errors import HostProblem, ModuleNotLoaded
 from envkit.resources import data
 
 KEPT = re.compile(
@@ -268,19 +268,35 @@ def loaded(env: Mapping[str, str], tool: ModulesTool, load: Sequence[str]) -> di
     """Return ``env`` after unloading every module and loading those in ``load``."""
     words = ["load.sh", str(tool.command), "/nonexistent", *load, "--"]
     argv = ["bash", "--noprofile", "--norc", str(data("shell/enter.sh")), *words, "--", "env", "-0"]
-    done = process.capture(argv, env={**env, "PATH": env["PATH"]})
+    try:
+        done = entered(process.capture(argv, env={**env, "PATH": env["PATH"]}))
+    except ModuleNotLoaded as failed:
+        what = f"The modules {', '.join(load)} could not be loaded." if load else failed.what
+        raise HostProblem(what=what, why=failed.why, fix=failed.fix) from failed
     if done.status:
-        raise HostProblem(
-            what=f"The modules {', '.join(load)} could not be loaded.",
-            why=done.stderr.strip(),
-            fix="See what there is with 'module avail', and name it as it is listed.",
-        )
+        raise HostProblem(what="The modules tool does not come to an end.", why=done.stderr.strip())
     pairs = (entry.partition("=") for entry in done.stdout.split("\0") if "=" in entry)
     return {
         key: value
         for key, _, value in pairs
         if not key.startswith("BASH_FUNC_") and key not in {"_", "SHLVL", "PWD", "OLDPWD"}
     }
+
+
+def entered(told: process.Completed) -> process.Completed:
+    """Return what a command inside an environment left. Raises ModuleNotLoaded where it was not reached.
+
+    What enters has then said why, in three parts as every error has them, after what the modules tool said.
+    """
+    if told.status != ModuleNotLoaded.exit_code:
+        return told
+    said, _, own = f"\n{told.stderr}".rpartition("\nenvkit: ")
+    what, why, fix = (*own.strip().split("\n\n"), "", "")[:3]
+    raise ModuleNotLoaded(
+        what=what,
+        why="\n".join(filter(None, (said.strip(), why.strip()))),
+        fix=fix.removeprefix("What to do: "),
+    )
 
 
 def without_private_folders(env: Mapping[str, str]) -> str:

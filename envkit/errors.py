@@ -19,12 +19,13 @@ code  meaning
       passes, and a report or the baseline could not be written
 8     a job ended before its command did: time limit, cancelled, a node lost
 9     nobody knows whether it works, or it is risky (``compat``)
+10    what was built is for Horovod, and Horovod is not in it
+92    a module could not be loaded: it is not there or fails, or the modules tool does
 130   interrupted by Ctrl-C; 143: by SIGTERM
 141   the reader of standard output has gone
 ====  =====================================================================
 
-``envkit run`` and ``envkit shell`` end with the status of the command itself; before it has started, with one of these,
-or with 92 where a module cannot be loaded.
+``envkit run`` and ``envkit shell`` end with the status of the command itself; before it has started, with one of these.
 """
 
 from dataclasses import dataclass
@@ -121,6 +122,18 @@ class BuildFailed(EnvkitError):
     """The build tool gave up."""
 
     exit_code = 5
+
+
+class HorovodMissing(EnvkitError):
+    """What was built should have Horovod, and does not."""
+
+    exit_code = 10
+
+
+class ModuleNotLoaded(EnvkitError):
+    """A module that could not be loaded, be it its own fault or the modules tool's; enter.sh ends with the same."""
+
+    exit_code = 92
 
 
 class EnvironmentMissing(EnvkitError):

@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 
 from envkit import build, choice, choose, fetch, host, launcher, lock, locks, preflight, process, receipt
-from envkit.errors import DiskFull, EnvkitError, Interrupted, Problem, UnknownStack, UsageProblem
+from envkit.errors import DiskFull, EnvkitError, HorovodMissing, Interrupted, Problem, UnknownStack, UsageProblem
 from envkit.fetch import Source
 from envkit.methods import config_guess
 from envkit.plan import recipe_checksum
@@ -290,6 +290,8 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
 
     receipt.begin(work.tree, work.stack.name, "verifying", folder)
     made = work.describe(folder)
+    if not made.horovod:
+        demand_no_horovod(work, folder)
     report = None
     built = None
     if made.horovod:
@@ -310,6 +312,17 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     receipt.end(work.tree, made.name)
     say(console, f"Installed {made.name}. Enter it with 'envkit shell {made.name}'.")
     return report
+
+
+def demand_no_horovod(work: Work, folder: Path) -> None:
+    """Raise HorovodMissing if what was built, which has no Horovod, is for it: by its flags, or by a module of it."""
+    modules = (work.stack.module, *work.steps)
+    if work.stack.requires or any(module.partition("/")[0] == "Horovod" for module in modules):
+        raise HorovodMissing(
+            what=f"{work.stack.name} was built, but the Python in it finds no Horovod, so it is not installed.",
+            why=f"It is for Horovod. Inside of it there is no package of that name (log: {folder}).",
+            fix="What is built is kept. Run the same command again; if it stays so, build it anew with --rebuild.",
+        )
 
 
 def lock_of(work: Work, made: Installed, built: "BuildFlags | None") -> lock.Lock:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit import process
-from envkit.environment import Environment
+from envkit.environment import Environment, entered
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.host import MPI_FAMILIES, cores
 from envkit.receipt import Mpi
@@ -239,9 +239,9 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def mpi_of(environment: Environment, tree: str, env: Mapping[str, str]) -> Mpi:
-    """Ask the environment which MPI it brings. Raises EnvironmentDamaged if it has no launcher."""
+    """Ask the environment which MPI it brings. Raises EnvironmentDamaged, ModuleNotLoaded."""
     argv = ["sh", "-c", "command -v mpirun; mpirun --version"]
-    told = process.capture(environment.command(argv), env=environment.variables(variables(env))).stdout
+    told = entered(process.capture(environment.command(argv), env=environment.variables(variables(env)))).stdout
     path = told.partition("\n")[0]
     for family, pattern in MPI_FAMILIES:
         if match := re.search(pattern, told):

@@ -27,6 +27,7 @@ PASSED_ON = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH),
 )
 KILLED_S = 0.5
+KEPT_BYTES = 65536
 LIMIT: ContextVar["Limit | None"] = ContextVar("limit", default=None)
 
 
@@ -186,42 +187,83 @@ def supervise(
                 os.close(writer)
 
 
-def wait_briefly(running: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process, a tenth of a second at most; its end is noticed at once."""
+def wait_briefly(running: subprocess.Popen[bytes], *readers: int) -> None:
+    """Wait for the end of a process, or something to read, a tenth of a second at most; both are noticed at once."""
     try:
         descriptor = os.pidfd_open(running.pid)
     except OSError:  # a kernel before 5.3
         time.sleep(POLL_S)
         return
     try:
-        select.select([descriptor], [], [], POLL_S)
+        select.select([descriptor, *readers], [], [], POLL_S)
     finally:
         os.close(descriptor)
 
 
 def accompany(
     argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, watch: Callable[[], None] = lambda: None
-) -> int:
+) -> tuple[int, str]:
     """Run a command as a part of this rank: it keeps every descriptor that the launcher gave to this process.
 
-    Returns the status as ``supervise`` does. Raises Interrupted, after passing a signal on and a grace.
+    Returns the status as ``supervise`` does, and the end of what was said, all of which is passed on to standard error.
+    Raises Interrupted, after passing a signal on and a grace.
     """
     deadline = time.monotonic() + timeout_s
+    reader, writer = os.pipe()
+    said = Said(reader)
     with interruptible():
-        running = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr, close_fds=False)
+        try:
+            running = subprocess.Popen(
+                argv, env=env, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.STDOUT, close_fds=False
+            )
+        finally:
+            os.close(writer)
         try:
             while running.poll() is None:
                 watch()
                 if time.monotonic() > deadline:
-                    return 124
-                wait_briefly(running)
-            return 128 - running.returncode if running.returncode < 0 else running.returncode
+                    return 124, said.text()
+                wait_briefly(running, *said.readers)
+                said.pass_on()
+            status = 128 - running.returncode if running.returncode < 0 else running.returncode
+            return status, said.text()
         finally:
             with suppress(subprocess.TimeoutExpired):
                 running.terminate()
                 running.wait(GRACE_S)
             running.kill()
             running.wait()
+            said.close()
+
+
+class Said:
+    """What comes out of a pipe: passed on to standard error as it comes, and its end kept."""
+
+    def __init__(self, reader: int) -> None:
+        os.set_blocking(reader, False)
+        self.readers = [reader]
+        self.kept = b""
+
+    def pass_on(self) -> None:
+        """Pass on what is there."""
+        with suppress(BlockingIOError):
+            while self.readers:
+                read = os.read(self.readers[0], KEPT_BYTES)
+                if not read:
+                    self.close()
+                self.kept = (self.kept + read)[-KEPT_BYTES:]
+                sys.stderr.buffer.write(read)
+                sys.stderr.flush()
+
+    def text(self) -> str:
+        """Pass on the rest; return the end of all."""
+        self.pass_on()
+        return self.kept.decode(errors="replace")
+
+    def close(self) -> None:
+        """Read no more."""
+        while self.readers:
+            os.close(self.readers.pop())
 
 
 @contextmanager

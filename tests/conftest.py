@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -20,6 +21,7 @@ from envkit.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.prefix import Prefix
 from envkit.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
 
+from .integration.site import needs
 from .stacks import Site, begin, own_folder
 
 Fake = Callable[..., Path]
@@ -159,6 +161,23 @@ def lmod() -> ModulesTool:
     if not LMOD.is_file():
         pytest.skip("Lmod is missing")
     return ModulesTool(kind="Lmod", command=LMOD)
+
+
+@pytest.fixture(scope="session")
+def environment_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Environment Modules' modulecmd.tcl, unpacked from its Debian package where it is not installed."""
+    needs("tclsh")
+    usual = Path("/usr/lib/x86_64-linux-gnu/modulecmd.tcl")
+    if usual.is_file():
+        return usual
+    needs("apt-get", "dpkg-deb")
+    folder = tmp_path_factory.mktemp("environment-modules")
+    got = subprocess.run(["apt-get", "download", "environment-modules"], cwd=folder, capture_output=True, text=True)
+    if got.returncode:
+        needs("modulecmd")
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
+    return next(folder.rglob("modulecmd.tcl"))
 
 
 @pytest.fixture

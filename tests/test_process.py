@@ -234,19 +234,21 @@ def test_become_of_what_is_not_there() -> None:
         process.become(["no-such-program"], {"PATH": "/nonexistent"})
 
 
-def test_a_part_of_a_rank_keeps_the_descriptors_of_the_launcher(tmp_path: Path) -> None:
+def test_a_part_of_a_rank_keeps_the_descriptors_of_the_launcher(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
-    status = process.accompany(["bash", "-c", f"echo PMI >&{writer}; exit 3"], env=ENV, timeout_s=9)
+    argv = ["bash", "-c", f"echo PMI >&{writer}; seq 9999; echo told >&2; exit 3"]
+    status, said = process.accompany(argv, env=ENV, timeout_s=9)
     os.close(writer)
     with os.fdopen(reader) as stream:
         assert stream.read() == "PMI\n"
-    assert status == 3
+    told = "\n".join(map(str, range(1, 10000))) + "\ntold\n"
+    assert (status, said, capfd.readouterr().err) == (3, told, told)
 
 
 def test_a_part_of_a_rank_that_runs_too_long_is_stopped() -> None:
     began = time.monotonic()
-    assert process.accompany(["sleep", "300"], env=ENV, timeout_s=0.2) == 124
+    assert process.accompany(["sleep", "300"], env=ENV, timeout_s=0.2)[0] == 124
     assert time.monotonic() - began < 3
 
 

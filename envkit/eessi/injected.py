@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from envkit import process
 from envkit.eessi.known import Symptom, known, symptom
-from envkit.environment import Environment
+from envkit.environment import Environment, entered
 from envkit.errors import HostProblem
 from envkit.resources import data
 
@@ -40,7 +40,8 @@ def needed(version: str, machine: str, modules: Sequence[str]) -> Needed:
 def look(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.environ) -> Found:
     """Look inside for what is needed. Raises HostProblem if it cannot be entered."""
     paths = (*wanted.driver, *wanted.libraries.values())
-    told = process.capture(inside.command(["sh", str(data("shell/injected.sh")), *paths]), env=inside.variables(env))
+    argv = inside.command(["sh", str(data("shell/injected.sh")), *paths])
+    told = entered(process.capture(argv, env=inside.variables(env)))
     if told.status or not told.stdout:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
     target, *there = told.stdout.splitlines()

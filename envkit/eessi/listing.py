@@ -13,7 +13,7 @@ import platformdirs
 from envkit import process
 from envkit.eessi import release
 from envkit.eessi.release import Release
-from envkit.environment import Environment
+from envkit.environment import Environment, entered
 from envkit.errors import HostProblem
 from envkit.host import capability
 from envkit.resources import data
@@ -62,7 +62,7 @@ def read(found: Release, here: Machine) -> Modules:
 def read_inside(inside: Environment, version: str) -> Modules:
     """Read the modules of a release that can be read inside alone, with what it chose as target there."""
     argv = inside.command(["sh", str(data("shell/modules.sh"))])
-    told = process.capture(argv, env=inside.variables(os.environ), timeout_s=600)
+    told = entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=600))
     if told.status:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
     path, *files = told.stdout.splitlines()

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from envkit.eessi.access import Access, Probe
 from envkit.eessi.entry import Asked
 from envkit.eessi.inside import EessiEnvironment
 from envkit.eessi.known import known, symptom
-from envkit.environment import Environment
+from envkit.environment import Environment, entered
 from envkit.errors import DiskFull, HostProblem
 from envkit.host import writable_parent
 from envkit.resources import data
@@ -57,7 +56,7 @@ def prefetch(
 ) -> Prefetched:
     """Read every file that the modules need; ``show`` is told of how many files how many have been read.
 
-    Raises HostProblem, DiskFull, and SystemExit with 92 for a module that cannot be loaded, of which all is said.
+    Raises HostProblem, DiskFull, ModuleNotLoaded.
     """
     _, probe = entry.found(asked, None, env)
     cache = cache_of(probe, env)
@@ -127,10 +126,7 @@ def held_mb(folder: Path, enough_mb: int) -> int:
 
 def listed(inside: EessiEnvironment, env: Mapping[str, str]) -> list[int]:
     """Return the size (bytes) of every file that is to be read, found by entering."""
-    told = process.capture(command(inside, "list"), env=inside.variables(env), timeout_s=3600)
-    if told.status == 92:
-        sys.stderr.write(told.stderr)
-        raise SystemExit(92)
+    told = entered(process.capture(command(inside, "list"), env=inside.variables(env), timeout_s=3600))
     if told.status or not told.stdout:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
     return [int(line) for line in told.stdout.split()]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from envkit import process
 from envkit.eessi.inside import EessiEnvironment
 from envkit.eessi.known import known
+from envkit.environment import entered
 from envkit.errors import HostProblem
 from envkit.host import MPI_FAMILIES
 from envkit.launcher import Wanted, own
@@ -15,10 +16,10 @@ from envkit.receipt import Mpi
 def command(inside: EessiEnvironment, number: int, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Return the argv that enters once and starts ranks on this node with the MPI of the modules loaded.
 
-    Raises HostProblem where they bring none.
+    Raises HostProblem where they bring none, and ModuleNotLoaded.
     """
     show = ["sh", "-c", "command -v mpirun && mpirun --version"]
-    told = process.capture(inside.command(show), env=env)
+    told = entered(process.capture(inside.command(show), env=env))
     path = told.stdout.partition("\n")[0]
     for family, pattern in MPI_FAMILIES:
         if path.startswith(known().mount) and (match := re.search(pattern, told.stdout)):

@@ -21,7 +21,7 @@ import platformdirs
 from packaging.version import InvalidVersion, Version
 
 from envkit import files, process
-from envkit.errors import HostProblem, PlanFailed
+from envkit.errors import HostProblem, ModuleNotLoaded, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Program
 from envkit.plan import ConfigGuess, Patch, Plan, Step
@@ -32,7 +32,6 @@ from envkit.stack import Stack, shelf
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
 OF_SLURM = re.compile(r"SLURM_CONF|SLURM_CLUSTERS|SBATCH_\w+")  # what sbatch itself reads
-NO_MODULE = 92  # the status of enter.sh where a module cannot be loaded
 
 
 @cache
@@ -224,7 +223,7 @@ def site_hooks(env: Mapping[str, str]) -> Path | None:
 
 def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed | HostProblem:
     """Say what eb says of a recipe that it cannot resolve, or why there is no eb."""
-    if done.status == NO_MODULE:
+    if done.status == ModuleNotLoaded.exit_code:
         return HostProblem(what=f"There is no EasyBuild to resolve {stack.easyconfig}.", why=done.stderr.strip())
     said = [line for line in (done.stderr + done.stdout).splitlines() if re.match(r"ERROR|\s*\*|EasyBuildError", line)]
     return PlanFailed(

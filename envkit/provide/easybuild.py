@@ -13,8 +13,8 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__, build, build_jobs, fetch, host, launcher, preflight, process, receipt
-from envkit.environment import Environment, ModuleEnvironment
-from envkit.errors import BuildFailed, Problem
+from envkit.environment import Environment, ModuleEnvironment, entered
+from envkit.errors import BuildFailed, ModuleNotLoaded, Problem
 from envkit.fetch import Source
 from envkit.lock import Lock, Machine, Part
 from envkit.methods import config_guess, easybuild
@@ -174,8 +174,16 @@ class EasyBuildWork:
 
     def describe(self, folder: Path) -> ModuleReceipt | EessiReceipt:
         """Return the receipt of what was built, asked of the environment itself."""
+        try:
+            return self.asked(folder)
+        except ModuleNotLoaded as failed:
+            failed.fix += " What is built is kept: the same command goes on from here."
+            raise
+
+    def asked(self, folder: Path) -> ModuleReceipt | EessiReceipt:
+        """Ask it. Raises BuildFailed, ModuleNotLoaded."""
         inside, tree = self.inside, str(self.tree.root)
-        told = process.capture(inside.command(["python3", "-c", INSIDE]), env=inside.variables(self.env))
+        told = entered(process.capture(inside.command(["python3", "-c", INSIDE]), env=inside.variables(self.env)))
         if told.status:
             raise BuildFailed(
                 what=f"The module {self.stack.module} was built but cannot be entered.",

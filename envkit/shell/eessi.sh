@@ -4,8 +4,11 @@
 # CPU is what archspec calls this machine's; PYTHON is asked for the nearest names of an unknown module. An interactive
 # shell leaves the names of its modules in the folder SESSION, if one is given, when it ends. MODULEPATH, if one is
 # given, is a folder of modules on top of the release; LOG, if one is given, is what the client that mounts it has said.
-# Ends the shell with status 3 when the release cannot be entered, 92 when a module cannot be loaded.
+# Ends the shell with status 3 when the release cannot be entered, 92 when a module cannot be loaded, be it the
+# module's fault or the modules tool's.
 
+# shellcheck source=envkit/shell/module.sh
+. "${BASH_SOURCE[0]%/*}/module.sh"
 envkit_repository=$1 envkit_version=$2 envkit_cpu=$3 envkit_python=$4 envkit_session=$5
 envkit_modulepath=$6 envkit_log=$7
 shift 8
@@ -34,10 +37,15 @@ fi
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
 
 # Nothing of what was loaded or entered before: it would steer the start file, or hide that it has failed.
+# The tool that loaded it may not be seen inside, and its folders are not, then.
+envkit_word=
 if [ -n "${LOADEDMODULES-}" ] && [ -x "${LMOD_CMD-}" ]; then
-    eval "$("$LMOD_CMD" bash --force purge 2>/dev/null)"
+    envkit_module "$LMOD_CMD" --force purge 2>/dev/null || envkit_word=$LMOD_CMD
 elif [ -n "${LOADEDMODULES-}" ] && [ -x "${MODULES_CMD-}" ]; then
-    eval "$("$MODULES_CMD" bash purge 2>/dev/null)"
+    envkit_module "$MODULES_CMD" purge 2>/dev/null || envkit_word=$MODULES_CMD
+fi
+if [ -n "$envkit_word" ]; then
+    printf 'envkit: what was loaded before could not be unloaded, and may get in the way: %s\n' "$LOADEDMODULES" >&2
 fi
 for envkit_word in $(compgen -v | grep -E '^(__LMOD_|_ModuleTable|LOADEDMODULES$|_LMFILES_$|MODULEPATH)'); do
     unset "$envkit_word"
@@ -86,16 +94,20 @@ if [ -n "$envkit_session" ]; then
 fi
 
 if [ -n "$envkit_modulepath" ]; then
-    module use "$envkit_modulepath" >&2
+    envkit_module "${LMOD_CMD-}" use "$envkit_modulepath" ||
+        envkit_give_up "the folder of modules $envkit_modulepath could not be used." "${LMOD_CMD-lmod}" \
+            "Read what it said."
 fi
 for envkit_word in "${envkit_modules[@]}"; do
-    if ! module load "$envkit_word" >&2; then
+    envkit_load "${LMOD_CMD-}" "$envkit_word" && continue
+    if [ "$envkit_fault" = module ] && [ "$envkit_status" -ne 0 ]; then
         if [ ! -x "$envkit_python" ]; then
             envkit_python=${EPREFIX-}/usr/bin/python3
         fi
         "$envkit_python" "${BASH_SOURCE[0]%/*}/../eessi/nearest.py" "$envkit_word" "$MODULEPATH" >&2
         exit 92
     fi
+    envkit_give_up "the module $envkit_word could not be loaded." "${LMOD_CMD-lmod}" ""
 done
 case $- in
 *i*)
@@ -107,3 +119,4 @@ esac
 unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
 unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log
 unset -f envkit_end
+envkit_forget

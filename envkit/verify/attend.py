@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envkit import files, mpi_model, process
-from envkit.errors import Interrupted
+from envkit.errors import Interrupted, ModuleNotLoaded
 from envkit.verify import session
 from envkit.verify.facts import Gathered, gather
 from envkit.verify.judge import judged
 from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseline, visible
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected
-from envkit.verify.probe.node import file_name, local_folder
+from envkit.verify.probe.node import ALARM, file_name, local_folder, touch
 from envkit.verify.probe.started import Started
 from envkit.verify.report import Report
 from envkit.verify.report import Started as StartedRow
@@ -80,12 +80,26 @@ def attend(
 
 
 def work(own: Attendance, env: Mapping[str, str]) -> None:
-    """Run the probe as this rank."""
+    """Run the probe as this rank; leave what was said where the environment could not be entered."""
     probe = [*probe_command(own.target, own.meeting, own.options), "--attended"]
     limit = 10 * (own.options.limit_s or LIMIT_S) + FAREWELL_S
     inside = mpi_model.join(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
     argv = inside.command(probe, visible=visible(own.meeting))
-    process.accompany(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
+    status, said = process.accompany(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
+    if status == ModuleNotLoaded.exit_code:
+        with suppress(OSError):
+            (own.meeting.shared / f"outside-{own.started.rank}").write_text(said)
+        touch(str(own.meeting.shared / ALARM))
+
+
+def outside(own: Attendance) -> list[str]:
+    """What was said to the ranks that could not enter the environment."""
+    found = []
+    for path in sorted(own.meeting.shared.glob("outside-*")):
+        with suppress(OSError):
+            if path.stat().st_mtime > own.began - PATIENCE_S:
+                found.append(path.read_text())
+    return found
 
 
 def beat(own: Attendance) -> None:
@@ -147,6 +161,9 @@ def gathered(own: Attendance, patience_s: float) -> Gathered:
         found = gather(own.meeting.shared, since=own.began - PATIENCE_S)
         if len(found.facts) >= own.size and all(found.complete.values()):
             return found
+        absent = len(outside(own))
+        if absent and len(found.facts) + absent >= own.size and all(facts.ended for facts in found.facts):
+            return found
         alive = any(
             time.time() - written < FRESH_S for node, written in found.written.items() if not found.complete[node]
         )
@@ -169,6 +186,7 @@ def made(own: Attendance, found: Gathered) -> Report:
         drift=target.drift,
         measures=options.measures,
         shared=str(own.meeting.shared.parent),
+        launcher_said="".join(outside(own)),
     )
     row = StartedRow(
         launcher=started.launcher,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from envkit import launcher, process
 from envkit.eessi.inside import EessiEnvironment
-from envkit.environment import ContainerEnvironment, Environment, StandingEnvironment
+from envkit.environment import ContainerEnvironment, Environment, StandingEnvironment, entered
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.receipt import ImageReceipt, Installed, Mpi
 from envkit.resources import data
@@ -101,9 +101,9 @@ def read_built(text: bytes) -> BuildFlags | None:
 
 
 def read_inside(inside: EessiEnvironment) -> BuildFlags | None:
-    """The build flags, read inside; None where that cannot be done."""
+    """The build flags, read inside; None where that cannot be done. Raises ModuleNotLoaded."""
     argv = inside.command(["python", str(data("verify/image_facts.py"))])
-    told = process.capture(argv, env=inside.variables(os.environ), timeout_s=300)
+    told = entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=300))
     return None if told.status else read_built(json.dumps(json.loads(told.stdout)["built"]).encode())
 
 

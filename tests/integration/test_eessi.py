@@ -388,6 +388,32 @@ def test_an_activation_that_fails_in_silence(place: Place, spoilt: str, said: st
     assert said in " ".join(done.stderr.split()) and "What to do: " in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("kill -KILL $$", "was killed by SIGKILL"),
+        ("exit 0", "printed nothing"),
+        ("echo 'echo loaded'", "has not loaded it"),
+        (None, "is not there"),
+    ],
+)
+def test_a_modules_tool_of_eessi_that_fails(place: Place, body: str | None, said: str, tmp_path: Path) -> None:
+    tree = shutil.copytree(place.tree, tmp_path / "spoilt", symlinks=True)
+    tool = tmp_path / "lmod"
+    if body:
+        tool.write_text(f"#!/bin/sh\n{body}\n")
+        tool.chmod(0o755)
+    for start in tree.glob("versions/2023.06/init/**/bash"):
+        start.write_text(f"{start.read_text()}\nexport LMOD_CMD={tool}\n")
+    done = place.run("--module", "Tool/1.0", "--", "echo", "reached", ENVKIT_EESSI_DIR=str(tree))
+    assert (done.returncode, done.stdout) == (92, "")
+    assert "envkit: the module Tool/1.0 could not be loaded.\n" in done.stderr
+    assert "there is no module" not in done.stderr
+    assert f"The modules tool {tool} " in done.stderr and said in done.stderr
+    listed = place.envkit("eessi", "prefetch", "Tool/1.0", before=(), ENVKIT_EESSI_DIR=str(tree))
+    assert (listed.returncode, listed.stdout) == (92, "") and said in listed.stderr
+
+
 def shell(place: Place, *words: str, **changes: str) -> Terminal:
     """Start ``envkit shell eessi`` at a terminal."""
     return Terminal([str(ENVKIT), "shell", "eessi", *words], {**place.env(**changes), "TERM": "dumb"}, place.home)

@@ -117,23 +117,6 @@ def test_site_module_that_is_not_there(site: Site) -> None:
     assert not site.prefix.exists()
 
 
-@pytest.fixture(scope="session")
-def environment_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Environment Modules' modulecmd.tcl, unpacked from its Debian package where it is not installed."""
-    needs("tclsh")
-    usual = Path("/usr/lib/x86_64-linux-gnu/modulecmd.tcl")
-    if usual.is_file():
-        return usual
-    needs("apt-get", "dpkg-deb")
-    folder = tmp_path_factory.mktemp("environment-modules")
-    got = subprocess.run(["apt-get", "download", "environment-modules"], cwd=folder, capture_output=True, text=True)
-    if got.returncode:
-        needs("modulecmd")
-    for package in folder.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
-    return next(folder.rglob("modulecmd.tcl"))
-
-
 def test_environment_modules(site: Site, environment_modules: Path) -> None:
     needs("mount")
     hide = ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none /usr/share/lmod; exec "$@"', "sh"]

@@ -102,7 +102,10 @@ def test_the_family_of_an_mpi_library(path: str, name: str) -> None:
         ("root@n1: Permission denied (publickey).", "does not let ssh in"),
         ("There are not enough slots available in the system", "no room"),
         ("srun: error: Unable to create step for job 3: More processors requested than permitted", "no room"),
-        ("envkit: the module Horovod/0.28.1 could not be loaded.", "cannot be entered there"),
+        (
+            "envkit: the module Horovod/0.28.1 could not be loaded.",
+            "could not be entered: the module Horovod/0.28.1 could not be loaded.",
+        ),
         ("", "none of 4 ranks left a record"),
     ],
 )

@@ -12,6 +12,9 @@ from envkit.verify.facts import RankFacts
 from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result, catalogue
 
+SAID_LINES = 8
+SAID_LENGTH = 600
+
 
 def rank_missing(ranks: Ranks) -> list[Result]:
     found, size = len(ranks.facts), ranks.expected.size
@@ -22,11 +25,21 @@ def rank_missing(ranks: Ranks) -> list[Result]:
         case = "pass"
     elif found > size:
         case = "more"
+    elif entering := re.search(catalogue()["rank-missing"]["no-module"]["pattern"], ranks.expected.launcher_said):
+        case = "no-module"
+        values |= {name: text or "" for name, text in entering.groupdict().items()}
+        values["said"] = last_lines(ranks.expected.launcher_said[: entering.start()])
     elif not found:
         case = fitting("rank-missing", ranks.expected.launcher_said) or "none"
     else:
         case = "not-shared" if all(facts.size == size for facts in ranks.facts) else "fewer"
     return [ranks.outcome("rank-missing", case, **values)]
+
+
+def last_lines(text: str) -> str:
+    """The end of what was said before, in one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()][-SAID_LINES:]
+    return f"It said: {' '.join(lines)[-SAID_LENGTH:]}" if lines else ""
 
 
 def missing(ranks: Ranks) -> str:

@@ -28,6 +28,7 @@ BEREAVED_S = 5.0
 LAST_S = 20.0
 QUICK_S = 0.1
 EARLIER_S = 60.0
+ALARM = "stop"
 BAD = ("signal", "timeout", "terminated", "aborted")
 
 
@@ -109,7 +110,7 @@ class Node:
 
     def heed(self, records: List[Dict[str, Any]]) -> None:
         """Tell the other nodes of a rank that ended badly, and note since when one is known of."""
-        alarm = os.path.join(self.shared, "stop")
+        alarm = os.path.join(self.shared, ALARM)
         if not self.bad_since and any(ended_badly(record) for record in records):
             touch(alarm)
         if not self.bad_since and is_newer(alarm, self.began - EARLIER_S):
