@@ -1,8 +1,9 @@
 /* Preloaded into a rank: flips one bit of what MPI gives, in the collectives that Horovod calls.
  *
- * FLIP="FUNCTION LEAST MOST PLACE BIT RANK": in results of FUNCTION (Allreduce, Allgatherv, Bcast, Alltoallv,
- * Reduce_scatter) of LEAST to MOST bytes, bit BIT (0 is the lowest) of the element at PLACE thousandths of the result,
- * in rank RANK or, with -1, in every rank. FLIP_SAYS names a file for a line on each flip.
+ * FLIP="FUNCTION LEAST MOST PLACE BIT RANK TYPE": in results of FUNCTION (Allreduce, Allgatherv, Bcast, Alltoallv,
+ * Reduce_scatter) of LEAST to MOST bytes, bit BIT (0 is the lowest) of the element at PLACE millionths of the result, in
+ * rank RANK or, with -1, in every rank; TYPE is MPI's name for the type of the elements, "half" for Horovod's own one of
+ * 2 bytes, or "any". FLIP_SAYS names a file for a line on each flip.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,16 +13,19 @@
 #include <string.h>
 
 static void flip(const char *function, void *data, long count, MPI_Datatype type, MPI_Comm comm) {
-    char wanted[32];
+    char wanted[32], kind[32], name[MPI_MAX_OBJECT_NAME] = "";
     long least, most, place;
-    int bit, rank, own, width;
+    int bit, rank, own, width, length;
     const char *given = getenv("FLIP"), *says = getenv("FLIP_SAYS");
-    if (!given || sscanf(given, "%31s %ld %ld %ld %d %d", wanted, &least, &most, &place, &bit, &rank) != 6) return;
+    if (!given || sscanf(given, "%31s %ld %ld %ld %d %d %31s", wanted, &least, &most, &place, &bit, &rank, kind) != 7)
+        return;
     PMPI_Type_size(type, &width);
+    PMPI_Type_get_name(type, name, &length);
     PMPI_Comm_rank(comm, &own);
     long bytes = count * width;
     if (strcmp(function, wanted) || bytes < least || bytes > most || (rank >= 0 && rank != own)) return;
-    long element = (count - 1) * place / 1000;
+    if (strcmp(kind, "any") && strcmp(kind, width == 2 ? "half" : name)) return;
+    long element = (long)((double)(count - 1) * place / 1e6);
     bit %= 8 * width;
     ((unsigned char *)data)[element * width + bit / 8] ^= 1u << (bit % 8);
     FILE *file = says ? fopen(says, "a") : NULL;

@@ -59,6 +59,18 @@ class Tensor:
     def __add__(self, other: Any) -> Tensor:
         return self._by(operator.add, other)
 
+    def __sub__(self, other: Any) -> Tensor:
+        return self._by(operator.sub, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return self._by(operator.le, other)
+
+    def __abs__(self) -> Tensor:
+        return Tensor([abs(value) for value in self.rows])
+
+    def __invert__(self) -> Tensor:
+        return Tensor([not value for value in self.rows])
+
     def __mod__(self, other: Any) -> Tensor:
         return self._by(operator.mod, other)
 
@@ -96,6 +108,8 @@ class Tensor:
         if self.rows and isinstance(self.rows[0], list):
             return Tensor([[factor * value for value in self.rows[0]]])
         return self._by(operator.mul, factor)
+
+    __rmul__ = __mul__
 
     def __iadd__(self, other: Any) -> Self:
         self.rows = (self + other).rows
