@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from envkit import process
+from envkit import process, subids
 from envkit.environment import SYS_RESOURCE, lacks_capability
 from envkit.errors import HostProblem, Problem
 
@@ -67,13 +67,12 @@ def build_problems(env: Mapping[str, str] = os.environ) -> Iterator[Problem]:
             "another machine and take the file over (--from FILE.sif), or use --method easybuild.",
         )
     user = user_name()
-    for file in ("/etc/subuid", "/etc/subgid"):
-        if not has_range(file, user):
-            kind = "uids" if file.endswith("uid") else "gids"
-            yield Problem(
-                what=f"{user} has no range of subordinate ids in {file}, which a build with --fakeroot takes.",
-                fix=f"An administrator gives one: usermod --add-sub{kind} 100000-165535 {user}",
-            )
+    if files := subids.lacking(user):
+        yield Problem(
+            what=f"{user} has no range of subordinate ids in {subids.names(files)}, "
+            "which a build with --fakeroot takes.",
+            fix=subids.advice(user, files),
+        )
     if os.geteuid() and not os.access("/dev/fuse", os.R_OK | os.W_OK):
         yield Problem(
             what="/dev/fuse may not be used by this user, so that images cannot be mounted.",
@@ -93,12 +92,3 @@ def no_user_namespace(env: Mapping[str, str]) -> str:
     """Say why this user can make no user namespace; nothing if one can be made. Tries it."""
     told = process.capture(["unshare", "--user", "--map-root-user", "true"], env=env, timeout_s=20)
     return "" if told.status == 0 else told.stderr.strip() or f"unshare ended with {told.status}"
-
-
-def has_range(file: str, user: str) -> bool:
-    """Say whether a user has subordinate ids, by name or by number."""
-    try:
-        lines = Path(file).read_text().splitlines()
-    except OSError:
-        return False
-    return any(line.split(":")[0] in (user, str(os.getuid())) for line in lines)

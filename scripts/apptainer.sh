@@ -9,9 +9,7 @@ export DEBIAN_FRONTEND=noninteractive
 install=(apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends)
 
 # builds by root ask for these where root lacks a capability, as in a virtual machine
-for file in /etc/subuid /etc/subgid; do
-    grep -qs '^root:' "$file" || echo root:100000:65536 >>"$file"
-done
+"$(dirname "$0")/subids.sh" root
 if command -v apptainer >/dev/null || { apt-cache show apptainer >/dev/null 2>&1 && "${install[@]}" apptainer >/dev/null; }; then
     exit
 fi

@@ -12,7 +12,7 @@ PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
     ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest", "diagnose.inside"),
     ("definition", "dockerfile", "doctor.facts"),
-    ("resources", "verify.elf", "verify.machine_code"),
+    ("resources", "subids", "verify.elf", "verify.machine_code"),
     ("process",),
     ("files",),
     (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit import runtime
+from envkit import runtime, subids
 from envkit.errors import HostProblem
 from envkit.runtime import Runtime
 
@@ -54,37 +54,21 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("user")
 def test_what_keeps_a_user_from_building(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "has_range", lambda _file, _user: False)
+    monkeypatch.setattr(subids, "has_range", lambda _file, _user: False)
     monkeypatch.setattr(os, "access", lambda path, _mode: path != "/dev/fuse")
     unshare = fake("unshare", "echo 'unshare: unshare failed: Operation not permitted' >&2; exit 1")
     env = {"PATH": f"{unshare.parent}:{os.defpath}"}
-    userns, uids, gids, fuse = runtime.build_problems(env)
+    userns, ids, fuse = runtime.build_problems(env)
     assert "no user namespace can be made (unshare: unshare failed: Operation not permitted)" in userns.what
     assert "--from FILE.sif" in userns.fix
-    assert "/etc/subuid" in uids.what and "--add-subuids" in uids.fix
-    assert "/etc/subgid" in gids.what and "--add-subgids" in gids.fix
+    assert "in /etc/subuid and /etc/subgid," in ids.what
+    assert ids.fix == subids.advice(runtime.user_name(), [Path("/etc/subuid"), Path("/etc/subgid")])
     assert "/dev/fuse" in fuse.what
 
 
 @pytest.mark.usefixtures("user")
 def test_nothing_keeps_a_user_from_building(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "has_range", lambda _file, _user: True)
+    monkeypatch.setattr(subids, "has_range", lambda _file, _user: True)
     monkeypatch.setattr(os, "access", lambda _path, _mode: True)
     assert list(runtime.build_problems({"PATH": str(fake("unshare").parent)})) == []
     assert runtime.build_words() == ["--fakeroot"]
-
-
-@pytest.mark.parametrize(
-    ("text", "there"),
-    [
-        ("ada:100000:65536\n", True),
-        (f"{os.getuid()}:100000:65536\n", True),
-        ("adam:1:2\n", False),
-        ("", False),
-    ],
-)
-def test_a_range_of_subordinate_ids(text: str, there: bool, tmp_path: Path) -> None:
-    file = tmp_path / "subuid"
-    file.write_text(text)
-    assert runtime.has_range(str(file), "ada") is there
-    assert not runtime.has_range(str(tmp_path / "none"), "ada")
