@@ -1,6 +1,9 @@
 """Installing: plan, preflight, lock and look again, fetch, build, verify, write the receipt."""
 
 import errno
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -310,7 +313,7 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     drift.keep(settled, built)
     receipt.write(receipt.path_of(work.tree, made.name), settled)
     receipt.end(work.tree, made.name)
-    say(console, f"Installed {made.name}. Enter it with 'envkit shell {made.name}'.")
+    say(console, f"Installed {made.name}. Enter it with '{shlex.quote(own_command())} shell {made.name}'.")
     return report
 
 
@@ -323,6 +326,13 @@ def demand_no_horovod(work: Work, folder: Path) -> None:
             why=f"It is for Horovod. Inside of it there is no package of that name (log: {folder}).",
             fix="What is built is kept. Run the same command again; if it stays so, build it anew with --rebuild.",
         )
+
+
+def own_command() -> str:
+    """Return what calls this envkit: its name, or where that is not found on PATH the path it was called by."""
+    called, found = Path(sys.argv[0]), shutil.which("envkit")
+    is_script = called.name == "envkit" and called.is_file()
+    return str(called.absolute()) if is_script and not (found and called.samefile(found)) else "envkit"
 
 
 def lock_of(work: Work, made: Installed, built: "BuildFlags | None") -> lock.Lock:

@@ -123,6 +123,22 @@ def test_patches_are_used(patch: Path) -> None:
     assert any(patch.name in recipe.read_text() for recipe in RECIPES) or any(short in line for line in images)
 
 
+@pytest.mark.parametrize(
+    "recipe", [path for path in RECIPES if path.name.startswith("Horovod") and "-system" in path.name]
+)
+def test_what_the_machines_own_compiler_builds_takes_a_new_one(recipe: Path) -> None:
+    """GCC 13 needs the includes, GCC 14 the span; a toolchain that brings its own older one needs neither."""
+    assert {"Horovod-0.28.1_missing-includes.patch", "Horovod-0.28.1_assignable-span.patch"} <= set(
+        re.findall(r"[\w.-]+\.patch", recipe.read_text())
+    )
+
+
+@pytest.mark.parametrize("recipe", sorted(CONTAINERS.glob("*.def")), ids=lambda path: path.name)
+def test_images_take_a_new_compiler(recipe: Path) -> None:
+    for line in re.findall(r"^ +PATCHES=(.*)$", recipe.read_text(), re.MULTILINE):
+        assert {"missing-includes", "assignable-span"} <= set(line.split())
+
+
 def test_torch_is_never_taken_from_the_package_index() -> None:
     recipe = EASYCONFIGS / "PyTorch-2.13.0-gompi-system.eb"
     [torch] = [options for name, _, options in parsed(recipe, "3.11.7", "x86_64")["exts_list"] if name == "torch"]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from envkit.doctor.report import Report
 from envkit.resources import data
+
+from .. import schemas
 
 PATH = data("doctor/report.schema.json")
 
 
 def schema() -> bytes:
     """The schema, indented, ending in a newline."""
-    made = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "The report of 'envkit doctor --json'",
-        **msgspec.json.schema(Report),
-    }
-    return msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n"
+    return schemas.schema("The report of 'envkit doctor --json'", Report)
 
 
 if __name__ == "__main__":

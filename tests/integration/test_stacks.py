@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from envkit import host
 from envkit.methods import easybuild
 from envkit.prefix import Prefix
+from envkit.resources import recipes
 from envkit.stack import select
 
 from ..stacks import BUILD_S, ENVKIT, Site
@@ -212,3 +214,39 @@ def test_the_cpu_wheel_of_pytorch_is_sought_where_pytorch_publishes_it(tmp_path:
     assert wheel.filename.startswith(name)
     [url] = wheel.urls
     assert url == f"https://download.pytorch.org/whl/cpu/{wheel.filename.replace('+', '%2B')}"
+
+
+SPAN = """\
+#include "flatbuffers/flatbuffers.h"
+void assign(flatbuffers::span<int> &one, const flatbuffers::span<int> &other) { one = other; }
+"""
+COMPILERS = sorted(
+    {
+        path.name
+        for folder in os.get_exec_path()
+        for path in Path(folder).glob("g++*")
+        if re.fullmatch(r"g\+\+(-\d+)?", path.name)
+    }
+)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("standard", ["c++14", "c++17"])
+def test_the_span_of_flatbuffers_is_assignable_by_the_patch_alone(
+    compiler: str, standard: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    """GCC 14 looks into the template even where nothing assigns; here something does, so that any compiler tells."""
+    installed("pytorch-2.13-cpu")
+    folder = "horovod-0.28.1/third_party/flatbuffers"
+    with tarfile.open(stacks.prefix / "sources" / "horovod-0.28.1.tar.gz") as tar:
+        tar.extractall(tmp_path, [one for one in tar if one.name.startswith(folder)], filter="data")
+    (tmp_path / "span.cc").write_text(SPAN)
+    argv = [compiler, f"-std={standard}", "-fsyntax-only", f"-I{tmp_path / folder}/include", str(tmp_path / "span.cc")]
+    refused = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert refused.returncode and "read-only member" in refused.stderr
+    with (recipes("easyconfigs") / "Horovod-0.28.1_assignable-span.patch").open() as patch:
+        subprocess.run(
+            ["patch", "-p1", "-d", tmp_path / "horovod-0.28.1"], stdin=patch, check=True, capture_output=True
+        )
+    done = subprocess.run([*argv, "-Wall", "-Werror"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
