@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..small_disk import PAGE, leave, small_disk
+from ..small_disk import leave, small_disk
 from .site import Site
 
 pytestmark = pytest.mark.integration
