@@ -9,9 +9,11 @@ import click
 def compat(versions: tuple[str, ...], as_json: bool) -> int:
     """Say whether versions go together with Horovod, by what evidence, and which complete combination is best here.
 
-    Such as torch=2.13 cuda=13 gcc=14 python=3.12. Names: horovod, torch, tensorflow, mxnet, keras, python, numpy, gcc,
-    cmake, pip, flatbuffers, cuda, nccl, rocm, capability, openmpi, mpich, cray-mpich, spark, machine. Ends with 0 if
-    it is known to work, with 1 if it is known to fail, with 9 if it is risky or nobody knows.
+    Such as torch=2.13 cuda=13 gcc=12 python=3.11, where 2 would stand for any 2.x. Somebody is known to have had
+    all of what works together. The names: horovod, torch, tensorflow, mxnet, keras, python, numpy, gcc, cmake, pip,
+    flatbuffers, cuda, cudnn, nccl, rocm, capability, openmpi, mpich, cray-mpich, impi, spark, machine. Also:
+    torch==2.13, cu130, gpu=h100, arch=arm64. Ends with 0 if it is known to work, with 1 if it is known to fail, with 9
+    if it is risky or nobody knows.
     """
     import sys
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
-from envkit.compat.judge import Judgement, Verdict, has, judge, release
+from envkit.compat.judge import Judgement, Verdict, covers, judge, release
 from envkit.compat.known import Combination, Evidence, Struct, known
 
 FRAMEWORKS = ("torch", "tensorflow")
 EVIDENCE = tuple(Evidence)
 GPU = "capability"
+OF_CUDA = {"cuda", "cudnn", "nccl", GPU}
+ABSENT = 3.0  # how far away a combination is that lacks a part; another major release is 1 away for each between
 
 
 class Here(Struct, frozen=True, kw_only=True):
@@ -18,46 +20,72 @@ class Here(Struct, frozen=True, kw_only=True):
 
 
 class Complete(Struct, frozen=True, kw_only=True):
-    """A combination with this machine's own parts put in, what is known of it then, what was asked otherwise."""
+    """A combination with this machine's own parts put in, what is known of it then, what was asked otherwise.
+
+    ``replaced`` are the parts that were put in and that nobody is known to have had in it: its evidence is of others.
+    """
 
     combination: Combination
     judgement: Judgement
     differs: tuple[str, ...]
+    replaced: tuple[str, ...]
 
 
 def best(asked: Mapping[str, str], here: Here) -> Complete | None:
-    """Return the combination that has what is asked for, or the most of it; of several the newest that works.
+    """Return the combination that has what is asked for, or the one nearest to it; of several the newest that works.
 
-    It is for this machine's GPUs where there is one. None where none is for this machine.
+    It is for the device that is asked for, else for this machine's GPUs where there is one. None where none is for this
+    machine.
     """
-    found = sorted(fitting(asked, here), key=lambda one: rank(one, here))
+    found = sorted(fitting(asked, here), key=lambda one: rank(one, asked, here))
     return found[0] if found else None
 
 
 def fitting(asked: Mapping[str, str], here: Here) -> Iterator[Complete]:
-    """Yield the combinations that this machine can have, as it would have them."""
+    """Yield the combinations that this machine can have and that are not known to fail, as it would have them."""
+    device = "rocm" if "rocm" in asked else "cuda" if OF_CUDA & asked.keys() else None
     for one in known().combination:
-        if one.accelerator not in ("cpu", here.accelerator) and not {"cuda", "rocm"} & asked.keys():
+        if one.accelerator not in ((device,) if device else ("cpu", here.accelerator)):
             continue
-        own = {*one.host, "machine", GPU}
-        whole = one.parts | {name: version for name, version in (here.parts | dict(asked)).items() if name in own}
-        judgement = judge(whole, one.measures)
-        if whole["machine"] == one.parts["machine"] and judgement.verdict is not Verdict.FAILS:
-            differs = tuple(name for name, version in asked.items() if not has(whole, {name: version}))
-            yield Complete(combination=one, judgement=judgement, differs=differs)
+        own = {*one.host, "machine", *((GPU,) if one.accelerator == "cuda" else ())}
+        for given in (here.parts | dict(asked), here.parts | {"machine": asked.get("machine", here.parts["machine"])}):
+            whole = one.parts | {name: version for name, version in given.items() if name in own}
+            judgement = judge(whole, one.measures)
+            if whole["machine"] == one.parts["machine"] and judgement.verdict is not Verdict.FAILS:
+                yield Complete(
+                    combination=one,
+                    judgement=judgement,
+                    differs=tuple(name for name in asked if not has(whole, name, asked[name])),
+                    replaced=tuple(name for name in whole if not has(one.parts, name, whole[name])),
+                )
+                break
 
 
-def rank(one: Complete, here: Here) -> tuple[object, ...]:
-    """Order combinations: by what differs, frameworks and absent parts first; what works; the GPU; the newest."""
+def has(parts: Mapping[str, str], name: str, version: str) -> bool:
+    """Say whether a part is among others, in another patch level at most."""
+    return name in parts and covers(name, parts[name], version)
+
+
+def rank(one: Complete, asked: Mapping[str, str], here: Here) -> tuple[object, ...]:
+    """Order combinations: the nearest to what is asked for; the GPU; what works; the newest."""
     parts = one.combination.parts
     framework = next(name for name in FRAMEWORKS if name in parts)
     return (
-        bool({"mxnet", *FRAMEWORKS} & set(one.differs)),
-        sum(name not in parts for name in one.differs),
-        len(one.differs),
-        list(Verdict).index(one.judgement.verdict),
+        bool({"mxnet", *FRAMEWORKS} & (asked.keys() - parts.keys())),
+        sum(distance(name, asked[name], one.judgement.parts.get(name)) for name in one.differs),
         one.combination.accelerator != here.accelerator,
+        list(Verdict).index(one.judgement.verdict),
         FRAMEWORKS.index(framework),
         [-number for number in release(parts[framework])],
         EVIDENCE.index(one.combination.evidence),
     )
+
+
+def distance(name: str, asked: str, version: str | None) -> float:
+    """Return how far a version is from what is asked for: 1 for each major release, a part of 1 within one."""
+    if version is None or known().component[name].names:
+        return ABSENT
+    wanted, there = ([*release(text), 0, 0] for text in (asked, version))
+    if known().component[name].series == 1:
+        wanted, there = [0, *wanted], [0, *there]
+    return abs(wanted[0] - there[0]) or min(abs(wanted[1] - there[1]) / 20 or 0.01, 0.9)

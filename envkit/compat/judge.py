@@ -1,20 +1,24 @@
 """Whether versions go together, by the rules that are about them. Pure."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from envkit.compat.known import Combination, Rule, Status, Struct, known
+from envkit.compat.known import Proof, Rule, Status, Struct, known, proofs, rules
 from envkit.errors import UsageProblem
 
 NEWEST = "0.28.1"
+LAST = 9999  # more than any release of a series
+NEAR = 0.87  # how alike a name has to be for a hint
 
 
 class Verdict(StrEnum):
-    """What is known of a combination; ``works``: with the measures that are named."""
+    """What is known of a combination; ``works``: somebody has had all of it, with the measures that are named."""
 
     WORKS = "works"
     FAILS = "fails"
@@ -23,9 +27,10 @@ class Verdict(StrEnum):
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """The verdict on versions by name, the rules it rests on, a complete combination that has them all.
+    """The verdict on versions by name, the rules it rests on, and what somebody is known to have had together.
 
-    ``cures`` are lists of measures: one of each has to be taken. ``unproven`` are the parts that are not known to work.
+    ``proof`` has every part but those that are ``unproven``: all of them, or, where nobody is known to have had them
+    all, the most. ``cures`` are lists of measures: one of each has to be taken.
     """
 
     parts: dict[str, str]
@@ -33,20 +38,25 @@ class Judgement(Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...]
     cures: tuple[tuple[tuple[str, ...], ...], ...] = ()
     unproven: tuple[str, ...] = ()
-    example: Combination | None = None
+    proof: Proof | None = None
 
 
 def parse(words: Iterable[str]) -> dict[str, str]:
-    """Read NAME=VERSION... as versions by component. Raises UsageProblem, with the nearest names."""
+    """Read NAME=VERSION... as versions by component; cu121 is CUDA 12.1. Raises UsageProblem, with the nearest name."""
     parts = dict[str, str]()
     for word in words:
         given, equals, version = word.partition("=")
+        if not equals and (cuda := written("cuda", word.strip())) != word.strip():
+            given, equals, version = "cuda", "=", cuda
         name = component(given.strip().lower())
-        if not equals or not version.strip():
+        version = version.removeprefix("=").strip()
+        if not equals or not version:
             raise UsageProblem(what=f"{word!r} has no version.", fix=f"Write it as {name}=VERSION.")
         if name in parts:
             raise UsageProblem(what=f"{name} is given twice.", fix="Ask for one version at a time.")
-        parts[name] = checked(name, version.strip())
+        parts[name] = checked(name, version)
+    if match := re.search(r"\+(cu\d+)$", parts.get("torch", "")):
+        parts.setdefault("cuda", written("cuda", match[1]))
     return parts
 
 
@@ -55,7 +65,7 @@ def component(given: str) -> str:
     names = {other: name for name, one in known().component.items() for other in (name, *one.also)}
     if given in names:
         return names[given]
-    near = difflib.get_close_matches(given, names, 1, 0.5)
+    near = difflib.get_close_matches(given, names, 1, NEAR)
     raise UsageProblem(
         what=f"There is no component {given!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
         why=f"envkit knows: {', '.join(known().component)}.",
@@ -63,9 +73,17 @@ def component(given: str) -> str:
     )
 
 
+def written(name: str, version: str) -> str:
+    """Return a version as versions of that component are written: 9.0 for H100, 12.1 for cu121."""
+    one = known().component[name]
+    version = one.alias.get(version.lower(), version)
+    match = re.fullmatch(one.pattern, version.lower()) if one.pattern else None
+    return match.expand(one.value) if match else version
+
+
 def checked(name: str, version: str) -> str:
     """Return a version, or one of the names of what has none. Raises UsageProblem."""
-    names = known().component[name].names
+    version, names = written(name, version), known().component[name].names
     if names and version not in names:
         raise UsageProblem(what=f"{name}={version}: {version!r} is none.", fix=f"There are: {', '.join(names)}.")
     try:
@@ -78,33 +96,54 @@ def checked(name: str, version: str) -> str:
 def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Judgement:
     """Judge versions by component. Horovod is the newest release unless given.
 
-    ``measures`` are those that are taken; None: all that are known.
+    It works where somebody is known to have had all parts together, and where no rule says otherwise. ``measures`` are
+    those that are taken; None: all that are known.
     """
     parts = {"horovod": NEWEST, **parts}
-    found = known()
-    rules = tuple(rule for rule in found.rule if about(rule.when, parts))
-    failing = [rule for rule in rules if rule.status is Status.FAILS]
-    example = next((one for one in found.combination if has(one.parts, parts)), None)
-    working = {name for rule in rules if rule.status is Status.WORKS for name in rule.when}
-    working |= set(example.parts) if example else set()
-    provable = {name for rule in found.rule if rule.status is Status.WORKS for name in rule.when}
-    assumed = {"horovod"} if parts["horovod"] == NEWEST else set()
-    unproven = tuple(name for name in parts if name in provable - working - assumed)
+    proof = max(proofs(), key=lambda one: sum(shows(one, name, version) for name, version in parts.items()))
+    unproven = tuple(name for name, version in parts.items() if not shows(proof, name, version))
+    meant = parts if unproven else {name: exact(name, parts[name], proof.parts[name]) for name in parts}
+    found = tuple(rule for rule in rules() if about(rule.when, meant))
+    failing = [rule for rule in found if rule.status is Status.FAILS]
     verdict = Verdict.WORKS
     if any(not is_cured(rule, measures) for rule in failing):
         verdict = Verdict.FAILS
-    elif any(rule.status is Status.RISKY for rule in rules):
+    elif any(rule.status is Status.RISKY for rule in found):
         verdict = Verdict.RISKY
     elif unproven:
         verdict = Verdict.UNKNOWN
     return Judgement(
         parts=parts,
         verdict=verdict,
-        rules=rules,
+        rules=found,
         cures=tuple(dict.fromkeys(rule.cure for rule in failing if rule.cure)),
         unproven=unproven,
-        example=example,
+        proof=proof if len(unproven) < len(parts) else None,
     )
+
+
+def shows(proof: Proof, name: str, asked: str) -> bool:
+    """Say whether somebody is known to have had this part with the others; another patch level of it will do."""
+    return name in proof.parts and covers(name, proof.parts[name], asked)
+
+
+def covers(name: str, version: str, asked: str) -> bool:
+    """Say whether a version is of the release that is asked for.
+
+    3.11.7 is of 3.11 and of 3, 2.13.0 of 2.13.1, and 12 not of 12.4: each component says which numbers tell releases
+    apart.
+    """
+    one = known().component[name]
+    if one.names:
+        return version == asked
+    wanted = release(asked)[: one.series]
+    return release(version)[: len(wanted)] == wanted
+
+
+def exact(name: str, asked: str, version: str) -> str:
+    """Return what is asked for, or the version that it stands for where it names a whole series, such as 2."""
+    one = known().component[name]
+    return asked if one.names or len(release(asked)) >= one.series else version
 
 
 def is_cured(rule: Rule, measures: Sequence[str] | None) -> bool:
@@ -120,24 +159,21 @@ def about(when: Mapping[str, str], parts: Mapping[str, str]) -> bool:
 
 
 def fits(name: str, wanted: str, version: str) -> bool:
-    """Say whether a version is one of those that are wanted; a name, whether it is that one."""
-    if known().component[name].names:
+    """Say whether a version is one of those that are wanted, and a whole series only where its ends are; or a name."""
+    one = known().component[name]
+    if one.names:
         return version == wanted
-    return SpecifierSet(wanted).contains(version, prereleases=True)
+    ends = [version] if len(release(version)) >= one.series else [f"{version}.0", f"{version}.{LAST}"]
+    return all(within(wanted, end) for end in ends)
 
 
-def has(whole: Mapping[str, str], parts: Mapping[str, str]) -> bool:
-    """Say whether a combination has every part; 2.13 stands for each 2.13.x."""
-    return all(name in whole and agrees(name, whole[name], version) for name, version in parts.items())
-
-
-def agrees(name: str, version: str, asked: str) -> bool:
-    """Say whether a version is what is asked for, as far as that says."""
-    if known().component[name].names:
-        return version == asked
-    return release(version)[: len(release(asked))] == release(asked)[: len(release(version))]
-
-
+@cache
 def release(version: str) -> tuple[int, ...]:
     """Return "2.13.0+cpu" as (2, 13, 0)."""
     return Version(version).release
+
+
+@cache
+def within(wanted: str, version: str) -> bool:
+    """Say whether a version is one of those of a specifier."""
+    return SpecifierSet(wanted).contains(version, prereleases=True)

@@ -1,6 +1,7 @@
 """What is known to go together, as data in compat.toml."""
 
 import tomllib
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import cache
 
@@ -12,7 +13,6 @@ from envkit.resources import data
 class Status(StrEnum):
     """What a rule says of the combinations that it is about; ``fails`` may have a cure."""
 
-    WORKS = "works"
     FAILS = "fails"
     RISKY = "risky"
     UNTRIED = "untried"
@@ -35,12 +35,20 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Component(Struct, frozen=True, kw_only=True):
-    """Something that has versions, or, in their place, ``names``; ``recipe`` is what EasyBuild's recipes call it."""
+    """Something that has versions, or, in their place, ``names``; ``recipe`` is what EasyBuild's recipes call it.
+
+    The first ``series`` numbers of a version tell releases apart; what comes after them is a patch level. ``alias`` has
+    other ways to write a value, ``pattern`` (a regular expression, for ``value``) many of them.
+    """
 
     title: str
     recipe: str = ""
     also: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    series: int = 2
+    alias: dict[str, str] = {}
+    pattern: str = ""
+    value: str = ""
 
 
 class Measure(Struct, frozen=True, kw_only=True):
@@ -56,9 +64,9 @@ class Measure(Struct, frozen=True, kw_only=True):
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """What is known of the combinations that have all of ``when`` (PEP 440, or a name), and from where.
+    """What is wrong with the combinations that have all of ``when`` (PEP 440, or a name), and how that is known.
 
-    ``needs`` are the measures with which it works; ``cure`` are lists of measures, each of which mends what fails.
+    ``cure`` are lists of measures, each of which mends what fails.
     """
 
     id: str
@@ -67,10 +75,45 @@ class Rule(Struct, frozen=True, kw_only=True):
     evidence: Evidence
     source: str
     note: str = ""
-    needs: tuple[str, ...] = ()
     cure: tuple[tuple[str, ...], ...] = ()
     cases: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """Rules in rows: a release of one component (``of``), and the versions of the other that are wrong with it."""
+
+    id: str
+    of: str
+    other: str
+    status: Status
+    evidence: Evidence
+    source: str
+    note: str
+    rows: dict[str, tuple[str, ...]]
+
+    def rules(self) -> Iterator[Rule]:
+        """Yield a rule for each cell."""
+        for release, cells in self.rows.items():
+            for cell in cells:
+                yield Rule(
+                    id=f"{self.id}-{release}{cell}",
+                    when={self.of: f"=={release}.*", self.other: cell},
+                    status=self.status,
+                    evidence=self.evidence,
+                    source=self.source,
+                    note=self.note,
+                )
+
+
+class Proof(Struct, frozen=True, kw_only=True):
+    """Parts that somebody has had together, the measures that it took, and how that is known."""
+
+    evidence: Evidence
+    source: str
+    parts: dict[str, str]
+    note: str = ""
+    measures: tuple[str, ...] = ()
 
 
 class Combination(Struct, frozen=True, kw_only=True):
@@ -88,6 +131,10 @@ class Combination(Struct, frozen=True, kw_only=True):
     measures: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
 
+    def proof(self) -> Proof:
+        """Return what it shows."""
+        return Proof(evidence=self.evidence, source=self.how, parts=self.parts, note=self.note, measures=self.measures)
+
 
 class Known(Struct, frozen=True, kw_only=True):
     """The tables of compat.toml."""
@@ -95,6 +142,8 @@ class Known(Struct, frozen=True, kw_only=True):
     component: dict[str, Component]
     measure: dict[str, Measure]
     rule: tuple[Rule, ...]
+    table: tuple[Table, ...]
+    evidence: tuple[Proof, ...]
     combination: tuple[Combination, ...]
 
 
@@ -102,3 +151,16 @@ class Known(Struct, frozen=True, kw_only=True):
 def known() -> Known:
     """Return compat.toml."""
     return msgspec.convert(tomllib.loads(data("compat.toml").read_text()), Known)
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Return every rule, those in tables among them."""
+    return (*known().rule, *(rule for table in known().table for rule in table.rules()))
+
+
+@cache
+def proofs() -> tuple[Proof, ...]:
+    """Return everything that shows that something works, the best first."""
+    found = (*(one.proof() for one in known().combination), *known().evidence)
+    return tuple(sorted(found, key=lambda one: list(Evidence).index(one.evidence)))

@@ -4,7 +4,7 @@ import msgspec
 
 from envkit.compat.complete import Complete
 from envkit.compat.judge import Judgement, Verdict
-from envkit.compat.known import Evidence, Rule, Status, Struct
+from envkit.compat.known import Evidence, Proof, Rule, Status, Struct
 
 VERSION = 1
 CODES = {Verdict.WORKS: 0, Verdict.FAILS: 1, Verdict.RISKY: 9, Verdict.UNKNOWN: 9}
@@ -19,12 +19,14 @@ class Cited(Struct, frozen=True, kw_only=True):
     evidence: Evidence
     source: str
     note: str
-    needs: tuple[str, ...]
     cure: tuple[tuple[str, ...], ...]
 
 
 class Best(Struct, frozen=True, kw_only=True):
-    """The best complete combination, or, where parts of it differ from what was asked, the nearest."""
+    """The best complete combination, or, where parts of it differ from what was asked, the nearest.
+
+    ``replaced`` are those of its parts that its evidence does not have, but others, or none.
+    """
 
     how: str
     stack: str
@@ -34,10 +36,14 @@ class Best(Struct, frozen=True, kw_only=True):
     measures: tuple[str, ...]
     verdict: Verdict
     differs: tuple[str, ...]
+    replaced: tuple[str, ...]
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The verdict on what was asked, what it rests on, the measures it takes (one list of each), the best one here."""
+    """The verdict on what was asked, what it rests on, the measures it takes (one list of each), the best one here.
+
+    ``proof`` is what somebody has had together: all parts but those that are ``unproven``.
+    """
 
     version: int
     verdict: Verdict
@@ -45,7 +51,7 @@ class Report(Struct, frozen=True, kw_only=True):
     rules: tuple[Cited, ...]
     cures: tuple[tuple[tuple[str, ...], ...], ...]
     unproven: tuple[str, ...]
-    example: str
+    proof: Proof | None
     best: Best | None
 
 
@@ -58,7 +64,7 @@ def report(asked: Judgement, best: Complete | None) -> Report:
         rules=tuple(cited(rule) for rule in asked.rules),
         cures=asked.cures,
         unproven=asked.unproven,
-        example=asked.example.how if asked.example else "",
+        proof=asked.proof,
         best=described(best) if best else None,
     )
 
@@ -80,6 +86,7 @@ def described(best: Complete) -> Best:
         measures=one.measures,
         verdict=best.judgement.verdict,
         differs=best.differs,
+        replaced=best.replaced,
     )
 
 

@@ -26,12 +26,13 @@ def listed(parts: Mapping[str, str]) -> str:
 
 
 def needed(asked: Judgement) -> Iterator[tuple[str, str]]:
-    """Yield what has to be done for it, and of what nothing is known."""
+    """Yield what has to be done for it, and what nobody is known to have had together."""
     for cure in asked.cures:
         yield "with", " or ".join(", ".join(measure(known().measure[name]) for name in one) for one in cure)
     if asked.unproven and asked.verdict is not Verdict.FAILS:
-        versions = {name: asked.parts[name] for name in asked.unproven}
-        yield "unknown", f"nobody is known to have made these work here: {listed(versions)}"
+        missing = listed({name: asked.parts[name] for name in asked.unproven})
+        rest = listed({name: version for name, version in asked.parts.items() if name not in asked.unproven})
+        yield "unknown", f"nobody is known to have had {missing}" + (f" together with {rest}" if asked.proof else "")
 
 
 def measure(one: Measure) -> str:
@@ -40,18 +41,25 @@ def measure(one: Measure) -> str:
 
 
 def evidence(asked: Judgement) -> Iterator[tuple[str, str]]:
-    """Yield each rule that is about it, by its evidence."""
+    """Yield who has had it, all of it or the rest, and each rule that is about it, by its evidence."""
+    if (proof := asked.proof) and asked.verdict is not Verdict.FAILS:
+        missing = listed({name: asked.parts[name] for name in asked.unproven})
+        what = f"without {missing}" if missing else "all of it"
+        with_what = f", with {', '.join(proof.measures)}" if proof.measures else ""
+        yield proof.evidence.value, f"{what}: {listed(proof.parts)}{with_what}{remark(proof.note)} ({proof.source})"
     for rule in asked.rules:
         yield rule.evidence.value, sentence(rule)
-    if asked.example:
-        note = f"; {asked.example.note}" if asked.example.note else ""
-        yield asked.example.evidence.value, f"all of it: {asked.example.how}{note}"
+
+
+def remark(note: str) -> str:
+    """Return a note as the rest of a sentence."""
+    return f"; {note}" if note else ""
 
 
 def sentence(rule: Rule) -> str:
     """Say what a rule says."""
     when = ", ".join(f"{known().component[name].title} {wanted}" for name, wanted in rule.when.items())
-    with_what = f" with {', '.join(rule.needs)}" if rule.needs else " as released" if rule.cure else ""
+    with_what = " as released" if rule.cure else ""
     note = f": {rule.note}" if rule.note else ""
     return f"{when} {rule.status}{with_what}{note} ({rule.source})"
 
@@ -64,10 +72,17 @@ def complete(best: Complete | None, paper: Paper) -> list[str]:
     label = "nearest" if best.differs else "best"
     others = ", ".join(known().component[name].title for name in best.differs)
     other = f"; {others} not as asked" if others else ""
-    note = f"; {one.note}" if one.note else ""
-    state = "" if judgement.verdict is Verdict.WORKS else f", {judgement.verdict} on this machine"
-    text = f"{listed(judgement.parts)} ({one.evidence}{note}{state}{other})"
+    state = "" if judgement.verdict is Verdict.WORKS else f"; {judgement.verdict} as it is here"
+    text = f"{listed(judgement.parts)} ({one.evidence}{instead(best)}{remark(one.note)}{state}{other})"
     with_what = ", ".join(known().measure[name].what for name in one.measures)
     out = paper.paragraph(label.ljust(LABEL), "bold", text)
     out += paper.paragraph("with".rjust(LABEL), "dim", with_what) if with_what else []
     return out + paper.paragraph("how".rjust(LABEL), "dim", one.how)
+
+
+def instead(best: Complete) -> str:
+    """Say with what the evidence is, where other parts were put in."""
+    own = best.combination.parts
+    there = listed({name: own[name] for name in best.replaced if name in own})
+    absent = ", ".join(known().component[name].title for name in best.replaced if name not in own)
+    return (f" with {there}" if there else "") + (f" without {absent}" if absent else "")

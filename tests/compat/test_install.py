@@ -37,10 +37,14 @@ def test_the_stacks_are_refused_with_no_compiler_of_these(stack: Stack, version:
     assert list(known_bad(stack, machine(compiler=gcc(version)))) == []
 
 
+@pytest.mark.parametrize("stack", stacks(), ids=lambda stack: stack.name)
 @pytest.mark.parametrize("python", ["3.10.4", "3.11.7", "3.12.3", "3.13.1"])
-def test_the_stacks_are_refused_with_no_python_of_these(python: str, machine: Machine) -> None:
+def test_no_stack_is_refused_with_a_python_that_it_is_for(stack: Stack, python: str, machine: Machine) -> None:
     there = machine(python=Interpreter(path=Path("/p"), version=python, headers=True), compiler=None)
-    assert [problem for stack in stacks() for problem in known_bad(stack, there)] == []
+    refused = list(known_bad(stack, there))
+    assert refused == [] or python.rpartition(".")[0] not in stack.pythons.get("x86_64", ())
+    if stack.name.startswith("pytorch"):
+        assert refused == []
 
 
 def test_a_compiler_that_is_too_old(machine: Machine) -> None:
@@ -78,7 +82,7 @@ def test_a_gpu_that_cuda_does_not_know(machine: Machine, fake: Fake) -> None:
     stack = from_recipe(CUDA)
     [problem] = known_bad(stack, with_gpu(machine, fake, "9.0"))
     assert "CUDA 11.7.0 with compute capability of an NVIDIA GPU 9.0" in problem.what
-    assert "(inferred; " in problem.what
+    assert "(docs; " in problem.what
     assert list(known_bad(stack, with_gpu(machine, fake, "8.0"))) == []
     assert list(known_bad(stack, machine())) == []
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from envkit.compat.judge import Verdict, about, judge, parse
-from envkit.compat.known import Combination, Evidence, Rule, Status, known
-from envkit.resources import recipes
-from envkit.stack import find_easyconfig, stacks
+from envkit.compat.known import Combination, Evidence, Proof, Rule, Status, Table, known, proofs, rules
+from envkit.resources import easybuild_collection, recipes
+from envkit.stack import stacks
 
-RULES = {rule.id: rule for rule in known().rule}
+RULES = {rule.id: rule for rule in rules()}
 CASES = [(rule, case) for rule in known().rule for case in rule.cases]
 OTHERS = [(rule, case) for rule in known().rule for case in rule.others]
+CELLS = [(table, release, cell) for table in known().table for release, row in table.rows.items() for cell in row]
 COMBINATIONS = known().combination
 OWN = [one for one in COMBINATIONS if one.stack]
 
@@ -50,31 +51,51 @@ def test_what_a_rule_is_not_about(rule: Rule, case: str) -> None:
 
 
 def test_every_rule_has_examples_of_both_kinds_evidence_and_a_source() -> None:
-    assert len(RULES) == len(known().rule)
+    assert len(RULES) == len(rules())
     for rule in known().rule:
         assert rule.cases and rule.others and rule.source, rule.id
         assert rule.note or rule.source != "none", rule.id
         assert (rule.source == "none") <= (rule.evidence is Evidence.INFERRED), rule.id
 
 
-def test_rules_name_what_there_is() -> None:
-    for rule in known().rule:
+def test_rules_and_evidence_name_what_there_is() -> None:
+    for rule in rules():
         assert set(rule.when) <= set(known().component)
-        assert {*rule.needs, *chain.from_iterable(rule.cure)} <= set(known().measure)
-        assert not rule.needs or rule.status is Status.WORKS
+        assert set(chain.from_iterable(rule.cure)) <= set(known().measure)
         assert not rule.cure or rule.status is Status.FAILS
-    used = {name for rule in known().rule for name in (*rule.needs, *chain.from_iterable(rule.cure))}
-    assert used == set(known().measure)
+    for proof in proofs():
+        assert set(proof.parts) <= set(known().component)
+        assert set(proof.measures) <= set(known().measure)
+    cures = {name for rule in rules() for name in chain.from_iterable(rule.cure)}
+    assert cures | {name for proof in proofs() for name in proof.measures} == set(known().measure)
 
 
-@pytest.mark.parametrize("rule", [rule for rule in known().rule if rule.status is Status.WORKS], ids=named)
-def test_what_works_takes_the_measures_that_its_failures_need(rule: Rule) -> None:
-    """No rule says that something works whose own examples another says to fail without a cure."""
-    for case in rule.cases:
-        assert judge(parse(case.split())).verdict in (Verdict.WORKS, Verdict.UNKNOWN)
-        taken = [name for one in judge(parse(case.split())).rules for name in one.needs]
-        failing = judge(parse(case.split()), taken)
-        assert failing.verdict is not Verdict.FAILS, [one.id for one in failing.rules]
+@pytest.mark.parametrize(("table", "release", "cell"), CELLS, ids=str)
+def test_what_a_cell_of_a_table_is_about(table: Table, release: str, cell: str) -> None:
+    """Just outside of what is told of a release it fails, just inside it does not: by this table."""
+    rule = RULES[f"{table.id}-{release}{cell}"]
+    sign, major, minor = re.fullmatch(r"(<|>=)(\d+)(?:\.(\d+))?", cell).groups()  # type: ignore[union-attr]
+    end = f"{major}.{minor or 0}"
+    before = f"{major}.{int(minor) - 1}" if minor and minor != "0" else f"{int(major) - 1}.9"
+    outside, inside = (before, end) if sign == "<" else (end, before)
+    assert judge({table.of: release, table.other: outside}).verdict is Verdict.FAILS
+    assert rule in judge({table.of: release, table.other: outside}).rules
+    assert rule in judge({table.of: f"{release}.7", table.other: outside}).rules
+    assert rule not in judge({table.of: release, table.other: inside}).rules
+    assert rule not in judge({table.of: f"{release}9", table.other: outside}).rules
+
+
+PROOFS = {Evidence.OBSERVED, Evidence.CI, Evidence.RECIPE, Evidence.REPORT}
+
+
+@pytest.mark.parametrize("proof", proofs(), ids=lambda proof: f"{proof.source} {proof.parts}")
+def test_what_somebody_has_had_fails_by_no_rule(proof: Proof) -> None:
+    """Nothing is refused that was built, with the measures that were taken; and experience alone is evidence."""
+    assert proof.evidence in PROOFS
+    assert proof.parts["horovod"]
+    judged = judge(proof.parts, proof.measures)
+    failing = [rule.id for rule in judged.rules if rule.status is Status.FAILS]
+    assert (judged.verdict, judged.unproven) == (Verdict.WORKS, ()), failing
 
 
 @pytest.mark.parametrize("one", COMBINATIONS, ids=named)
@@ -117,17 +138,41 @@ def test_measures_are_the_patches_of_the_recipe(one: Combination) -> None:
     assert taken & PATCHES == set(one.measures) & PATCHES
 
 
-def test_recipes_of_easybuild_are_there() -> None:
-    named = [one.how.split()[-1] for one in COMBINATIONS if one.how.endswith(".eb")]
-    assert named
-    for name in named:
-        path = find_easyconfig(name)
-        assert path is not None
-        text = path.read_text()
-        [one] = [one for one in COMBINATIONS if one.how.endswith(name)]
-        for component, title in (("cuda", "CUDA"), ("nccl", "NCCL"), ("python", "Python"), ("cmake", "CMake")):
-            if component in one.parts:
-                assert f"('{title}', '{one.parts[component]}'" in text
+COLLECTION = sorted((easybuild_collection() / "h" / "Horovod").glob("Horovod-*.eb"))
+
+
+def of_recipe(path: Path) -> dict[str, str]:
+    """Return the versions that a recipe of EasyBuild and its toolchain name."""
+    text = path.read_text()
+    toolchain = re.search(r"toolchain = \{'name': '(\w+)', 'version': '(\w+)'\}", text)
+    assert toolchain is not None
+    whole = (
+        text
+        + (easybuild_collection() / toolchain[1][0] / toolchain[1] / "{}-{}.eb".format(*toolchain.groups())).read_text()
+    )
+    titles = {"python": "Python", "cmake": "CMake", "cuda": "CUDA", "nccl": "NCCL", "openmpi": "OpenMPI"}
+    found = {name: re.search(rf"\('{title}', '([\d.]+)'", whole) for name, title in titles.items()}
+    found |= {"horovod": re.search(r"^version = '([\d.]+)'", text, re.MULTILINE)}
+    found |= {"gcc": re.search(r"^local_gccver = '([\d.]+)'", whole, re.MULTILINE)}
+    found |= {"torch": re.search(r"^local_pt_version = '([\d.]+)'", text, re.MULTILINE)}
+    found |= {"tensorflow": re.search(r"^local_tf_version = '([\d.]+)'", text, re.MULTILINE)}
+    return {name: match[1] for name, match in found.items() if match}
+
+
+@pytest.mark.parametrize("path", COLLECTION, ids=lambda path: path.stem)
+def test_every_recipe_of_easybuild_is_evidence(path: Path) -> None:
+    parts = of_recipe(path)
+    assert {"horovod", "python", "gcc", "openmpi", "cmake"} < parts.keys()
+    [one] = [one for one in COMBINATIONS if one.how.endswith(path.name)]
+    assert {name: one.parts.get(name) for name in parts} == parts
+    assert one.parts.keys() - parts.keys() <= {"machine", "flatbuffers"}
+    assert judge(parts).verdict is Verdict.WORKS
+    assert ("flatbuffers" in one.measures) == ("flatbuffers" in path.read_text())
+
+
+def test_recipes_that_are_named_are_in_the_collection() -> None:
+    named = {one.how.split()[-1] for one in COMBINATIONS if one.how.endswith(".eb")}
+    assert named == {path.name for path in COLLECTION}
 
 
 def test_that_a_rule_needs_every_component_it_names() -> None:
@@ -136,5 +181,9 @@ def test_that_a_rule_needs_every_component_it_names() -> None:
 
 
 def test_sources_are_addresses_or_say_what_they_are() -> None:
-    sources = [*(rule.source for rule in known().rule), *(measure.source for measure in known().measure.values())]
+    sources = [
+        *(rule.source for rule in rules()),
+        *(proof.source for proof in proofs()),
+        *(measure.source for measure in known().measure.values()),
+    ]
     assert all(source == source.strip() and not Path(source).is_absolute() for source in sources)
