@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,8 +44,12 @@ class Events:
         self.tail = LogTail(path)
 
     def new(self) -> list[dict[str, Any]]:
-        """Return the events since the last call."""
-        return [msgspec.json.decode(line) for line in self.tail.new()]
+        """Return the events since the last call, but for lines that a full disk has cut."""
+        found = []
+        for line in self.tail.new():
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(line))
+        return found
 
 
 class FetchProgress:

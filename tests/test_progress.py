@@ -1,10 +1,13 @@
+import errno
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from envkit.errors import NotWritable
 from envkit.fetch import FetchEvent, FetchState
 from envkit.progress import BuildProgress, Events, FetchProgress, clock, say
 
@@ -35,6 +38,26 @@ def test_events_come_once_and_whole(tmp_path: Path) -> None:
     assert events.new() == []
     path.write_bytes(b"".join(lines))
     assert [one["step"] for one in events.new()] == ["é1", "é2"]
+
+
+@pytest.mark.parametrize("cut", range(0, 20, 3))
+def test_a_line_that_a_full_disk_has_cut_is_left_out(cut: int, tmp_path: Path) -> None:
+    lines = [json.dumps({"event": "step", "step": f"é{number}"}).encode() + b"\n" for number in range(4)]
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(lines[0] + lines[1][:cut] + lines[2] + lines[3])
+    assert [one["step"] for one in Events(path).new()] == ["é0", *([] if cut else ["é2"]), "é3"]
+
+
+class Full(io.StringIO):
+    """An output that takes nothing more."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_output_that_is_full_is_not_taken_for_a_full_prefix() -> None:
+    with pytest.raises(NotWritable, match="could not write its output"):
+        say(Console(file=Full()), "a line")
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (125, "2:05"), (3661, "61:01")])

@@ -9,11 +9,12 @@ import click
 def compat(versions: tuple[str, ...], as_json: bool) -> int:
     """Say whether versions go together with Horovod, by what evidence, and which complete combination is best here.
 
-    Such as torch=2.13 cuda=13 gcc=12 python=3.11, where 2 would stand for any 2.x. Somebody is known to have had
-    all of what works together. The names: horovod, torch, tensorflow, mxnet, keras, python, numpy, gcc, cmake, pip,
-    flatbuffers, cuda, cudnn, nccl, rocm, capability, openmpi, mpich, cray-mpich, impi, spark, machine. Also:
-    torch==2.13, cu130, gpu=h100, arch=arm64. Ends with 0 if it is known to work, with 1 if it is known to fail, with 9
-    if it is risky or nobody knows.
+    Such as torch=2.13 cuda=13 gcc=12 python=3.11, where 2 would stand for any 2.x. It works where somebody is known to
+    have had all of it together. Ends with 0 if it is known to work, with 1 if it is known to fail, with 9 if it is
+    risky or nobody knows.
+
+    Names: horovod, torch, tensorflow, mxnet, keras, python, numpy, gcc, cmake, pip, flatbuffers, cuda, cudnn, nccl,
+    rocm, capability, cray-mpich, openmpi, mpich, impi, spark, machine. Also: torch==2.13, cu130, gpu=h100, arch=arm64.
     """
     import sys
 

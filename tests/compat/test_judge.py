@@ -361,7 +361,7 @@ def test_what_is_put_in_is_not_called_observed(capsys: Output, monkeypatch: pyte
 def test_the_help_names_every_component(capsys: Output) -> None:
     run(["compat", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert f"The names: {', '.join(known().component)}. " in said
+    assert f"Names: {', '.join(known().component)}. " in said
 
 
 def test_one_message_of_each_kind(capsys: Output) -> None:

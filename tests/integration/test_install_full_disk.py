@@ -36,7 +36,7 @@ def test_however_little_is_left(site: Site, small: Path) -> None:
     needed = used(small) - needed
     assert site.is_offered("toy-base")
     statuses = set()
-    for tenth in (0, 1, 2, 5, 8, 9, 10, 11, 12, 14, 17, 20, 30):
+    for tenth in (0, 5, 9, 12, 20):
         for path in small.iterdir():
             subprocess.run(["rm", "-rf", str(path)], check=True)
         leave(small, needed * tenth // 10)
