@@ -11,7 +11,7 @@ import envkit
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
     ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest", "diagnose.inside"),
-    ("definition", "dockerfile", "doctor.facts"),
+    ("definition", "dockerfile", "doctor.facts", "names"),
     ("resources", "verify.elf", "verify.machine_code"),
     (
         "process",
@@ -87,7 +87,7 @@ LAYERS = (
         "verify.checks.process",
         "verify.checks.nodes",
     ),
-    ("eessi.entry",),
+    ("eessi.entry", "replaced"),
     (
         "receipt",
         "request",
