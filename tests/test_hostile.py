@@ -366,29 +366,44 @@ def test_a_record_is_not_written_through_what_lies_in_its_way(tree: Tree, victim
     assert content(victim) == before and not path.is_symlink()
 
 
+AS_ANOTHER = """\
+import os, sys
+from envkit import cli
+words, warm, prefix = sys.argv[3:], *sys.argv[1:3]
+cli.run([*words, "--prefix", warm])  # what is imported late may be where another user does not get
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+print("----", flush=True)
+print("----", file=sys.stderr, flush=True)
+status = cli.run([*words, "--prefix", prefix])
+sys.stdout.flush()
+os._exit(status)
+"""
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
-@pytest.mark.parametrize("words", [["list"], ["show", "toy-cpu"], ["run", "toy-cpu", "--", "true"], ["verify"],
-                                   ["remove", "toy-cpu"], ["list", "--json"]], ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize("words", [["list"], ["show", "toy-cpu"], ["remove", "toy-cpu"], ["check-build", "toy-cpu"]])
 @pytest.mark.parametrize("mode", [0o700, 0o755], ids=oct)
 def test_the_prefix_of_another_user(
     install: Install, prefix: Prefix, tree: Tree, words: list[str], mode: int, tmp_path: Path
 ) -> None:
     install("toy-cpu")
+    shutil.copytree(prefix.root, tmp_path / "warm", symlinks=True)
     prefix.root.chmod(mode)
-    for folder in tmp_path.parents:
-        if folder.stat().st_mode & 0o005 != 0o005:
-            folder.chmod(0o755)
-    argv = [sys.executable, "-m", "envkit", *words]
-    env = {"PATH": os.environ["PATH"], "ENVKIT_PREFIX": str(prefix.root), "HOME": "/nonexistent", "PYTHONPATH": "/"}
+    for folder in [folder for folder in prefix.root.parents if folder.stat().st_mode & 0o005 != 0o005]:
+        folder.chmod(0o755)
     before = content(prefix.root)
-    done = subprocess.run(argv, env=env, user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True,
-                          text=True, check=False)  # fmt: skip
-    if "Permission denied" in done.stderr and "No module named" in done.stderr:
-        pytest.skip("this user may not read the sources of envkit")
+    argv = [sys.executable, "-c", AS_ANOTHER, str(tmp_path / "warm"), str(prefix.root), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "HOME": "/nonexistent"})
+    said, told = done.stdout.partition("----")[2], " ".join(done.stderr.partition("----")[2].split())
     assert content(prefix.root) == before
+    assert "Traceback" not in told
     if mode == 0o700:
-        assert f"{prefix.root} cannot be read." in clear(done, 7)
+        assert done.returncode == 7, told
+        assert f"{prefix.root} cannot be read. Permission denied." in told
     elif words[0] == "remove":
-        assert f"{tree.root} cannot be written to." in clear(done, 7)
+        assert done.returncode == 7, told
+        assert f"{tree.root} cannot be written to. Permission denied." in told
     elif words[0] in ("list", "show"):
-        assert done.returncode == 0 and "toy-cpu" in done.stdout
+        assert done.returncode == 0 and "toy-cpu" in said
