@@ -51,7 +51,7 @@ def new_log_folder(prefix: Prefix, stack: str) -> Path:
 
 
 def build(job: easybuild.Build, seconds: dict[str, int], console: Console) -> None:
-    """Build what is missing and what is to be built again. Raises BuildFailed, DiskFull, Interrupted.
+    """Build what is missing. Raises BuildFailed, DiskFull, Interrupted.
 
     A module that another process is building is waited for, and not built again.
     """
@@ -75,11 +75,10 @@ def claimed(job: easybuild.Build, console: Console) -> Iterator[dict[str, FileLo
     tree = job.tree
     with ExitStack() as stack:
         held = {}
-        for module in sorted({*missing(job.plan, tree), *job.rebuild}):
+        for module in sorted(missing(job.plan, tree)):
             message = f"Another process is building {module}; waiting for it."
             held[module] = stack.enter_context(locks.held(tree, locks.lock_name(module), console, message))
-        left = missing(job.plan, tree)
-        modules = [s.module for s in job.plan.steps if s.module in left or s.module in job.rebuild]
+        modules = missing(job.plan, tree)
         for module in set(held) - set(modules):
             held[module].release(force=True)
         if modules:

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import msgspec
 
+from envkit.errors import EnvironmentDamaged
 from envkit.host import Platform
+from envkit.names import is_name, shown
 from envkit.prefix import Prefix, Tree
-from envkit.receipt import EessiReceipt, ImageReceipt, Installed, ModuleReceipt, Receipt, installed
+from envkit.receipt import EessiReceipt, ImageReceipt, Installed, ModuleReceipt, Receipt, every
 from envkit.stack import stacks
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``envkit list``; ``state``: installed, begun, to be installed, or not for this machine."""
+    """One line of ``envkit list``; ``state``: installed, damaged, begun, to be installed, or not for this machine."""
 
     name: str
     method: str
@@ -22,21 +24,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entries(prefix: Prefix) -> list[Entry]:
-    """Return an entry for each stack and each installed environment."""
+    """Return an entry for each stack and each installed environment. Raises NotReadable."""
     here = Platform.own()
-    there = {receipt.name: receipt for receipt in reversed(list(installed(prefix)))}
-    found = [
-        Entry(
-            name=r.name,
-            method=r.method,
-            framework=r.framework,
-            accelerator=r.accelerator,
-            state=f"installed, verified {r.verified}",
-        )
-        for r in there.values()
-    ]
+    there = {name: entry(name, found) for _, name, found in reversed(list(every(prefix)))}
+    found = list(there.values())
     trees = [prefix.tree(here, release) for release in {stack.release for stack in stacks()}]
-    begun = {path.stem for tree in trees for path in tree.unfinished.glob("[!.]*.json")}
+    begun = {path.stem for tree in trees for path in tree.unfinished.glob("[!.]*.json") if is_name(path.stem)}
     known = {stack.name: stack for stack in stacks()}
     for name in [*known, *sorted(begun - known.keys())]:
         if name in there:
@@ -58,6 +51,21 @@ def entries(prefix: Prefix) -> list[Entry]:
             )
         )
     return found
+
+
+def entry(name: str, found: Installed | EnvironmentDamaged) -> Entry:
+    """Return the line of an environment that is there, or of a receipt that cannot be read."""
+    if isinstance(found, EnvironmentDamaged):
+        state = f"damaged: {found.what} {found.why}"
+        return Entry(name=shown(name), method="unknown", framework="unknown", accelerator="unknown", state=state)
+    verified = f"installed, verified {found.verified}"
+    return Entry(
+        name=found.name,
+        method=found.method,
+        framework=found.framework,
+        accelerator=found.accelerator,
+        state=f"damaged: it was copied or moved here from {found.copied_from}" if found.copied_from else verified,
+    )
 
 
 def to_json(found: list[Entry]) -> str:

@@ -15,8 +15,8 @@ code  meaning
 4     a source is missing, damaged, or cannot be fetched; a lock or a bundle cannot be read
 5     the build failed
 6     no such environment, or it is damaged
-7     a file could not be written: no space, no permission; for ``verify``: it
-      passes, and a report or the baseline could not be written
+7     a file could not be written, or a prefix not read: no space, no permission;
+       for ``verify``: it passes, and a report or the baseline could not be written
 8     a job ended before its command did: time limit, cancelled, a node lost
 9     nobody knows whether it works, or it is risky (``compat``)
 10    what was built is for Horovod, and Horovod is not in it
@@ -156,6 +156,12 @@ class DiskFull(EnvkitError):
 
 class NotWritable(EnvkitError):
     """A directory that this user may not write to."""
+
+    exit_code = 7
+
+
+class NotReadable(EnvkitError):
+    """A prefix that this user may not look into."""
 
     exit_code = 7
 

@@ -28,32 +28,34 @@ def deliver(path: Path, content: bytes, what: str, *, new: bool = False, fix: st
         raise NotWritable(what=f"{what} could not be written to {path}.", why=why, fix=fix) from error
 
 
-def write(path: Path, content: bytes, *, new: bool = False) -> None:
+def write(path: Path, content: bytes, *, new: bool = False, own: bool = False) -> None:
     """Write a file whole or not at all. Raises what ``whole`` does."""
-    with whole(path, new=new) as stream:
+    with whole(path, new=new, own=own) as stream:
         stream.write(content)
 
 
 @contextmanager
-def whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
+def whole(path: Path, *, new: bool = False, own: bool = False) -> Iterator[BinaryIO]:
     """Write a file that appears by rename, complete and on the disk, or not at all; ``new``: where there is none.
 
     A link is followed, and an older file keeps its mode. What is no file, such as /dev/stdout, a device or a pipe, is
-    written to as it is. Raises OSError, with the name of the file.
+    written to as it is. But the file takes the place of a link or pipe where it is envkit's ``own``, which no user
+    names. Raises OSError, with the name of the file.
     """
-    stream = beyond(path)
+    stream = None if own else beyond(path)
     if stream is not None:
         with stream:
             yield stream
         return
-    target = Path(os.path.realpath(path))
+    target = path if own else Path(os.path.realpath(path))
     refused = errno.EEXIST if new and target.exists() else errno.EISDIR if target.is_dir() else 0
-    if refused or (target.exists() and not os.access(target, os.W_OK)):
+    if refused or (not own and target.exists() and not os.access(target, os.W_OK)):
         raise OSError(refused or errno.EACCES, os.strerror(refused or errno.EACCES), str(target))
     staged = target.with_name(f".envkit-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as stream:
-            keep_mode(stream, target)
+            if not own:
+                keep_mode(stream, target)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -106,13 +108,56 @@ def replace(source: Path, target: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a file or folder, if it is there; what belongs to subordinate ids as well. A link is not followed."""
-    if path.is_symlink() or not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        process.capture(["unshare", "--user", "--map-auto", "--map-root-user", "rm", "-rf", str(path)], timeout_s=300)
+    """Remove a file, a link or a folder, if it is there; what belongs to subordinate ids as well. Follows no link."""
+    with suppress(FileNotFoundError, NotADirectoryError), opened(path.parent) as folder:
+        discard_in(folder, path.name)
+
+
+@contextmanager
+def opened(root: Path, *below: str) -> Iterator[int]:
+    """Yield the descriptor of a folder ``below`` another one, each part in the one before it.
+
+    Raises OSError, NotADirectoryError for a part that is a link.
+    """
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in below:
+            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = deeper
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def discard_in(folder: int, name: str) -> bool:
+    """Remove what has a name in an open folder; return whether it is gone. Raises OSError for a file that stays."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return True
+    except IsADirectoryError:
+        pass
+    else:
+        return True
+    with suppress(OSError):  # EESSI's EasyBuild makes what it installs read-only
+        for _, _, _, inner in os.fwalk(name, dir_fd=folder, follow_symlinks=False):
+            os.fchmod(inner, 0o700)
+    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+    if exists_in(folder, name):
+        here = Path(f"/proc/{os.getpid()}/fd/{folder}")
+        owners = ["unshare", "--user", "--map-auto", "--map-root-user"]
+        process.capture([*owners, "rm", "-rf", "--", name], cwd=here, timeout_s=300)
+    return not exists_in(folder, name)
+
+
+def exists_in(folder: int, name: str) -> bool:
+    """Say whether an open folder has something of that name, be it a link to nothing."""
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def sha256(path: Path) -> str:

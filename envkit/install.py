@@ -7,14 +7,25 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from rich.console import Console
 
-from envkit import build, choice, choose, fetch, host, launcher, lock, locks, preflight, process, receipt
-from envkit.errors import DiskFull, EnvkitError, HorovodMissing, Interrupted, Problem, UnknownStack, UsageProblem
+from envkit import build, choice, choose, fetch, host, launcher, lock, locks, preflight, process, receipt, replaced
+from envkit.errors import (
+    BuildFailed,
+    DiskFull,
+    EnvkitError,
+    HorovodMissing,
+    Interrupted,
+    JobLost,
+    Problem,
+    UnknownStack,
+    UsageProblem,
+)
 from envkit.fetch import Source
 from envkit.methods import config_guess
 from envkit.plan import recipe_checksum
@@ -57,6 +68,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
     with (
         disk_full_explained(request.prefix),
         locks.held(work.tree, f"stack-{work.stack.name}", console, message),
+        replaced.guarded(work.tree, work.stack.name, partial(say_put_back, work, console)),
     ):
         if (there := already(work.request)) is not None:
             say_already(there, console)
@@ -72,6 +84,14 @@ def install_now(request: Request, console: Console) -> "Report | None":
             if request.source is not None:  # what was to be taken over leaves nothing to resume
                 receipt.end(work.tree, work.stack.name)
             raise
+
+
+def say_put_back(work: Work, console: Console) -> None:
+    """Say that what was to be replaced is there again."""
+    name, new = work.stack.name, replaced.new(work.tree, work.stack.name).root
+    say(console, f"{name} is as it was before.")
+    if any(new.glob("built/*.json")):
+        say(console, f"What was built is kept in {new}: 'envkit install {name} --rebuild' goes on from there.")
 
 
 @contextmanager
@@ -167,10 +187,9 @@ def there_already(request: Request) -> Installed | None:
     """Return the receipt of what a request names, if it is installed."""
     here = host.Platform.own()
     stack = chosen(request, here)
-    path = receipt.path_of(request.prefix.tree(here, stack.release), stack.name)
-    if request.rebuild or not path.is_file():
+    found = None if request.rebuild else receipt.there(request.prefix.tree(here, stack.release), stack.name)
+    if found is None:
         return None
-    found = receipt.read(path)
     if isinstance(found, ImageReceipt):
         is_other = apptainer.is_other(request, stack, found)
     else:
@@ -265,7 +284,12 @@ def build_in_jobs(work: Work, words: Sequence[str], cpus: int, console: Console)
         locks.held(work.tree, f"stack-{work.stack.name}", console, message),
     ):
         say_resumed(work, console)
-        work.build_in_jobs(build.new_log_folder(work.request.prefix, work.stack.name), words, console)
+        try:
+            work.build_in_jobs(build.new_log_folder(work.request.prefix, work.stack.name), words, console)
+        except (BuildFailed, DiskFull, JobLost):  # after others jobs may go on
+            if replaced.put_back(work.tree, work.stack.name):
+                say_put_back(work, console)
+            raise
         receipt.end(work.tree, work.stack.name)
 
 
@@ -312,6 +336,7 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     settled = msgspec.structs.replace(work.settle(made), lock=lock_of(work, made, built))
     drift.keep(settled, built)
     receipt.write(receipt.path_of(work.tree, made.name), settled)
+    replaced.settle(work.tree, made.name)
     receipt.end(work.tree, made.name)
     say(console, f"Installed {made.name}. Enter it with '{shlex.quote(own_command())} shell {made.name}'.")
     return report

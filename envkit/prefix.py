@@ -11,6 +11,7 @@
         environments/NAME.json     receipts: an environment exists when its receipt does
         kept/NAME.json             what their files were when they were installed
         unfinished/NAME.json       installs that have begun and not ended
+        replaced/                  what is being built again, as it was, until the new one has passed
         locks/
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import platformdirs
 
-from envkit.errors import HostProblem, NotWritable
+from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.host import Platform
 
 TOLERATED = re.compile(r"[\w./+@=,~^-]+")
@@ -70,6 +71,11 @@ class Tree:
         return self.root / "locks"
 
     @property
+    def replaced(self) -> Path:
+        """Where that is set aside which an installation takes the place of."""
+        return self.root / "replaced"
+
+    @property
     def kept(self) -> Path:
         """Where it is kept what the files of environments were when they were installed."""
         return self.root / "kept"
@@ -105,12 +111,15 @@ class Prefix:
         return Tree(root=self.root / (f"{platform.machine}-eessi-{release}" if release else str(platform)))
 
     def trees(self, machine: str) -> list[Tree]:
-        """Return the trees there are for a machine type, newest Python first, then those on top of EESSI."""
-        there = self.root.is_dir()
-        own = self.root.glob(f"{machine}-py*") if there else ()
-        on_top = self.root.glob(f"{machine}-eessi-*") if there else ()
-        newest = sorted(own, key=lambda path: int(path.name.rpartition(".")[2]), reverse=True)
-        return [Tree(root=path) for path in (*newest, *sorted(on_top, reverse=True))]
+        """Return the trees there are for a machine type, newest Python first, then those on top of EESSI.
+
+        Raises NotReadable.
+        """
+        there = listed(self.root)
+        pythons = {int(match[1]): match[0] for name in there if (match := re.fullmatch(rf"{machine}-py3\.(\d+)", name))}
+        own = [pythons[minor] for minor in sorted(pythons, reverse=True)]
+        on_top = [name for name in reversed(there) if name.startswith(f"{machine}-eessi-")]
+        return [Tree(root=self.root / name) for name in (*own, *on_top)]
 
     def create(self) -> None:
         """Make the folder, private to the user. Raises NotWritable."""
@@ -160,3 +169,17 @@ def not_writable(path: Path, error: OSError) -> NotWritable:
         why=f"{error.strerror or error}.",
         fix="Choose another folder with --prefix, or set ENVKIT_PREFIX.",
     )
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names in a folder in order, none where there is no such folder. Raises NotReadable."""
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise NotReadable(
+            what=f"{folder} cannot be read.",
+            why=f"{error.strerror or error}.",
+            fix="It may belong to somebody else: ask them for the right to read it, or choose another --prefix.",
+        ) from error

@@ -1,6 +1,7 @@
 """The only place that starts programs: argv lists, a chosen environment, no shell."""
 
 import ctypes
+import fcntl
 import os
 import resource
 import select
@@ -146,15 +147,20 @@ def supervise(
     cwd: Path | None = None,
     watch: Callable[[], None] = lambda: None,
     until: Callable[[], bool] = lambda: False,
+    holding: Path | None = None,
 ) -> int:
     """Run a long command with its output in ``log``, calling ``watch`` ten times a second.
+
+    The file ``holding`` is locked, shared with others, until nothing of the command is left, or of this process.
 
     Nothing that the command starts outlives this call or this process, however either ends. Returns the
     exit status, 128 + N after signal N, 124 if it was stopped because ``until`` held. Raises Interrupted on Ctrl-C and
     SIGTERM, after the command has been stopped.
     """
     reader, writer = os.pipe()
-    supervisor = [sys.executable, "-I", "-S", str(data("supervise.py")), str(GRACE_S), str(reader), *argv]
+    kept = [reader, *([locked(holding)] if holding else [])]
+    descriptors = ",".join(map(str, kept))
+    supervisor = [sys.executable, "-I", "-S", str(data("supervise.py")), str(GRACE_S), descriptors, *argv]
     with log.open("ab") as output, interruptible():
         try:
             running = subprocess.Popen(
@@ -164,10 +170,11 @@ def supervise(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=(reader,),
+                pass_fds=kept,
                 start_new_session=True,
             )
-            os.close(reader)
+            for descriptor in kept:
+                os.close(descriptor)
             try:
                 while running.poll() is None:
                     watch()
@@ -185,6 +192,14 @@ def supervise(
         finally:
             if writer >= 0:
                 os.close(writer)
+
+
+def locked(path: Path) -> int:
+    """Lock a file, shared with others; return its descriptor."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
 
 
 def wait_briefly(running: subprocess.Popen[bytes], *readers: int) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from envkit import files
+from envkit import files, replaced
 from envkit.eessi.inside import EessiEnvironment
 from envkit.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.files import sha256
 from envkit.lock import Lock, Part
-from envkit.prefix import Prefix, Tree
+from envkit.names import is_module, is_name, shown
+from envkit.prefix import Prefix, Tree, listed
 
 VERSION = 1
 
@@ -40,7 +42,8 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     """What envkit needs of any environment. Paths of Horovod and its libraries are those inside it.
 
-    ``lock`` is what it was made from; receipts of earlier envkits have none.
+    ``lock`` is what it was made from; receipts of earlier envkits have none. ``tree`` is where it was installed, and
+    where its receipt lies; ``copied_from`` is where it was installed if that is another place, and only ever read.
     """
 
     version: int = VERSION
@@ -60,6 +63,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     created: str
     envkit: str
     lock: Lock | None = None
+    copied_from: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def method(self) -> str:
@@ -290,46 +294,132 @@ def waiting(tree: Tree, name: str) -> str:
 
 
 def write(path: Path, record: msgspec.Struct) -> None:
-    """Write a record so that readers see all of it or nothing."""
+    """Write a record so that readers see all of it or nothing; no file or link that lies in its way is followed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    files.write(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", own=True)
 
 
 Installed = ModuleReceipt | EessiReceipt | ImageReceipt
 
 
 def read(path: Path) -> Installed:
-    """Read a receipt. Raises EnvironmentDamaged."""
+    """Read a receipt. Its tree is where it lies, whatever it says. Raises EnvironmentDamaged."""
     try:
         found: Installed = msgspec.json.decode(path.read_bytes(), type=Installed)
-    except (OSError, msgspec.DecodeError) as error:
-        raise EnvironmentDamaged(
-            what=f"The receipt {path} cannot be read.",
-            why=str(error),
-            fix=f"Remove the file and run 'envkit install {path.stem}' again; what is built already is kept.",
-        ) from error
-    return found
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise damaged(path, str(getattr(error, "strerror", "") or error)) from error
+    if odd := oddity(path, found):
+        raise damaged(path, odd)
+    tree = Tree(root=path.parent.parent)
+    if is_same(Path(found.tree), tree.root):
+        return msgspec.structs.replace(found, copied_from=msgspec.UNSET)
+    own = {"image": str(tree.images / Path(found.image).name)} if isinstance(found, ImageReceipt) else {}
+    return msgspec.structs.replace(found, tree=str(tree.root), copied_from=found.tree, **own)
+
+
+def damaged(path: Path, why: str) -> EnvironmentDamaged:
+    """Say that a receipt cannot be read, or holds what none of envkit's does."""
+    again = f"Put it back with 'envkit install {path.stem}', or delete it" if is_name(path.stem) else "Delete it"
+    return EnvironmentDamaged(
+        what=f"The receipt {shown(str(path))} cannot be read.",
+        why=shown(why),
+        fix=f"{again}; what is built already is kept.",
+    )
+
+
+def oddity(path: Path, found: Installed) -> str:
+    """Say what in a receipt cannot be: each of its words ends in a path, a shell or a terminal. Nothing if all can."""
+    if not is_name(found.name) or found.name != path.stem:
+        return f"Its name is {found.name!r}, that of its file {path.stem!r}."
+    if not found.tree.startswith("/"):
+        return f"Its tree is {found.tree!r}."
+    if isinstance(found, ImageReceipt):
+        places = [str(Path(found.tree) / "images" / f"{found.name}{kind}") for kind in ("", ".sif")]
+        if found.image not in places:
+            return f"Its image is {found.image!r}, which is not {places[1]}."
+        words = [layer.name for layer in found.layers]
+        odd = [layer.key for layer in found.layers if not re.fullmatch("[0-9a-f]{64}", layer.key)]
+    else:
+        words = [found.module, *(module.name for module in found.modules), *getattr(found, "load", ())]
+        odd = [found.release] if isinstance(found, EessiReceipt) and not is_name(found.release) else []
+    texts = [text for value in msgspec.structs.asdict(found).values() for text in strings(value)]
+    odd += [*(word for word in words if not is_module(word)), *(text for text in texts if not text.isprintable())]
+    return f"It names {odd[0]!r}." if odd else ""
+
+
+def strings(value: object) -> Iterator[str]:
+    """Yield the texts in a field of a receipt, as far as they are shown."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        yield from (one for one in value if isinstance(one, str))
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Say whether two paths are one folder."""
+    try:
+        return one == other or one.samefile(other)
+    except OSError:
+        return False
+
+
+def there(tree: Tree, name: str) -> Installed | None:
+    """Return the receipt of an environment in a tree; None without one, with one that cannot be read or was copied."""
+    replaced.recover(tree)
+    try:
+        found = read(path_of(tree, name))
+    except EnvironmentDamaged:
+        return None
+    return None if found.copied_from else found
+
+
+def all_in(tree: Tree) -> Iterator[tuple[str, Installed | EnvironmentDamaged]]:
+    """Yield the name of each environment in a tree, and its receipt, or what is wrong with that. Raises NotReadable."""
+    replaced.recover(tree)
+    for file in listed(tree.environments):
+        if file.endswith(".json") and not file.startswith("."):
+            path = tree.environments / file
+            try:
+                yield path.stem, read(path)
+            except EnvironmentDamaged as error:
+                yield path.stem, error
+
+
+def every(prefix: Prefix) -> Iterator[tuple[Tree, str, Installed | EnvironmentDamaged]]:
+    """Yield the environments for this machine type, newest Python first: tree, name, receipt or what is wrong with it.
+
+    Raises NotReadable.
+    """
+    for tree in prefix.trees(os.uname().machine):
+        yield from ((tree, name, found) for name, found in all_in(tree))
 
 
 def installed(prefix: Prefix) -> Iterator[Installed]:
-    """Yield the receipts for this machine type, newest Python first."""
-    for tree in prefix.trees(os.uname().machine):
-        for path in sorted(tree.environments.glob("[!.]*.json")):
-            yield read(path)
+    """Yield the receipts for this machine type that can be read, newest Python first. Raises NotReadable."""
+    yield from (found for _, _, found in every(prefix) if not isinstance(found, EnvironmentDamaged))
 
 
 def find(prefix: Prefix, name: str | None) -> Installed:
     """Return the receipt of an environment; the name may be left out where there is only one.
 
-    Raises EnvironmentMissing, or EnvironmentDamaged when its modules or its image have gone.
+    Raises EnvironmentMissing, or EnvironmentDamaged when its modules or its image have gone or lie elsewhere.
     """
-    receipt = named(prefix, name)
-    if damage := receipt.damage():
+    found = named(prefix, name)
+    if found.copied_from:
         raise EnvironmentDamaged(
-            what=f"The environment {receipt.name} is damaged: {damage}.",
-            fix=f"Put it back with 'envkit install {receipt.name} --prefix {prefix.root}'.",
+            what=f"The environment {found.name} does not work where it lies.",
+            why=f"It was installed in {found.copied_from} and was copied or moved to {found.tree}; "
+            "the paths in its files are still those.",
+            fix=f"Move it back; or remove it here, which leaves {found.copied_from} alone, and install it again:\n"
+            f"  envkit remove {found.name} --dependencies --prefix {prefix.root}\n"
+            f"  envkit install {found.name} --prefix {prefix.root}",
         )
-    return receipt
+    if damage := found.damage():
+        raise EnvironmentDamaged(
+            what=f"The environment {found.name} is damaged: {damage}.",
+            fix=f"Put it back with 'envkit install {found.name} --prefix {prefix.root}'.",
+        )
+    return found
 
 
 def lock_of(made: Installed) -> Lock:
@@ -344,22 +434,44 @@ def lock_of(made: Installed) -> Lock:
 
 
 def named(prefix: Prefix, name: str | None) -> Installed:
-    """Find the receipt of an environment, whether its modules are there or not. Raises EnvironmentMissing."""
-    there = list(installed(prefix))
-    fitting = [one for one in there if name is None or name in one.names]
-    if not fitting or (name is None and len({one.name for one in there}) > 1):
-        raise missing(prefix, name, there)
-    return fitting[0]
+    """Find the receipt of an environment, whether its modules are there or not. Raises what ``placed`` does."""
+    return placed(prefix, name)[1]
 
 
-def missing(prefix: Prefix, name: str | None, there: Sequence[Receipt]) -> EnvironmentMissing:
+def placed(prefix: Prefix, name: str | None) -> tuple[Tree, Installed]:
+    """Find an environment, whether its modules are there or not: its tree and its receipt.
+
+    Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read.
+    """
+    there = list(every(prefix))
+    fitting = [(tree, one) for tree, called, one in there if name is None or name in names_of(called, one)]
+    if not fitting or (name is None and len({called for _, called, _ in there}) > 1):
+        raise missing(prefix, name, [called for _, called, _ in there])
+    tree, found = fitting[0]
+    if isinstance(found, EnvironmentDamaged):
+        raise found
+    return tree, found
+
+
+def names_of(called: str, found: Installed | EnvironmentDamaged) -> tuple[str, ...]:
+    """Return what the user may call an environment."""
+    return (called,) if isinstance(found, EnvironmentDamaged) else found.names
+
+
+def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> EnvironmentMissing:
     """Say that no environment fits."""
-    names = ", ".join(dict.fromkeys(one.name for one in there))
+    names = ", ".join(map(shown, dict.fromkeys(there)))
     if name is None and there:
         return EnvironmentMissing(
             what="Which environment? There is more than one.",
             why=f"Installed in {prefix.root}: {names}.",
             fix="Name one of them.",
+        )
+    if name and any(replaced.of(tree, name) for tree in prefix.trees(os.uname().machine)):
+        return EnvironmentMissing(
+            what=f"The environment {name} is being built again.",
+            why="It is offered again when the new one has passed, or as it was before if that fails.",
+            fix=f"Wait for the installation. If none is running any more: envkit install {name} --prefix {prefix.root}",
         )
     return EnvironmentMissing(
         what=f"There is no environment {name!r}." if name else "No environment is installed.",

@@ -11,6 +11,7 @@ import msgspec
 from envkit.eessi.known import known
 from envkit.errors import UnknownStack
 from envkit.host import Accelerator, Platform
+from envkit.names import is_name
 from envkit.resources import data, easybuild_collection, recipes
 
 
@@ -165,6 +166,12 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
             fix="Give the path of a recipe of your own, or a file name of the collection.",
         )
     stem = Path(easyconfig).stem
+    if not is_name(stem):
+        raise UnknownStack(
+            what=f"{stem + '.eb'!r} cannot be the name of a recipe here.",
+            why="The environment is called as the recipe is, in file names, module names and shells.",
+            fix="Rename the file, with letters, digits and _ . + - only, not more than 150, none of . + - in front.",
+        )
     device = next((one for one in (Accelerator.CUDA, Accelerator.ROCM) if one.value in stem.lower()), Accelerator.CPU)
     match = re.match(r"(?P<name>.+?)-(?P<version>(\d|system).*)$", stem)
     return Stack(

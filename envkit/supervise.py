@@ -1,9 +1,9 @@
 """Run one command so that nothing of it outlives the process that asked for it.
 
-``python supervise.py GRACE FD COMMAND...``: FD is the reading end of a pipe whose other end the parent holds
-open. The command is stopped, with every process it started, when the parent closes the pipe or dies in
-whatever way, or when this process gets SIGTERM or SIGINT: first SIGTERM, after GRACE seconds SIGKILL (sooner when
-the parent has died, since nobody waits then).
+``python supervise.py GRACE FD[,FD...] COMMAND...``: the first FD is the reading end of a pipe whose other end the
+parent holds open; the others are kept open to the end, for the locks that they hold. The command is stopped, with
+every process it started, when the parent closes the pipe or dies in whatever way, or when this process gets SIGTERM or
+SIGINT: first SIGTERM, after GRACE seconds SIGKILL (sooner when the parent has died, since nobody waits then).
 Processes that detach themselves are found too, because this process adopts orphans (PR_SET_CHILD_SUBREAPER).
 Ends with the command's exit status, 128 + N if it died by signal N.
 """
@@ -24,11 +24,13 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def main(arguments: list[str]) -> int:
     """Run the command given on the command line and return its exit status."""
-    grace_s, pipe, command = float(arguments[0]), int(arguments[1]), arguments[2:]
+    grace_s, descriptors, command = float(arguments[0]), [int(word) for word in arguments[1].split(",")], arguments[2:]
+    pipe = descriptors[0]
     parent = os.getppid()
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    os.set_inheritable(pipe, False)
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
     wake_reader, wake_writer = os.pipe()
     os.set_blocking(wake_writer, False)
     signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)

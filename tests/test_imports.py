@@ -11,7 +11,7 @@ import envkit
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
     ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest", "diagnose.inside"),
-    ("definition", "dockerfile", "doctor.facts"),
+    ("definition", "dockerfile", "doctor.facts", "names"),
     ("resources", "subids", "verify.elf", "verify.machine_code"),
     ("process",),
     ("files",),
@@ -88,7 +88,7 @@ LAYERS = (
         "verify.checks.nodes",
         "verify.checks.elements",
     ),
-    ("eessi.entry",),
+    ("eessi.entry", "replaced"),
     (
         "receipt",
         "request",

@@ -35,7 +35,7 @@ LOOK_S = 0.2
 def build(
     job: easybuild.Build, words: Sequence[str], seconds: Mapping[str, int], console: Console, earlier: Path | None
 ) -> None:
-    """Build what is missing and what is to be built again; ``words`` are what sbatch is told of each job.
+    """Build what is missing; ``words`` are what sbatch is told of each job.
 
     Jobs that an ``earlier`` call has left, which had its logs there, are followed first. Raises BuildFailed, DiskFull,
     HostProblem, JobLost, JobRefused and Interrupted.
@@ -46,13 +46,10 @@ def build(
         if left and earlier:
             say(console, f"{len(left)} jobs of an earlier call are still there: {', '.join(o.number for o in left)}")
             follow(left, replace(job, folder=earlier), times, held, console)
-        there = {one.module for one in left}
-        again = tuple(module for module in job.rebuild if module not in there)
-        missing = [module for module in held if module in again or not job.tree.has(module)]
+        missing = [module for module in held if not job.tree.has(module)]
         if missing:
             say(console, f"Building {len(missing)} of {len(job.plan.steps)} modules in jobs; logs: {job.told}")
-            mine = replace(job, rebuild=again)
-            follow(submitted(mine, words), mine, times, held, console)
+            follow(submitted(job, words), job, times, held, console)
     shutil.rmtree(job.folder / "tmp", ignore_errors=True)
 
 

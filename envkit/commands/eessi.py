@@ -2,6 +2,8 @@
 
 import click
 
+from envkit.commands import options
+
 
 @click.group()
 def eessi() -> None:
@@ -44,7 +46,7 @@ def modules(pattern: str | None, version: str | None, access: str | None, as_jso
 
 
 @eessi.command(short_help="Fill a cache with what modules need, for nodes without a network.")
-@click.argument("names", metavar="MODULE...", nargs=-1, required=True)
+@click.argument("names", metavar="MODULE...", nargs=-1, required=True, callback=options.modules)
 @click.option("--version", metavar="RELEASE", help="The release. Default: 2023.06.")
 @click.option(
     "--access",

@@ -19,7 +19,15 @@ def prefix(function: Function) -> Function:
 def load(function: Function) -> Function:
     """Add ``--load``."""
     text = "Load this site module before the build and on entering. May be repeated."
-    return click.option("--load", metavar="MODULE", multiple=True, help=text)(function)
+    return click.option("--load", metavar="MODULE", multiple=True, callback=modules, help=text)(function)
+
+
+def modules(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words of an option that names modules. Raises UsageProblem for what cannot be one."""
+    from envkit.names import demand_modules
+
+    demand_modules(given, option.opts[0])
+    return given
 
 
 METHODS = ("easybuild", "apptainer", "eessi")
@@ -112,6 +120,8 @@ def eessi(command: click.Command) -> click.Command:
 
 def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
     """Keep an option of EESSI for the command."""
+    if option.name == "module":
+        modules(context, option, value)
     if option.name and value:
         context.meta.setdefault("eessi", {})[option.name] = value
 

@@ -153,5 +153,7 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
         kept.mkdir(parents=True, exist_ok=True)
         lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
     path = place.local / "envkit.conf"
-    files.write(path, "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()).encode())
+    files.write(
+        path, "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()).encode(), own=True
+    )
     return path

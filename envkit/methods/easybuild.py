@@ -343,7 +343,7 @@ def state(path: str) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What a build needs to know besides its plan."""
+    """What a build needs to know besides its plan; the file ``holding`` stays locked while anything of it runs."""
 
     eb: Eb
     prefix: Prefix
@@ -351,8 +351,8 @@ class Build:
     plan: Plan
     folder: Path
     jobs: int
-    rebuild: tuple[str, ...] = ()
     accepted_eulas: tuple[str, ...] = ()
+    holding: Path | None = None
     offline: bool = False
 
     @property
@@ -397,13 +397,10 @@ def run(job: Build, options: Sequence[str], settings: Mapping[str, str], watch: 
         argv.append(f"--use-ccache={compiler_cache(job.prefix)}")
     if job.accepted_eulas:
         argv.append(f"--accept-eula-for={','.join(job.accepted_eulas)}")
-    if job.rebuild:
-        argv += ["--rebuild", *(step.easyconfig for step in job.plan.steps if step.module in job.rebuild)]
-    else:
-        argv.append(job.plan.steps[-1].easyconfig)
+    argv.append(job.plan.steps[-1].easyconfig)
     env = job.eb.settings(scratch) | {"ENVKIT_EVENTS": str(job.events), **settings}
     # what was compiled in another prefix, or for another framework, is the same but for where it lies
     env |= {"CCACHE_BASEDIR": str(job.tree.root), "CCACHE_NOHASHDIR": "1", "CCACHE_MAXSIZE": "2G"}
     if job.offline:
         env["ENVKIT_OFFLINE"] = "1"
-    return process.supervise(argv, env=env, log=job.log, cwd=job.folder, watch=watch)
+    return process.supervise(argv, env=env, log=job.log, cwd=job.folder, watch=watch, holding=job.holding)

@@ -12,6 +12,7 @@ from envkit.errors import Problem, UsageProblem
 from envkit.host import Accelerator
 from envkit.methods import apptainer
 from envkit.methods.apptainer import Base, ImagePlan, Layer
+from envkit.names import is_name
 from envkit.provide.image import DIGEST, ImageWork
 from envkit.provide.layer import WHEELS
 from envkit.receipt import ImageReceipt, Installed
@@ -122,8 +123,9 @@ def adopted(request: Request) -> Stack:
         raise UsageProblem(
             what=f"{option} needs a name.", fix=f"envkit install NAME --method apptainer {option} {source}"
         )
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", request.wanted):
-        raise UsageProblem(what=f"{request.wanted!r} cannot be a name.", fix="Use letters, digits and . _ - only.")
+    if not is_name(request.wanted):
+        fix = "Use letters, digits and . _ + - only, not more than 150, and begin with a letter or a digit."
+        raise UsageProblem(what=f"{request.wanted!r} cannot be a name.", fix=fix)
     if "://" in source:
         demand_digest(source, option)
     elif not Path(source).exists():

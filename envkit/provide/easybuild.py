@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from envkit import __version__, build, build_jobs, fetch, host, launcher, preflight, process, receipt
+from envkit import __version__, build, build_jobs, fetch, host, launcher, preflight, process, receipt, replaced
 from envkit.environment import Environment, ModuleEnvironment, entered
 from envkit.errors import BuildFailed, ModuleNotLoaded, Problem
 from envkit.fetch import Source
@@ -101,6 +101,7 @@ class EasyBuildWork:
             *self.lacking,
             *preflight.prefix_problems(prefix, self.stack, remaining),
             *preflight.plan_problems(self.plan, self.missing, self.request.accepted_eulas, self.host),
+            *self.copied(),
         ]
         if self.request.offline:
             found += preflight.source_problems(self.sources_of(self.missing), prefix, self.stack)
@@ -113,6 +114,17 @@ class EasyBuildWork:
             return ()
         wanted = self.sources_of(self.missing)
         return tuple(preflight.refused_sources(wanted, self.request.prefix, self.stack, self.host))
+
+    def copied(self) -> Iterator[Problem]:
+        """Yield what was copied or moved here with modules of this plan: they hold the paths of where they were."""
+        planned = {step.module for step in self.plan.steps if self.tree.has(step.module)}
+        for _, one in receipt.all_in(self.tree):
+            if not isinstance(one, ModuleReceipt | EessiReceipt) or not one.copied_from:
+                continue
+            if there := sorted(planned & {module.name for module in one.modules}):
+                fix = f"envkit remove {one.name} --dependencies --prefix {self.request.prefix.root}"
+                what = f"{', '.join(there)} was built in {one.copied_from}, and copied or moved here."
+                yield Problem(what=what, fix=f"Remove it here first: {fix}")
 
     def heading(self) -> Iterator[str]:
         """Yield what is installed, where, and with what of the machine."""
@@ -141,21 +153,25 @@ class EasyBuildWork:
     def build_in_jobs(self, folder: Path, words: Sequence[str], console: Console) -> None:
         """Do the same in jobs of Slurm, one for each module; ``words`` are what sbatch is told of each."""
         note = receipt.unfinished(self.tree, self.stack.name)
-        job = replace(self.begun(folder, console), offline=True)  # nodes often have no network
+        job = replace(self.begun(folder, console, in_jobs=True), offline=True)  # nodes often have no network
         build_jobs.build(job, words, self.stack.seconds, console, Path(note.log) if note else None)
 
-    def begun(self, folder: Path, console: Console) -> easybuild.Build:
-        """Fetch the sources that are missing; return the build that is left to do."""
+    def begun(self, folder: Path, console: Console, *, in_jobs: bool = False) -> easybuild.Build:
+        """Fetch the sources that are missing; return the build that is left to do. What is built again is set aside."""
         for line in easybuild.cuda_limits(self.plan):
             say(console, line)
-        rebuild = build.outdated(self.plan, self.tree) if self.request.rebuild else []
+        is_begun = replaced.of(self.tree, self.stack.name) is not None
+        rebuild = build.outdated(self.plan, self.tree) if self.request.rebuild and not is_begun else []
         wanted = {*self.missing, *rebuild}
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
         cache = self.request.prefix.sources
         fetch_all(self.sources_of(wanted), cache, self.request.offline, self.stack.name, console)
         config_guess.put(self.plan, cache)
         receipt.begin(self.tree, self.stack.name, "building", folder)
-        receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
+        if rebuild:
+            self.set_aside(rebuild, console, in_jobs=in_jobs)
+        elif self.stack.module in self.missing:
+            receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
         return easybuild.Build(
             eb=self.eb,
             prefix=self.request.prefix,
@@ -163,10 +179,41 @@ class EasyBuildWork:
             plan=self.plan,
             folder=folder,
             jobs=build.jobs(self.request.jobs),
-            rebuild=tuple(rebuild),
             accepted_eulas=self.request.accepted_eulas,
+            holding=replaced.lock_path(self.tree, self.stack.name),
             offline=self.request.offline,
         )
+
+    def set_aside(self, modules: Sequence[str], console: Console, *, in_jobs: bool) -> None:
+        """Set aside what is built again; go on from what an earlier such build has left, as far as it fits."""
+        tree, name = self.tree, self.stack.name
+        files = (receipt.path_of(tree, name), receipt.kept_path(tree, name))
+        others = [
+            one.name
+            for _, one in receipt.all_in(tree)
+            if isinstance(one, ModuleReceipt | EessiReceipt)
+            and one.name != name
+            and {module.name for module in one.modules} & {*modules}
+        ]
+        there = receipt.path_of(tree, name).is_file()
+        aside = replaced.Aside(
+            modules=tuple(modules), files=tuple(str(path.relative_to(tree.root)) for path in files), in_jobs=in_jobs
+        )
+        replaced.set_aside(tree, name, aside)
+        if affected := ", ".join([*([name] if there else []), *others]):
+            say(console, f"Built again in its place: until that has passed, {affected} cannot be used.")
+            say(console, "If it fails or is stopped, what is there now is put back.")
+        replaced.take_up(tree, name, self.left_by_earlier(modules))
+
+    def left_by_earlier(self, modules: Collection[str]) -> list[str]:
+        """Return which modules an earlier build has left that are made from the recipes as they are now."""
+        fitting = list[str]()
+        for step in self.plan.steps:
+            again = [one for one in step.dependencies if one in modules]
+            made = receipt.built(replaced.new(self.tree, self.stack.name), step.module)
+            if step.module in modules and made and made.sha256 == step.checksum() and {*again} <= {*fitting}:
+                fitting.append(step.module)
+        return fitting
 
     def entered(self, made: Installed) -> Environment:  # noqa: ARG002
         """Return the way into what was built, which is entered already where that takes a mount."""

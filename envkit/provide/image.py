@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from envkit import __version__, host, preflight, receipt, runtime
+from envkit import __version__, host, preflight, receipt, replaced, runtime
 from envkit.dockerfile import Converted
 from envkit.environment import ContainerEnvironment, Environment
 from envkit.errors import BuildFailed, Problem
@@ -227,27 +227,21 @@ class ImageWork:
 
     def settle(self, made: Installed) -> Installed:
         """Put the image where it stays, in the place of an older one."""
-        self.discard_superseded()
         final = self.tree.images / (self.stack.name if self.request.sandbox else f"{self.stack.name}.sif")
         final.parent.mkdir(exist_ok=True)
-        other = final.with_name(f".{final.name}.old")
-        discard(other)
-        if final.is_dir():
-            final.rename(other)
+        replaced.set_aside(self.tree, self.stack.name, replaced.Aside(modules=(), files=tuple(self.superseded())))
         self.image.image.rename(final)
-        discard(other)
         state = final.stat()
         return msgspec.structs.replace(made, image=str(final), changed=state.st_mtime_ns)
 
-    def discard_superseded(self) -> None:
-        """Discard the layers of the image that this one takes the place of, but for those that others stand on."""
-        path = receipt.path_of(self.tree, self.stack.name)
-        if not path.is_file():
-            return
+    def superseded(self) -> Iterator[str]:
+        """Yield what of the tree this image takes the place of: an older one, and layers that no other stands on."""
+        name, earlier = self.stack.name, receipt.there(self.tree, self.stack.name)
+        yield from (f"images/{name}.sif", f"images/{name}", f"environments/{name}.json", f"kept/{name}.json")
         used = {layer.key for layer in self.plan.layers}
         for other in receipt.installed(self.request.prefix):
-            if isinstance(other, ImageReceipt) and other.name != self.stack.name:
+            if isinstance(other, ImageReceipt) and other.name != name:
                 used |= {layer.key for layer in other.layers}
-        for layer in getattr(receipt.read(path), "layers", ()):
+        for layer in earlier.layers if isinstance(earlier, ImageReceipt) else ():
             if layer.key not in used:
-                (self.tree.layers / f"{layer.name}-{layer.key[:20]}.sif").unlink(missing_ok=True)
+                yield f"layers/{layer.name}-{layer.key[:20]}.sif"

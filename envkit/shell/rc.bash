@@ -12,7 +12,8 @@ fi
 mapfile -t envkit_words <<<"$ENVKIT_WORDS"
 # shellcheck source=/dev/null
 . "${BASH_SOURCE[0]%/*}/${envkit_words[0]}" "${envkit_words[@]:1}"
-PS1="(envkit ${ENVKIT_NAME}) ${PS1-\\$ }"
+# bash runs what it finds in PS1
+PS1="(envkit ${ENVKIT_NAME//[^A-Za-z0-9_.+\/ -]/?}) ${PS1-\\$ }"
 if [ -n "${ENVKIT_BASH_ENV-}" ]; then
     export BASH_ENV=$ENVKIT_BASH_ENV
 fi
