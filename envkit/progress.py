@@ -162,7 +162,10 @@ class BuildProgress:
             return
         left = self.left(now)
         line = f"{self.place()} {self.module}: {self.step}, {clock(now - self.began)} elapsed"
-        line += f", about {clock(left)} left" if left is not None else ""
+        if left is not None:
+            line += f", about {clock(left)} left"
+        elif self.module in self.seconds:
+            line += ", longer than expected"
         if self.status is not None:
             self.status.update(escape(line))
         elif now - self.told > QUIET_S:
@@ -175,14 +178,24 @@ class BuildProgress:
         return f"[{number}/{len(self.modules)}]"
 
     def left(self, now: float) -> float | None:
-        """Return the seconds left by what each module took before; None if unknown, or if this one takes longer."""
+        """Return the seconds left; None if unknown, or if this module takes longer.
+
+        Known is what each module took before, stretched by as much as this machine has been slower so far.
+        """
         if not any(self.seconds.get(module) for module in self.modules):
             return None
         waiting = [m for m in self.modules if m not in self.took and m != self.module]
         current = 0.0
         if self.module not in self.took:
-            current = self.seconds.get(self.module, 5.0) - (now - self.module_began)
-        return None if current < 0 else current + sum(self.seconds.get(module, 5.0) for module in waiting)
+            current = self.slower() * self.seconds.get(self.module, 5.0) - (now - self.module_began)
+        waits = self.slower() * sum(self.seconds.get(module, 5.0) for module in waiting)
+        return None if current < 0 else current + waits
+
+    def slower(self) -> float:
+        """Return how many times longer what is built took than it was known to take; 1 where it was quicker."""
+        built = [module for module in self.took if self.seconds.get(module)]
+        known = sum(self.seconds[module] for module in built)
+        return max(sum(self.took[module] for module in built) / known, 1.0) if known else 1.0
 
 
 def clock(seconds: float) -> str:

@@ -96,6 +96,21 @@ def test_time_left_by_what_each_module_took_before(console: Console) -> None:
     assert shown.left(shown.module_began + 10) == pytest.approx(30 + 5)
 
 
+def test_time_left_on_a_machine_that_is_slower(said: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that took ten minutes instead of one says what the next will take; what takes longer yet is told so."""
+    monkeypatch.setattr("envkit.progress.QUIET_S", -1)
+    shown = BuildProgress(Console(file=said, width=200), MODULES, {"A/1": 60, "B/1": 150})
+    shown.on({"event": "begin", "module": "A/1"})
+    shown.module_began -= 100
+    shown.tick()
+    assert said.getvalue().endswith("A/1: begin, 0:00 elapsed, longer than expected\n")
+    shown.module_began -= 500
+    shown.on({"event": "module", "module": "A/1"})
+    shown.on({"event": "begin", "module": "B/1"})
+    assert shown.left(shown.module_began + 900) == pytest.approx(10 * (150 + 5) - 900, abs=5)
+    assert shown.left(shown.module_began + 1600) is None
+
+
 def test_no_time_left_without_experience(console: Console) -> None:
     shown = BuildProgress(console, MODULES, {"Other/1": 100})
     shown.on({"event": "begin", "module": "A/1"})
