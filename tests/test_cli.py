@@ -160,10 +160,25 @@ def test_output_on_a_full_disk_is_an_error(words: str) -> None:
     assert done.returncode == NotWritable.exit_code
 
 
-def test_output_that_was_closed_from_the_start() -> None:
-    command = f"{sys.executable} -m envkit --help >&-"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize("words", ["--help", "list", "list --json", "compat torch=2", "run --print eessi -- true"])
+@pytest.mark.parametrize("closed", [">&-", "<&-", "<&- >&-"])
+def test_streams_that_were_closed_from_the_start(words: str, closed: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m envkit {words}"
+    env = {**os.environ, "ENVKIT_PREFIX": str(tmp_path)}
+    whole = subprocess.run(["bash", "-c", command], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", f"{command} {closed}"], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (whole.returncode, whole.stderr)
+    assert done.stdout == ("" if ">" in closed else whole.stdout)
+
+
+def test_what_is_run_gets_no_file_by_the_number_of_a_closed_stream() -> None:
+    """A descriptor of envkit's own would otherwise be the standard output of every program that it starts."""
+    child = "import os, sys; print(*(os.readlink(f'/proc/self/fd/{number}') for number in (0, 1)), file=sys.stderr)"
+    code = f"import subprocess, sys; from envkit.cli import open_streams; open_streams(); kept = open({__file__!r})\n"
+    code += f"subprocess.run([sys.executable, '-c', {child!r}])"
+    argv = ["bash", "-c", '"$0" -c "$1" <&- >&-', sys.executable, code]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.stderr == "/dev/null /dev/null\n"
 
 
 def test_run_needs_dashes(capsys: Output) -> None:
