@@ -87,12 +87,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("all")]
     order = ["", "pytorch", "tensorflow", "image"]
 
-    def place(item: pytest.Item) -> tuple[bool, int, bool]:
-        return (
-            item.get_closest_marker("builds") is None,
-            order.index(needs_of(item)),
-            item.get_closest_marker("integration") is None,
-        )
+    def place(item: pytest.Item) -> tuple[bool, int, bool, bool]:
+        mark = item.get_closest_marker("builds")
+        is_first = mark is not None and not mark.kwargs
+        is_unit = item.get_closest_marker("integration") is None
+        return not is_first, order.index(needs_of(item)), mark is None, is_unit
 
     items.sort(key=place)
 

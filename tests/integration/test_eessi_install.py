@@ -232,6 +232,8 @@ def horovod(
     return run
 
 
+@pytest.mark.builds(after=True)
+@pytest.mark.xdist_group("horovod-on-eessi")
 def test_horovod_on_top_of_eessi(horovod: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = horovod("run", STACK, "-n", "2", "--", "python", str(SCRIPTS / "train.py"))
     assert done.returncode == 0, done.stderr
@@ -240,6 +242,8 @@ def test_horovod_on_top_of_eessi(horovod: Callable[..., subprocess.CompletedProc
     assert (block.returncode, "[X] PyTorch" in block.stdout, "[X] MPI" in block.stdout) == (0, True, True), block.stderr
 
 
+@pytest.mark.builds(after=True)
+@pytest.mark.xdist_group("horovod-on-eessi")
 def test_its_verdict(horovod: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = horovod("verify", STACK, "-n", "2", "--json")
     report = json.loads(done.stdout)

@@ -165,6 +165,7 @@ def test_keras_3_is_refused_rather_than_left_alone(stacks: Site, installed: Call
         assert "trained" not in done.stdout.splitlines()
 
 
+@pytest.mark.builds(after=True)
 def test_without_mpi_cmake_and_network(tmp_path: Path, stacks: Site, installed: Callable[[str], str]) -> None:
     """A machine without MPI and CMake gets both from wheels; sources come from a bundle, the rest is as locked."""
     installed("pytorch-2.13-cpu")
