@@ -16,7 +16,7 @@ from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.host import MPI_FAMILIES, cores
 from envkit.receipt import Mpi
 from envkit.resources import data
-from envkit.verify.probe.started import counts
+from envkit.verify.probe.started import counts, leftovers, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def horovodrun(wanted: Wanted, env: Mapping[str, str], why: str) -> Launch:
 
 def slurm_hosts(wanted: Wanted, env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     """Return the hosts of a Slurm allocation with even slots; none where it has but one."""
-    if not env.get("SLURM_JOB_NODELIST") or int(env.get("SLURM_JOB_NUM_NODES", "1")) == 1:
+    if not env.get("SLURM_JOB_NODELIST") or whole(env.get("SLURM_JOB_NUM_NODES", "1")) == 1:
         return ()
     told = process.capture(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], env=env, timeout_s=20)
     hosts = told.stdout.split()[: wanted.nodes or None]
@@ -163,8 +163,8 @@ def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
     """Return how many ranks a scheduler has granted to this job, or the default outside of one."""
     for words in table()["scheduler"].values():
         tasks = env.get(words["tasks"], "")
-        if env.get(words["job"]) and tasks.isdigit():
-            return int(tasks)
+        if env.get(words["job"]) and (number := whole(tasks)):
+            return number
     return default
 
 
@@ -200,7 +200,7 @@ def slurm_slots(env: Mapping[str, str]) -> int:
     """Return how many ranks a Slurm job has room for: its tasks, or its CPUs if more; 0 outside of one."""
     tasks = env.get("SLURM_NTASKS", "") if env.get("SLURM_JOB_ID") else ""
     cpus = env.get("SLURM_JOB_CPUS_PER_NODE", "") if env.get("SLURM_JOB_ID") else ""
-    return max(int(tasks) if tasks.isdigit() else 0, sum(counts(cpus)))
+    return max(whole(tasks) or 0, sum(counts(cpus)))
 
 
 def in_job(env: Mapping[str, str]) -> bool:
@@ -226,11 +226,15 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Return ``env`` with what Open MPI wants from root, if this is root."""
+    """Return ``env`` as ranks are started with it: without what another launch has left over, and with what Open MPI
+    wants from root, if this is root.
+    """
+    dropped = leftovers(env)
+    kept = {name: value for name, value in env.items() if name not in dropped}
     if os.geteuid() != 0:
-        return dict(env)
+        return kept
     return {
-        **env,
+        **kept,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",

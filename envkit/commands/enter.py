@@ -82,6 +82,7 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
     inside = entry.enter(asked_for(asked), keep=False)
     if number is None:
         process.become(inside.command(command), inside.variables(os.environ))
+    say_leftovers()
     env = inside.variables(ranks.on_one_node(launcher.variables(os.environ)))
     process.become(ranks.command(inside, number, command, env), env)
 
@@ -160,8 +161,19 @@ def run(
     inside, launch = meeting.meet(inside, found.mpi, wanted, model=model)
     if print_:
         click.echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
+    say_leftovers()
     words = inside.command(command, launch.argv, remote=launch.remote, visible=visible)
     return start(words, inside.variables(launcher.variables(env)))
+
+
+def say_leftovers() -> None:
+    """Say which variables of another launch the ranks are started without."""
+    import os
+
+    from envkit.verify.probe.started import leftovers
+
+    if names := leftovers(os.environ):
+        click.echo(f"envkit: left over from another launch, and kept from the ranks: {', '.join(names)}", err=True)
 
 
 def of_example(

@@ -197,9 +197,11 @@ def measured(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def worlds(text: str) -> tuple[int, ...]:
     """Return the numbers of ranks named in an option, ascending; ends with a usage error for what is none."""
+    from envkit.verify.probe.started import whole
+
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
-        if not word.isdigit() or int(word) == 0:
+        if not whole(word):
             usage(f"--scale: {word!r} is no number of ranks. Write them as 1,2,4,8.")
     return tuple(sorted({int(word) for word in words}))
 

@@ -21,7 +21,7 @@ from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseli
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected
 from envkit.verify.probe.node import ALARM, file_name, local_folder, touch
-from envkit.verify.probe.started import Started
+from envkit.verify.probe.started import Started, leftovers
 from envkit.verify.report import Report
 from envkit.verify.report import Started as StartedRow
 from envkit.verify.session import Session
@@ -187,6 +187,7 @@ def made(own: Attendance, found: Gathered) -> Report:
         measures=options.measures,
         shared=str(own.meeting.shared.parent),
         launcher_said="".join(outside(own)),
+        leftover=tuple(leftovers(os.environ)),
     )
     row = StartedRow(
         launcher=started.launcher,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -431,6 +432,11 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     def size(self) -> int | None:
         """The world size that Horovod told, or None."""
         return self.world.size if self.world and isinstance(self.world.size, int) else None
+
+    def number(self, name: str) -> int | None:
+        """A variable of this rank that is a number, or None."""
+        text = self.environment.get(name, "")
+        return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
     @property
     def launcher_rank(self) -> int | None:

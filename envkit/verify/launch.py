@@ -19,6 +19,7 @@ from envkit.verify import session
 from envkit.verify.known import known
 from envkit.verify.options import Options
 from envkit.verify.probe import node
+from envkit.verify.probe.started import leftovers
 from envkit.verify.session import Session
 from envkit.verify.target import Target
 
@@ -78,6 +79,7 @@ def verify(
         measures=options.measures,
         launcher_status=next((run.status for run in runs if run.status), 0),
         launcher_said="".join(run.said for run in runs),
+        leftover=tuple(leftovers(env)),
     )
     return judged(
         target.name,

@@ -2,11 +2,17 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from envkit.verify.probe.started import LAUNCHERS, Started, counts, detect
+from envkit.launcher import ranks_here, slurm_slots, variables
+from envkit.verify.probe.started import LAUNCHERS, Started, counts, detect, leftovers, look
 
 
 def told(text: str) -> dict[str, str]:
@@ -77,3 +83,95 @@ def test_every_row_is_whole() -> None:
 )
 def test_slurms_short_form(text: str, numbers: list[int]) -> None:
     assert counts(text) == numbers
+
+
+STRAY = {
+    "pmi": "PMI_RANK=0 PMI_SIZE=1",
+    "hydra": "PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 PMI_FD=987",
+    "horovodrun": "HOROVOD_RANK=0 HOROVOD_SIZE=1 HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1 HOROVOD_GLOO_RENDEZVOUS_PORT=1",
+    "mpirun": "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1",
+    "mpirun-5": "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 PRTE_LAUNCHED=1 PMIX_NAMESPACE=n PMIX_RANK=0"
+    " PMIX_SERVER_URI41=n.0;tcp4://127.0.0.1:1",
+    "pmix": "PMIX_RANK=0",
+    "srun": "SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=1 PMI_RANK=0 PMI_SIZE=1",
+}
+
+
+@pytest.mark.parametrize("of", STRAY)
+def test_variables_of_one_rank_without_their_launcher_are_left_over(of: str) -> None:
+    env = told(STRAY[of])
+    assert detect(env) is None
+    assert leftovers(env) == sorted(name for name in env if not name.startswith("SLURM_"))
+
+
+def test_one_rank_whose_launcher_listens_is_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for text in (
+            f"HOROVOD_RANK=0 HOROVOD_SIZE=1 HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1 HOROVOD_GLOO_RENDEZVOUS_PORT={port}",
+            f"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 PMIX_SERVER_URI4=n.0;tcp4://127.0.0.1:{port}",
+            f"PMI_RANK=0 PMI_SIZE=1 PMI_PORT=127.0.0.1:{port}",
+            f"PMI_RANK=0 PMI_SIZE=1 PMI_FD={server.fileno()}",
+            f"{STRAY['srun']} PMIX_SERVER_URI2=n.0;tcp4://127.0.0.1:{port}",
+        ):
+            found = detect(told(text))
+            assert found is not None and (found.rank, found.size) == (0, 1), text
+
+
+LOOK = f"""
+import json, os, sys
+sys.path.insert(0, {str(Path(LAUNCHERS).parents[3])!r})
+from envkit.verify.probe.started import look
+print(json.dumps(look(os.environ)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("of", ["", *STRAY])
+def test_a_true_launcher_is_told_from_what_is_left_over(of: str, size: int) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("there is no mpirun")
+    env = variables({"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}) | told(STRAY.get(of, ""))
+    argv = ["mpirun", "--oversubscribe", "-np", str(size), sys.executable, "-I", "-c", LOOK]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=100)
+    ranks = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {found[0] for found, _ in ranks} == {"mpirun"}
+    assert sorted(found[2:4] for found, _ in ranks) == [[rank, size] for rank in range(size)]
+    if size == 2:  # one rank agrees with what is left over
+        expected = [] if of in ("", "mpirun", "pmix", "mpirun-5") else sorted(told(STRAY[of]))
+        assert all(set(left) <= set(expected) for _, left in ranks)
+        assert any(left for _, left in ranks) == bool(expected)
+
+
+NUMBERS = ("0", "1", "2", "3", "4", "-1", "+1", " 1", "1\n", "²", "٣", "1" * 5000, "0x1", "1e3", "", "None", "1.0")
+COUNTS = ("1(x2)", "2(x99999999999999)", "2(x3),1", "\udcff", "a" * 10000)
+NAMED = ("rank", "size", "local_rank", "local_size", "local_sizes", "node")
+ADDRESSES = ("127.0.0.1", "::1", "256.1.1.1", "", "no host", "x" * 300, "0.0.0.0:1")
+URIS = ("n.0;tcp4://127.0.0.1:1", "tcp://[::1]:99999", "tcp4://127.0.0.1:65536", "n", "", "tcp://:::1:1")
+
+
+def test_strange_variables_of_launchers() -> None:
+    """Whatever launchers' variables say, an answer comes, and a rank is one of a world."""
+    chance = random.Random(20261122)
+    rows = json.loads(Path(LAUNCHERS).read_text())
+    known = {str(row[key]) for row in rows for key in (*NAMED, "socket") if key in row}
+    known |= {name for row in rows for key in ("needs", "unless", "job", "address") for name in row.get(key, [])}
+    strange = sorted(known | {"PMIX_RANK", "SLURM_NTASKS", "SLURM_JOB_CPUS_PER_NODE", "PBS_JOBID", "PBS_NP"})
+    believed = 0
+    for _ in range(5000):
+        env = {name: chance.choice(NUMBERS + COUNTS) for name in chance.sample(strange, chance.randint(1, 12))}
+        for name in env:
+            if name.endswith(("ADDR", "PORT")):
+                env[name] = chance.choice(ADDRESSES + NUMBERS)
+        if chance.random() < 0.3:
+            env["PMIX_SERVER_URI4"] = chance.choice(URIS)
+        found, left = look(env)
+        assert set(left) <= set(env)
+        assert ranks_here(env) >= 1 and slurm_slots(env) >= 0
+        if found:
+            believed += 1
+            assert 0 <= found.rank < (found.size or 10**9) and (found.size is None or found.size > 0)
+            assert not set(left) & {name for row in rows if row["title"] == found.title for name in [row["rank"]]}
+        kept = variables(env)
+        assert not set(left) & set(kept)
+    assert believed > 500

@@ -25,6 +25,8 @@ CHECKS: tuple[Callable[[Ranks], list[Result]], ...] = (
     build.flags_agree,
     world.init,
     world.world_size,
+    world.one_rank,
+    world.leftover,
     world.ranks_unique,
     world.hosts_used,
     world.local_ranks,

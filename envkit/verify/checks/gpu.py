@@ -209,8 +209,7 @@ def _visible(facts: RankFacts) -> list[str]:
 
 
 def _granted(facts: RankFacts) -> int:
-    slurm = facts.environment.get("SLURM_GPUS_ON_NODE", "")
-    return int(slurm) if slurm.isdigit() else 0
+    return facts.number("SLURM_GPUS_ON_NODE") or 0
 
 
 def _plain(uuid: str | None) -> str | None:

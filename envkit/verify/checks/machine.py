@@ -164,8 +164,7 @@ def _cores(facts: RankFacts) -> int | None:
     """How many cores this job may use on the node: the least of what the kernel, the limits and Slurm say."""
     machine = facts.machine
     granted = machine.granted if machine and not isinstance(machine.granted, Fact) else None
-    slurm = facts.environment.get("SLURM_CPUS_ON_NODE", "")
-    told = (machine.cores if machine else None, granted, int(slurm) if slurm.isdigit() else None)
+    told = (machine.cores if machine else None, granted, facts.number("SLURM_CPUS_ON_NODE"))
     return min((number for number in told if number), default=None)
 
 

@@ -34,6 +34,17 @@ def world_size(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("world-size", "wrong", told=told, **values)]
 
 
+def one_rank(ranks: Ranks) -> list[Result]:
+    """Whether there is but one rank, which can share nothing."""
+    return [ranks.outcome("one-rank", "warn")] if ranks.expected.size == 1 else []
+
+
+def leftover(ranks: Ranks) -> list[Result]:
+    """Whether variables of another launch were there."""
+    names = ranks.expected.leftover
+    return [ranks.outcome("leftover", "warn", names=", ".join(names), words=" ".join(names))] if names else []
+
+
 def ranks_unique(ranks: Ranks) -> list[Result]:
     unknown = next((facts for facts in ranks.facts if facts.rank is None), None)
     if unknown:
@@ -49,8 +60,8 @@ def ranks_unique(ranks: Ranks) -> list[Result]:
 def hosts_used(ranks: Ranks) -> list[Result]:
     """Whether the ranks are on as many hosts as there should be."""
     by_srun = [facts for facts in ranks.facts if facts.started and facts.started.launcher == "srun"]
-    told = [facts.environment.get("SLURM_STEP_NUM_NODES", "") for facts in by_srun]
-    wanted = ranks.expected.nodes or max((int(text) for text in told if text.isdigit()), default=0)
+    told = [facts.number("SLURM_STEP_NUM_NODES") or 0 for facts in by_srun]
+    wanted = ranks.expected.nodes or max(told, default=0)
     used = Counter(facts.host for facts in ranks.facts)
     pods = any("/etc/mpi" in value for facts in ranks.facts for value in facts.environment.values())
     if pods and len(used) == 1 and ranks.expected.size > 1 and not wanted:

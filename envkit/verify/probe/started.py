@@ -1,11 +1,21 @@
-"""Which launcher started this process, as which rank, from the environment alone; `launchers.json` says how."""
+"""Which launcher started this process, as which rank: by its variables, and where they may be left over, by itself.
 
+`launchers.json` has of each launcher its variables, by which of them its job is known, what it is called above a rank
+(`parents`, a regular expression), and what it opens for one: a socket, an address, a PMIx server. It is believed where
+nothing is known of these.
+"""
+
+import ipaddress
 import json
 import os
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+import socket
+import stat
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 LAUNCHERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launchers.json")
+PMIX = re.compile(r"PMIX_(RANK|NAMESPACE|ID|SERVER_\w+)$")
+ANSWER_S = 2.0
 PROXY = re.compile(r"hydra_pmi_proxy|hydra_bstrap_proxy")
 
 
@@ -23,9 +33,38 @@ class Started(NamedTuple):
 
 def detect(env: Mapping[str, str]) -> Optional[Started]:
     """The launcher that started this process, or None: a login shell, or a bare batch script."""
+    return look(env)[0]
+
+
+def leftovers(env: Mapping[str, str]) -> List[str]:
+    """The variables by which launchers name a rank, of a launcher that did not start this process."""
+    return look(env)[1]
+
+
+def look(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
+    """What `detect` and `leftovers` say.
+
+    Variables outlive their launcher: in a shell that a rank has opened, in a script that somebody has copied. Those
+    that name one rank of several, and contradict no others, are believed, since ranks that are missing are noticed.
+    One rank alone, and launchers that contradict each other, have to be seen: a launcher above this process, or what
+    it listens at.
+    """
     with open(LAUNCHERS) as stream:
-        rows = json.load(stream)  # type: List[Dict[str, Any]]
-    return next((started(row, env) for row in rows if fits(row, env)), None)
+        rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
+    told = [(row, found) for row, found in ((row, started(row, env)) for row in rows) if found]
+    chosen = told[0][1] if told else None
+    if chosen and (chosen.size == 1 or not all(agree(found, chosen) for _, found in told)):
+        above = launcher_above("|".join(row["parents"] for row in rows if "parents" in row))
+        seen = [pair for pair in told if above and re.match(pair[0].get("parents", "$") + "$", above)]
+        seen = seen or [pair for pair in told if "parents" not in pair[0] or listens(pair[0], env)]
+        seen = seen or [pair for pair in told if pair[1].size != 1]
+        chosen = seen[0][1] if seen else None
+    believed = [row for row, found in told if chosen and agree(found, chosen)]
+    kept = {name for row in believed for name in names(row, env)}
+    dead = {name for row in rows if row not in believed for name in names(row, env)}
+    if chosen is None and not any(answers(*place) for place in pmix_servers(env)):
+        dead.update(name for name in env if PMIX.match(name))
+    return chosen, sorted(dead - kept)
 
 
 def fits(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
@@ -33,24 +72,91 @@ def fits(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
     return all(env.get(name) for name in needed) and not any(env.get(name) for name in row.get("unless", []))
 
 
-def started(row: Dict[str, Any], env: Mapping[str, str]) -> Started:
-    def number(key: str) -> Optional[int]:
-        text = env.get(row.get(key, ""), "")
-        return int(text) if text.isdigit() else None
+def agree(one: Started, other: Started) -> bool:
+    return one.rank == other.rank and (one.size == other.size or None in (one.size, other.size))
 
-    local_size = number("local_size")
+
+def names(row: Dict[str, Any], env: Mapping[str, str]) -> List[str]:
+    """The variables of a launcher that are set here, but for a scheduler's: its job is still there."""
+    own = [row.get(key, "") for key in ("rank", "size", "local_rank", "local_size", "socket")]
+    own += row.get("needs", []) + row["job"] + row.get("address", [])
+    own += [name for name in env if row.get("pmix") and PMIX.match(name)]
+    return [name for name in own if name in env and not name.startswith(("SLURM_", "LSB_"))]
+
+
+def started(row: Dict[str, Any], env: Mapping[str, str]) -> Optional[Started]:
+    """What a launcher's variables say; None where they name no rank that can be."""
+
+    def number(key: str) -> Optional[int]:
+        return whole(env.get(row.get(key, ""), ""))
+
+    rank, size = number("rank"), number("size")
+    if rank is None or (env.get(row.get("size", "")) and (size is None or rank >= size)):
+        return None
+    local_size = number("local_size") or None
     if "local_sizes" in row:
         sizes = counts(env.get(row["local_sizes"], ""))
         node = number("node") or 0
         local_size = sizes[node] if node < len(sizes) else None
     job = "-".join(env.get(name, "") for name in row["job"]) or proxy() or str(os.getppid())
-    rank = number("rank") or 0
-    return Started(row["name"], row["title"], rank, number("size"), number("local_rank"), local_size, job)
+    return Started(row["name"], row["title"], rank, size, number("local_rank"), local_size, job)
+
+
+def whole(text: str) -> Optional[int]:
+    """A number that a launcher may count with, or None: no sign, no other script's digits, none that is absurd."""
+    return int(text) if re.match("[0-9]{1,9}$", text) and text[-1:] != "\n" else None
+
+
+def launcher_above(patterns: str) -> str:
+    """The name of the nearest process above this one that is one of these launchers, or nothing."""
+    pid = os.getppid()
+    try:
+        while pid and patterns:
+            with open("/proc/%d/stat" % pid) as stream:
+                before, _, after = stream.read().rpartition(")")
+            name = before.partition("(")[2]
+            if re.match("(?:%s)$" % patterns, name):
+                return name
+            pid = int(after.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return ""
+
+
+def listens(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
+    """Whether something is at the other end of what a launcher has opened for this rank."""
+    places = list(pmix_servers(env)) if row.get("pmix") else []
+    host, _, port = ":".join(env.get(name, "") for name in row.get("address", [])).rpartition(":")
+    return is_socket(env.get(row.get("socket", ""), "")) or any(answers(*one) for one in places + [(host, port)])
+
+
+def pmix_servers(env: Mapping[str, str]) -> Set[Tuple[str, str]]:
+    """The addresses and ports of the PMIx servers that are named."""
+    values = " ".join(value for name, value in env.items() if name.startswith("PMIX_SERVER_URI"))
+    return set(re.findall(r"tcp\d?://\[?([0-9a-fA-F.:]+)\]?:([0-9]{1,5})\b", values))
+
+
+def answers(host: str, port: str) -> bool:
+    try:
+        address = str(ipaddress.ip_address(host))
+        socket.create_connection((address, int(port)), ANSWER_S).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def is_socket(text: str) -> bool:
+    """Whether this process has a socket as the descriptor of that number."""
+    number = whole(text)
+    try:
+        return number is not None and stat.S_ISSOCK(os.fstat(number).st_mode)
+    except (OSError, OverflowError):
+        return False
 
 
 def counts(text: str) -> List[int]:
     """Slurm's short form of numbers by node: "2(x3),1" is 2, 2, 2, 1."""
-    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    found = re.findall(r"\b([0-9]{1,5})(?:\(x([0-9]{1,5})\))?(?![0-9])", text)
     return [int(number) for number, times in found for _ in range(int(times or 1))]
 
 
