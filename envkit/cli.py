@@ -1,6 +1,5 @@
 """The command line: names the sub-commands, imports the one that is asked for, explains failures."""
 
-import errno
 import importlib
 import sys
 from typing import Any, NoReturn
@@ -8,7 +7,7 @@ from typing import Any, NoReturn
 import click
 
 from envkit import __version__
-from envkit.errors import EnvkitError, NotWritable
+from envkit.errors import EnvkitError, of_storage
 
 COMMANDS = {
     "doctor": ("doctor", "Say what this machine offers, and which methods work on it."),
@@ -29,8 +28,6 @@ COMMANDS = {
     "check-build": ("verify", "Print the block of 'horovodrun --check-build', but true, and quickly."),
     "diagnose": ("diagnose", "Say the first cause of a failed build, launch or run from its log."),
 }
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Commands(click.Group):
@@ -91,9 +88,12 @@ def run(arguments: list[str] | None = None) -> int:
         flush()
         return 141 if end.code == 1 else int(end.code or 0)
     except OSError as error:
-        if error.errno not in FULL:
+        verb = "read or write" if error.filename else "write"
+        problem = of_storage(error, f"envkit could not {verb} {error.filename or 'its output'} to the end.")
+        if problem is None:
             raise
-        return explain_full(error)
+        explain(problem)
+        return problem.exit_code
     return status if isinstance(status, int) else 0
 
 
@@ -102,18 +102,6 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-
-
-def explain_full(error: OSError) -> int:
-    """Say that something could not be written to the end; return the exit code."""
-    where = error.filename or "its output"
-    problem = NotWritable(
-        what=f"envkit could not write {where} to the end.",
-        why=error.strerror or str(error),
-        fix="Free some room there, or write to another place.",
-    )
-    explain(problem)
-    return problem.exit_code
 
 
 def explain(error: EnvkitError) -> None:

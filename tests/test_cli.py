@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from envkit import errors
 from envkit.cli import COMMANDS, run
-from envkit.errors import EnvkitError, Interrupted, NotWritable
+from envkit.errors import NETWORK, STORAGE, EnvkitError, Interrupted, NotWritable
 from envkit.prefix import Prefix
 from envkit.receipt import ModuleReceipt
 
@@ -158,6 +159,25 @@ def test_output_on_a_full_disk_is_an_error(words: str) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr.startswith("envkit: envkit could not write its output to the end.\n\n  No space left on device")
     assert done.returncode == NotWritable.exit_code
+
+
+@pytest.mark.parametrize("number", sorted({*STORAGE, errno.EACCES, errno.EINVAL}))
+@pytest.mark.parametrize("name", ["/data/file", None])
+def test_an_error_of_storage_is_told_as_what_it_is(
+    number: int, name: str | None, failing: Callable[[BaseException], None], capsys: Output
+) -> None:
+    """Only where there is no room is room what is advised."""
+    failing(OSError(number, os.strerror(number), name))
+    if number not in STORAGE or (number in NETWORK and name is None):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            run(["fail"])
+        return
+    assert run(["fail"]) == 7
+    said = capsys.readouterr().err
+    assert os.strerror(number) in said and (name or "its output") in said and "What to do: " in said
+    assert ("Free some room" in said) == (number == errno.ENOSPC)
+    assert ("quota" in said.partition("What to do: ")[2]) == (number == errno.EDQUOT)
+    assert ("server" in said) == (number in (errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT))
 
 
 def test_output_that_was_closed_from_the_start() -> None:
