@@ -1,6 +1,5 @@
 """The command line: names the sub-commands, imports the one that is asked for, explains failures."""
 
-import errno
 import importlib
 import os
 import sys
@@ -9,7 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from envkit import __version__
-from envkit.errors import EnvkitError, NotWritable
+from envkit.errors import EnvkitError, of_storage
 
 COMMANDS = {
     "doctor": ("doctor", "Say what this machine offers, and which methods work on it."),
@@ -30,8 +29,6 @@ COMMANDS = {
     "check-build": ("verify", "Print the block of 'horovodrun --check-build', but true, and quickly."),
     "diagnose": ("diagnose", "Say the first cause of a failed build, launch or run from its log."),
 }
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Commands(click.Group):
@@ -93,9 +90,7 @@ def run(arguments: list[str] | None = None) -> int:
     except SystemExit as end:  # completion ends with 0; with 1, click and rich say that the reader has gone
         return 141 if end.code == 1 else int(end.code or 0) or printed()
     except OSError as error:
-        if error.errno not in FULL:
-            raise
-        return explain_full(error)
+        return explain_storage(error)
 
 
 def open_streams() -> None:
@@ -121,9 +116,7 @@ def printed(text: str = "") -> int:
     except BrokenPipeError:
         status = 141
     except OSError as error:
-        if error.errno not in FULL:
-            raise
-        status = explain_full(error)
+        status = explain_storage(error)
     else:
         return 0
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -132,14 +125,12 @@ def printed(text: str = "") -> int:
     return status
 
 
-def explain_full(error: OSError) -> int:
-    """Say that something could not be written to the end; return the exit code."""
-    where = error.filename or "its output"
-    problem = NotWritable(
-        what=f"envkit could not write {where} to the end.",
-        why=error.strerror or str(error),
-        fix="Free some room there, or write to another place.",
-    )
+def explain_storage(error: OSError) -> int:
+    """Say what has failed of the storage of a file or of standard output; return the exit code. Raises all else."""
+    verb = "read or write" if error.filename else "write"
+    problem = of_storage(error, f"envkit could not {verb} {error.filename or 'its output'} to the end.")
+    if problem is None:
+        raise error
     explain(problem)
     return problem.exit_code
 

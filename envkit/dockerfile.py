@@ -7,7 +7,6 @@ place.
 """
 
 import contextlib
-import errno
 import hashlib
 import io
 import json
@@ -22,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envkit.errors import RecipeInvalid
+from envkit.errors import RecipeInvalid, of_storage
 
 INSTRUCTIONS = (
     *(
@@ -151,7 +150,7 @@ def stage(made: Converted, folder: Path) -> None:
         ):  # a folder may be closed to its owner
             now.source.chmod(stat.S_IMODE(was.source.lstat().st_mode))
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if of_storage(error, ""):
             raise
         raise RecipeInvalid(what="What the Dockerfile copies was changed.", why=str(error), fix=AGAIN) from error
     if key_of(made.recipe, staged) != made.key:

@@ -15,8 +15,8 @@ code  meaning
 4     a source is missing, damaged, or cannot be fetched; a lock or a bundle cannot be read
 5     the build failed
 6     no such environment, or it is damaged
-7     a file could not be written, or a prefix not read: no space, no permission;
-       for ``verify``: it passes, and a report or the baseline could not be written
+7     a file could not be read or written: no space, no permission, or its storage has
+      failed; for ``verify``: it passes, and a report or the baseline could not be written
 8     a job ended before its command did: time limit, cancelled, a node lost
 9     nobody knows whether it works, or it is risky (``compat``)
 10    what was built is for Horovod, and Horovod is not in it
@@ -28,6 +28,7 @@ code  meaning
 ``envkit run`` and ``envkit shell`` end with the status of the command itself; before it has started, with one of these.
 """
 
+import errno
 from dataclasses import dataclass
 
 
@@ -184,3 +185,35 @@ class Interrupted(EnvkitError):
     def __init__(self, *, signal_number: int, what: str, why: str = "", fix: str = "") -> None:
         super().__init__(what=what, why=why, fix=fix)
         self.exit_code = 128 + signal_number
+
+
+class StorageFailed(EnvkitError):
+    """The storage of a file, or its server, has failed."""
+
+    exit_code = 7
+
+
+AGAIN = "Try again; if it stays, ask an administrator: what this machine says of it is in 'dmesg'."
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NETWORK = (errno.ENOTCONN, errno.ETIMEDOUT)
+STORAGE = {
+    errno.ENOSPC: "Free some room there (df -h, df -i), or use another place.",
+    errno.EDQUOT: "Your quota is used up: remove something there (quota -s), ask for more, or use another place.",
+    errno.EFBIG: "The file is larger than a limit (ulimit -f), or than its file system allows: use another place.",
+    errno.EROFS: "It is mounted read-only here: use another place, or ask an administrator.",
+    errno.EIO: f"The storage or its server has failed; room is not what is lacking. {AGAIN}",
+    errno.EREMOTEIO: f"The server of the file has failed. {AGAIN}",
+    errno.ESTALE: f"The file was replaced on its server, or the server began anew. {AGAIN}",
+    errno.ENOTCONN: f"The client that mounts it (FUSE) has ended. {AGAIN}",
+    errno.ETIMEDOUT: f"The server of the file does not answer. {AGAIN}",
+}  # what to do about the errors of storage: said nowhere else
+
+
+def of_storage(error: OSError, what: str) -> EnvkitError | None:
+    """Return ``error`` as what a user can repair; ``what`` could not be done. None if it is no such error."""
+    number = error.errno or 0
+    if number not in STORAGE or (number in NETWORK and not error.filename):  # of a connection, not of a file
+        return None
+    kind = DiskFull if number in FULL else NotWritable if number == errno.EROFS else StorageFailed
+    where = f": {error.filename}" if error.filename else ""
+    return kind(what=what, why=f"{error.strerror or error}{where}", fix=STORAGE[number])

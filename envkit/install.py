@@ -1,6 +1,5 @@
 """Installing: plan, preflight, lock and look again, fetch, build, verify, write the receipt."""
 
-import errno
 import shlex
 import shutil
 import sys
@@ -25,6 +24,7 @@ from envkit.errors import (
     Problem,
     UnknownStack,
     UsageProblem,
+    of_storage,
 )
 from envkit.fetch import Source
 from envkit.methods import config_guess
@@ -66,7 +66,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
     request.prefix.create()
     message = receipt.waiting(work.tree, work.stack.name)
     with (
-        disk_full_explained(request.prefix),
+        storage_explained(request.prefix),
         locks.held(work.tree, f"stack-{work.stack.name}", console, message),
         replaced.guarded(work.tree, work.stack.name, partial(say_put_back, work, console)),
     ):
@@ -280,7 +280,7 @@ def build_in_jobs(work: Work, words: Sequence[str], cpus: int, console: Console)
     fetch_besides(work, console)
     message = receipt.waiting(work.tree, work.stack.name)
     with (
-        disk_full_explained(work.request.prefix),
+        storage_explained(work.request.prefix),
         locks.held(work.tree, f"stack-{work.stack.name}", console, message),
     ):
         say_resumed(work, console)
@@ -294,18 +294,16 @@ def build_in_jobs(work: Work, words: Sequence[str], cpus: int, console: Console)
 
 
 @contextmanager
-def disk_full_explained(prefix: Prefix) -> Iterator[None]:
-    """Turn a full disk that this process itself meets into DiskFull."""
+def storage_explained(prefix: Prefix) -> Iterator[None]:
+    """Turn what this process itself meets of the prefix's storage, such as a full disk, into what can be repaired."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        problem = of_storage(error, f"{prefix.root} could not be written to the end.")
+        if problem is None:
             raise
-        raise DiskFull(
-            what=f"{prefix.root} is full.",
-            why=f"{error.strerror}: {error.filename or prefix.root}",
-            fix="Free space, or choose another --prefix, then run the same command again: it resumes.",
-        ) from error
+        problem.fix += " Or choose another --prefix. Then run the same command again: it resumes."
+        raise problem from error
 
 
 def prove(work: Work, folder: Path, console: Console) -> "Report | None":

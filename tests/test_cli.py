@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from envkit import errors
 from envkit.cli import COMMANDS, run
-from envkit.errors import EnvkitError, Interrupted, NotWritable
+from envkit.errors import NETWORK, STORAGE, EnvkitError, Interrupted, NotWritable
 from envkit.prefix import Prefix
 from envkit.receipt import ModuleReceipt
 
@@ -179,6 +180,25 @@ def test_what_is_run_gets_no_file_by_the_number_of_a_closed_stream() -> None:
     argv = ["bash", "-c", '"$0" -c "$1" <&- >&-', sys.executable, code]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stderr == "/dev/null /dev/null\n"
+
+
+@pytest.mark.parametrize("number", sorted({*STORAGE, errno.EACCES, errno.EINVAL}))
+@pytest.mark.parametrize("name", ["/data/file", None])
+def test_an_error_of_storage_is_told_as_what_it_is(
+    number: int, name: str | None, failing: Callable[[BaseException], None], capsys: Output
+) -> None:
+    """Only where there is no room is room what is advised."""
+    failing(OSError(number, os.strerror(number), name))
+    if number not in STORAGE or (number in NETWORK and name is None):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            run(["fail"])
+        return
+    assert run(["fail"]) == 7
+    said = capsys.readouterr().err
+    assert os.strerror(number) in said and (name or "its output") in said and "What to do: " in said
+    assert ("Free some room" in said) == (number == errno.ENOSPC)
+    assert ("quota" in said.partition("What to do: ")[2]) == (number == errno.EDQUOT)
+    assert ("server" in said) == (number in (errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT))
 
 
 def test_run_needs_dashes(capsys: Output) -> None:

@@ -52,7 +52,7 @@ def test_the_verdict_is_printed_before_what_is_written(
         def prove() -> str:
             console = Console(file=io.StringIO(), width=80)
             try:
-                with work.disk_full_explained(prefix):
+                with work.storage_explained(prefix):
                     work.prove(what, small, console)
             finally:
                 said.append(console.file.getvalue())  # type: ignore[attr-defined]

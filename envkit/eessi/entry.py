@@ -224,6 +224,9 @@ def say_findings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> N
     say(f"{probe.why} (--access {probe.access})")
     if place:
         say(f"session {place.name}; --resume {place.name} enters it again")
+        if parts := sessions.unused(place.folder):
+            words = symptom("parts-unused", folder=place.folder, parts=", ".join(parts))
+            say(f"{words.what}. {words.fix}")
     if env.get("LD_LIBRARY_PATH"):
         say(f"LD_LIBRARY_PATH is set, and takes libraries in before EESSI's own: {env['LD_LIBRARY_PATH']}")
     if "xalt" in env.get("LD_PRELOAD", ""):

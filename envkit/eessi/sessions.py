@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from envkit import __version__, files
+from envkit.eessi.known import symptom
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.files import discard, require_own, require_plain, require_private
 
@@ -33,6 +34,7 @@ NAME = re.compile(r"[\w][\w.+-]*")
 LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
 FILES = ("lock", "session.json", "loaded", "target")  # of a session
 LOCAL_FILES = ("users", "joining", "held", "holder", "cvmfs2.log", "envkit.conf")  # of its client, and of shared mounts
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # how what gzip, zstd, bzip2 and xz write begins
 HIGH = 100  # descriptors below are those that people use by number
 
 
@@ -107,6 +109,7 @@ def resume(named: str) -> Place:
     Raises UsageProblem and HostProblem.
     """
     if Path(named).is_file():
+        demand_no_archive(Path(named))
         saved = decoded(Path(named))
         return replace(begin(saved.version), before=saved)
     if "/" not in named and not NAME.fullmatch(named):
@@ -125,6 +128,23 @@ def resume(named: str) -> Place:
             fix="Leave --resume out to begin another, or end the one that uses it.",
         )
     return Place(folder=folder, before=read(folder))
+
+
+def demand_no_archive(path: Path) -> None:
+    """Raise UsageProblem for an archive: eessi_container.sh --save writes its sessions so."""
+    with path.open("rb") as stream:
+        start = stream.read(512)
+    if not start.startswith(PACKED) and start[257:262] != b"ustar" and path.suffix not in (".tgz", ".tar", ".zst"):
+        return
+    unpack = f"zstd -dc {path} | tar -xf - -C FOLDER" if path.suffix == ".zst" else f"tar -xf {path} -C FOLDER"
+    words = symptom("archive", path=path, unpack=unpack)
+    raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+
+
+def unused(folder: Path) -> list[str]:
+    """Return what eessi_container.sh has left in its folder that is not seen inside: what was built, or injected."""
+    found = [*folder.glob("*/overlay-upper"), folder / "opt-eessi", *folder.glob("*/opt-eessi")]
+    return [str(path.relative_to(folder)) for path in found if path.is_dir() and any(path.iterdir())]
 
 
 def begin(stem: str) -> Place:
@@ -248,7 +268,9 @@ def decoded(path: Path) -> Session:
         return msgspec.json.decode(path.read_bytes(), type=Session)
     except (OSError, msgspec.DecodeError) as error:
         raise HostProblem(
-            what=f"{path} holds no session that can be read.", why=str(error), fix="Remove it, and begin another."
+            what=f"{path} holds no session that can be read.",
+            why=str(error),
+            fix="Give another file or folder, or leave --resume out to begin a session.",
         ) from error
 
 

@@ -35,6 +35,9 @@ if [ ! -r "$envkit_init" ]; then
         "Mend what the client says (its server, proxy or key), or use another --access (native, dir)."
 fi
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
+envkit_posix=${POSIXLY_CORRECT+set} envkit_value=${POSIXLY_CORRECT-}
+set +o posix
+unalias module ml 2>/dev/null
 
 # Nothing of what was loaded or entered before: it would steer the start file, or hide that it has failed.
 # The tool that loaded it may not be seen inside, and its folders are not, then.
@@ -54,13 +57,55 @@ unset __Init_EESSI_Default_Modules __EESSI_VERSION_USED_FOR_INIT
 unset EESSI_VERSION EESSI_VERSION_OVERRIDE EESSI_CVMFS_REPO EESSI_CVMFS_REPO_OVERRIDE
 unset EESSI_SOFTWARE_PATH EESSI_SOFTWARE_SUBDIR EESSI_MODULEPATH EESSI_ARCHDETECT_OPTIONS
 unset EESSI_ACCEL_SUBDIR EESSI_ACCELERATOR_TARGET EESSI_MODULEPATH_ACCEL
-# shellcheck source=/dev/null
-. "$envkit_init" >/dev/null
+# The start file restores the caller's default collection of modules, of which there is none by this name.
+envkit_system=${LMOD_SYSTEM_NAME-} envkit_named=${LMOD_SYSTEM_NAME+set}
+export LMOD_SYSTEM_NAME=envkit-enters
+envkit_said=
+if envkit_log=$(mktemp -d 2>/dev/null) && : >"$envkit_log/out" 2>"$envkit_log/err"; then
+    # shellcheck source=/dev/null
+    . "$envkit_init" >"$envkit_log/out" 2>"$envkit_log/err"
+    if [ -n "${EESSI_SOFTWARE_PATH-}" ]; then
+        cat -- "$envkit_log/err" >&2
+    else
+        envkit_said=$(tail -n 3 -- "$envkit_log/out" && head -n 20 -- "$envkit_log/err")
+    fi
+    rm -rf -- "$envkit_log"
+else
+    # shellcheck source=/dev/null
+    . "$envkit_init" >/dev/null
+fi
+if [ -n "$envkit_named" ]; then
+    export LMOD_SYSTEM_NAME=$envkit_system
+else
+    unset LMOD_SYSTEM_NAME
+fi
 
 if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
-    envkit_end "EESSI $envkit_version could not be entered." \
-        "$envkit_init has set no EESSI_SOFTWARE_PATH (archspec calls this CPU $envkit_cpu)." \
-        "Read what it said above. For a CPU that it has nothing for: export EESSI_ARCHDETECT_OPTIONS_OVERRIDE=$(uname -m)/generic"
+    envkit_place=$envkit_release/software/linux
+    envkit_there=$(cd "$envkit_place" 2>/dev/null && printf '%s ' "$(uname -m)"/*/software "$(uname -m)"/*/*/software |
+        tr ' ' '\n' | sed -n -e '/\*/d' -e 's,/software$,,p' | tr '\n' ' ')
+    envkit_wanted=${EESSI_ARCHDETECT_OPTIONS_OVERRIDE-}
+    for envkit_word in ${envkit_wanted//:/ }; do
+        [ ! -d "$envkit_place/$envkit_word/software" ] || envkit_wanted=
+    done
+    envkit_why="$envkit_init has set no EESSI_SOFTWARE_PATH. It has said:"$'\n'${envkit_said:-  nothing that was kept; see above}
+    envkit_why=${envkit_why//$'\n'/$'\n'  }
+    if [ -n "$envkit_wanted" ] && [ -n "$envkit_there" ]; then
+        envkit_end "EESSI $envkit_version has no CPU target $envkit_wanted (EESSI_ARCHDETECT_OPTIONS_OVERRIDE)." \
+            "$envkit_why" "Unset it, or choose one that it has: $envkit_there"
+    fi
+    case $envkit_said in
+    *"Input/output error"* | *"Transport endpoint"* | *"Stale file handle"*)
+        envkit_end "EESSI $envkit_version could not be read to its end." "$envkit_why" \
+            "The client of CernVM-FS, its cache or its server has failed: try again, or use another --access."
+        ;;
+    esac
+    if [ -d "$envkit_place" ] && [ -z "$envkit_there" ]; then
+        envkit_end "EESSI $envkit_version has no software for this kind of CPU, $(uname -m) ($envkit_cpu)." \
+            "$envkit_why" "See what another --version has: ls $envkit_repository/versions/*/software/linux"
+    fi
+    envkit_end "EESSI $envkit_version could not be entered." "$envkit_why" \
+        "Mend what it says. To see all that it does: bash -xc '. $envkit_init'"
 fi
 if [ ! -d "$EESSI_SOFTWARE_PATH" ]; then
     envkit_end "EESSI $envkit_version has no software for this CPU ($envkit_cpu)." "There is no $EESSI_SOFTWARE_PATH." \
@@ -109,6 +154,9 @@ for envkit_word in "${envkit_modules[@]}"; do
     fi
     envkit_give_up "the module $envkit_word could not be loaded." "${LMOD_CMD-lmod}" ""
 done
+if [ -n "$envkit_posix" ]; then
+    export POSIXLY_CORRECT=$envkit_value
+fi
 case $- in
 *i*)
     if [ -n "$envkit_session" ]; then
@@ -117,6 +165,7 @@ case $- in
     ;;
 esac
 unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
-unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log
+unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log envkit_said envkit_named envkit_system
+unset envkit_posix envkit_value envkit_place envkit_there envkit_wanted envkit_why
 unset -f envkit_end
 envkit_forget

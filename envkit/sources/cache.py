@@ -18,14 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.errors import ChecksumMismatch, DiskFull, NotWritable
+from envkit.errors import ChecksumMismatch, DiskFull, NotWritable, of_storage
 
 STAMPS = ".verified.json"
 CHUNK_BYTES = 1 << 20
 FOREIGN_PART_AGE_S = 24 * 3600
 PART = re.compile(r"\.part-(?P<pid>\d+)@(?P<host>[^/]+)$")
-NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 Stamp = tuple[int, int, int, str]
 
@@ -204,13 +203,15 @@ def writing(folder: Path, filename: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in NO_SPACE:
-            raise DiskFull(
-                what=f"There is no space for {filename} in {folder}.",
-                why=f"{error.strerror}. {_free(folder)}",
-                fix="Make space or ask for more quota, or use a cache on another file system; "
-                "then repeat the command: the files that are complete are kept.",
-            ) from error
+        problem = of_storage(error, f"{filename} could not be written into {folder}.")
+        if isinstance(problem, DiskFull):
+            problem.what, problem.why = (
+                f"There is no space for {filename} in {folder}.",
+                f"{problem.why}. {_free(folder)}",
+            )
+        if problem is not None:
+            problem.fix += " Then repeat the command: the files that are complete are kept."
+            raise problem from error
         if error.errno in NO_PERMISSION:
             raise NotWritable(
                 what=f"{filename} cannot be written into {folder}.",

@@ -365,8 +365,14 @@ def test_nvidia(place: Place, fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
-        ("compat", "has set no EESSI_SOFTWARE_PATH (archspec calls this CPU"),
+        ("compat", "has set no EESSI_SOFTWARE_PATH. It has said:"),
+        ("compat", f"/versions/2025.06/compat/linux/{MACHINE} is not there"),
+        ("target", "has no CPU target future/cpu (EESSI_ARCHDETECT_OPTIONS_OVERRIDE)."),
         ("target", "there is no software for any of future/cpu"),
+        ("target", f"choose one that it has: {MACHINE}/generic {MACHINE}/amd/zen2"),
+        ("cpu", f"has no software for this kind of CPU, {MACHINE} ("),
+        ("storage", "could not be read to its end."),
+        ("storage", "detect.sh: Input/output error"),
         ("path", "The modules of EESSI 2023.06 cannot be found."),
         ("version", "EESSI 2025.06 was entered in place of 2023.06."),
     ],
@@ -379,6 +385,11 @@ def test_an_activation_that_fails_in_silence(place: Place, spoilt: str, said: st
         shutil.rmtree(tree / "versions" / "2025.06" / "compat")
     elif spoilt == "target":
         changes["EESSI_ARCHDETECT_OPTIONS_OVERRIDE"] = "future/cpu"
+    elif spoilt == "cpu":
+        shutil.rmtree(tree / "versions" / "2023.06" / "software" / "linux" / MACHINE)
+    elif spoilt == "storage":
+        init = tree / "versions" / "2023.06" / "init" / "lmod" / "bash"
+        init.write_text("echo 'detect.sh: Input/output error' >&2\n")
     elif spoilt == "path":
         module.write_text(module.read_text().replace('prepend_path("MODULEPATH", settings.EESSI_MODULEPATH)', ""))
     else:
@@ -386,6 +397,30 @@ def test_an_activation_that_fails_in_silence(place: Place, spoilt: str, said: st
     done = place.run("--", "echo", "reached", **changes)
     assert (done.returncode, done.stdout) == (3, "")
     assert said in " ".join(done.stderr.split()) and "What to do: " in done.stderr
+    about_cpus = {"target", "cpu"}
+    assert ("EESSI_ARCHDETECT_OPTIONS_OVERRIDE" in done.stderr or "kind of CPU" in done.stderr) == (
+        spoilt in about_cpus
+    )
+
+
+def test_what_the_caller_has_saved_and_set_does_not_steer_entering(place: Place) -> None:
+    """A default collection of Lmod's with other modules, bash as POSIX has it, and a name for the system."""
+    save = 'eval "$("$LMOD_CMD" bash save)"; ls -d ~/.lmod.d/default* ~/.config/lmod/default* 2>/dev/null'
+    saved = place.run("--module", "foss/2023a", "--", "bash", "-c", save)
+    assert "/default" in saved.stdout, saved.stderr
+    show = "echo $LOADEDMODULES ${LMOD_SYSTEM_NAME-none} ${POSIXLY_CORRECT-none}; compgen -e envkit_"
+    for changes, expected in (
+        ({}, "EESSI/2023.06 none none\n"),
+        ({"LMOD_SYSTEM_NAME": "mine"}, "EESSI/2023.06 mine none\n"),
+        ({"POSIXLY_CORRECT": "y"}, "EESSI/2023.06 none y\n"),
+    ):
+        done = place.run("--", "bash", "-c", show, **changes)
+        assert done.stdout == expected, done.stderr
+    other = place.run("--version", "2025.06", "--", "bash", "-c", show)
+    assert other.stdout == "EESSI/2025.06 none none\n", other.stderr
+    (place.home / ".bashrc").write_text("alias module='echo mine'\nalias ml='echo mine'\n")
+    entered = place.envkit("shell", "eessi", "--module", "Tool/1.0", "--", "tool", "4")
+    assert (entered.returncode, entered.stdout) == (4, "tool 1.0\n"), entered.stderr
 
 
 @pytest.mark.parametrize(
@@ -510,6 +545,69 @@ def test_a_folder_of_the_old_script(place: Place) -> None:
     assert place.run("--resume", str(old), "--", "tool").stdout == "tool 2.0\n"
     nothing = place.run("--resume", str(place.home / "bin"), "--", "true")
     assert (nothing.returncode, "this folder holds no session" in nothing.stderr) == (2, True)
+
+
+@pytest.fixture
+def old(place: Place) -> Path:
+    """A folder as eessi_container.sh leaves it after a session in which something was built."""
+    folder = place.home / "eessi.abc123"
+    for name in (
+        "home",
+        "var-lib-cvmfs/shared",
+        "var-run-cvmfs",
+        "repos_cfg",
+        "opt-eessi/2023.06",
+        "singularity_cache",
+    ):
+        (folder / name).mkdir(parents=True)
+    write(folder / "home" / "notes", "mine\n")
+    write(folder / "software.eessi.io" / "repo_settings.sh", "repo_name = software.eessi.io\n")
+    write(folder / "software.eessi.io" / "overlay-upper" / "versions" / "built", "built\n")
+    folder.chmod(0o700)
+    return folder
+
+
+def test_what_the_old_script_has_built_is_not_ignored_in_silence(place: Place, old: Path) -> None:
+    done = place.run("--resume", str(old), "--", "cat", str(old / "home" / "notes"))
+    assert (done.returncode, done.stdout) == (0, "mine\n"), done.stderr
+    assert "this is not seen inside: software.eessi.io/overlay-upper, opt-eessi;" in done.stderr
+    assert f"eessi_container.sh --resume {old}" in done.stderr
+    shutil.rmtree(old / "software.eessi.io" / "overlay-upper")
+    shutil.rmtree(old / "opt-eessi")
+    assert "not seen inside" not in place.run("--resume", str(old), "--", "true").stderr
+
+
+@pytest.mark.parametrize("name", ["x.tgz", "x.tar", "x.tar.zst", "session"])
+def test_an_archive_of_the_old_script(place: Place, old: Path, name: str) -> None:
+    """It is named for what it is, kept, and what can be done with it works."""
+    archive = place.home / name
+    pack = (
+        f"tar -C {old} -cf - . | zstd -q"
+        if name.endswith("zst")
+        else f"tar -C {old} -c{'z' if 'tgz' in name else ''}f - ."
+    )
+    needs("zstd") if name.endswith("zst") else None
+    subprocess.run(["bash", "-c", f"{pack} >{archive}"], check=True)
+    content = archive.read_bytes()
+    done = place.run("--resume", str(archive), "--", "echo", "reached")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{archive} is an archive: a session of eessi_container.sh" in done.stderr
+    assert "overlay-upper" in done.stderr and f"eessi_container.sh --resume {archive}" in done.stderr
+    assert "emove" not in done.stderr and archive.read_bytes() == content
+    told = done.stderr.partition("resume the folder: ")[2].partition("; then --resume")[0]
+    folder = place.home / "unpacked"
+    subprocess.run(["bash", "-c", told.replace("FOLDER", str(folder))], check=True)
+    again = place.run("--resume", str(folder), "--", "sh", "-c", "cat ~/notes")
+    assert (again.returncode, again.stdout) == (0, "mine\n"), again.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 1000, b"text\n", b'{"version": 1}'])
+def test_a_file_that_is_no_session_is_not_to_be_removed(place: Place, content: bytes) -> None:
+    path = place.home / "data.json"
+    path.write_bytes(content)
+    done = place.run("--resume", str(path), "--", "echo", "reached")
+    assert (done.returncode, done.stdout, path.read_bytes()) == (3, "", content)
+    assert "holds no session that can be read" in done.stderr and "emove" not in done.stderr
 
 
 def test_a_folder_of_the_old_script_has_its_cache_and_home(

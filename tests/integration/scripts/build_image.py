@@ -41,7 +41,7 @@ def main() -> int:
         tree=tree,
     )
     print("left: " + " ".join(work.missing), flush=True)
-    with install.stoppable(), install.disk_full_explained(prefix):
+    with install.stoppable(), install.storage_explained(prefix):
         work.build(build.new_log_folder(prefix, stack.name), Console())
     return 0
 
