@@ -104,15 +104,17 @@ def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping
     return Preflight(stack=stack.name, accelerator=stack.accelerator.value, problems=refused)
 
 
-def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> tuple[Refusal, ...]:
-    """Return which sources ``envkit install --method easybuild`` could not fetch, where nothing else is lacking."""
+def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> tuple[Refusal, ...] | None:
+    """Return which sources ``envkit install --method easybuild`` could not fetch; None if nothing is known of them.
+
+    To have EasyBuild resolve a stack takes longer than there is time: it has to be done before.
+    """
     machine: host.Host = asked["host"].result()
     if asked["preflight easybuild"].result().problems:
-        return ()
-    work = easybuild.prepare(
-        Request(prefix=prefix, method="easybuild", load=load), machine, fitting("easybuild", machine)
-    )
-    return tuple(Refusal(what=one.what, fix=one.fix) for one in work.problems() if one.of_sources)
+        return None
+    request = Request(prefix=prefix, method="easybuild", load=load)
+    told = easybuild.refused(request, machine, fitting("easybuild", machine))
+    return None if told is None else tuple(Refusal(what=one.what, fix=one.fix) for one in told)
 
 
 def fitting(method: str, machine: host.Host) -> Stack:

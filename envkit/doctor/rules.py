@@ -99,6 +99,9 @@ def no_index(facts: Facts, found: Preflight) -> Refusal | None:
 def notes(facts: Facts) -> Iterator[Note]:
     """Yield what there is to know besides."""
     yield from (of_missing(one) for one in facts.missing)
+    built = facts.preflights.get("easybuild")
+    if built and not built.problems and facts.sources is None:
+        yield note("sources-not-asked", stack=built.stack)
     yield from on_gpus(facts)
     yield from on_node(facts)
     for one in facts.schedulers or ():

@@ -100,6 +100,11 @@ def plan(eb: Eb, stack: Stack) -> Plan:
     return resolved
 
 
+def is_planned(eb: Eb, stack: Stack) -> bool:
+    """Say whether the cache has the plan of a stack, so that eb is not called for it."""
+    return bool(eb.key) and read_cached(plan_cache(eb, stack)) is not None
+
+
 def cuda_limits(plan: Plan) -> Iterator[str]:
     """Yield a line on the GPUs that the CUDA of a plan makes no code for."""
     gpus = rules()["cuda_without"]

@@ -329,6 +329,13 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
     )
 
 
+def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Problem] | None:
+    """Return what is said of the sources where they are sought; None of a stack that eb would have to resolve first."""
+    if not easybuild.is_planned(easybuild.beside(machine, stack, request.prefix.tree(machine.platform)), stack):
+        return None
+    return prepare(request, machine, stack).refused
+
+
 TOOLS = ("envkit", "easybuild-framework", "easybuild-easyblocks", "easybuild-easyconfigs")
 
 

@@ -55,6 +55,11 @@ class Told:
 Doctor = Callable[..., Told]
 
 
+def of_downloads() -> dict[str, str]:
+    """What downloads of this machine are told by its environment."""
+    return {name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_CERT"))}
+
+
 @pytest.fixture
 def doctor(tmp_path: Path) -> Doctor:
     """Run it; programs of the test's own come first on PATH."""
@@ -62,10 +67,15 @@ def doctor(tmp_path: Path) -> Doctor:
     def run(*options: str, before: tuple[str, ...] = (), **changes: str) -> Told:
         path = f"{tmp_path}/bin:{SYSTEM_PATH}"
         env = {"PATH": path, "HOME": str(tmp_path), "ENVKIT_PREFIX": str(tmp_path / "prefix"), "LANG": "C.UTF-8"}
-        kept = {name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_CERT"))}
         argv = [*before, str(ENVKIT), "doctor", "--json", *options]
         done = subprocess.run(
-            argv, env={**env, **kept, **changes}, cwd="/", capture_output=True, text=True, timeout=120, check=False
+            argv,
+            env={**env, **of_downloads(), **changes},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         report = json.loads(done.stdout)
         from jsonschema import validate
@@ -88,16 +98,37 @@ def running(argument: str) -> list[str]:
 
 def test_it_says_what_an_installation_would(doctor: Doctor, tmp_path: Path) -> None:
     """Of what a dry run refuses, nothing is missing and nothing is added; what it accepts works."""
-    told = doctor()
+    before = doctor()
+    assert before.facts["sources"] is None  # of a stack that was not resolved here nothing is asked
+    planned = {}
     for method in ("easybuild", "apptainer"):
-        preflight = told.facts["preflights"][method]
-        argv = [str(ENVKIT), "install", preflight["stack"], "--dry-run", "--prefix", str(tmp_path / "prefix")]
-        env = {"PATH": f"{tmp_path}/bin:{SYSTEM_PATH}", "HOME": str(tmp_path)}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
-        problems = [one["what"] for one in preflight["problems"]]
+        stack = before.facts["preflights"][method]["stack"]
+        argv = [str(ENVKIT), "install", stack, "--dry-run", "--prefix", str(tmp_path / "prefix")]
+        env = {"PATH": f"{tmp_path}/bin:{SYSTEM_PATH}", "HOME": str(tmp_path), **of_downloads()}
+        planned[method] = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
+    told = doctor()
+    for method, done in planned.items():
+        problems = [one["what"] for one in told.facts["preflights"][method]["problems"]]
+        problems += [one["what"] for one in (told.facts["sources"] or ())] if method == "easybuild" else []
         assert (done.returncode == 0) == (not problems), done.stderr
         assert all(" ".join(what.split()) in " ".join((done.stdout + done.stderr).split()) for what in problems)
     assert told.status == 0
+
+
+def test_a_source_that_no_place_has(doctor: Doctor, tmp_path: Path) -> None:
+    """The plan of a stack is there, and pip's only index has nothing."""
+    stack = doctor().facts["preflights"]["easybuild"]["stack"]
+    (tmp_path / "index").mkdir()
+    nowhere = {"PIP_INDEX_URL": (tmp_path / "index").as_uri(), "PIP_CONFIG_FILE": os.devnull}
+    env = {"PATH": f"{tmp_path}/bin:{SYSTEM_PATH}", "HOME": str(tmp_path), **of_downloads(), **nowhere}
+    argv = [str(ENVKIT), "install", stack, "--dry-run", "--prefix", str(tmp_path / "prefix")]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 4, done.stderr
+    told = doctor(**nowhere)
+    [lacking] = told.facts["sources"]
+    assert "sources cannot be fetched from any place where they are sought" in lacking["what"]
+    verdict = next(one for one in told.report["methods"] if one["method"] == "easybuild")
+    assert (verdict["state"], verdict["why"]) == ("partly", f"{stack} can be built from a bundle")
 
 
 def test_facts_of_this_machine(doctor: Doctor) -> None:
