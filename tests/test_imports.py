@@ -10,7 +10,16 @@ import envkit
 
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
-    ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest", "diagnose.inside"),
+    (
+        "errors",
+        "supervise",
+        "namespace",
+        "methods.eb",
+        "methods.eb_hooks",
+        "eessi.nearest",
+        "diagnose.inside",
+        "provide.inside",
+    ),
     ("definition", "dockerfile", "doctor.facts", "names"),
     ("resources", "verify.elf", "verify.machine_code"),
     (
@@ -245,7 +254,9 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     assert own("compat.complete") == {"compat.judge", "compat.known"}
 
 
-@pytest.mark.parametrize("module", ["supervise", "namespace", "eessi.nearest", "diagnose.inside", *PROBE])
+@pytest.mark.parametrize(
+    "module", ["supervise", "namespace", "eessi.nearest", "diagnose.inside", "provide.inside", *PROBE]
+)
 def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at(module: str) -> None:
     absolute = {
         alias.name if isinstance(node, ast.Import) else str(node.module)

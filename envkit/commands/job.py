@@ -261,7 +261,6 @@ def keep(text: bytes, given: dict[str, Any], *, printed: bool) -> None:
     try:
         with path.open("wb" if given["force"] else "xb") as stream:
             stream.write(text)
-        path.chmod(0o644)
     except FileExistsError as error:
         raise UsageProblem(
             what=f"{path} is there already.", fix="Name another file, or say --force to write over it."
