@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -302,7 +301,7 @@ def entered(told: process.Completed) -> process.Completed:
 def without_private_folders(env: Mapping[str, str]) -> str:
     """Return PATH without the folders of a virtual environment, of conda and of pyenv's stand-ins."""
     private = [env[key] for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT") if env.get(key)]
-    own = str(Path(shutil.which("envkit") or "/").parent)
+    own = str(Path(process.which("envkit") or "/").parent)
     folders = env.get("PATH", os.defpath).split(os.pathsep)
     kept = (
         f for f in folders if f.startswith("/") and f != own and not any(Path(f).is_relative_to(p) for p in private)

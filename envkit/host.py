@@ -3,7 +3,6 @@
 import os
 import platform
 import re
-import shutil
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
@@ -105,8 +104,8 @@ def interpreter(env: Mapping[str, str]) -> Interpreter:
     It is the one below envkit's own virtual environment, unless a loaded site module has put another one on
     PATH (``env``), such as cray-python.
     """
-    found = shutil.which("python3", path=env["PATH"])
-    if found is not None and found != shutil.which("python3", path=environment.without_private_folders(os.environ)):
+    found = process.which("python3", path=env["PATH"])
+    if found is not None and found != process.which("python3", path=environment.without_private_folders(os.environ)):
         told = process.capture([found, "-I", "-c", INTERPRETER_FACTS], env=env)
         if told.status == 0 and told.stdout.count("\n") == 3:
             path, version, include = told.stdout.splitlines()
@@ -126,8 +125,8 @@ INTERPRETER_FACTS = (
 
 def compiler(env: Mapping[str, str]) -> Program | None:
     """Return the C++ compiler if it compiles a C++17 program here."""
-    found = shutil.which("g++", path=env["PATH"])
-    if found is None or shutil.which("gcc", path=env["PATH"]) is None:
+    found = process.which("g++", path=env["PATH"])
+    if found is None or process.which("gcc", path=env["PATH"]) is None:
         return None
     compiles = process.capture(
         [found, "-std=c++17", "-fsyntax-only", "-include", "optional", "-xc++", "/dev/null"], env=env
@@ -138,12 +137,12 @@ def compiler(env: Mapping[str, str]) -> Program | None:
 
 def mpi(env: Mapping[str, str]) -> Program | None:
     """Return the MPI library whose compiler wrapper and launcher are on PATH."""
-    return launcher_mpi(env) if shutil.which("mpicxx", path=env["PATH"]) else None
+    return launcher_mpi(env) if process.which("mpicxx", path=env["PATH"]) else None
 
 
 def launcher_mpi(env: Mapping[str, str]) -> Program | None:
     """Return the MPI whose launcher is on PATH, with or without a compiler wrapper."""
-    launcher = shutil.which("mpirun", path=env.get("PATH", os.defpath))
+    launcher = process.which("mpirun", path=env.get("PATH", os.defpath))
     if launcher is None:
         return None
     told = process.capture([launcher, "--version"], env=env).stdout
@@ -162,7 +161,7 @@ MPI_FAMILIES = (
 
 def cmake(env: Mapping[str, str]) -> Program | None:
     """Return the CMake on PATH."""
-    found = shutil.which("cmake", path=env["PATH"])
+    found = process.which("cmake", path=env["PATH"])
     if found is None:
         return None
     match = re.search(r"cmake version (\S+)", process.capture([found, "--version"], env=env).stdout)
@@ -180,7 +179,7 @@ def accelerator() -> Accelerator:
 
 def no_nvidia(env: Mapping[str, str]) -> str:
     """Say why nvidia-smi shows no NVIDIA GPU; nothing if it shows one."""
-    found = shutil.which("nvidia-smi", path=env.get("PATH"))
+    found = process.which("nvidia-smi", path=env.get("PATH"))
     if found is None:
         return "There is no nvidia-smi on PATH."
     told = process.capture([found, "-L"], env=env, timeout_s=20)

@@ -1,7 +1,6 @@
 """The host's MPI library, bound into an image: which files, and whether they can load there."""
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +52,7 @@ def find(soname: str, env: Mapping[str, str]) -> Path | None:
 
     Cray MPICH has its libraries for programs of any MPICH in a folder of their own (module cray-mpich-abi).
     """
-    launcher = shutil.which("mpirun", path=env.get("PATH"))
+    launcher = process.which("mpirun", path=env.get("PATH"))
     beside = [Path(launcher).resolve().parents[1] / lib for lib in ("lib", "lib64")] if launcher else []
     cray = [Path(env["MPICH_DIR"]) / "lib-abi-mpich"] if "MPICH_DIR" in env else []
     folders = [Path(word) for word in env.get("LD_LIBRARY_PATH", "").split(":") if word] + cray + beside

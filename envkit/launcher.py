@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -56,7 +55,7 @@ def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ)
     if wanted.launcher == "horovodrun" or (wanted.launcher == "auto" and mpi is None):
         why = "you asked for it" if wanted.launcher == "horovodrun" else "this Horovod has Gloo and no MPI"
         return horovodrun(wanted, env, why)
-    if wanted.launcher == "auto" and not wanted.hosts and env.get("SLURM_JOB_ID") and shutil.which("srun"):
+    if wanted.launcher == "auto" and not wanted.hosts and env.get("SLURM_JOB_ID") and process.which("srun"):
         kind = srun_type(family)
         if kind:
             return srun(mpi, wanted, env)
@@ -91,10 +90,10 @@ def place_words(words: Mapping[str, Any], wanted: Wanted) -> list[str]:
 
 def srun(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> Launch:
     """Use Slurm's launcher."""
-    if not env.get("SLURM_JOB_ID") or shutil.which("srun") is None:
+    if not env.get("SLURM_JOB_ID") or process.which("srun") is None:
         raise HostProblem(
             what="srun cannot be used here.",
-            why="This is no Slurm job." if shutil.which("srun") else "There is no srun on PATH.",
+            why="This is no Slurm job." if process.which("srun") else "There is no srun on PATH.",
             fix="Get an allocation first (salloc, sbatch), or leave --launcher out.",
         )
     if wanted.hosts:

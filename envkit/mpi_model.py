@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ from envkit.environment import ContainerEnvironment, Environment, MpiModel
 from envkit.errors import HostProblem, UsageProblem
 from envkit.host_mpi import bound
 from envkit.launcher import Launch, Wanted
+from envkit.process import which
 from envkit.receipt import Mpi
 from envkit.resources import data
 
@@ -123,7 +123,7 @@ def fits(row: Mapping[str, Any], found: host.Program, mpi: Mpi) -> bool:
 
 def by_slurm(wanted: Wanted, env: Mapping[str, str]) -> bool:
     """Say whether srun is what starts ranks here."""
-    inside_job = bool(env.get("SLURM_JOB_ID")) and shutil.which("srun") is not None
+    inside_job = bool(env.get("SLURM_JOB_ID")) and which("srun") is not None
     return wanted.launcher == "srun" or (wanted.launcher == "auto" and not wanted.hosts and inside_job)
 
 

@@ -1,7 +1,6 @@
 """What would stop an installation, found before it starts: all of it at once, each with its remedy."""
 
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from importlib.metadata import metadata
 from pathlib import Path
@@ -49,7 +48,7 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
             fix="Debian, Ubuntu: apt install python3-dev. RHEL: dnf install python3-devel.",
         )
     for tool in ("make", "tar", "patch"):
-        if shutil.which(tool, path=host.env["PATH"]) is None:
+        if process.which(tool, path=host.env["PATH"]) is None:
             yield Problem(what=f"The program {tool} is missing.", fix=f"Install the package {tool}.")
 
 
@@ -148,7 +147,7 @@ def refused_sources(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack
 
 def has_package(name: str, host: Host) -> bool:
     """Say whether there is a package, a program on PATH or a file of that name."""
-    if Path(name).exists() or shutil.which(name, path=host.env["PATH"]):
+    if Path(name).exists() or process.which(name, path=host.env["PATH"]):
         return True
     if process.capture(["dpkg-query", "-W", "-f=${Status}", name], env=host.env).stdout == "install ok installed":
         return True

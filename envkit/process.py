@@ -5,6 +5,7 @@ import fcntl
 import os
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from envkit.errors import HostProblem, Interrupted
 from envkit.resources import data
 
 GRACE_S = 5.0
+NEUTRAL = Path("/")  # where programs are asked whose answer shall not depend on the folder that the caller is in
 POLL_S = 0.1
 PR_SET_PDEATHSIG = 1
 PASSED_ON = (
@@ -75,6 +77,22 @@ class Completed:
     seconds: float
 
 
+def which(program: str, path: str | None = None) -> str | None:
+    """Return where a program is on PATH, or ``path``; relative folders, which mean whatever one is in, do not count."""
+    return shutil.which(program, path=absolute(os.environ.get("PATH", os.defpath) if path is None else path))
+
+
+def absolute(path: str) -> str:
+    """Return a search path without its relative folders, the empty one among them."""
+    return os.pathsep.join(folder for folder in path.split(os.pathsep) if folder.startswith("/"))
+
+
+def settled(env: Mapping[str, str]) -> dict[str, str]:
+    """Return settings in which no search path of programs or of Python modules has a relative folder."""
+    nothing = {"PATH": os.defpath, "PYTHONPATH": ""}  # an empty PATH is the current folder
+    return {**env, **{name: absolute(env[name]) or nothing[name] for name in nothing if name in env}}
+
+
 def capture(
     argv: Sequence[str],
     *,
@@ -82,13 +100,16 @@ def capture(
     cwd: Path | None = None,
     timeout_s: float = 60,
 ) -> Completed:
-    """Run a short command and keep what it prints; a program that does not exist ends with status 127."""
+    """Run a short command and keep what it prints; a program that does not exist ends with status 127.
+
+    No program of the current folder is run, though PATH has it, by this or by the command.
+    """
     began, limit = time.monotonic(), LIMIT.get()
     left_s = min(timeout_s, limit.left_s) if limit else timeout_s
     try:
         running = subprocess.Popen(
             argv,
-            env=env,
+            env=settled(os.environ if env is None else env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -165,7 +186,7 @@ def supervise(
         try:
             running = subprocess.Popen(
                 supervisor,
-                env=env,
+                env=settled(env),
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -229,7 +250,12 @@ def accompany(
     with interruptible():
         try:
             running = subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.STDOUT, close_fds=False
+                argv,
+                env=settled(env),
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=subprocess.STDOUT,
+                close_fds=False,
             )
         finally:
             os.close(writer)
@@ -309,7 +335,7 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     # Python ignores these, and so would the command
     ignored = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
-        os.execvpe(argv[0], list(argv), dict(env))
+        os.execve(which(argv[0], env.get("PATH")) or argv[0], list(argv), dict(env))
     except OSError as error:
         for number, handler in ignored.items():
             signal.signal(number, handler)
@@ -341,7 +367,8 @@ def attend(argv: Sequence[str], env: Mapping[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     try:
-        running = subprocess.Popen(argv, env=env, close_fds=False, preexec_fn=prepare)
+        program = which(argv[0], env.get("PATH")) or argv[0]
+        running = subprocess.Popen(argv, executable=program, env=env, close_fds=False, preexec_fn=prepare)
         while running.poll() is None:
             told = signal.sigwaitinfo((*PASSED_ON, signal.SIGCHLD))
             if told.si_signo != signal.SIGCHLD and told.si_code <= 0:  # the kernel's own are above

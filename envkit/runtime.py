@@ -3,7 +3,6 @@
 import getpass
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -34,7 +33,7 @@ class Runtime:
 def find(path: str | None = None) -> Runtime | None:
     """Return the first runtime on PATH, or on the search path given; Apptainer before Singularity."""
     for program in PROGRAMS:
-        found = shutil.which(program, path=path)
+        found = process.which(program, path=path)
         told = process.capture([found, "--version"], timeout_s=20) if found else None
         if found and told and (match := re.search(r"^([\w-]+) version (\S+)", told.stdout)):
             family = "Apptainer" if match[1] == "apptainer" else "SingularityCE"

@@ -10,7 +10,16 @@ import envkit
 
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
-    ("errors", "supervise", "namespace", "methods.eb", "methods.eb_hooks", "eessi.nearest", "diagnose.inside"),
+    (
+        "errors",
+        "supervise",
+        "namespace",
+        "methods.eb",
+        "methods.eb_hooks",
+        "eessi.nearest",
+        "diagnose.inside",
+        "provide.inside",
+    ),
     ("definition", "dockerfile", "doctor.facts", "names"),
     ("resources", "subids", "verify.elf", "verify.machine_code"),
     ("process",),
@@ -266,7 +275,7 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
 
 def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at() -> None:
     foreign = []
-    for module in ("supervise", "namespace", "eessi.nearest", "diagnose.inside", *PROBE):
+    for module in ("supervise", "namespace", "eessi.nearest", "diagnose.inside", "provide.inside", *PROBE):
         absolute = {
             (alias.name if isinstance(node, ast.Import) else str(node.module)).partition(".")[0]
             for node in nodes(module)

@@ -108,7 +108,7 @@ def gpus(text: str) -> tuple[str, int]:
 def this_envkit() -> tuple[str, ...]:
     """Return the argv that calls this envkit on a node."""
     program = Path(sys.executable).with_name("envkit")
-    return (str(program),) if program.exists() else (sys.executable, "-m", "envkit")
+    return (str(program),) if program.exists() else (sys.executable, "-P", "-m", "envkit")
 
 
 def encoded(text: str) -> bytes:

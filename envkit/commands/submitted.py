@@ -107,12 +107,13 @@ def sizes(given: Mapping[str, Any]) -> dict[str, int]:
 
 def demand_slurm(instead: str) -> None:
     """Raise JobRefused where there is no Slurm; of PBS, whose jobs envkit does not follow, say what to do instead."""
+    from envkit import process
     from envkit.errors import JobRefused
     from envkit.jobs import submit
 
-    if shutil.which("sbatch"):
+    if process.which("sbatch"):
         return
-    if shutil.which("qsub") is None:
+    if process.which("qsub") is None:
         raise submit.absent("sbatch")
     raise JobRefused(
         what="The job is not submitted: envkit follows jobs of Slurm alone.",

@@ -16,7 +16,8 @@ Extension = Dict[str, Union[str, int]]  # noqa: UP006, UP007
 
 
 def main() -> None:
-    del sys.path[0]
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]
     names = ((one.metadata["Name"], one.version) for one in metadata.distributions())
     versions = {str(name).lower(): version for name, version in reversed(list(names))}
     spec = util.find_spec("horovod")

@@ -60,7 +60,7 @@ class Place:
 
     def program(self, name: str, wanted: str | None) -> Answer:
         """Say whether a program is on PATH in a version that is wanted; without one, whether it is not there."""
-        if shutil.which(name, path=self.env.get("PATH", "")) is None:
+        if process.which(name, path=self.env.get("PATH", "")) is None:
             return (True if wanted is None else None), f"there is no {name} on PATH"
         if wanted is None:
             return False, f"{name} is on PATH"

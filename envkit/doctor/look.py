@@ -3,7 +3,6 @@
 import os
 import re
 import resource
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -62,7 +61,7 @@ def toolkits(env: Mapping[str, str]) -> Iterator[Tool]:
     """Yield the CUDA and the ROCm that a build would find."""
     homes = [env[name] for name in ("CUDA_HOME", "CUDA_PATH") if env.get(name)]
     places = [env.get("PATH", os.defpath), *(f"{home}/bin" for home in homes), "/usr/local/cuda/bin"]
-    if nvcc := shutil.which("nvcc", path=":".join(places)):
+    if nvcc := process.which("nvcc", path=":".join(places)):
         match = re.search(r"release (\S+?),", process.capture([nvcc, "--version"], env=env).stdout)
         yield Tool(path=nvcc, family="CUDA", version=match[1] if match else "")
     rocm = Path(env.get("ROCM_PATH") or "/opt/rocm")
@@ -74,7 +73,7 @@ def mpi(env: Mapping[str, str]) -> Iterator[Mpi]:
     """Yield the MPI libraries: each whose mpirun is on PATH, and one for programs of MPICH's ABI without any."""
     found = dict[Path, host.Program]()
     for folder in env.get("PATH", os.defpath).split(os.pathsep):
-        if shutil.which("mpirun", path=folder):
+        if process.which("mpirun", path=folder):
             one = host.launcher_mpi({**env, "PATH": f"{folder}:{env.get('PATH', '')}"})
             if one is not None:
                 found.setdefault(one.path.resolve(), one)
@@ -99,7 +98,7 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
         abi=abi,
         library=str(library or ""),
         pmi=tuple(dict.fromkeys(kind.partition("_v")[0] for kind in words.get("speaks", ()))),
-        srun=launcher.srun_type(family) if shutil.which("srun", path=env.get("PATH")) else "",
+        srun=launcher.srun_type(family) if process.which("srun", path=env.get("PATH")) else "",
     )
 
 
@@ -151,7 +150,7 @@ def way(which: access.Access, env: Mapping[str, str], patience_s: float) -> Way:
 def schedulers(env: Mapping[str, str]) -> Iterator[Scheduler]:
     """Yield the schedulers whose client is on PATH, or whose job this is."""
     for name, words in launcher.table()["scheduler"].items():
-        client, job = shutil.which(words["client"], path=env.get("PATH")), bool(env.get(words["job"]))
+        client, job = process.which(words["client"], path=env.get("PATH")), bool(env.get(words["job"]))
         if client is None and not job:
             continue
         told = process.capture(words["version"], env=env) if client else None

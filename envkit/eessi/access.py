@@ -1,7 +1,6 @@
 """The ways to EESSI's repository on this machine: each is tried, and says why it fits or not."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -162,7 +161,7 @@ PROBES = {
 
 def program(env: Mapping[str, str]) -> Path | None:
     """Return the CernVM-FS client on PATH: cvmfs2, else cvmfsexec."""
-    found = (shutil.which(name, path=env.get("PATH")) for name in ("cvmfs2", "cvmfsexec"))
+    found = (process.which(name, path=env.get("PATH")) for name in ("cvmfs2", "cvmfsexec"))
     return next((Path(path) for path in found if path), None)
 
 

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import re
 import shlex
-import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -165,7 +164,7 @@ def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
             str(host.platform),
             host.python.version,
         ),
-        ccache=shutil.which("ccache", path=host.env["PATH"]) is not None,
+        ccache=process.which("ccache", path=host.env["PATH"]) is not None,
     )
 
 

@@ -2,10 +2,9 @@
 
 import hashlib
 import re
-import shutil
 from pathlib import Path
 
-from envkit import build, host, preflight, runtime
+from envkit import build, host, preflight, process, runtime
 from envkit.dockerfile import Converted, converted
 from envkit.environment import demand_sources
 from envkit.errors import Problem, UsageProblem
@@ -87,7 +86,7 @@ def rendered(request: Request, stack: Stack, machine: host.Host) -> str:
 def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
     """Return what the image starts from, and what is lacking for it. Raises UsageProblem."""
     mirror = apptainer.mirror()
-    debootstrap = shutil.which("debootstrap", path=machine.env["PATH"] + ":/usr/sbin:/sbin")
+    debootstrap = process.which("debootstrap", path=machine.env["PATH"] + ":/usr/sbin:/sbin")
     if request.base == "mirror" or (request.base == "auto" and mirror and debootstrap):
         lacking = []
         if not mirror:

@@ -24,6 +24,7 @@ from envkit.prefix import Tree
 from envkit.progress import fetch_all, say
 from envkit.receipt import EessiReceipt, Installed, ModuleReceipt
 from envkit.request import Request
+from envkit.resources import data
 from envkit.stack import FRAMEWORKS, Stack
 
 
@@ -230,7 +231,8 @@ class EasyBuildWork:
     def asked(self, folder: Path) -> ModuleReceipt | EessiReceipt:
         """Ask it. Raises BuildFailed, ModuleNotLoaded."""
         inside, tree = self.inside, str(self.tree.root)
-        told = entered(process.capture(inside.command(["python3", "-c", INSIDE]), env=inside.variables(self.env)))
+        argv = inside.command(["python3", str(data("provide/inside.py"))])
+        told = entered(process.capture(argv, env=inside.variables(self.env), cwd=process.NEUTRAL))
         if told.status:
             raise BuildFailed(
                 what=f"The module {self.stack.module} was built but cannot be entered.",
@@ -275,20 +277,6 @@ class EasyBuildWork:
             record = receipt.built(self.tree, step.module)
             checksum = record.sha256 if record else step.checksum()
             yield receipt.Module(name=step.module, easyconfig=step.easyconfig, sha256=checksum)
-
-
-INSIDE = """\
-import importlib.util, json, os, platform, sys
-spec = importlib.util.find_spec("horovod")
-home = list(spec.submodule_search_locations)[0] if spec else ""
-print(json.dumps({
-    "python": platform.python_version(),
-    "horovod": home,
-    "built_for": json.load(open(os.path.join(home, "metadata.json"))) if home else {},
-    "site_packages": [path for path in sys.path if path.endswith("site-packages")],
-    "library_path": [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path],
-}))
-"""
 
 
 def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:

@@ -6,7 +6,6 @@
 import ast
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from importlib.util import find_spec
 import msgspec
 
 from envkit.errors import HostProblem
-from envkit.process import capture
+from envkit.process import capture, which
 
 PRECEDENCE = {"global": 0, "install": 1, "download": 2, ":env:": 3}
 SETTING = re.compile(r"^(?P<section>:env:|[\w-]+)\.(?P<name>[\w-]+)=(?P<value>['\"].*)$")
@@ -98,5 +97,5 @@ def _configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 def _pip_command() -> list[str]:
     if find_spec("pip"):
         return [sys.executable, "-P", "-m", "pip"]
-    found = shutil.which("pip3") or shutil.which("pip")
+    found = which("pip3") or which("pip")
     return [found] if found else []

@@ -25,7 +25,7 @@ MPI = (
 
 
 def main() -> None:
-    sys.path[0] = os.path.dirname(os.path.dirname(HERE))
+    sys.path[: not getattr(sys.flags, "safe_path", False)] = [os.path.dirname(os.path.dirname(HERE))]
     horovod = found("horovod")
     library_path = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
     site_packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]

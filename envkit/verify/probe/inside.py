@@ -17,7 +17,8 @@ NAMES = {"torch": "pytorch", "tensorflow": "tensorflow"}
 
 
 def main() -> int:
-    del sys.path[0]
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]
     spec = importlib.util.find_spec("horovod")
     if spec is None or not spec.submodule_search_locations:
         return 1
