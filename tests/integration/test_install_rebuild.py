@@ -141,10 +141,20 @@ def test_killed_between_two_renames(there: Site, killed_at: int) -> None:
     is_as_before(there, before)
 
 
+HOROVOD = """ && mkdir -p lib/python/site-packages/horovod && cd lib/python/site-packages/horovod && touch __init__.py \
+&& echo {\\\\"pytorch\\\\":\\\\"2.13\\\\"} > metadata.json && cd ../../../.. && gcc """
+
+
 def test_a_new_one_that_does_not_pass(there: Site) -> None:
+    """It has become a Horovod, without an extension."""
+    needs("mpirun")
     before = state(there)
-    edit(there, "toy-top", "moduleclass", "modextravars = {'PATH': '/nonexistent'}\nmoduleclass")
-    there.install("toy-top", "--rebuild").expect(5)
+    edit(there, "toy-top", " && gcc ", HOROVOD.replace("\n", ""))
+    edit(there, "toy-top", "(['%(name)s'], 'bin')", "(['%(name)s'], 'bin'), (['lib/python'], 'lib')")
+    edit(there, "toy-top", "moduleclass", "modextrapaths = {'PYTHONPATH': 'lib/python/site-packages'}\nmoduleclass")
+    failed = there.install("toy-top", "--rebuild").expect(1)
+    assert "was built but does not pass, so it is not offered" in failed.out
+    assert "toy-top-1.0 is as it was before." in failed.out
     is_as_before(there, before)
 
 

@@ -30,6 +30,20 @@ def test_it_is_printed(capsys: Output) -> None:
     assert not said.err
 
 
+def test_the_umask_holds_and_what_a_link_leads_to_keeps_its_mode(tmp_path: Path) -> None:
+    target, link, path = tmp_path / "mine", tmp_path / "link", tmp_path / "job.sh"
+    target.touch(0o600)
+    link.symlink_to(target)
+    assert run([*SLURM, "--output", str(link), "--force", "--", "true"]) == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    before = os.umask(0o077)
+    try:
+        assert run([*SLURM, "--output", str(path), "--", "true"]) == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_it_is_written_once(tmp_path: Path, capsys: Output) -> None:
     path = tmp_path / "job.sh"
     assert run([*SLURM, "--output", str(path), "--", "true"]) == 0
