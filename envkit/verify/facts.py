@@ -243,11 +243,12 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Values(Fact, frozen=True, kw_only=True):
-    """How many larger messages were compared, element by element, up to how many bytes each, and which were bad.
+    """How many larger messages were compared on cpu or gpu, element by element, up to how many bytes, and the bad ones.
 
     `left_out` are the sizes for which there was no time, or no memory on a node.
     """
 
+    where: str = ""
     messages: int = 0
     largest: int = 0
     bad: tuple[Compared, ...] = ()
@@ -416,7 +417,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     warmup_callback: Warmup | None = None
     raw_bandwidth: Sweep | None = None
     bandwidth: Sweep | None = None
-    fused: Values | None = None
+    values_bench: Values | None = None
     throughput: Throughput | None = None
     ddp_meeting: Fact | None = None
     shutdown: Fact | None = None

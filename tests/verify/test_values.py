@@ -155,21 +155,23 @@ def test_neighbouring_numbers_are_told_apart() -> None:
 
 
 def test_every_operation_meets_every_type_and_every_size() -> None:
-    moved = {"broadcast", "allgather", "alltoall", "reducescatter"}
-    tried = {(operation, kind, size) for size in values.SIZES for operation, kind in values.operations(size)}
-    for operation in moved:
-        assert {kind for name, kind, _ in tried if name == operation} == {*values.OTHERS, "float32"}
-        assert {size for name, _, size in tried if name == operation} == {s for s in values.SIZES if s < values.LARGEST}
-    summed = {(kind, size) for name, kind, size in tried if name == "sum"}
-    assert {kind for kind, size in summed if size == values.MB} == {*values.OTHERS, "float32", "bfloat16"}
-    assert {size for _, size in summed} | {16 * values.MB} == set(values.SIZES)
+    tried = {message for stage in values.plan(values.LARGEST) for message in stage}
+    sizes = {size for _, _, size in tried}
+    assert sizes == {1024 * kilobytes for kilobytes in (16, 64, 256, 1024, 4096, 65536)}
+    for operation in ("broadcast", "allgather", "alltoall", "reducescatter"):
+        assert {kind for name, kind, _ in tried if name == operation} >= {*values.OTHERS, "float32"}
+        assert {size for name, _, size in tried if name == operation} == sizes - {values.LARGEST}
+    for operation in ("sum", "reducescatter"):
+        summed = {kind for name, kind, size in tried if name == operation and size == values.MB}
+        assert summed == {*values.OTHERS, "float32", "bfloat16"}
+    assert {size for name, _, size in tried if name in {"sum", "grouped"}} == sizes
     assert {kind for name, kind, _ in tried if name == "average"} == {"float16", "float32", "float64"}
 
 
 def swept(
     plain: Arrays, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int, int], float], local: int = 2
 ) -> list[Any]:
-    """What two ranks state, and the steps they announced, where a stage takes `seconds(rank, its largest size)`."""
+    """What two ranks state, and the steps they announced, where `seconds(rank, size)` is the time of a message."""
     world = World(2)
 
     def body(rank: int) -> Any:
@@ -178,36 +180,42 @@ def swept(
         own.hvd.local_size = lambda: local
         steps: list[str] = []
 
-        def stage(sizes: tuple[int, ...]) -> list[dict[str, Any]]:
-            clock.sleep(seconds(rank, sizes[-1]))
-            return [{"operation": "sum", "kind": "float32", "size": size, "wrong": 0} for size in sizes]
+        def together(tried: list[values.Message]) -> list[dict[str, Any]]:
+            for _, _, size in tried:
+                clock.sleep(seconds(rank, size))
+            return [{"operation": "sum", "kind": "float32", "size": size, "wrong": 0} for _, _, size in tried]
 
-        monkeypatch.setattr(own, "stage", stage, raising=False)
+        monkeypatch.setattr(own, "round", together, raising=False)
         monkeypatch.setattr(own, "largest_of", lambda value: world.share(rank, value), raising=False)
         record: Any = SimpleNamespace(arrive=steps.append)
-        return own.compare_all(record, values.LARGEST, clock), steps
+        return own.compare(record, "values_cpu", values.plan(values.LARGEST), clock), steps
 
     return world.run(body)
 
 
 def test_what_takes_too_long_is_left_out_in_every_rank(plain: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = swept(plain, monkeypatch, lambda rank, size: (1 + 2 * rank) * size / values.MB)
+    first, second = swept(plain, monkeypatch, lambda rank, size: (1 + rank) * size / values.MB / 8)
     assert first == second
-    assert first[0]["left_out"] == [64 * values.MB]
-    assert first[0]["largest"] == 16 * values.MB
-    assert first[1] == [f"values_cpu_{size}" for size in (16384, 262144, 1048576, 16777216)]
+    assert first[0] == {
+        "where": "cpu",
+        "messages": 38,
+        "largest": 4 * values.MB,
+        "bad": [],
+        "left_out": [values.LARGEST],
+    }
+    assert first[1] == [f"values_cpu_{1024 * kilobytes}" for kilobytes in (16, 256, 1024, 4096)]
 
 
 def test_quick_ranks_compare_everything(plain: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    (told, _), _ = swept(plain, monkeypatch, lambda _rank, _size: 0.05)
-    assert told == {"messages": 6, "largest": values.LARGEST, "bad": [], "left_out": []}
+    (told, _), _ = swept(plain, monkeypatch, lambda _rank, _size: 0.01)
+    assert (told["messages"], told["largest"], told["left_out"]) == (39, values.LARGEST, [])
 
 
 def test_many_ranks_on_a_node_leave_out_what_is_too_large_for_its_memory(
     plain: Arrays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (told, _), _ = swept(plain, monkeypatch, lambda _rank, _size: 0.05, local=64)
-    assert (told["largest"], told["left_out"]) == (16 * values.MB, [64 * values.MB])
+    (told, _), _ = swept(plain, monkeypatch, lambda _rank, _size: 0.01, local=64)
+    assert (told["largest"], told["left_out"]) == (4 * values.MB, [values.LARGEST])
 
 
 def test_the_last_call_that_is_timed_is_compared() -> None:
@@ -334,11 +342,12 @@ def test_a_timed_allreduce_with_a_wrong_element_fails() -> None:
         assert words in result.message
 
 
-def test_fused_tensors_with_a_wrong_element_fail() -> None:
-    asked = replace(GOOD.expected, measures=frozenset({"bandwidth"}))
-    sweep = Sweep(where="cpu", ranks=2, rows=(Timed(size=4096, seconds=1e-4, calls=9),))
-    fused = Values(messages=1, largest=167772160, bad=(replace(BAD, operation="grouped", size=167772160),))
-    facts = [replace(each, bandwidth=sweep, fused=replace(fused, bad=())) for each in GOOD.facts]
-    assert judged(facts, asked)["bandwidth"].status is Status.PASS
-    result = judged([facts[0], replace(facts[1], fused=fused)], asked)["bandwidth"]
-    assert (result.status, "160 MiB" in result.message) == (Status.FAIL, True)
+def test_what_is_compared_where_the_speed_is_measured_belongs_to_its_operation() -> None:
+    more = Values(where="cpu", messages=9, largest=167772160)
+    good = [replace(facts, values_bench=more) for facts in GOOD.facts]
+    assert "48 messages compared, up to 160 MiB" in judged(good)["message-sizes"].message
+    bad = replace(more, bad=(replace(BAD, operation="grouped", size=167772160),))
+    result = judged([good[0], replace(good[1], values_bench=bad)])["allreduce"]
+    assert (result.status, "grouped float32 of 160 MiB" in result.message) == (Status.FAIL, True)
+    cut = [replace(facts, values_bench=replace(more, left_out=(67108864,))) for facts in GOOD.facts]
+    assert judged(cut)["message-sizes"].status is Status.WARN

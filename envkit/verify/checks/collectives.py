@@ -151,23 +151,28 @@ def _larger(ranks: Ranks, where: str) -> Result:
     if lacking:
         return ranks.not_measured(check, lacking, required=not lacking.finished)
     for facts in ranks.facts:
-        values = _values(facts, where)
-        if values.error or not values.messages:
-            return ranks.outcome(check, "error", rank=facts.label, where=where, error=values.error)
-    first = _values(ranks.facts[0], where)
-    told = {"largest": size(first.largest), "messages": first.messages, "where": where}
-    left_out = ", ".join(map(size, first.left_out))
-    return ranks.outcome(check, "cut" if left_out else "pass", **told, left_out=left_out)
+        for values in _values(facts, where):
+            if values.error or not values.messages:
+                return ranks.outcome(
+                    check, "error", rank=facts.label, where=where, error=values.error or "none was sent"
+                )
+    told = _values(ranks.facts[0], where)
+    largest, messages = size(max(each.largest for each in told)), sum(each.messages for each in told)
+    words = {"largest": largest, "messages": messages, "where": where}
+    left_out = ", ".join(size(each) for each in sorted({each for values in told for each in values.left_out}))
+    return ranks.outcome(check, "cut" if left_out else "pass", **words, left_out=left_out)
 
 
-def _values(facts: RankFacts, where: str) -> Values:
-    values: Values | None = getattr(facts, f"values_{where}")
-    return values or Values()
+def _values(facts: RankFacts, where: str) -> list[Values]:
+    """How larger messages arrived: always compared, and those that are compared where the speed is measured."""
+    found: list[Values | None] = [getattr(facts, f"values_{where}"), facts.values_bench]
+    return [values for values in found if values and values.where in {where, ""}]
 
 
 def _wrong_larger(ranks: Ranks, operation: _Operation, where: str) -> Result | None:
     """The result for the first rank to which a larger message came wrong, or not at all."""
-    bad = [(facts, row) for facts in ranks.facts for row in _bad_rows(_values(facts, where), operation.larger)]
+    told = [(facts, values) for facts in ranks.facts for values in _values(facts, where)]
+    bad = [(facts, row) for facts, values in told for row in _bad_rows(values, operation.larger)]
     if not bad:
         return None
     facts, row = bad[0]

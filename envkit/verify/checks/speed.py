@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from envkit.verify import speed
 from envkit.verify.checks.elements import others, wrong_elements
-from envkit.verify.facts import Compared, RankFacts, Sweep, Throughput, Timed
+from envkit.verify.facts import RankFacts, Sweep, Throughput
 from envkit.verify.known import known
 from envkit.verify.outcome import Expected, Ranks, Result
 from envkit.verify.report.words import duration, percent, rate, size
@@ -132,13 +132,11 @@ def _bandwidth(ranks: Ranks) -> Result:
 
 
 def _wrong(ranks: Ranks) -> Result | None:
-    """The result for the first rank that got wrong elements from an allreduce that was timed, or from fused tensors."""
-    bad: list[tuple[RankFacts, Timed | Compared]] = []
-    for facts in ranks.facts:
-        bad += [(facts, row) for row in (facts.bandwidth.rows if facts.bandwidth else ()) if row.wrong]
-        bad += [(facts, row) for row in (facts.fused.bad if facts.fused else ())]
+    """The result for the first rank that got wrong elements from an allreduce that was timed."""
+    timed = [(facts, row) for facts in ranks.facts if facts.bandwidth for row in facts.bandwidth.rows]
+    bad = [(facts, row) for facts, row in timed if row.wrong]
     if not bad:
-        return _failed(ranks, "fused", "bandwidth")
+        return None
     facts, row = bad[0]
     values = {"rank": facts.label, "size": size(row.size), **wrong_elements(row)}
     return ranks.outcome("bandwidth", "wrong", **values, others=others([facts.label for facts, _ in bad]))

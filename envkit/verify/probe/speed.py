@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional
 from . import software, throughput
 from .bench import Message, sweep
 from .record import Record
-from .values import MB, Values, summary
+from .values import LARGEST, MB, MOVES, Values
 
 RAW_S, HOROVOD_S = 4.0, 8.0
 FUSION_BYTES = 128 * MB
@@ -37,8 +37,8 @@ class Speed:
     def measure(self, record: Record, hvd: Any) -> None:
         if self.sizes:
             record.state("bandwidth", self.bandwidth, record, hvd)
-            if hvd.size() > 1 and max(self.sizes) >= FUSION_BYTES:
-                record.state("fused", self.fused, hvd)
+            if hvd.size() > 1 and max(self.sizes) >= LARGEST:
+                record.state("values_bench", self.compare, record, hvd)
             if self.where(hvd) == "gpu":
                 record.state("raw_bandwidth", self.raw_nccl, record, hvd)
         if self.steps:
@@ -96,14 +96,13 @@ class Speed:
         rows = sweep(self.sizes, announced(record, "bandwidth", prepare), share, HOROVOD_S) if hvd.size() > 1 else []
         return dict(swept(self.sizes, rows), where=where, ranks=hvd.size())
 
-    def fused(self, hvd: Any) -> Dict[str, Any]:
-        """Tensors that are more together than Horovod copies into one buffer, compared as in Values."""
-        threshold = int(os.environ.get("HOROVOD_FUSION_THRESHOLD", FUSION_BYTES))
+    def compare(self, record: Record, hvd: Any) -> Dict[str, Any]:
+        """Every operation at 16 and 64 MB, and tensors that are more together than one buffer of Horovod holds."""
+        fused = min(int(os.environ.get("HOROVOD_FUSION_THRESHOLD", FUSION_BYTES)), FUSION_BYTES) * 5 // 4
+        names = MOVES + ("reducescatter",)
+        stages = [[(name, "float32", size) for name in names] for size in (16 * MB, LARGEST)]
         values = values_on(self.framework, hvd, self.where(hvd))
-        (row,) = values.round([("grouped", "float32", min(threshold, FUSION_BYTES) * 5 // 4)])
-        if "error" in row:
-            raise RuntimeError(row["error"])
-        return summary([row])
+        return values.compare(record, "values_bench", stages + [[("grouped", "float32", fused)]])
 
     def throughput(self, record: Record, hvd: Any) -> Dict[str, Any]:
         """Samples per second by model."""
