@@ -39,7 +39,8 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     """What envkit needs of any environment. Paths of Horovod and its libraries are those inside it.
 
-    ``lock`` is what it was made from; receipts of earlier envkits have none.
+    ``lock`` is what it was made from, ``suffix`` how its Python names compiled extensions; receipts of earlier envkits
+    have neither.
     """
 
     version: int = VERSION
@@ -59,6 +60,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     created: str
     envkit: str
     lock: Lock | None = None
+    suffix: str = ""
 
     @property
     def method(self) -> str:

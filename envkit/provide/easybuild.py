@@ -197,6 +197,7 @@ class EasyBuildWork:
             requires=self.stack.requires,
             machine=self.host.machine,
             python=facts["python"],
+            suffix=facts["suffix"],
             tree=tree,
             module=self.stack.module,
             modules=tuple(self.made_from()),
@@ -223,11 +224,12 @@ class EasyBuildWork:
 
 
 INSIDE = """\
-import importlib.util, json, os, platform, sys
+import importlib.machinery, importlib.util, json, os, platform, sys
 spec = importlib.util.find_spec("horovod")
 home = list(spec.submodule_search_locations)[0] if spec else ""
 print(json.dumps({
     "python": platform.python_version(),
+    "suffix": importlib.machinery.EXTENSION_SUFFIXES[0],
     "horovod": home,
     "built_for": json.load(open(os.path.join(home, "metadata.json"))) if home else {},
     "site_packages": [path for path in sys.path if path.endswith("site-packages")],
