@@ -86,10 +86,10 @@ def closure(objects: Iterable[Path], env: Mapping[str, str]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in objects:
         try:
-            elf = Elf.open(path)
+            libraries = loading(Elf.open(path), search, []).libraries
         except (OSError, ElfError):
             continue
-        for one in (path, *loading(elf, search, []).libraries):
+        for one in (path, *libraries):
             if not IMAGES_OWN.match(one.name):
                 found[one] = None
     return list(found)

@@ -42,8 +42,9 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     """What envkit needs of any environment. Paths of Horovod and its libraries are those inside it.
 
-    ``lock`` is what it was made from; receipts of earlier envkits have none. ``tree`` is where it was installed, and
-    where its receipt lies; ``copied_from`` is where it was installed if that is another place, and only ever read.
+    ``lock`` is what it was made from, ``suffix`` how its Python names compiled extensions; receipts of earlier envkits
+    have neither. ``tree`` is where it was installed, and where its receipt lies; ``copied_from`` is where it was
+    installed if that is another place, and only ever read.
     """
 
     version: int = VERSION
@@ -63,6 +64,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, tag_field="method"):
     created: str
     envkit: str
     lock: Lock | None = None
+    suffix: str = ""
     copied_from: str | msgspec.UnsetType = msgspec.UNSET
 
     @property

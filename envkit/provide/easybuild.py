@@ -254,6 +254,7 @@ class EasyBuildWork:
             requires=self.stack.requires,
             machine=self.host.machine,
             python=facts["python"],
+            suffix=facts["suffix"],
             tree=tree,
             module=self.stack.module,
             modules=tuple(self.made_from()),

@@ -11,6 +11,7 @@ import sys
 if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -23,6 +24,7 @@ def main() -> None:
     places = [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
     found = {
         "python": platform.python_version(),
+        "suffix": importlib.machinery.EXTENSION_SUFFIXES[0],
         "horovod": str(places[0]) if places else "",
         "built_for": json.loads((places[0] / "metadata.json").read_text()) if places else {},
         "site_packages": [path for path in sys.path if path.endswith("site-packages")],

@@ -36,7 +36,7 @@ def _notes(flags: BuildFlags) -> list[str]:
     notes = []
     for extension in flags.extensions:
         title = titles[extension.framework]
-        notes += [f"{title}: {problem}" for problem in _problems(extension)]
+        notes += [f"{title}: {_printable(problem)}" for problem in _problems(extension)]
     for name in FLAGS:
         answers = {e.framework: e.flags.get(name) for e in flags.extensions if e.loads}
         if len(set(answers.values())) > 1:
@@ -46,6 +46,8 @@ def _notes(flags: BuildFlags) -> list[str]:
 
 
 def _problems(extension: Extension) -> list[str]:
+    if not extension.exists and extension.others:
+        return [f"the extension is not this Python's: {', '.join(extension.others)}"]
     if not extension.exists:
         wanted = extension.built_for or extension.installed
         return ["Horovod has no extension for it, though it is there"] if wanted else []
@@ -62,6 +64,11 @@ def _problems(extension: Extension) -> list[str]:
     if unknown and not extension.unreadable:
         problems.append(f"cannot tell: {', '.join(unknown)}")
     return problems
+
+
+def _printable(text: str) -> str:
+    """A damaged file may hold any name."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def _word(value: int | None) -> str:

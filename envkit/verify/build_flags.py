@@ -7,11 +7,13 @@ dist-info directories.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from envkit.verify.elf import Elf, ElfError
@@ -66,7 +68,8 @@ FRAMEWORKS = (
 class Extension:
     """A compiled extension. A flag is None where it cannot be told; nccl is NCCL's version code.
 
-    `mpi_libraries` are the files, free of links, that the loader would take for MPI.
+    `mpi_libraries` are the files, free of links, that the loader would take for MPI. `others` are the names of files
+    beside it that Horovod does not take: of another Python, or without its tag.
     """
 
     framework: str
@@ -80,6 +83,7 @@ class Extension:
     built_for: str | None
     installed: str | None
     mpi_libraries: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def loads(self) -> bool:
@@ -119,21 +123,28 @@ def same_version(first: str | None, second: str | None) -> bool:
 
 
 def read_extensions(
-    horovod_dir: Path, library_path: Sequence[Path], site_packages: Sequence[Path], *, root: Path = _ROOT
+    horovod_dir: Path,
+    library_path: Sequence[Path],
+    site_packages: Sequence[Path],
+    *,
+    suffix: str = EXTENSION_SUFFIXES[0],
+    root: Path = _ROOT,
 ) -> BuildFlags:
     """Read an installation.
 
     `horovod_dir` is the package directory (the one that holds metadata.json), `library_path` what
     LD_LIBRARY_PATH is inside the environment, `site_packages` the directories on its module search path,
-    of which the first match wins. `root` is where the loader's cache and default directories lie: `/`, or the
-    prefix of a compatibility layer (EESSI's `.../compat/linux/x86_64`).
+    of which the first match wins. `suffix` is how the interpreter inside names extensions: Horovod asks for the first
+    of those that importlib takes, and for no other (horovod/common/util.py: get_ext_suffix). `root` is where the
+    loader's cache and default directories lie: `/`, or the prefix of a compatibility layer (EESSI's
+    `.../compat/linux/x86_64`).
     """
     built_for = _metadata(horovod_dir)
     names = [(directory, name) for directory in site_packages for name in _listdir(directory)]
     return BuildFlags(
         horovod=_horovod_version(horovod_dir),
         extensions=tuple(
-            _extension(framework, horovod_dir, library_path, names, built_for, root) for framework in FRAMEWORKS
+            _extension(framework, horovod_dir, library_path, names, built_for, suffix, root) for framework in FRAMEWORKS
         ),
     )
 
@@ -144,9 +155,11 @@ def _extension(
     library_path: Sequence[Path],
     names: Sequence[tuple[Path, str]],
     built_for: Mapping[str, str],
+    suffix: str,
     root: Path,
 ) -> Extension:
-    path = _extension_path(horovod_dir / framework.name, framework.extension)
+    found = _files(horovod_dir / framework.name, framework.extension)
+    path = next((one for one in found if one.name == framework.extension + suffix), None)
     installed = _installed(framework.distributions, names)
     package = next((d / framework.name for d, name in names if name == framework.name), None)
     flags: dict[str, int | None] = dict.fromkeys(FLAGS)
@@ -158,6 +171,8 @@ def _extension(
         try:
             elf = Elf.open(path)
             flags = read_flags(elf)
+            if elf.machine != _machine():
+                raise ElfError(f"{path}: it is for another type of machine (ELF {elf.machine}, here {_machine()})")
             preloaded = _preloaded(package, framework.preloaded)
             met = loading(elf, library_path, preloaded, root=root)
             libraries, symbols = met.missing_libraries, met.missing_symbols
@@ -176,7 +191,14 @@ def _extension(
         built_for=built_for.get(framework.metadata_key),
         installed=installed,
         mpi_libraries=mpi,
+        others=tuple(one.name for one in found if one != path),
     )
+
+
+@functools.cache
+def _machine() -> int:
+    """ELF's number of this type of machine."""
+    return Elf.open(Path("/proc/self/exe")).machine
 
 
 def read_flags(elf: Elf) -> dict[str, int | None]:
@@ -190,9 +212,8 @@ def read_flags(elf: Elf) -> dict[str, int | None]:
     return flags
 
 
-def _extension_path(directory: Path, stem: str) -> Path | None:
-    fitting = sorted(n for n in _listdir(directory) if n.startswith(f"{stem}.") and n.endswith(".so"))
-    return directory / fitting[0] if fitting else None
+def _files(directory: Path, stem: str) -> list[Path]:
+    return [directory / name for name in _listdir(directory) if name.startswith(f"{stem}.") and name.endswith(".so")]
 
 
 def _preloaded(package: Path | None, names: Sequence[str]) -> list[Elf]:

@@ -23,8 +23,11 @@ _WEAK = 2
 _FUNCTION = 2
 
 
+_ENTRIES = 65536  # of a table of versions: what its own count can hold
+
+
 class ElfError(ValueError):
-    """The file is not a 64-bit little-endian ELF file with a dynamic segment."""
+    """The file is not a 64-bit little-endian ELF file with a dynamic segment, or a table of it is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,10 @@ def gnu_hash(name: bytes) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Elf:
-    """A mapped shared object. Strings are decoded as UTF-8 with surrogate escapes, sizes are bytes."""
+    r"""A mapped shared object. Strings are decoded as UTF-8, other bytes shown as \xNN; sizes are bytes.
+
+    What is read of a damaged file raises ElfError.
+    """
 
     path: Path
     machine: int
@@ -74,7 +80,7 @@ class Elf:
                 raise ElfError(f"{path}: empty file") from error
         try:
             return cls._parse(path, data)
-        except (struct.error, IndexError) as error:
+        except (struct.error, IndexError, OverflowError) as error:
             raise ElfError(f"{path}: truncated") from error
 
     @classmethod
@@ -123,7 +129,7 @@ class Elf:
 
     def defined(self, name: str) -> Symbol | None:
         """The symbol that this object defines under this name, found through its hash table."""
-        raw = name.encode("utf-8", "surrogateescape")
+        raw = name.encode("utf-8")
         index = self._find(raw, gnu_hash(raw))
         return None if index is None else self._symbol(index)
 
@@ -148,8 +154,8 @@ class Elf:
         """The symbol versions (such as GLIBCXX_3.4.30) that this object defines."""
         names = set()
         for at in self._chain(_VERDEF, 16):
-            (aux,) = struct.unpack_from("<I", self._data, at + 12)
-            (name,) = struct.unpack_from("<I", self._data, at + aux)
+            (aux,) = self._unpack("<I", at + 12)
+            (name,) = self._unpack("<I", at + aux)
             names.add(self._string(name))
         return frozenset(names)
 
@@ -158,10 +164,10 @@ class Elf:
         """The symbol versions that this object wants from each library; weak references are left out."""
         wanted: dict[str, frozenset[str]] = {}
         for at in self._chain(_VERNEED, 12):
-            _, count, file, aux = struct.unpack_from("<HHII", self._data, at)
+            _, count, file, aux = self._unpack("<HHII", at)
             names, at = set(), at + aux
             for _ in range(count):
-                _, flags, _, name, step = struct.unpack_from("<IHHII", self._data, at)
+                _, flags, _, name, step = self._unpack("<IHHII", at)
                 if not flags & _WEAK:
                     names.add(self._string(name))
                 at += step
@@ -170,15 +176,34 @@ class Elf:
 
     def _chain(self, tag: int, next_at: int) -> Iterator[int]:
         for address in self._dynamic.get(tag, [])[:1]:
-            at, step = self._offset(address), 1
-            while step:
+            at = self._offset(address)
+            for _ in range(_ENTRIES):
                 yield at
-                (step,) = struct.unpack_from("<I", self._data, at + next_at)
+                (step,) = self._unpack("<I", at + next_at)
+                if not step:
+                    return
                 at += step
+            raise self._damaged("a table of versions has no end")
 
     def _paths(self, tag: int) -> tuple[str, ...]:
         joined = [self._string(offset) for offset in self._dynamic.get(tag, [])]
         return tuple(path for paths in joined for path in paths.split(":") if path)
+
+    def _damaged(self, what: str) -> ElfError:
+        return ElfError(f"{self.path}: {what}; the file is damaged")
+
+    def _unpack(self, form: str, at: int) -> tuple[int, ...]:
+        """The numbers that lie there. Raises ElfError where the file has ended."""
+        try:
+            return struct.unpack_from(form, self._data, at)
+        except (struct.error, IndexError, OverflowError) as error:
+            raise self._damaged(f"offset {at:#x} is not in it") from error
+
+    def _table(self, tag: int) -> int:
+        """Where the table of a dynamic tag lies. Raises ElfError where there is none."""
+        if tag not in self._dynamic:
+            raise self._damaged(f"the dynamic tag {tag:#x} is missing")
+        return self._offset(self._dynamic[tag][0])
 
     def _offset(self, address: int) -> int:
         for first, end, shift in self._loads:
@@ -188,61 +213,65 @@ class Elf:
 
     @cached_property
     def _strings(self) -> int:
-        return self._offset(self._dynamic[_STRTAB][0])
+        return self._table(_STRTAB)
 
     @cached_property
     def _symbols(self) -> int:
-        return self._offset(self._dynamic[_SYMTAB][0])
+        return self._table(_SYMTAB)
 
     def _string(self, offset: int) -> str:
         start = self._strings + offset
-        return self._data[start : self._data.find(b"\0", start)].decode("utf-8", "surrogateescape")
+        end = self._data.find(b"\0", start) if start < len(self._data) else -1
+        if end < 0:
+            raise self._damaged(f"the string at {start:#x} has no end")
+        return self._data[start:end].decode("utf-8", "backslashreplace")
 
     def _symbol(self, index: int) -> Symbol:
         at = self._symbols + index * 24
-        name, info, _, section, address, size = struct.unpack_from("<IBBHQQ", self._data, at)
+        name, info, _, section, address, size = self._unpack("<IBBHQQ", at)
         return Symbol(name=self._string(name), info=info, section=section, address=address, size=size)
 
     @cached_property
     def _gnu(self) -> tuple[int, int, int, int, int] | None:
         if _GNU_HASH not in self._dynamic:
             return None
-        at = self._offset(self._dynamic[_GNU_HASH][0])
-        buckets, first, words, shift = struct.unpack_from("<IIII", self._data, at)
+        at = self._table(_GNU_HASH)
+        buckets, first, words, shift = self._unpack("<IIII", at)
+        if not (buckets and words):
+            raise self._damaged("its table of symbols has no buckets")
         return at + 16, buckets, first, words, shift
 
     @cached_property
     def _first_hashed(self) -> int:
         if self._gnu:
             return self._gnu[2]
-        chains: int = struct.unpack_from("<II", self._data, self._offset(self._dynamic[_HASH][0]))[1]
-        return chains
+        return self._unpack("<II", self._table(_HASH))[1]
 
     @cached_property
     def _by_name(self) -> dict[bytes, int]:
         every = ((index, self._symbol(index)) for index in range(1, self._first_hashed))
-        return {s.name.encode("utf-8", "surrogateescape"): index for index, s in every if s.section}
+        return {s.name.encode("utf-8"): index for index, s in every if s.section}
 
     def _find(self, name: bytes, hashed: int) -> int | None:
         if self._gnu is None:
             return self._by_name.get(name)
-        data, (bloom, buckets, first, words, shift) = self._data, self._gnu
-        (word,) = struct.unpack_from("<Q", data, bloom + hashed // 64 % words * 8)
+        bloom, buckets, first, words, shift = self._gnu
+        (word,) = self._unpack("<Q", bloom + hashed // 64 % words * 8)
         if not word >> (hashed % 64) & word >> ((hashed >> shift) % 64) & 1:
             return None
         table = bloom + words * 8
-        (index,) = struct.unpack_from("<I", data, table + hashed % buckets * 4)
+        (index,) = self._unpack("<I", table + hashed % buckets * 4)
         chains = table + buckets * 4
         while index >= first:
-            (entry,) = struct.unpack_from("<I", data, chains + (index - first) * 4)
+            (entry,) = self._unpack("<I", chains + (index - first) * 4)
             if entry | 1 == hashed | 1 and self._is_defined_as(index, name):
-                return int(index)
+                return index
             if entry & 1:
                 return None
             index += 1
         return None
 
     def _is_defined_as(self, index: int, name: bytes) -> bool:
-        offset, _, _, section = struct.unpack_from("<IBBH", self._data, self._symbols + index * 24)
+        offset, _, _, section = self._unpack("<IBBH", self._symbols + index * 24)
         start = self._strings + offset
         return section != 0 and self._data[start : start + len(name) + 1] == name + b"\0"

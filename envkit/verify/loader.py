@@ -163,7 +163,7 @@ def _missing_symbols(extension: Elf, objects: Sequence[Elf]) -> tuple[str, ...]:
     for symbol in extension.undefined():
         if symbol.is_weak or symbol.name.startswith(_INTERPRETER_PREFIXES):
             continue
-        raw = symbol.name.encode("utf-8", "surrogateescape")
+        raw = symbol.name.encode()
         hashed = gnu_hash(raw)
         for place, elf in enumerate(definers):
             if elf.defines(raw, hashed):

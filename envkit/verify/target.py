@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,7 @@ class Target:
     horovod: Path
     library_path: tuple[Path, ...]
     site_packages: tuple[Path, ...]
+    suffix: str
     known_mpi: Mpi | None = None
     known_built: bytes | None = None
     receipt: Installed | None = None
@@ -56,7 +59,7 @@ class Target:
             return read_inside(self.inside)
         from envkit.verify.build_flags import read_extensions
 
-        return read_extensions(self.horovod, self.library_path, self.site_packages)
+        return read_extensions(self.horovod, self.library_path, self.site_packages, suffix=self.suffix)
 
     @functools.cached_property
     def drift(self) -> tuple[Change, ...] | None:
@@ -85,10 +88,17 @@ def installed(receipt: Installed, inside: Environment, framework: str | None = N
         horovod=Path(receipt.horovod),
         library_path=tuple(map(Path, receipt.library_path)),
         site_packages=tuple(map(Path, receipt.site_packages)),
+        suffix=receipt.suffix or suffix_of(receipt.python),
         known_mpi=receipt.mpi,
         known_built=bytes(receipt.built) if isinstance(receipt, ImageReceipt) else None,
         receipt=receipt,
     )
+
+
+def suffix_of(python: str) -> str:
+    """How a Python of that version names compiled extensions, where it was not asked: as envkit's own does."""
+    own, wanted = "".join(map(str, sys.version_info[:2])), "".join(python.split(".")[:2])
+    return EXTENSION_SUFFIXES[0].replace(f"cpython-{own}", f"cpython-{wanted}")
 
 
 def read_built(text: bytes) -> BuildFlags | None:
@@ -130,6 +140,7 @@ def read_standing(told: str, env: Mapping[str, str], framework: str | None) -> T
         horovod=Path(facts["horovod"]),
         library_path=tuple(map(Path, facts["library_path"])),
         site_packages=tuple(map(Path, facts["site_packages"])),
+        suffix=facts["suffix"],
     )
 
 

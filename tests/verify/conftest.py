@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def make_site(folder: Path, faults: str) -> Path:
         shutil.copytree(FAKES, site)
         (site / "horovod" / "metadata.json").write_text('{"pytorch": "2.1.0", "dummy": "none"}')
         if "absent" not in faults:
-            shutil.copy(A_LIBRARY, site / "horovod" / "torch" / "mpi_lib_v2.fake.so")
+            shutil.copy(A_LIBRARY, site / "horovod" / "torch" / f"mpi_lib_v2{EXTENSION_SUFFIXES[0]}")
     return site
 
 

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import collections
+import itertools
 import json
+import random
+import shutil
 import subprocess
 import sys
+import time
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 from envkit.verify.build_block import check_build_block
 from envkit.verify.build_flags import BuildFlags, read_extensions, same_version
+from envkit.verify.target import suffix_of
 
 from .compile_c import flags_source, shared_object
 
@@ -29,7 +36,7 @@ def install(
 ) -> Path:
     """A Horovod package as its build leaves it, and the framework's directory and dist-info beside it."""
     horovod = site / "horovod"
-    extension = horovod / framework / f"{STEMS[framework]}.cpython-311-x86_64-linux-gnu.so"
+    extension = horovod / framework / f"{STEMS[framework]}{EXTENSION_SUFFIXES[0]}"
     shared_object(extension, flags_source(flags) + extra, options)
     (horovod / "__init__.py").write_text("from horovod.runner import run\n\n__version__ = '0.28.1'\n")
     metadata = horovod / "metadata.json"
@@ -117,6 +124,105 @@ def test_nothing_at_all_is_no_crash(tmp_path: Path) -> None:
     flags = read(tmp_path / "absent")
     assert flags.horovod == "unknown"
     assert "[X]" not in check_build_block(flags)
+
+
+OWN = EXTENSION_SUFFIXES[0]
+OTHERS = (".cpython-312-x86_64-linux-gnu.so", ".cpython-311-riscv64-linux-gnu.so", ".cpython-311-darwin.so", ".abi3.so")
+NAMES = (OWN, *OTHERS, ".so", ".pypy39-pp73-x86_64-linux-gnu.so", f"{OWN}.bak.so", f"{OWN}.orig")
+
+
+@pytest.mark.parametrize("names", [set(pair) for pair in itertools.combinations_with_replacement(NAMES, 2)], ids=str)
+def test_only_this_pythons_extension_is_available(names: set[str], tmp_path: Path) -> None:
+    """What Horovod itself says: a file of the name that it asks for, with the tag of its Python."""
+    made = install(tmp_path, "torch", CPU)
+    for name in names - {OWN}:
+        shutil.copy(made, made.with_name(f"mpi_lib_v2{name}"))
+    if OWN not in names:
+        made.unlink()
+    told = read(tmp_path)
+    assert ("[X] PyTorch" in check_build_block(told)) is (OWN in names)
+    [torch] = [one for one in told.extensions if one.framework == "torch"]
+    assert torch.path == (str(made) if OWN in names else None)
+    if OWN not in names and any(name.endswith(".so") for name in names):
+        assert "PyTorch: the extension is not this Python's: mpi_lib_v2." in check_build_block(told)
+    looked = subprocess.run([sys.executable, "-I", "-c", INSIDE, str(tmp_path)], capture_output=True, text=True)
+    assert json.loads(looked.stdout) == [torch.path, ["torch"]], looked.stderr
+
+
+INSIDE = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from envkit.verify.probe import inside, software
+home = sys.argv[1] + "/horovod"
+print(json.dumps([software.extension(home, "torch"), inside.frameworks(home)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("python", "suffix"), [("3.12.4", ".cpython-312-"), ("3.9", ".cpython-39-"), ("3.11.7", ".cpython-311-")]
+)
+def test_the_suffix_of_another_python(python: str, suffix: str, tmp_path: Path) -> None:
+    wanted = suffix_of(python)
+    assert wanted.startswith(suffix) and wanted.endswith(OWN.split("-", 2)[2])
+    made = install(tmp_path, "torch", CPU)
+    made.rename(made.with_name(f"mpi_lib_v2{wanted}"))
+    told = read_extensions(tmp_path / "horovod", [], [tmp_path], suffix=wanted)
+    assert "[X] PyTorch" in check_build_block(told)
+
+
+def test_an_extension_for_another_machine_is_not_available(tmp_path: Path) -> None:
+    made = install(tmp_path, "torch", CPU)
+    content = bytearray(made.read_bytes())
+    content[18:20] = (183 if content[18] != 183 else 62).to_bytes(2, "little")
+    made.write_bytes(content)
+    block = check_build_block(read(tmp_path))
+    assert "[X]" not in block and "it is for another type of machine" in block
+
+
+def mutated(content: bytes, chance: random.Random) -> bytes:
+    """A file that is damaged as files are: pages and words that are zero, others' bytes, an end that is missing."""
+    changed = bytearray(content)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(changed))
+        match chance.randrange(6):
+            case 0:
+                page = at // 4096 * 4096
+                changed[page : page + 4096] = bytes(len(changed[page : page + 4096]))
+            case 1:
+                changed[at] ^= 1 << chance.randrange(8)
+            case 2:
+                changed[at : at + 8] = chance.randbytes(len(changed[at : at + 8]))
+            case 3:
+                changed[at : at + 4] = b"\xff" * len(changed[at : at + 4])
+            case 4:
+                length = chance.randint(1, 512)
+                changed[at : at + length] = bytes(len(changed[at : at + length]))
+            case _:
+                del changed[max(at, 64) :]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("style", ["gnu", "sysv"])
+def test_a_damaged_extension_is_no_traceback(style: str, tmp_path: Path) -> None:
+    library = shared_object(tmp_path / "lib" / "libinner.so", "int inner(void) { return 1; }")
+    source = "int inner(void); int outer(void) { return inner(); }"
+    options = (f"-L{library.parent}", "-linner", f"-Wl,--hash-style={style}", f"-Wl,-rpath,{library.parent}")
+    made = install(tmp_path, "torch", CPU, extra=source, options=options)
+    assert "[X] PyTorch" in check_build_block(read(tmp_path))
+    files = {made: made.read_bytes(), library: library.read_bytes()}
+    # headers and tables are a small part of a file, and the one that is read
+    chance = random.Random(f"20261122 {style}")
+    answers = collections.Counter[bool]()
+    for _ in range(1000):
+        path = chance.choice((made, made, made, library))
+        path.write_bytes(mutated(files[path], chance))
+        began = time.monotonic()
+        block = check_build_block(read(tmp_path))
+        assert time.monotonic() - began < 10
+        assert block.replace("\n", "").isprintable()
+        answers["[X] PyTorch" in block] += 1
+        path.write_bytes(files[path])
+    assert min(answers[True], answers[False]) > 100
 
 
 @pytest.mark.parametrize(

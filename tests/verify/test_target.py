@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def site(folder: Path, *extensions: str, metadata: str = "", installed: str = ""
     return {"PATH": python, "PYTHONPATH": str(home.parent), "LD_LIBRARY_PATH": "/a:/b", "CONDA_DEFAULT_ENV": "mine"}
 
 
-TORCH, TENSORFLOW = "torch/mpi_lib_v2.cpython-311.so", "tensorflow/mpi_lib.cpython-311.so"
+TORCH, TENSORFLOW = (f"{stem}{EXTENSION_SUFFIXES[0]}" for stem in ("torch/mpi_lib_v2", "tensorflow/mpi_lib"))
 
 
 @pytest.mark.parametrize(

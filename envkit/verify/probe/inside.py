@@ -6,13 +6,14 @@ Standard library only, Python 3.6 or later. Prints one JSON object; ends with 1 
 `frameworks` are those with an extension first, then those that metadata.json names; failing both, those installed.
 """
 
+import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
 from typing import Dict, List
 
-EXTENSIONS = {"torch": "mpi_lib_v2.", "tensorflow": "mpi_lib."}
+EXTENSIONS = {"torch": "mpi_lib_v2", "tensorflow": "mpi_lib"}
 NAMES = {"torch": "pytorch", "tensorflow": "tensorflow"}
 
 
@@ -27,6 +28,7 @@ def main() -> int:
         "executable": sys.executable,
         "horovod": home,
         "frameworks": frameworks(home),
+        "suffix": importlib.machinery.EXTENSION_SUFFIXES[0],
         "site_packages": [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))],
         "library_path": [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path],
     }
@@ -36,10 +38,8 @@ def main() -> int:
 
 def frameworks(home: str) -> List[str]:
     ranked = []
-    for name, stem in EXTENSIONS.items():
-        folder = os.path.join(home, name)
-        files = os.listdir(folder) if os.path.isdir(folder) else []
-        if any(file.startswith(stem) and file.endswith(".so") for file in files):
+    for name in EXTENSIONS:
+        if os.path.isfile(extension(home, name)):
             ranked.append((0, name))
         elif built_for(home).get(NAMES[name]):
             ranked.append((1, name))
@@ -47,6 +47,11 @@ def frameworks(home: str) -> List[str]:
             ranked.append((2, name))
     best = [name for how, name in sorted(ranked) if how < 2]
     return best or [name for _, name in sorted(ranked)]
+
+
+def extension(home: str, framework: str) -> str:
+    """Where a framework's extension has to be; of the suffixes that importlib takes, Horovod asks for the first."""
+    return os.path.join(home, framework, EXTENSIONS[framework] + importlib.machinery.EXTENSION_SUFFIXES[0])
 
 
 def built_for(home: str) -> Dict[str, str]:

@@ -9,12 +9,12 @@ import re
 import sys
 from typing import Any, Dict, List, Optional
 
+from . import inside
 from .record import attempt
 from .shared_object import shared_object
 
 FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 WORLD = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-EXTENSIONS = {"torch": "mpi_lib_v2", "tensorflow": "mpi_lib"}
 DISTRIBUTIONS = (
     "horovod",
     "torch",
@@ -82,17 +82,14 @@ def horovod() -> Dict[str, Any]:
         "path": directory,
         "version": version.group(1) if version else None,
         "metadata": attempt(lambda: read_json(os.path.join(directory, "metadata.json"))),
-        "extensions": {name: extension(directory, name) for name in EXTENSIONS},
+        "extensions": {name: extension(directory, name) for name in inside.EXTENSIONS},
     }
 
 
 def extension(directory: str, framework: str) -> Optional[str]:
-    """The path of a framework's compiled extension."""
-    folder = os.path.join(directory, framework)
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    stem = EXTENSIONS[framework] + "."
-    fitting = [name for name in names if name.startswith(stem) and name.endswith(".so")]
-    return os.path.join(folder, fitting[0]) if fitting else None
+    """The path of a framework's compiled extension, if this Python has one."""
+    path = inside.extension(directory, framework)
+    return path if os.path.isfile(path) else None
 
 
 def extension_file(framework: str) -> Any:
