@@ -47,6 +47,7 @@ def plain() -> Arrays:
         places=lambda mask: mask.nonzero().reshape(-1),
         given=lambda tensor: tensor,
         got=lambda tensor: tensor,
+        in_place=True,
     )
 
 

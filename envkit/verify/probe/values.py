@@ -52,7 +52,7 @@ class Arrays(NamedTuple):
 
     `counting(n)` gives 0 ... n - 1 in int64, `cast` an array in another type, `empty(n, type)` one to write to;
     `equal` whether two have equal elements, `places` where a mask is set. `given` makes an argument for Horovod of an
-    array, `got` an array of what Horovod gave.
+    array, `got` an array of what Horovod gave; `in_place` whether Horovod can write its result over what it is given.
     """
 
     counting: Callable[[int], Any]
@@ -62,6 +62,7 @@ class Arrays(NamedTuple):
     places: Callable[[Any], Any]
     given: Callable[[Any], Any]
     got: Callable[[Any], Any]
+    in_place: bool
 
 
 class Sequence:
@@ -254,8 +255,8 @@ class Values:
         return self.begin(call, data, *given, name=name, **options)
 
     def in_place(self, call: str, size: int) -> str:
-        """The function that needs no memory for its result, where there is one and it matters."""
-        return call + "_" if size > MB and hasattr(self.hvd, call + "_") else call
+        """The function that needs no memory for its result, where it matters."""
+        return call + "_" if size > MB and self.arrays.in_place else call
 
     def reduction(self, operation: str, kind: str, size: int, op: str, divisor: int) -> Callable[[], Compared]:
         count = self.count(kind, size)

@@ -61,6 +61,7 @@ def values_on(hvd: Any, tf: Any, where: str) -> Values:
         places=lambda mask: mask.nonzero()[0],
         given=given,
         got=lambda tensor: tensor.numpy(),
+        in_place=False,
     )
     return Values(hvd, arrays, beginning(hvd, tf, where), where)
 

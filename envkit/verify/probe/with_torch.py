@@ -51,6 +51,7 @@ def values_on(hvd: Any, torch: Any, where: str) -> Values:
         places=lambda mask: mask.nonzero().reshape(-1),
         given=lambda tensor: tensor,
         got=lambda tensor: tensor,
+        in_place=True,
     )
     return Values(hvd, arrays, beginning(hvd), where)
 

@@ -1,0 +1,84 @@
+"""One bit of one element changed in what MPI gives Horovod, in real ranks: the verdict is FAIL, and says where."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..stacks import Site
+from ..verify.compile_c import shared_object
+
+pytestmark = pytest.mark.integration
+STACKS = ["pytorch-2.13-cpu", "tensorflow-2.21-cpu"]
+SOURCE = Path(__file__).parents[1] / "verify" / "flip.c"
+KB, MB = 1024, 1024 * 1024
+MORE = 1 << 40
+
+
+@pytest.fixture(scope="session")
+def flip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("mpicc") is None:
+        pytest.skip("no mpicc")
+    told = subprocess.run(["mpicc", "--showme:compile"], capture_output=True, text=True, check=True)
+    options = [*told.stdout.split(), "-ldl"]
+    return shared_object(tmp_path_factory.mktemp("flip") / "libflip.so", SOURCE.read_text(), options)
+
+
+def verified(stacks: Site, stack: str, flip: Path, fault: str, *options: str) -> tuple[dict[str, Any], list[str], int]:
+    """The report on two ranks with a fault, what the fault did, and the exit status."""
+    says = flip.with_suffix(".says")
+    says.unlink(missing_ok=True)
+    env = {"LD_PRELOAD": str(flip), "FLIP": fault, "FLIP_SAYS": str(says)}
+    done = stacks.envkit("verify", stack, "-n", "2", "--json", *options, env=env, timeout_s=900)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout), says.read_text().splitlines() if says.exists() else [], done.returncode
+
+
+def failures(report: dict[str, Any]) -> dict[str, str]:
+    return {result["id"]: result["message"] for result in report["results"] if result["status"] == "fail"}
+
+
+@pytest.mark.parametrize(
+    ("stack", "fault", "check"),
+    [
+        (STACKS[0], f"Allreduce {48 * MB} {MORE} 654321 0 1 any", "allreduce"),
+        (STACKS[0], f"Allreduce {MB} {2 * MB} 999999 0 0 half", "allreduce"),
+        (STACKS[0], f"Bcast {5 * KB} {MORE} 123456 7 0 any", "broadcast"),
+        (STACKS[0], f"Allgatherv {2 * MB} {MORE} 1000000 31 -1 any", "allgather"),
+        (STACKS[0], f"Alltoallv {2 * MB} {MORE} 500001 16 1 any", "alltoall"),
+        (STACKS[0], f"Reduce_scatter {512 * KB} {MB} 0 0 0 MPI_DOUBLE", "reducescatter"),
+        (STACKS[1], f"Allreduce {48 * MB} {MORE} 654321 0 1 any", "allreduce"),
+        (STACKS[1], f"Alltoallv {100 * KB} {300 * KB} 333333 5 0 any", "alltoall"),
+    ],
+)
+def test_one_flipped_bit_is_found(
+    stacks: Site, installed: Callable[[str], str], flip: Path, stack: str, fault: str, check: str
+) -> None:
+    installed(stack)
+    report, flips, status = verified(stacks, stack, flip, fault)
+    assert flips
+    assert (report["verdict"], status) == ("fail", 1)
+    message = failures(report)[check]
+    rank, index = re.findall(r"rank (\d+) \(.*at index (\d+):", message)[0]
+    assert any(f"rank {rank} element {index} of " in line for line in flips)
+    found, right = re.findall(r": (\S+)(?: \(\S+\))?; right is (\S+)", message)[0]
+    assert found != right
+    assert set(failures(report)) == {check}
+
+
+def test_a_flipped_bit_in_a_timed_size_is_found(stacks: Site, installed: Callable[[str], str], flip: Path) -> None:
+    """128 KB is no size that is compared without --bench."""
+    installed(STACKS[0])
+    fault = f"Allreduce {128 * KB} {128 * KB} 777777 0 1 any"
+    report, flips, status = verified(stacks, STACKS[0], flip, fault, "--bench", "--sizes", "1K:128K")
+    assert flips
+    assert (report["verdict"], status) == ("fail", 1)
+    assert set(failures(report)) == {"bandwidth"}
+    assert re.search(r"rank 1 .* of 128 KiB that was timed gave 1 wrong element", failures(report)["bandwidth"])
