@@ -1,5 +1,6 @@
 """Which stack is taken, and what is said of it: from facts of many kinds of host."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from envkit.cli import run
 from envkit.doctor import rules
 from envkit.doctor.facts import Driver, Facts
 from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
-from envkit.host import Accelerator, Host, Interpreter
+from envkit.host import Accelerator, Host, Interpreter, Platform
 from envkit.prefix import Prefix
 from envkit.receipt import ImageReceipt, ModuleReceipt
 from envkit.request import Request
@@ -255,8 +256,11 @@ def test_modules_of_a_site_are_not_for_eessi(machine: Machine, prefix: Prefix) -
 
 
 def test_what_is_installed_by_any_method_will_do(
-    install: Callable[..., ModuleReceipt], install_image: Callable[..., ImageReceipt], prefix: Prefix, capsys: Output
-) -> None:
+    install: Callable[..., ModuleReceipt], install_image: Callable[..., ImageReceipt], prefix: Prefix, capsys: Output,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    own = Platform(machine=os.uname().machine, python="3.11")  # that of the receipts
+    monkeypatch.setattr(Platform, "own", lambda: own)
     install_image("pytorch-2.13-cpu-image")
     install("tensorflow-2.15-cpu", framework="tensorflow")
     where = ["--prefix", str(prefix.root), "--accelerator", "cpu"]
