@@ -1,6 +1,7 @@
 """The only place that starts programs: argv lists, a chosen environment, no shell."""
 
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -335,11 +336,19 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     # Python ignores these, and so would the command
     ignored = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
-        os.execve(which(argv[0], env.get("PATH")) or argv[0], list(argv), dict(env))
+        os.execve(place(argv[0], env), list(argv), dict(env))
     except OSError as error:
         for number, handler in ignored.items():
             signal.signal(number, handler)
         raise not_started(argv[0], error) from error
+
+
+def place(program: str, env: Mapping[str, str]) -> str:
+    """Return the path of a program, none of the current folder unless that is named. Raises FileNotFoundError."""
+    found = program if "/" in program else which(program, env.get("PATH"))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+    return found
 
 
 def not_started(program: str, error: OSError) -> HostProblem:
@@ -367,7 +376,7 @@ def attend(argv: Sequence[str], env: Mapping[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     try:
-        program = which(argv[0], env.get("PATH")) or argv[0]
+        program = place(argv[0], env)
         running = subprocess.Popen(argv, executable=program, env=env, close_fds=False, preexec_fn=prepare)
         while running.poll() is None:
             told = signal.sigwaitinfo((*PASSED_ON, signal.SIGCHLD))

@@ -230,7 +230,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", [*BAD, "unreadable", "folder", "dangling", "escape", "old name"])
+@pytest.mark.parametrize("bad", [*BAD, "unreadable", "folder", "dangling", "escape", "old name", "mark-up"])
 def test_one_bad_receipt_does_not_disable_the_others(
     install: Install, prefix: Prefix, tree: Tree, tmp_path: Path, bad: str
 ) -> None:
@@ -243,6 +243,8 @@ def test_one_bad_receipt_does_not_disable_the_others(
         edit(tree, "toy-cpu", verified="\x1b]0;evil\x07")
     elif bad == "old name":
         edit(tree, "toy-cpu", name="good-cpu")
+    elif bad == "mark-up":
+        edit(tree, "toy-cpu", module="[/red]")
     else:
         path.unlink()
         if bad == "folder":

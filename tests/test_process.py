@@ -57,6 +57,25 @@ def gone(pid: int, within_s: float = 8) -> bool:
     return False
 
 
+@pytest.mark.parametrize("path", [".:/usr/bin:/bin", ":/usr/bin:/bin", "/usr/bin:/bin:", "", "."])
+@pytest.mark.parametrize("start", ["capture", "supervise", "become", "attend"])
+def test_no_program_of_the_current_folder_is_started(
+    path: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nowhere-else").write_text("#!/bin/sh\n: >sprung\n")
+    (tmp_path / "nowhere-else").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    env = {"PATH": path}
+    if start == "capture":
+        assert process.capture(["nowhere-else"], env=env).status == 127
+    elif start == "supervise":
+        assert process.supervise(["nowhere-else"], env=env, log=tmp_path / "log") == 127
+    else:
+        with pytest.raises(HostProblem, match="nowhere-else could not be started"):
+            getattr(process, start)(["nowhere-else"], env)
+    assert not (tmp_path / "sprung").exists()
+
+
 def test_capture_keeps_both_outputs_and_the_status() -> None:
     done = process.capture(["sh", "-c", "echo out; echo err >&2; exit 3"], env=ENV)
     assert (done.status, done.stdout, done.stderr) == (3, "out\n", "err\n")

@@ -13,6 +13,7 @@ def list_(prefix: str | None, as_json: bool) -> None:
     """List what can be installed and what is, with its state."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from envkit import catalogue
     from envkit import prefix as place
@@ -25,7 +26,8 @@ def list_(prefix: str | None, as_json: bool) -> None:
     for heading in ("NAME", "METHOD", "FRAMEWORK", "FOR", "STATE"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "STATE")
     for entry in entries:
-        table.add_row(entry.name, entry.method, entry.framework, entry.accelerator, entry.state)
+        words = (entry.name, entry.method, entry.framework, entry.accelerator, entry.state)
+        table.add_row(*map(Text, words))  # a bracket in one is no mark-up
     Console().print(table)
     click.echo("Any recipe of EasyBuild's own collection can be installed by its file name (.eb), too.")
 
