@@ -128,7 +128,7 @@ def test_by_a_client_that_mounts_it(place: Site, tree: Path, way: str, server: M
     else:
         (programs / "apptainer").symlink_to(apptainer())
         env["ENVKIT_EESSI_IMAGE"] = str(make_image(place.folder, tree))
-        env["SINGULARITY_BIND"] = f"/usr,/etc/alternatives,{sys.prefix},{sys.base_prefix}"
+        env["SINGULARITY_BIND"] = f"/usr,/etc/alternatives,{sys.prefix},{sys.base_prefix},{tree}"
         env["APPTAINER_HOME"] = str(place.home)  # Apptainer's is that of the list of users, not of HOME
     place.hold("middle")
     running = install(place, "toy-middle", "--access", way, env=env)

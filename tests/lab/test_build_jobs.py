@@ -116,11 +116,16 @@ def test_side_by_side_cancelled_left_alone_and_resumed(user: User) -> None:
     assert "Building 4 of 5 modules in jobs" in out and len(user.queue("%i")) == 4
     assert " go on." in err and "it follows them. Cancel them with: scancel " in err
 
+    running = user.start("toy-both", EACH)
+    assert running.stdout and running.stderr
+    out = ""
+    while "are still there: " not in out and (line := running.stdout.readline()):
+        out += line
     site.let_go()
-    done = user.install("toy-both", EACH)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 jobs of an earlier call are still there: " in done.stdout
-    assert "Installed toy-both-1.0." in done.stdout and "Resuming" not in done.stdout.partition("Installed")[0][-200:]
+    out += running.stdout.read()
+    assert running.wait() == 0, out + running.stderr.read()
+    assert "4 jobs of an earlier call are still there: " in out
+    assert "Installed toy-both-1.0." in out and "Resuming" not in out.partition("Installed")[0][-200:]
     assert site.is_offered("toy-both")
     assert "Nothing to do." in user.install("toy-both", EACH).stdout
     (guess,) = site.prefix.glob("sources/generic/*/ConfigureMake/config.guess")
