@@ -65,6 +65,9 @@ def component(given: str) -> str:
     names = {other: name for name, one in known().component.items() for other in (name, *one.also)}
     if given in names:
         return names[given]
+    if given.rstrip("<>~!") in names:
+        fix = "Ask for one version: 2.13 stands for every 2.13.x, and 2 for every 2.x."
+        raise UsageProblem(what=f"{given}= is a range, which is not taken.", fix=fix)
     near = difflib.get_close_matches(given, names, 1, NEAR)
     raise UsageProblem(
         what=f"There is no component {given!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
@@ -87,6 +90,8 @@ def checked(name: str, version: str) -> str:
     if names and version not in names:
         raise UsageProblem(what=f"{name}={version}: {version!r} is none.", fix=f"There are: {', '.join(names)}.")
     try:
+        if not names and Version(version).epoch:
+            raise InvalidVersion
         return version if names else str(Version(version))
     except InvalidVersion:
         fix = f"Write {name}= and numbers with dots, such as {name}=2.13."
