@@ -252,7 +252,7 @@ def built_path(tree: Tree, module: str) -> Path:
 def built(tree: Tree, module: str) -> Built | None:
     """Return the record of a module, None if there is none."""
     with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(built_path(tree, module).read_bytes(), type=Built)
+        return msgspec.json.decode(files.read(built_path(tree, module)), type=Built)
     return None
 
 
@@ -264,7 +264,7 @@ def kept_path(tree: Tree, name: str) -> Path:
 def kept(tree: Tree, name: str) -> dict[str, Kept] | None:
     """Return what the files of an environment were, None if that was not kept."""
     with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(kept_path(tree, name).read_bytes(), type=KeptFiles).files
+        return msgspec.json.decode(files.read(kept_path(tree, name)), type=KeptFiles).files
     return None
 
 
@@ -278,7 +278,7 @@ def begin(tree: Tree, name: str, stage: str, log: Path) -> None:
 def unfinished(tree: Tree, name: str) -> Unfinished | None:
     """Return the note of an installation that has not ended, None if there is none."""
     with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode((tree.unfinished / f"{name}.json").read_bytes(), type=Unfinished)
+        return msgspec.json.decode(files.read(tree.unfinished / f"{name}.json"), type=Unfinished)
     return None
 
 
@@ -307,7 +307,7 @@ Installed = ModuleReceipt | EessiReceipt | ImageReceipt
 def read(path: Path) -> Installed:
     """Read a receipt. Its tree is where it lies, whatever it says. Raises EnvironmentDamaged."""
     try:
-        found: Installed = msgspec.json.decode(path.read_bytes(), type=Installed)
+        found: Installed = msgspec.json.decode(files.read(path), type=Installed)
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise damaged(path, str(getattr(error, "strerror", "") or error)) from error
     if odd := oddity(path, found):

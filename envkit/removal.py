@@ -52,7 +52,7 @@ def remove_from(tree: Tree, found: Installed, *, dependencies: bool, console: Co
         return
     used = {module.name for other in others if not isinstance(other, ImageReceipt) for module in other.modules}
     wanted = [module.name for module in found.modules] if dependencies else [found.module]
-    removed = [module for module in wanted if module not in used]
+    removed = [module for module in wanted if not any(f"{other}/".startswith(f"{module}/") for other in used)]
     say_left(tree, [path for module in removed for path in remove_module(tree, module)], console)
     say(console, f"Removed {found.name}: {', '.join(removed) or 'its receipt'}.")
     kept = [module.name for module in found.modules if tree.has(module.name)]

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.errors import HostProblem
-from envkit.files import discard
+from envkit.files import discard, read
 from envkit.names import is_module, is_name
 from envkit.prefix import Tree, listed
 
@@ -47,7 +47,7 @@ def lock_path(tree: Tree, name: str) -> Path:
 def of(tree: Tree, name: str) -> Aside | None:
     """Return what of an environment is set aside, None if nothing is."""
     with suppress(OSError, msgspec.DecodeError):
-        found = msgspec.json.decode((tree.replaced / f"{name}.json").read_bytes(), type=Aside)
+        found = msgspec.json.decode(read(tree.replaced / f"{name}.json"), type=Aside)
         if is_name(name) and all(map(is_module, (*found.modules, *found.files))):
             return found
     return None

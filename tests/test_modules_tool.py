@@ -113,6 +113,19 @@ def test_nothing_runs_outside(way: str, real: ModulesTool, tree: Path) -> None:
     assert fix.startswith("What to do: ") and fix.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "body", ["REAL \"$@\" | sed '/^export LOADEDMODULES/q'", "echo 'export LOADEDMODULES=toy/1.0;'"]
+)
+def test_what_a_tool_prints_is_cut_before_the_search_paths(body: str, lmod: ModulesTool, tree: Path) -> None:
+    """Behind a filter the status of Lmod is lost, and it prints in the order of names: LOADEDMODULES before PATH."""
+    path = tree / "filtered"
+    path.write_text(f"#!/bin/bash\n{body}\n".replace("REAL", str(lmod.command)))
+    path.chmod(0o755)
+    done = entered(toy(ModulesTool(kind="Lmod", command=path), tree), settings(tree))
+    assert (done.returncode, done.stdout) == (92, "")
+    assert "what it printed for this shell is not whole" in done.stderr
+
+
 @pytest.mark.parametrize("way", ["killed", "loads nothing", "absent"])
 def test_a_tool_that_fails_is_told_from_a_module_that_is_not_there(way: str, real: ModulesTool, tree: Path) -> None:
     told = entered(toy(failing(way, real, tree), tree), settings(tree)).stderr

@@ -66,6 +66,27 @@ def test_a_damaged_receipt(text: str, install: Install, prefix: Prefix, tree: Tr
     assert "envkit install toy-cpu" in damaged.value.fix
 
 
+def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy-cpu")
+    made = install("other")
+    for path in (
+        receipt.path_of(tree, "toy-cpu"),
+        receipt.kept_path(tree, "other"),
+        receipt.built_path(tree, made.module),
+        tree.unfinished / "other.json",
+        tree.replaced / "other.json",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    with pytest.raises(EnvironmentDamaged, match="cannot be read") as damaged:
+        receipt.read(receipt.path_of(tree, "toy-cpu"))
+    assert "It is a pipe" in damaged.value.why
+    assert receipt.find(prefix, "other").name == "other"
+    assert (receipt.kept(tree, "other"), receipt.built(tree, made.module)) == (None, None)
+    assert receipt.unfinished(tree, "other") is None
+
+
 def test_a_receipt_that_is_being_written_is_none(install: Install, prefix: Prefix, tree: Tree) -> None:
     install("toy-cpu")
     (tree.environments / ".toy-cpu.json.123").write_text("{")

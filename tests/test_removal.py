@@ -3,6 +3,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -77,6 +78,16 @@ def test_a_module_that_another_environment_is_made_of_stays(install: Install, pr
     install("top", "Python/system", "Base/1", "Top/1")
     assert remove(prefix, "base").startswith("Removed base: its receipt.\n")
     assert left(tree) == ["Base/1", "Python/system", "Top/1"]
+
+
+@pytest.mark.parametrize("name", ["Python", "Toy"])
+def test_a_folder_that_modules_of_others_are_in_stays(name: str, install: Install, prefix: Prefix, tree: Tree) -> None:
+    """A receipt that names the folder of all versions is no reason to remove those that others use."""
+    install("toy", "Python/system", "Toy/1.0")
+    bad = install("bad", "Bad/1.0")
+    receipt.write(receipt.path_of(tree, "bad"), msgspec.structs.replace(bad, module=name))
+    remove(prefix, "bad")
+    assert {"Python/system", "Toy/1.0"} <= set(left(tree))
 
 
 def test_records_go_with_the_modules(install: Install, prefix: Prefix, tree: Tree) -> None:

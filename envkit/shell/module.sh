@@ -35,7 +35,12 @@ envkit_load() {
     envkit_before=${LOADEDMODULES-}
     envkit_module "$1" load "$2" || [ "$envkit_status$envkit_told" = 0 ] || return
     case ${3-part}:${LOADEDMODULES-}: in
-    *:"$2":* | part*:"$2"[/.-]*) return 0 ;; # Environment Modules prints nothing for one that is there already
+    *:"$2":*) # what a tool prints may have been cut behind LOADEDMODULES; the files come after the search paths
+        case :${_LMFILES_-}: in *"/$2":* | *"/$2.lua":*) return 0 ;; esac
+        envkit_reason='ended with status 0, but what it printed for this shell is not whole (it has no _LMFILES_)'
+        return 1
+        ;;
+    part*:"$2"[/.-]*) return 0 ;; # Environment Modules prints nothing for one that is there already
     part*)
         [ "${LOADEDMODULES-}" = "$envkit_before" ] || [ -z "${LOADEDMODULES-}" ] || return 0
         [ -z "$envkit_told" ] || envkit_fault=module

@@ -188,6 +188,7 @@ def made(own: Attendance, found: Gathered) -> Report:
         shared=str(own.meeting.shared.parent),
         launcher_said="".join(outside(own)),
         leftover=tuple(leftovers(os.environ)),
+        horovod=str(target.horovod) if target.receipt is not None else "",
     )
     row = StartedRow(
         launcher=started.launcher,

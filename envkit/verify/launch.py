@@ -80,6 +80,7 @@ def verify(
         launcher_status=next((run.status for run in runs if run.status), 0),
         launcher_said="".join(run.said for run in runs),
         leftover=tuple(leftovers(env)),
+        horovod=str(target.horovod) if target.receipt is not None else "",
     )
     return judged(
         target.name,

@@ -40,7 +40,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
     matter), `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
     else's) and `launcher_said` what it said. `drift` is what has changed since the installation (None: unknown).
-    `leftover` are variables of another launch in the environment of this one.
+    `leftover` are variables of another launch in the environment of this one, `horovod` is the folder of the package
+    that is to be verified ("": whichever is there).
     """
 
     size: int
@@ -56,6 +57,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     measures: frozenset[str] = frozenset()
     drift: tuple[Change, ...] | None = None
     leftover: tuple[str, ...] = ()
+    horovod: str = ""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -74,7 +74,11 @@ def test_rules_and_evidence_name_what_there_is() -> None:
 def test_what_a_cell_of_a_table_is_about(table: Table, release: str, cell: str) -> None:
     """Just outside of what is told of a release it fails, just inside it does not: by this table."""
     rule = RULES[f"{table.id}-{release}{cell}"]
-    sign, major, minor = re.fullmatch(r"(<|>=)(\d+)(?:\.(\d+))?", cell).groups()  # type: ignore[union-attr]
+    bound, _, above = cell.partition(",")
+    sign, major, minor = re.fullmatch(r"(<|>=)(\d+)(?:\.(\d+))?", bound).groups()  # type: ignore[union-attr]
+    if above:
+        assert sign == ">=" and above.startswith("<")
+        assert rule not in judge({table.of: release, table.other: above[1:]}).rules
     end = f"{major}.{minor or 0}"
     before = f"{major}.{int(minor) - 1}" if minor and minor != "0" else f"{int(major) - 1}.9"
     outside, inside = (before, end) if sign == "<" else (end, before)

@@ -62,6 +62,19 @@ def results(expected: Expected | None = None, /, **facts: Any) -> dict[str, Resu
     return {result.id: result for check in every for result in check(ranks)}
 
 
+@pytest.mark.parametrize("wanted", ["", "/h/horovod", "/envs/own/horovod"])
+def test_the_horovod_that_is_verified_is_the_environments(wanted: str) -> None:
+    """Another one that is found first works, too, and says nothing of this environment."""
+    asked = Expected(size=2, frameworks=("torch",), horovod=wanted)
+    facts = [rank(number, horovod=Horovod(path="/h/horovod", version="0.28.1")) for number in (0, 1)]
+    [found] = checks.horovod_present(Ranks(framework="torch", facts=tuple(facts), expected=asked))
+    if wanted != "/envs/own/horovod":
+        assert found.status is Status.PASS
+        return
+    assert (found.id, found.status) == ("horovod-present", Status.FAIL)
+    assert "/h/horovod, not the environment's own, /envs/own/horovod" in found.message and found.remedy
+
+
 def test_a_good_build_passes() -> None:
     assert {result.status for result in results().values()} == {Status.PASS}
 

@@ -20,6 +20,11 @@ _MISSING = {
 
 
 def horovod_present(ranks: Ranks) -> list[Result]:
+    wanted = ranks.expected.horovod
+    for facts in ranks.facts if wanted else ():
+        if facts.horovod and not facts.horovod.error and facts.horovod.path != wanted:
+            values = {"rank": facts.label, "path": facts.horovod.path, "wanted": wanted}
+            return [ranks.outcome("horovod-present", "other", **values)]
     return [_without_error(ranks, "horovod-present", "horovod")]
 
 
