@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import _core as _msgspec
@@ -52,7 +51,6 @@ def start_probe(
     faults: str = "",
     timeout: float = 30.0,
     limits: Sequence[str] = (),
-    largest: int = 0,
 ) -> subprocess.Popen[str]:
     """One rank of the probe, with the fake PyTorch and Horovod on its search path."""
     site = make_site(folder, faults)
@@ -70,7 +68,7 @@ def start_probe(
     }
     (folder / "facts").mkdir(exist_ok=True)
     argv = [sys.executable, str(PROBE), "--framework", "torch", "--shared", str(folder / "facts")]
-    argv += ["--session", folder.name, "--node-ranks", str(size), "--largest", str(largest)]
+    argv += ["--session", folder.name, "--node-ranks", str(size)]
     argv += [word for limit in limits or [f"*={timeout}"] for word in ("--limit", limit)]
     return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -79,9 +77,8 @@ def start_probe(
 def probe(tmp_path: Path) -> Probe:
     """Run the probe on `size` ranks with the faults that the fake Horovod knows."""
 
-    def run(size: int = 2, *, faults: str = "", timeout: float = 30.0, largest: int = 0) -> Ran:
-        given: dict[str, Any] = {"faults": faults, "timeout": timeout, "largest": largest}
-        started = [start_probe(tmp_path, rank, size, **given) for rank in range(size)]
+    def run(size: int = 2, *, faults: str = "", timeout: float = 30.0) -> Ran:
+        started = [start_probe(tmp_path, rank, size, faults=faults, timeout=timeout) for rank in range(size)]
         outputs = [process.communicate()[0] for process in started]
         return Ran([process.returncode for process in started], outputs, tmp_path / "facts")
 

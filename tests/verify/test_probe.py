@@ -247,7 +247,7 @@ def is_gone(pid: int) -> bool:
     ],
 )
 def test_what_it_states_is_enough_to_judge(probe: Probe, faults: str, failed: set[str]) -> None:
-    results = check(probe(faults=faults, timeout=10, largest=16384).facts, Expected(size=2, frameworks=("torch",)))
+    results = check(probe(faults=faults, timeout=10).facts, Expected(size=2, frameworks=("torch",)))
     assert {result.id for result in results if result.status is Status.FAIL} == failed
     assert verdict(results) is (Status.FAIL if failed else Status.PASS)
 

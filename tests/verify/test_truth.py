@@ -366,14 +366,14 @@ def test_data_that_would_not_show_a_skipped_allreduce_prove_nothing() -> None:
     ],
 )
 def test_a_faulty_horovod_is_found_out(probe: Probe, faults: str, found: dict[str, Status]) -> None:
-    results = check(probe(3, faults=faults, largest=16384).facts, Expected(size=3, frameworks=("torch",)))
+    results = check(probe(3, faults=faults).facts, Expected(size=3, frameworks=("torch",)))
     of_truth = {r.id: r.status for r in results if r.id in {*NEEDED, *OTHERS, "barrier", "training-truth-torch"}}
     assert {name: status for name, status in of_truth.items() if status is not Status.PASS} == found
     assert verdict(results) is (Status.FAIL if Status.FAIL in found.values() else Status.PASS)
 
 
 def test_an_old_horovod_is_good_enough_for_training(probe: Probe) -> None:
-    results = check(probe(faults="old", largest=16384).facts, Expected(size=2, frameworks=("torch",)))
+    results = check(probe(faults="old").facts, Expected(size=2, frameworks=("torch",)))
     found = {r.id: r for r in results}
     assert {name for name in (*OTHERS, "barrier") if found[name].status is Status.SKIP} == {
         "reducescatter",

@@ -22,11 +22,8 @@ EARLY = (
 MEASURES = {"torch": "with_torch", "tensorflow": "with_tensorflow"}
 
 
-def measure(record: Record, framework: str, largest: int, speed: Optional[Any] = None) -> None:
-    """State every fact of this rank; `largest` is the largest message to compare (bytes).
-
-    `speed` is a speed.Speed where it is asked for.
-    """
+def measure(record: Record, framework: str, speed: Optional[Any] = None) -> None:
+    """State every fact of this rank; `speed` is a speed.Speed where it is asked for."""
     for fact in EARLY:
         record.state(fact.__name__, fact)
     if framework != "none":
@@ -47,7 +44,7 @@ def measure(record: Record, framework: str, largest: int, speed: Optional[Any] =
                 record.note("affinity", machine.affinity())
                 record.state("world", software.world, hvd)
                 record.state("mpi_threads", hvd.mpi_threads_supported)
-                importlib.import_module("." + MEASURES[framework], __package__).measure(record, hvd, largest)
+                importlib.import_module("." + MEASURES[framework], __package__).measure(record, hvd)
                 if listening:
                     record.state("nccl_network", nccl.heard, listening)
                 if speed:

@@ -10,7 +10,6 @@ from .measure import measure
 from .node import Node, name_of_node, plain
 from .record import Record
 from .started import detect
-from .values import LARGEST
 from .watch import die_with_parent, pending, start, watch
 
 
@@ -27,7 +26,7 @@ def main() -> int:
     record.line(begin={"framework": given.framework, "host": name_of_node(), "pid": os.getpid()})
     record.note("started", launched._asdict() if launched else None)
     record.arrive("start")
-    child = start(path, lambda own: measure(own, given.framework, given.largest, speed(given)))
+    child = start(path, lambda own: measure(own, given.framework, speed(given)))
     ended = watch(child, pending(given.limit), node.stopped)
     ended.update(child.last_words())
     record.line(ended=ended)
@@ -45,7 +44,6 @@ def arguments() -> Any:
     parser.add_argument("--node-ranks", type=int, metavar="N", help="how many ranks run on this node, if not as told")
     parser.add_argument("--attended", action="store_true", help="somebody else clears away what lies on the node")
     parser.add_argument("--limit", action="append", default=[], metavar="STEP=SECONDS", help="* for any other step")
-    parser.add_argument("--largest", type=int, default=LARGEST, metavar="BYTES", help="compare messages up to it")
     parser.add_argument("--bench", metavar="BYTES[,BYTES]", help="time the allreduce of messages of these sizes")
     parser.add_argument("--throughput", type=int, metavar="STEPS", help="time training for at most so many steps")
     parser.add_argument("--ddp", action="store_true", help="time PyTorch's DistributedDataParallel, too")

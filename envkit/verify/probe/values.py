@@ -140,8 +140,8 @@ def share(count: int, rank: int, size: int) -> Tuple[int, int]:
     return rank * least + min(rank, more), least + int(rank < more)
 
 
-def plan(largest: int) -> List[List[Message]]:
-    """What is compared, by stage, up to a size in bytes.
+def plan() -> List[List[Message]]:
+    """What is compared, by stage.
 
     Every type is summed and averaged at 1 MB. Otherwise bytes are moved, whatever their type: each operation is tried
     at each size up to 4 MB, with another type each time, and the largest message is an allreduce.
@@ -155,8 +155,7 @@ def plan(largest: int) -> List[List[Message]]:
     averages = [("average", kind, MB) for kind in kinds if kind in TOLERANCE]
     typed = small.pop()[: len(MOVES)] + sums + averages
     larger = [(name, "float32", 4 * MB) for name in MOVES + ("reducescatter", "grouped")]
-    stages = [small[0], small[1] + small[2], typed, larger, [("sum", "float32", LARGEST)]]
-    return [stage for stage in stages if stage[-1][2] <= largest]
+    return [small[0], small[1] + small[2], typed, larger, [("sum", "float32", LARGEST)]]
 
 
 def summary(rows: List[Compared], left_out: List[int]) -> Dict[str, Any]:
@@ -340,7 +339,7 @@ class Values:
         return lambda: right.compare(self.arrays.got(wait()[0]), spans)
 
 
-def measure_values(record: Record, values: Callable[[], Values], where: str, largest: int) -> None:
+def measure_values(record: Record, values: Callable[[], Values], where: str) -> None:
     """State how larger messages arrived."""
     step = "values_%s" % where
-    record.state(step, lambda: values().compare(record, step, plan(largest)))
+    record.state(step, lambda: values().compare(record, step, plan()))

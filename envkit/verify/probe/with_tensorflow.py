@@ -151,7 +151,7 @@ def warmup_callback(hvd: Any, tf: Any) -> Dict[str, Any]:
     return {"asked": LEARNING_RATE, "reached": float(rate.numpy() if hasattr(rate, "numpy") else rate)}
 
 
-def measure(record: Record, hvd: Any, largest: int) -> None:
+def measure(record: Record, hvd: Any) -> None:
     tf = sys.modules["tensorflow"]
     gpus = record.state("gpus", tensorflow_gpus, tf)
     on_gpu = bool(gpus and gpus["count"] and hvd.nccl_built())
@@ -159,7 +159,7 @@ def measure(record: Record, hvd: Any, largest: int) -> None:
         record.state("device", tensorflow_device, tf, gpus, hvd.local_rank())
     for where in ("cpu", "gpu") if on_gpu else ("cpu",):
         measure_collectives(record, collectives_on(hvd, tf, where))
-        measure_values(record, functools.partial(values_on, hvd, tf, where), where, largest)
+        measure_values(record, functools.partial(values_on, hvd, tf, where), where)
     record.state("training_tensorflow", tensorflow_training, hvd, tf)
     record.state("keras", keras_implementation, tf)
     record.state("training_keras", keras_training, hvd, tf)

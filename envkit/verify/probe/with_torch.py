@@ -102,15 +102,15 @@ def training(hvd: Any, torch: Any, device: str) -> Dict[str, Any]:
     return trained(task, started, numbers(model.weight.detach()), optimizer.param_groups[0]["rate"])
 
 
-def measure(record: Record, hvd: Any, largest: int) -> None:
+def measure(record: Record, hvd: Any) -> None:
     torch = sys.modules["torch"]
     gpus = record.state("gpus", gpus_of, torch)
     device = "cpu"
     measure_collectives(record, collectives_on(hvd, torch, "cpu", "cpu"))
-    measure_values(record, lambda: values_on(hvd, torch, "cpu"), "cpu", largest)
+    measure_values(record, lambda: values_on(hvd, torch, "cpu"), "cpu")
     if gpus and gpus["count"] and hvd.nccl_built():
         if record.state("device", choose_device, torch, gpus, hvd.local_rank()):
             device = "cuda"
         measure_collectives(record, collectives_on(hvd, torch, "cuda", "gpu"))
-        measure_values(record, lambda: values_on(hvd, torch, "gpu"), "gpu", largest)
+        measure_values(record, lambda: values_on(hvd, torch, "gpu"), "gpu")
     record.state("training_torch", training, hvd, torch, device)
