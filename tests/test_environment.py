@@ -191,7 +191,8 @@ def test_shell_reads_bashrc_and_then_enters(lmod: ModulesTool, tree: Path) -> No
 
 def test_environment_modules_are_told_the_same(fake: Fake, tree: Path) -> None:
     command = fake(
-        "modulecmd.tcl", f'echo "$* [$MODULEPATH]" >> {tree}/told; echo "export TOY=faked LOADEDMODULES=$3;"'
+        "modulecmd.tcl",
+        f'echo "$* [$MODULEPATH]" >> {tree}/told; echo "export TOY=faked LOADEDMODULES=$3 _LMFILES_=/m/$3;"',
     )
     made = toy(ModulesTool(kind="EnvironmentModules", command=command), tree, load=("site/2",))
     there = {"LOADEDMODULES": "old/1", "MODULEPATH": f"{tree}/site"}

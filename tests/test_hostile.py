@@ -107,17 +107,17 @@ def test_remove_says_what_is_wrong_with_a_receipt(
     assert content(victim) == before
 
 
-@pytest.mark.parametrize("image", ["../../../victim/1.0.sif", "/etc/hostname", "toy-image.sif", "IMAGES/other.sif"])
+@pytest.mark.parametrize("image", ["../../../victim/1.0.sif", "VICTIM/file", "toy-image.sif", "IMAGES/other.sif"])
 def test_an_image_receipt_cannot_name_what_lies_elsewhere(
     install_image: InstallImage, prefix: Prefix, tree: Tree, victim: Path, image: str
 ) -> None:
     install_image(debian="a1")
     other = install_image("other", debian="a1")
-    edit(tree, "toy-image", image=image.replace("IMAGES", str(tree.images)))
+    edit(tree, "toy-image", image=image.replace("IMAGES", str(tree.images)).replace("VICTIM", str(victim)))
     before = content(victim)
     done = envkit("remove", "toy-image", "--dependencies", ENVKIT_PREFIX=str(prefix.root))
     assert "toy-image.json cannot be read." in clear(done, 6)
-    assert content(victim) == before and Path(other.image).is_file() and Path("/etc/hostname").exists()
+    assert content(victim) == before and Path(other.image).is_file()
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", "../../x"), ("key", "*"), ("key", "../" * 8 + "victim")])

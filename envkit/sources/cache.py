@@ -204,13 +204,15 @@ def writing(folder: Path, filename: str) -> Iterator[None]:
         yield
     except OSError as error:
         problem = of_storage(error, f"{filename} could not be written into {folder}.")
+        again = "Then repeat the command: the files that are complete are kept."
         if isinstance(problem, DiskFull):
-            problem.what, problem.why = (
-                f"There is no space for {filename} in {folder}.",
-                f"{problem.why}. {_free(folder)}",
-            )
+            raise DiskFull(
+                what=f"There is no space for {filename} in {folder}.",
+                why=f"{problem.why}. {_free(folder)}",
+                fix=f"{problem.fix} {again}",
+            ) from error
         if problem is not None:
-            problem.fix += " Then repeat the command: the files that are complete are kept."
+            problem.fix += f" {again}"
             raise problem from error
         if error.errno in NO_PERMISSION:
             raise NotWritable(
