@@ -25,7 +25,7 @@ SMALL = (16 * KB, 64 * KB, 256 * KB, MB)
 BUDGET_S = 20.0
 GROWTH = 4
 NODE_BYTES = 1024 * MB
-TOGETHER = 4 * MB
+TOGETHER = 16 * MB
 PERIOD = 32749
 PRIME = 2147483647
 REACH = 8
@@ -194,7 +194,7 @@ class Values:
             if crowd * size > NODE_BYTES or spent + foreseen > BUDGET_S:
                 return dict(summary(rows, [rest[-1][2] for rest in stages[done:]]), where=self.where)
             record.arrive("%s_%d" % (step, size))
-            together = TOGETHER // size or 1
+            together = TOGETHER // size if size <= MB else 1  # the memory of large ones is used again
             for begin in range(0, len(stage), together):
                 rows += self.round(stage[begin : begin + together])
             now = self.largest_of(clock() - began)
