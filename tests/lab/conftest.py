@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -41,13 +43,22 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     made.down()
 
 
+def free_ports(count: int) -> int:
+    """Return the first of some ports in a row that nobody uses."""
+    while True:
+        with ExitStack() as held, suppress(OSError):
+            first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for port in range(first + 1, first + count):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return int(first)
+
+
 @pytest.fixture(scope="session")
 def shared_host(folder: Path) -> Iterator[SharedHost]:
     """Slurm without root: two nodes that are one host."""
     if missing := missing_programs(WITHOUT_ROOT):
         pytest.skip(f"not installed: {', '.join(missing)}")
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    made = SharedHost(folder / "one", 2, port=17100 + 10 * int(worker))
+    made = SharedHost(folder / "one", 2, port=free_ports(3))
     made.up()
     yield made
     made.down()
