@@ -116,14 +116,14 @@ def test_side_by_side_cancelled_left_alone_and_resumed(user: User) -> None:
     assert "Building 4 of 5 modules in jobs" in out and len(user.queue("%i")) == 4
     assert " go on." in err and "it follows them. Cancel them with: scancel " in err
 
-    running = user.start("toy-both", EACH)
-    assert running.stdout and running.stderr
     out = ""
-    while "are still there: " not in out and (line := running.stdout.readline()):
-        out += line
-    site.let_go()
-    out += running.stdout.read()
-    assert running.wait() == 0, out + running.stderr.read()
+    with user.start("toy-both", EACH) as running:
+        assert running.stdout and running.stderr
+        while "are still there: " not in out and (line := running.stdout.readline()):
+            out += line
+        site.let_go()
+        out += running.stdout.read()
+        assert running.wait() == 0, out + running.stderr.read()
     assert "4 jobs of an earlier call are still there: " in out
     assert "Installed toy-both-1.0." in out and "Resuming" not in out.partition("Installed")[0][-200:]
     assert site.is_offered("toy-both")
