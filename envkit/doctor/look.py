@@ -195,6 +195,7 @@ def indexes(until: float) -> tuple[Index, ...]:
     asked = {url: pool.submit(index, connection, url, url in settings.index_urls) for url in places}
     done, _ = wait(asked.values(), left_s)
     pool.shutdown(wait=False, cancel_futures=True)
+    connection.close()
     silent = f"it has not answered in {left_s:.1f} s"
     return tuple(one.result() if one in done else Index(url=shown(url), problem=silent) for url, one in asked.items())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit import choose
+from envkit import choose, fetch
 from envkit.host import Accelerator, Host
 from envkit.prefix import Prefix
 from envkit.request import Request
@@ -65,12 +65,10 @@ def test_a_machine_with_a_gpu(
     prefix: Prefix,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
 ) -> None:
-    """The plan is made by the real eb; the GPU is one on paper, with no driver to ask."""
+    """The plan is made by the real eb; the GPU is one on paper, with no driver to ask, and no server is asked."""
     needs("lmod", "g++")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setattr(fetch, "refused", lambda *_: [])
     work = choose.choose(Request(prefix=prefix, method="auto"), machine(accelerator=Accelerator.CUDA))
     assert (work.stack.name, work.request.wanted, work.request.method) == (*["pytorch-2.13-cuda"] * 2, "easybuild")
     assert "there is a GPU (cuda); it comes first, before apptainer and eessi" in capsys.readouterr().err

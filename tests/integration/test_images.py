@@ -146,14 +146,19 @@ def test_a_wall_that_the_site_puts_up_is_seen(stacks: Site, image: ImageReceipt,
     )
     wrapper.chmod(0o755)
     path = receipt.path_of(Tree(root=Path(image.tree)), IMAGE)
-    walled = path.with_name("walled.json")
+    walled, linked = path.with_name("walled.json"), Path(image.image).with_name("walled.sif")
+    linked.hardlink_to(image.image)
     walled.write_text(
-        path.read_text().replace(image.runtime, str(wrapper)).replace(f'"name": "{IMAGE}"', '"name": "walled"')
+        path.read_text()
+        .replace(image.image, str(linked))
+        .replace(image.runtime, str(wrapper))
+        .replace(f'"name": "{IMAGE}"', '"name": "walled"')
     )
     try:
         done = stacks.envkit("verify", "walled", "-n", "2", "--mpi-model", "hybrid", "--timeout", "40")
     finally:
         walled.unlink()
+        linked.unlink()
     assert done.returncode == 1
     assert "world-size" in done.stdout and "--cleanenv" in done.stdout, done.stdout
 

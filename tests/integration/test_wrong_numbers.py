@@ -77,7 +77,7 @@ def test_a_flipped_bit_in_a_timed_size_is_found(stacks: Site, installed: Callabl
     """128 KB is no size that is compared without --bench."""
     installed(STACKS[0])
     fault = f"Allreduce {128 * KB} {128 * KB} 777777 0 1 any"
-    report, flips, status = verified(stacks, STACKS[0], flip, fault, "--bench", "--sizes", "1K:128K")
+    report, flips, status = verified(stacks, STACKS[0], flip, fault, "--bench", "--sizes", "128K:128K")
     assert flips
     assert (report["verdict"], status) == ("fail", 1)
     assert set(failures(report)) == {"bandwidth"}

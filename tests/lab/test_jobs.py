@@ -46,7 +46,7 @@ class Jobs:
     def envkit(self, *words: str, stop_s: int = 0) -> subprocess.CompletedProcess[str]:
         """Call envkit on the login host; after ``stop_s`` press Ctrl-C."""
         stop = ["timeout", "--signal=INT", "--preserve-status", str(stop_s)] if stop_s else []
-        return self.cluster.run(["env", f"--chdir={self.folder}", *stop, "envkit", *words], env=self.env, timeout=150)
+        return self.cluster.run(["env", f"--chdir={self.folder}", *stop, "envkit", *words], env=self.env, timeout=400)
 
     def verify(self, *words: str, stop_s: int = 0) -> subprocess.CompletedProcess[str]:
         """Verify in a job, and see that nothing of it stays behind."""
