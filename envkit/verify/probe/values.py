@@ -40,6 +40,7 @@ EXACT = {
     "int64": 2**63 - 1,
 }
 OTHERS = ("int64", "float16", "float64", "int32")
+TRAINED = ("float32", "float16", "bfloat16", "int64")
 MOVES, SUMS = ("broadcast", "allgather", "alltoall"), ("reducescatter", "sum")
 TOLERANCE = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 1e-6, "float64": 1e-12}
 
@@ -51,13 +52,15 @@ class Arrays(NamedTuple):
     """What is done with arrays: those of PyTorch on some device, or NumPy's, which stand in for TensorFlow's tensors.
 
     `counting(n)` gives 0 ... n - 1 in int64, `cast` an array in another type, `empty(n, type)` one to write to;
-    `equal` whether two have equal elements, `places` where a mask is set. `given` makes an argument for Horovod of an
+    `plus(array, number, out)` writes to another array; `equal` says whether two have equal elements, `places` where a
+    mask is set. `given` makes an argument for Horovod of an
     array, `got` an array of what Horovod gave; `in_place` whether Horovod can write its result over what it is given.
     """
 
     counting: Callable[[int], Any]
     cast: Callable[[Any, str], Any]
     empty: Callable[[int, str], Any]
+    plus: Callable[[Any, int, Any], Any]
     equal: Callable[[Any, Any], bool]
     places: Callable[[Any], Any]
     given: Callable[[Any], Any]
@@ -70,15 +73,21 @@ class Sequence:
 
     def __init__(self, arrays: Arrays, kind: str, base: Any, step: int) -> None:
         self.arrays, self.kind, self.base, self.step = arrays, kind, base, step
+        self.scratch = arrays.empty(len(base), kind)  # memory that is used again costs a fraction of new memory
 
     def piece(self, place: int, length: int, period: int) -> Any:
+        """Elements within one period, which hold until the next call."""
         block = self.base[place : place + length]
-        return block + period * self.step if period and self.step else block
+        return self.arrays.plus(block, period * self.step, self.scratch[:length]) if period and self.step else block
 
     def write(self, into: Any, at: int, first: int, count: int) -> None:
         """Write `count` elements from element `first` on to a place of an array."""
         for place, length, period in pieces(first, count):
-            into[at : at + length] = self.piece(place, length, period)
+            block = self.base[place : place + length]
+            if period and self.step:
+                self.arrays.plus(block, period * self.step, into[at : at + length])
+            else:
+                into[at : at + length] = block
             at += length
 
     def compare(self, found: Any, spans: List[Tuple[int, int]], divisor: int = 1) -> Compared:
@@ -143,17 +152,18 @@ def share(count: int, rank: int, size: int) -> Tuple[int, int]:
 def plan() -> List[List[Message]]:
     """What is compared, by stage.
 
-    Every type is summed and averaged at 1 MB. Otherwise bytes are moved, whatever their type: each operation is tried
-    at each size up to 4 MB, with another type each time, and the largest message is an allreduce.
+    Every type is summed and averaged: by allreduce the types of gradients and of counters at 1 MB, the rest at 256 KB.
+    Otherwise bytes are moved, whatever their type: each operation is tried at each size up to 4 MB, with another type
+    each time, and the largest message is an allreduce.
     """
     small = [
         [(name, OTHERS[(turn + place) % len(OTHERS)], size) for place, name in enumerate(MOVES + SUMS)]
         for turn, size in enumerate(SMALL)
     ]
-    kinds = ("float32",) + OTHERS
-    sums = [(name, kind, MB) for name in SUMS for kind in kinds + ("bfloat16",)]
-    averages = [("average", kind, MB) for kind in kinds if kind in TOLERANCE]
-    typed = small.pop()[: len(MOVES)] + sums + averages
+    typed = [("reducescatter", kind, 256 * KB) for kind in WIDTH]
+    typed += [("sum", kind, 256 * KB) for kind in WIDTH if kind not in TRAINED] + [("average", "float64", 256 * KB)]
+    typed += small.pop()[: len(MOVES) + 1] + [("sum", kind, MB) for kind in TRAINED]
+    typed += [("average", kind, MB) for kind in ("float32", "float16")]
     larger = [(name, "float32", 4 * MB) for name in MOVES + ("reducescatter", "grouped")]
     return [small[0], small[1] + small[2], typed, larger, [("sum", "float32", LARGEST)]]
 

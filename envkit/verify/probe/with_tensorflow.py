@@ -57,6 +57,7 @@ def values_on(hvd: Any, tf: Any, where: str) -> Values:
         counting=lambda count: numpy.arange(count, dtype="int64"),
         cast=lambda array, kind: array.astype(getattr(tf, kind).as_numpy_dtype),
         empty=lambda count, kind: numpy.empty(count, getattr(tf, kind).as_numpy_dtype),
+        plus=lambda array, number, out: numpy.add(array, number, out=out),
         equal=numpy.array_equal,
         places=lambda mask: mask.nonzero()[0],
         given=given,

@@ -47,6 +47,7 @@ def values_on(hvd: Any, torch: Any, where: str) -> Values:
         counting=lambda count: torch.arange(count, dtype=torch.int64, device=device),
         cast=lambda tensor, kind: tensor.to(getattr(torch, kind)),
         empty=lambda count, kind: torch.empty(count, dtype=getattr(torch, kind), device=device),
+        plus=lambda tensor, number, out: torch.add(tensor, number, out=out),
         equal=torch.equal,
         places=lambda mask: mask.nonzero().reshape(-1),
         given=lambda tensor: tensor,

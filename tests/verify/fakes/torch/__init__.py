@@ -19,6 +19,7 @@ class Tensor:
     def __init__(self, rows: list[Any]) -> None:
         self.rows = rows
         self.grad: Tensor | None = None
+        self.of: tuple[list[Any], slice] | None = None
 
     @property
     def data(self) -> Tensor:
@@ -41,7 +42,11 @@ class Tensor:
         return self.rows[0]
 
     def __getitem__(self, which: Any) -> Tensor:
-        return Tensor(self.rows[which] if isinstance(which, slice) else [self.rows[which]])
+        if not isinstance(which, slice):
+            return Tensor([self.rows[which]])
+        part = Tensor(self.rows[which])
+        part.of = self.rows, which
+        return part
 
     def __setitem__(self, which: slice, value: Any) -> None:
         self.rows[which] = value.rows if isinstance(value, Tensor) else [value] * len(self.rows[which])
@@ -130,6 +135,15 @@ def empty(count: int, dtype: object = None, device: object = None) -> Tensor:
 
 def equal(one: Tensor, other: Tensor) -> bool:
     return one.rows == other.rows
+
+
+def add(one: Tensor, number: int, out: Tensor) -> Tensor:
+    """Write to a tensor, and to the one that it is a part of."""
+    out.rows = (one + number).rows
+    if out.of:
+        rows, which = out.of
+        rows[which] = out.rows
+    return out
 
 
 def zeros(count: int) -> Tensor:
