@@ -58,13 +58,15 @@ def entry(name: str, found: Installed | EnvironmentDamaged) -> Entry:
     if isinstance(found, EnvironmentDamaged):
         state = f"damaged: {found.what} {found.why}"
         return Entry(name=shown(name), method="unknown", framework="unknown", accelerator="unknown", state=state)
-    verified = f"installed, verified {found.verified}"
+    state = (
+        f"installed, verified {found.verified}" if found.horovod else f"installed {found.verified}, no Horovod in it"
+    )
     return Entry(
         name=found.name,
         method=found.method,
         framework=found.framework,
         accelerator=found.accelerator,
-        state=f"damaged: it was copied or moved here from {found.copied_from}" if found.copied_from else verified,
+        state=f"damaged: it was copied or moved here from {found.copied_from}" if found.copied_from else state,
     )
 
 
@@ -91,7 +93,7 @@ def describe(receipt: Installed) -> str:
         "Framework": f"{receipt.framework} on {receipt.accelerator}",
         "Python": receipt.python,
         "MPI": mpi,
-        "Verified": receipt.verified,
+        "Verified": receipt.verified if receipt.horovod else "no: there is no Horovod in it",
         "Horovod": receipt.horovod or "none",
         "Tree": receipt.tree,
         "Log": receipt.log,

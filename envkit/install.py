@@ -205,7 +205,8 @@ def as_locked(request: Request, found: Installed) -> bool:
 
 def say_already(there: Installed, console: Console) -> None:
     """Say that there is nothing to do, and which recipes have changed since."""
-    say(console, f"{there.name} is installed already and passed on {there.verified}. Nothing to do.")
+    state = f"passed on {there.verified}" if there.horovod else "there is no Horovod in it to verify"
+    say(console, f"{there.name} is installed already and {state}. Nothing to do.")
     edited = [] if isinstance(there, ImageReceipt) else [module for module in there.modules if changed(module)]
     for module in edited:
         say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")

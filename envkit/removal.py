@@ -31,14 +31,14 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -
 
 def remove_from(tree: Tree, found: Installed, *, dependencies: bool, console: Console) -> None:
     """Remove an environment from its tree."""
-    own = (receipt.path_of(tree, found.name), receipt.kept_path(tree, found.name))
-    left = [path for path in own if not gone(tree, path)]
-    if left:
+    own, kept = receipt.path_of(tree, found.name), receipt.kept_path(tree, found.name)
+    if not gone(tree, own):
         raise NotWritable(
-            what=f"{found.name} is not removed: {left[0]} cannot be.",
-            why=f"{left[0].parent} is a link, and nothing outside of {tree.root} is removed.",
+            what=f"{found.name} is not removed: {own} cannot be.",
+            why=f"{own.parent} is a link, and nothing outside of {tree.root} is removed.",
             fix="Make it a folder of the tree again, or remove what it leads to by hand.",
         )
+    say_left(tree, [] if gone(tree, kept) else [kept], console)
     everything = list(receipt.all_in(tree))
     others = [one for _, one in everything if not isinstance(one, EnvironmentDamaged)]
     unknown = [str(receipt.path_of(tree, name)) for name, one in everything if isinstance(one, EnvironmentDamaged)]
@@ -55,9 +55,9 @@ def remove_from(tree: Tree, found: Installed, *, dependencies: bool, console: Co
     removed = [module for module in wanted if not any(f"{other}/".startswith(f"{module}/") for other in used)]
     say_left(tree, [path for module in removed for path in remove_module(tree, module)], console)
     say(console, f"Removed {found.name}: {', '.join(removed) or 'its receipt'}.")
-    kept = [module.name for module in found.modules if tree.has(module.name)]
-    if kept and not dependencies:
-        say(console, f"Kept for the next installation: {', '.join(kept)}.")
+    there = [module.name for module in found.modules if tree.has(module.name)]
+    if there and not dependencies:
+        say(console, f"Kept for the next installation: {', '.join(there)}.")
 
 
 def remove_image(

@@ -27,12 +27,13 @@ def test_every_stack_is_listed_with_whether_it_fits_here(prefix: Prefix) -> None
 def test_what_is_installed_comes_first_and_once(prefix: Prefix, install: Install) -> None:
     name = stacks()[0].name
     install(name, python="3.11.7")
-    install(name, python="3.13.1", verified="2026-03-04")
+    install(name, python="3.13.1", verified="2026-03-04", horovod="/h")
     install("own-recipe", python="3.11.7")
     found = catalogue.entries(prefix)
     assert {entry.name for entry in found[:2]} == {"own-recipe", name}
     assert len(found) == len(stacks()) + 1
     assert states(prefix)[name] == "installed, verified 2026-03-04"
+    assert states(prefix)["own-recipe"].endswith(", no Horovod in it")
 
 
 def test_what_has_begun(prefix: Prefix) -> None:

@@ -175,7 +175,7 @@ def test_a_moved_prefix_is_told(install: Install, prefix: Prefix, tmp_path: Path
 
 
 LINKS = ("software", "software/Toy", "software/Toy/1.0", "modules", "modules/all", "modules/all/Toy", "built", "kept",
-         "environments", "modules/all/Toy/1.0.lua", "software/Toy/1.0/inner")  # fmt: skip
+         "environments", "locks", "modules/all/Toy/1.0.lua", "software/Toy/1.0/inner")  # fmt: skip
 
 
 @pytest.mark.parametrize("link", LINKS)
@@ -184,6 +184,9 @@ def test_no_link_is_followed(
     install: Install, prefix: Prefix, tree: Tree, victim: Path, link: str, dependencies: bool
 ) -> None:
     install("toy-cpu")
+    kept = receipt.kept_path(tree, "toy-cpu")
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("{}")
     place = tree.root / link
     if place.is_dir():
         shutil.copytree(place, victim / "there", symlinks=True)
@@ -201,6 +204,10 @@ def test_no_link_is_followed(
     assert content(victim) == before
     if link == "environments":
         assert "is a link, and nothing outside of" in clear(done, 7)
+        assert kept.read_text() == "{}"
+        return
+    if link == "locks":
+        assert "is a link, and envkit writes nothing through one" in clear(done, 7)
         return
     assert done.returncode == 0, done.stderr
     assert not receipt.path_of(tree, "toy-cpu").exists()
