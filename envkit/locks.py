@@ -1,7 +1,10 @@
 """Locks of a tree. The kernel drops a lock with the process that holds it, so none is ever stale."""
 
+import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
@@ -38,3 +41,24 @@ def held(tree: Tree, name: str, console: Console, message: str) -> Iterator[File
         yield lock
     finally:
         lock.release(force=True)
+
+
+def in_use(tree: Tree, but: str) -> bool:
+    """Say whether anything holds a lock of a tree but for those of one environment, which is named."""
+    own = (f"stack-{but}.lock", f"replaced-{but}.lock")
+    return any(is_held(path) for path in tree.locks.glob("*.lock") if path.name not in own)
+
+
+def is_held(path: Path) -> bool:
+    """Say whether a lock is held, or may be: it cannot be asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -44,7 +44,10 @@ def remove_from(tree: Tree, found: Installed, *, dependencies: bool, console: Co
     unknown = [str(receipt.path_of(tree, name)) for name, one in everything if isinstance(one, EnvironmentDamaged)]
     if unknown and dependencies:
         say(console, f"What other environments may use is kept: {', '.join(unknown)} cannot be read.")
-    dependencies = dependencies and not unknown
+    busy = dependencies and locks.in_use(tree, found.name)
+    if busy:
+        say(console, f"What other environments may use is kept: another process is at work in {tree.root}.")
+    dependencies = dependencies and not unknown and not busy
     for kind in ("old", "new"):
         gone(tree, tree.replaced / kind / found.name)
     if isinstance(found, ImageReceipt):
@@ -66,8 +69,9 @@ def remove_image(
     """Remove an image; with ``dependencies`` the layers that no other image was made of."""
     say_left(tree, [] if gone(tree, Path(found.image)) else [Path(found.image)], console)
     used = {layer.key for other in others if isinstance(other, ImageReceipt) for layer in other.layers}
-    own = {layer.key for layer in found.layers} - used
-    kept = [path for path in tree.layers.glob("*.sif") if any(key[:20] in path.name for key in own)]
+    own = [layer for layer in found.layers if layer.key not in used]
+    files = {f"{name}-{layer.key[:20]}.sif" for layer in own for name in (layer.name, found.name)}
+    kept = [path for path in tree.layers.glob("*.sif") if path.name in files]
     say(console, f"Removed {found.name}: {found.image}.")
     say_left(tree, [path for path in kept if not gone(tree, path)] if dependencies else [], console)
     if kept:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from filelock import FileLock
 from rich.console import Console
 
 from envkit import receipt, removal
@@ -138,3 +139,25 @@ def test_an_image_that_is_a_folder(install_image: InstallImage, prefix: Prefix) 
     Path(made.image, "usr").mkdir(parents=True)
     remove(prefix, "toy-image")
     assert not Path(made.image).exists()
+
+
+def test_what_another_process_is_at_work_on_stays(
+    install: Install, install_image: InstallImage, prefix: Prefix, tree: Tree
+) -> None:
+    install("toy", "Python/system", "Toy/1.0")
+    install_image(debian="a1")
+    tree.locks.mkdir(exist_ok=True)
+    with FileLock(tree.locks / "stack-other.lock"):
+        for name in ("toy", "toy-image"):
+            assert "is kept: another process is at work in" in " ".join(remove(prefix, name, dependencies=True).split())
+    assert left(tree) == ["Python/system"]
+    assert layers(tree) == ["debian-a1"]
+
+
+def test_an_image_that_is_being_made_of_the_same_stays(install_image: InstallImage, prefix: Prefix, tree: Tree) -> None:
+    """Until it has passed it lies among the layers, under its own name."""
+    own = install_image(image="a1")
+    made = tree.layers / f"other-{own.layers[-1].key[:20]}.sif"
+    made.touch()
+    remove(prefix, "toy-image", dependencies=True)
+    assert list(tree.layers.iterdir()) == [made]

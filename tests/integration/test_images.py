@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,21 @@ def test_check_build_and_show(stacks: Site, image: ImageReceipt) -> None:
     assert image.sha256 in shown and image.image in shown
 
 
+@contextmanager
+def named(image: ImageReceipt, name: str) -> Iterator[tuple[Path, Path]]:
+    """Give the image's receipt another name; yield it, and the path of an image, which is to be made."""
+    path = receipt.path_of(Tree(root=Path(image.tree)), IMAGE)
+    other, made = path.with_name(f"{name}.json"), Path(image.image).with_name(f"{name}.sif")
+    other.write_text(
+        path.read_text().replace(image.image, str(made)).replace(f'"name": "{IMAGE}"', f'"name": "{name}"')
+    )
+    try:
+        yield other, made
+    finally:
+        other.unlink()
+        made.unlink(missing_ok=True)
+
+
 def test_a_wall_that_the_site_puts_up_is_seen(stacks: Site, image: ImageReceipt, tmp_path: Path) -> None:
     """A site's own apptainer that adds --cleanenv: two worlds of one, each of which works."""
     wrapper = tmp_path / "apptainer"
@@ -145,20 +161,10 @@ def test_a_wall_that_the_site_puts_up_is_seen(stacks: Site, image: ImageReceipt,
         f'exec {image.runtime} "${{args[@]}}"\n'
     )
     wrapper.chmod(0o755)
-    path = receipt.path_of(Tree(root=Path(image.tree)), IMAGE)
-    walled, linked = path.with_name("walled.json"), Path(image.image).with_name("walled.sif")
-    linked.hardlink_to(image.image)
-    walled.write_text(
-        path.read_text()
-        .replace(image.image, str(linked))
-        .replace(image.runtime, str(wrapper))
-        .replace(f'"name": "{IMAGE}"', '"name": "walled"')
-    )
-    try:
+    with named(image, "walled") as (walled, linked):
+        linked.hardlink_to(image.image)
+        walled.write_text(walled.read_text().replace(image.runtime, str(wrapper)))
         done = stacks.envkit("verify", "walled", "-n", "2", "--mpi-model", "hybrid", "--timeout", "40")
-    finally:
-        walled.unlink()
-        linked.unlink()
     assert done.returncode == 1
     assert "world-size" in done.stdout and "--cleanenv" in done.stdout, done.stdout
 
@@ -198,10 +204,11 @@ def test_an_image_that_is_not_what_it_was(
     assert said in done.stderr and "envkit install" in done.stderr
 
 
-def test_an_image_that_was_only_touched_is_what_it_was(stacks: Site, image: ImageReceipt, tmp_path: Path) -> None:
-    touched = Path(shutil.copyfile(image.image, tmp_path / "touched.sif"))
-    assert touched.stat().st_mtime_ns != image.changed
-    done = stacks.envkit("run", IMAGE, "--", "true", instead={Path(image.image): touched})
+def test_an_image_that_was_only_touched_is_what_it_was(stacks: Site, image: ImageReceipt) -> None:
+    with named(image, "touched") as (_, touched):
+        shutil.copyfile(image.image, touched)
+        assert touched.stat().st_mtime_ns != image.changed
+        done = stacks.envkit("run", "touched", "--", "true")
     assert done.returncode == 0, done.stderr
 
 
