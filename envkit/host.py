@@ -136,8 +136,12 @@ def compiler(env: Mapping[str, str]) -> Program | None:
 
 
 def mpi(env: Mapping[str, str]) -> Program | None:
-    """Return the MPI library whose compiler wrapper and launcher are on PATH."""
-    return launcher_mpi(env) if process.which("mpicxx", path=env["PATH"]) else None
+    """Return the MPI library whose compiler wrapper, headers and launcher are there; distributions split them."""
+    wrapper = process.which("mpicxx", path=env["PATH"])
+    if wrapper is None:
+        return None
+    compiles = process.capture([wrapper, "-fsyntax-only", "-include", "mpi.h", "-xc++", "/dev/null"], env=env)
+    return launcher_mpi(env) if compiles.status == 0 else None
 
 
 def launcher_mpi(env: Mapping[str, str]) -> Program | None:

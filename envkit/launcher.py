@@ -133,7 +133,15 @@ def placed(wanted: Wanted, env: Mapping[str, str]) -> Wanted:
     """Name the hosts of a PBS job, with even slots: not every launcher asks PBS for them, and none takes them there."""
     if wanted.hosts or not env.get("PBS_JOBID") or not env.get("PBS_NODEFILE"):
         return wanted
-    listed = list(dict.fromkeys(Path(env["PBS_NODEFILE"]).read_text().split()))[: wanted.nodes or None]
+    try:
+        text = Path(env["PBS_NODEFILE"]).read_text(errors="replace")
+    except OSError as error:
+        raise HostProblem(
+            what="The hosts of this PBS job are not known.",
+            why=f"PBS_NODEFILE names {env['PBS_NODEFILE']}: {error.strerror}.",
+            fix="Outside of a job: unset PBS_JOBID PBS_NODEFILE. In one: name the hosts (--hosts node1:2,node2:2).",
+        ) from error
+    listed = list(dict.fromkeys(text.split()))[: wanted.nodes or None]
     slots = -(-wanted.ranks // max(len(listed), 1))
     return replace(wanted, hosts=tuple((host, slots) for host in listed)) if len(listed) > 1 else wanted
 

@@ -326,7 +326,8 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # it was set by a library that is preloaded, and Python cannot set it again
+                signal.signal(number, handler)
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:

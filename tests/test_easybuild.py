@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from envkit import host, process
+from envkit import host, process, receipt
 from envkit.errors import HostProblem, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Platform, Program
@@ -206,6 +207,20 @@ def test_what_stands_in_for_what_the_host_lacks(
         (tree.modulepath / module).mkdir(parents=True)
         (tree.modulepath / module / "system.lua").touch()
     assert easybuild.stand_ins(lacking, tree) == []
+
+
+def test_what_stood_in_when_it_was_built_still_does(machine: Machine, prefix: Prefix) -> None:
+    """The host has got an Open MPI since."""
+    here = machine(mpi=program("5.0.7", "Open MPI"), cmake=program("3.25.1"))
+    tree = prefix.tree(here.platform)
+    (tree.modulepath / "OpenMPI").mkdir(parents=True)
+    (tree.modulepath / "OpenMPI" / "system.lua").touch()
+    recipe = recipes("easyconfigs") / "embedded" / "openmpi" / "OpenMPI-system.eb"
+    record = receipt.Built(module="OpenMPI/system", easyconfig=str(recipe), sha256="0" * 64, seconds=1.0)
+    path = receipt.built_path(tree, "OpenMPI/system")
+    path.parent.mkdir()
+    path.write_bytes(msgspec.json.encode(record))
+    assert easybuild.stand_ins(here, tree) == ["openmpi"]
 
 
 def test_recipe_folders(machine: Machine, prefix: Prefix, tmp_path: Path) -> None:

@@ -73,6 +73,13 @@ def test_mpi_needs_a_compiler_wrapper_and_a_launcher(name: str, fake: Fake, env:
     assert host.mpi(env) is None
 
 
+def test_an_mpi_without_its_headers_is_none(fake: Fake, env: dict[str, str]) -> None:
+    """As where Debian's openmpi-bin is installed without libopenmpi-dev."""
+    fake("mpirun", says(OPEN_MPI_5))
+    fake("mpicxx", "echo 'fatal error: mpi.h: No such file or directory' >&2; exit 1")
+    assert host.mpi(env) is None
+
+
 @pytest.mark.parametrize("version", ["3.25.1", "4.0.0", "3.30.0-rc2", "3.18.0-dirty"])
 def test_cmake(version: str, fake: Fake, env: dict[str, str]) -> None:
     path = fake("cmake", says(CMAKE.format(version)))

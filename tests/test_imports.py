@@ -189,7 +189,19 @@ ENCLOSED = {
         "resources",
         "timeline",
     },
-    "methods": {"errors", "resources", "process", "fetch", "files", "host", "plan", "prefix", "stack", "definition"},
+    "methods": {
+        "errors",
+        "resources",
+        "process",
+        "fetch",
+        "files",
+        "host",
+        "plan",
+        "prefix",
+        "receipt",
+        "stack",
+        "definition",
+    },
 }
 STARTS_PROGRAMS = {"process", "supervise", "namespace", "verify.probe.watch"}
 LOOKED_AT = {"torch", "tensorflow", "horovod", "keras", "tf_keras", "mpi4py"}

@@ -221,3 +221,12 @@ def test_an_environment_without_a_launcher(fake: Fake) -> None:
     with pytest.raises(EnvironmentDamaged) as damaged:
         launcher.mpi_of(PLAIN, "/tree", {"PATH": str(shell.parent)})
     assert damaged.value.why == "mpirun was not found in it."
+
+
+def test_a_pbs_job_that_is_none(tmp_path: Path) -> None:
+    """Its variables are left over, and its list of hosts has gone."""
+    env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "gone")}
+    with pytest.raises(HostProblem) as told:
+        launcher.placed(Wanted(ranks=2), env)
+    assert told.value.why == f"PBS_NODEFILE names {tmp_path}/gone: No such file or directory."
+    assert "unset PBS_JOBID PBS_NODEFILE" in told.value.fix

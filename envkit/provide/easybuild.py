@@ -276,8 +276,8 @@ class EasyBuildWork:
         """Yield each module with the recipe it was made from."""
         for step in self.plan.steps:
             record = receipt.built(self.tree, step.module)
-            checksum = record.sha256 if record else step.checksum()
-            yield receipt.Module(name=step.module, easyconfig=step.easyconfig, sha256=checksum)
+            recipe, checksum = (record.easyconfig, record.sha256) if record else (step.easyconfig, step.checksum())
+            yield receipt.Module(name=step.module, easyconfig=recipe, sha256=checksum)
 
 
 def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:

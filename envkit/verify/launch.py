@@ -40,6 +40,7 @@ class Run:
     status: int
     said: str
     gathered: Gathered
+    shared: Path
 
 
 def verify(
@@ -80,6 +81,7 @@ def verify(
         launcher_status=next((run.status for run in runs if run.status), 0),
         launcher_said="".join(run.said for run in runs),
         leftover=tuple(leftovers(env)),
+        shared=str(first.shared),
         horovod=str(target.horovod) if target.receipt is not None else "",
     )
     return judged(
@@ -117,7 +119,8 @@ def one_run(
         status, said = start(target, launch, meeting, options, env, watch)
         from envkit.verify.facts import gather
 
-        return Run(launch=launch, status=status, said=said, gathered=gather(meeting.shared))
+        gathered, shared = gather(meeting.shared), meeting.shared.parent
+        return Run(launch=launch, status=status, said=said, gathered=gathered, shared=shared)
     finally:
         shutil.rmtree(meeting.shared, ignore_errors=True)
 

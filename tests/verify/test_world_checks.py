@@ -153,6 +153,14 @@ def test_the_hosts_of_a_slurm_step_are_those_asked_for() -> None:
     assert found(facts, "hosts-used").status is Status.FAIL
 
 
+@pytest.mark.parametrize(("nodes", "warns"), [("2", True), ("1", False), ("8", False)])
+def test_fewer_hosts_than_the_job_has(nodes: str, warns: bool) -> None:
+    """Of 8 nodes, 4 ranks cannot be on each."""
+    facts = [replace(one, environment={"SLURM_JOB_NUM_NODES": nodes}) for one in on_hosts("a", "a", "a", "a")]
+    told = [result for result in check(facts, ASKED) if result.id == "hosts-used"]
+    assert [result.status for result in told] == [Status.WARN] * warns
+
+
 def test_the_launcher_of_an_mpijob_that_ran_all_ranks_itself() -> None:
     facts = each(environment={"OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile"})
     result = found(facts, "hosts-used")

@@ -57,6 +57,9 @@ def ranks_unique(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("ranks-unique", case, told=shown, size=ranks.expected.size)]
 
 
+NODES_OF_JOB = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+
+
 def hosts_used(ranks: Ranks) -> list[Result]:
     """Whether the ranks are on as many hosts as there should be."""
     by_srun = [facts for facts in ranks.facts if facts.started and facts.started.launcher == "srun"]
@@ -66,7 +69,12 @@ def hosts_used(ranks: Ranks) -> list[Result]:
     pods = any("/etc/mpi" in value for facts in ranks.facts for value in facts.environment.values())
     if pods and len(used) == 1 and ranks.expected.size > 1 and not wanted:
         return [ranks.outcome("hosts-used", "pods", host=next(iter(used)))]
-    if not wanted or len(ranks.facts) < ranks.expected.size:
+    if len(ranks.facts) < ranks.expected.size:
+        return []
+    granted = max((facts.number(name) or 0 for facts in ranks.facts for name in NODES_OF_JOB), default=0)
+    if not wanted and len(used) < granted <= ranks.expected.size:
+        return [ranks.outcome("hosts-used", "fewer", granted=granted, used=len(used))]
+    if not wanted:
         return []
     shown = ", ".join(f"{host} ({count})" for host, count in list(used.items())[:SHOWN])
     case = "pass" if len(used) == wanted else "one" if len(used) == 1 else "wrong"

@@ -154,6 +154,7 @@ def warmup_callback(hvd: Any, tf: Any) -> Dict[str, Any]:
 
 def measure(record: Record, hvd: Any) -> None:
     tf = sys.modules["tensorflow"]
+    sys.dont_write_bytecode = True  # of the files that AutoGraph makes in the folder for temporary ones, and removes
     gpus = record.state("gpus", tensorflow_gpus, tf)
     on_gpu = bool(gpus and gpus["count"] and hvd.nccl_built())
     if on_gpu:
