@@ -37,20 +37,38 @@ class Jobs:
         self.env = {**env, **SHARED_CORES, "HOME": str(folder), "NO_COLOR": "1"}
 
     def follow(
-        self, *command: str, words: tuple[str, ...] = (), nodes: int = 1, ranks: int = 1, stop_s: int = 0
+        self, *command: str, words: tuple[str, ...] = (), nodes: int = 1, ranks: int = 1, stop_at: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Submit a job and follow it; after ``stop_s`` press Ctrl-C."""
+        """Submit a job and follow it; press Ctrl-C when ``stop_at`` is said."""
         shape = ["--nodes", str(nodes), "--ranks-per-node", str(ranks), "--submit", "--follow"]
-        return self.envkit("job", "slurm", STACK, *shape, *words, "--", *command, stop_s=stop_s)
+        return self.envkit("job", "slurm", STACK, *shape, *words, "--", *command, stop_at=stop_at)
 
-    def envkit(self, *words: str, stop_s: int = 0) -> subprocess.CompletedProcess[str]:
-        """Call envkit on the login host; after ``stop_s`` press Ctrl-C."""
-        stop = ["timeout", "--signal=INT", "--preserve-status", str(stop_s)] if stop_s else []
-        return self.cluster.run(["env", f"--chdir={self.folder}", *stop, "envkit", *words], env=self.env, timeout=400)
+    def envkit(self, *words: str, stop_at: str = "") -> subprocess.CompletedProcess[str]:
+        """Call envkit on the login host; press Ctrl-C when ``stop_at`` is said."""
+        argv = ["env", f"--chdir={self.folder}", "envkit", *words]
+        if not stop_at:
+            return self.cluster.run(argv, env=self.env, timeout=400)
+        running = self.begin(*argv)
+        said = self.folder / "said"
+        until(lambda: (said.exists() and stop_at in said.read_text()) or running.poll() is not None, stop_at)
+        self.press(running)
+        out, _ = running.communicate()
+        return subprocess.CompletedProcess(argv, running.returncode, out, said.read_text())
 
-    def verify(self, *words: str, stop_s: int = 0) -> subprocess.CompletedProcess[str]:
+    def begin(self, *argv: str) -> subprocess.Popen[str]:
+        """Start a command on the login host that can be stopped; what it says goes to a file."""
+        (self.folder / "said").unlink(missing_ok=True)
+        begin = ["sh", "-c", 'echo $$ >"$HOME/pid"; exec "$@" 2>"$HOME/said"', "sh", *argv]
+        return self.cluster.start(begin, env=self.env)
+
+    def press(self, running: subprocess.Popen[str]) -> None:
+        """Press Ctrl-C, if it is running still."""
+        if running.poll() is None:
+            self.cluster.run(["kill", "-INT", (self.folder / "pid").read_text().strip()])
+
+    def verify(self, *words: str, stop_at: str = "") -> subprocess.CompletedProcess[str]:
         """Verify in a job, and see that nothing of it stays behind."""
-        done = self.envkit("verify", STACK, "--submit", *words, stop_s=stop_s)
+        done = self.envkit("verify", STACK, "--submit", *words, stop_at=stop_at)
         assert list(self.folder.glob(".cache/envkit/*")) == []
         return done
 
@@ -103,14 +121,14 @@ def test_hostile_words(jobs: Jobs) -> None:
 
 
 def test_ctrl_c_cancels(jobs: Jobs) -> None:
-    done = jobs.follow("sleep", "100", words=QUICK, stop_s=6)
+    done = jobs.follow("sleep", "100", words=QUICK, stop_at="runs on node")
     assert done.returncode == 130, done.stderr
     assert "runs on node" in done.stderr
     assert "Stopped by Ctrl-C. Slurm was asked to cancel job" in done.stderr
 
 
 def test_a_job_that_is_held_says_so(jobs: Jobs) -> None:
-    done = jobs.follow("true", words=(*QUICK, *jobs.site("--hold")), stop_s=4)
+    done = jobs.follow("true", words=(*QUICK, *jobs.site("--hold")), stop_at="waits: JobHeldUser")
     assert done.returncode == 130, done.stderr
     assert "waits: JobHeldUser. It is held back, by you or by an administrator. Release it: scontrol" in done.stderr
 
@@ -190,7 +208,7 @@ def test_a_verdict_that_never_comes(jobs: Jobs) -> None:
     done = jobs.verify("-n", "2", "--framework", "tensorflow")
     assert done.returncode not in (0, 1) and not done.stdout, done.stderr
     assert "tensorflow" in done.stderr
-    done = jobs.verify("-n", "2", *jobs.site("--hold"), stop_s=3)
+    done = jobs.verify("-n", "2", *jobs.site("--hold"), stop_at="waits: JobHeldUser")
     assert done.returncode == 130 and not done.stdout, done.stderr
     assert "Slurm was asked to cancel job" in done.stderr
 
@@ -202,12 +220,11 @@ def test_an_environment_is_installed_by_a_job_that_is_stopped_and_resumed(jobs: 
         (own / there.name).mkdir(parents=True, exist_ok=True)
         (own / there.name / name).symlink_to(there / name)
     install = ("install", STACK, "--submit", "--prefix", str(own), "--jobs", "4", "--time", "10")
-    begin = ["sh", "-c", 'echo $$ >"$HOME/pid"; exec "$@"', "sh", "envkit", *install]
-    running = jobs.cluster.start(begin, env=jobs.env)
+    running = jobs.begin("envkit", *install)
     note = own / there.name / "unfinished" / f"{STACK}.json"
     until(lambda: (note.exists() and "verifying" in note.read_text()) or running.poll() is not None, "the verification")
-    jobs.cluster.run(["kill", "-INT", (jobs.folder / "pid").read_text().strip()])
-    out, said = running.communicate()
+    jobs.press(running)
+    out, said = running.communicate()[0], (jobs.folder / "said").read_text()
     assert running.returncode == 130, out + said
     assert "Slurm was asked to cancel job" in said and "Run the same command again: it resumes." in said
     until(lambda: not jobs.cluster.processes("envkit install"), "the end of the job")
