@@ -71,11 +71,11 @@ def watched(made: Installed, built: BuildFlags | None) -> Iterator[tuple[str, Pa
 def kind_of(made: Installed, tree: Tree, name: str) -> str:
     """Return of which kind a file was that has gone."""
     path = tree.root / name
-    if not path.is_relative_to(tree.root):
-        return "mpi"
     if path.is_relative_to(tree.modulepath):
         return "modules"
-    return "horovod" if path.is_relative_to(made.horovod or "/nothing") else "packages"
+    if path.is_relative_to(made.horovod or "/nothing"):
+        return "horovod"
+    return "packages" if path.name == "RECORD" else "mpi"
 
 
 def short(tree: Tree, path: Path) -> str:

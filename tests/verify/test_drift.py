@@ -44,13 +44,16 @@ class Place:
         return {(one.kind, Path(one.path).name, one.how) for one in found}
 
 
-@pytest.fixture
-def place(install: Callable[..., ModuleReceipt], tmp_path: Path) -> Place:
-    site = tmp_path / "prefix" / f"{os.uname().machine}-py3.11" / "software" / "Toy" / "1.0" / "site-packages"
+@pytest.fixture(params=["of the machine", "of the tree"])
+def place(install: Callable[..., ModuleReceipt], tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    """With the machine's MPI, and with one that came with the environment."""
+    software = tmp_path / "prefix" / f"{os.uname().machine}-py3.11" / "software"
+    site = software / "Toy" / "1.0" / "site-packages"
     for name in ("horovod/__init__.py", "horovod/metadata.json", EXTENSION, CFFI):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).write_text("as it was installed")
-    mpi = tmp_path / "libmpi.so.40.30.4"
+    mpi = (tmp_path if request.param == "of the machine" else software / "OpenMPI" / "system") / "libmpi.so.40.30.4"
+    mpi.parent.mkdir(parents=True, exist_ok=True)
     mpi.write_text("Open MPI")
     made = install("toy-cpu", horovod=str(site / "horovod"), site_packages=(str(site), "/usr/lib/python3"), lock=LOCK)
     return Place(made, site, mpi)
