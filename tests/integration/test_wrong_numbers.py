@@ -32,12 +32,19 @@ def flip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verified(stacks: Site, stack: str, flip: Path, fault: str, *options: str) -> tuple[dict[str, Any], list[str], int]:
-    """The report on two ranks with a fault, what the fault did, and the exit status."""
+    """The report on two ranks with a fault, what the fault did, and the exit status.
+
+    On a busy machine the largest sizes may be left out, which the report says: then it is tried again.
+    """
     says = flip.with_suffix(".says")
     says.unlink(missing_ok=True)
     env = {"LD_PRELOAD": str(flip), "FLIP": fault, "FLIP_SAYS": str(says)}
-    done = stacks.envkit("verify", stack, "-n", "2", "--json", *options, env=env, timeout_s=900)
-    assert done.stdout, done.stderr
+    for _ in range(4):
+        done = stacks.envkit("verify", stack, "-n", "2", "--json", *options, env=env, timeout_s=900)
+        assert done.stdout, done.stderr
+        told = {result["id"]: result["status"] for result in json.loads(done.stdout)["results"]}
+        if says.exists() or told["message-sizes"] != "warn":
+            break
     return json.loads(done.stdout), says.read_text().splitlines() if says.exists() else [], done.returncode
 
 
