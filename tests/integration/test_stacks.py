@@ -50,11 +50,13 @@ def test_install_ends_with_a_verdict(stack: str, stacks: Site, installed: Callab
 def test_verify_tells_the_truth(stack: str, stacks: Site, installed: Callable[[str], str]) -> None:
     installed(stack)
     package, _ = STACKS[stack]
-    done = stacks.envkit("verify", stack, "-n", "2", "--json")
-    report = json.loads(done.stdout)
     of_a_busy_machine = {("rank-late", "warn"), ("message-sizes", "warn")}
-    bad = [result for result in report["results"] if result["status"] in ("fail", "warn")]
-    wrong = [result for result in bad if (result["id"], result["status"]) not in of_a_busy_machine]
+    for _ in range(4):
+        done = stacks.envkit("verify", stack, "-n", "2", "--json")
+        report = json.loads(done.stdout)
+        wrong = [result for result in report["results"] if result["status"] in ("fail", "warn")]
+        if not wrong or {(result["id"], result["status"]) for result in wrong} - of_a_busy_machine:
+            break
     assert (done.returncode, report["verdict"], wrong) == (0, "pass", [])
     assert sorted((rank["rank"], rank["size"]) for rank in report["ranks"]) == [(0, 2), (1, 2)]
     passed = {result["id"] for result in report["results"] if result["status"] == "pass"}

@@ -137,14 +137,8 @@ def test_slurm_without_root(shared_host: SharedHost, env: dict[str, str], tmp_pa
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(8, marks=pytest.mark.all)])
 def test_8_hosts(ranks: int, verifying: Verifying) -> None:
-    asked = [
-        "envkit",
-        "verify",
-        STACK,
-        "--json",
-        "--timeout",
-        "600",
-    ]  # 64 ranks on two cores took 100 to 300 s
+    """64 ranks on two cores took 100 to 300 s."""
+    asked = ["envkit", "verify", STACK, "--json", "--timeout", "600"]
     done = verifying.run(["salloc", "--quiet", "--nodes=8", f"--ntasks-per-node={ranks}", *asked], timeout=900)
     assert_passed(done, "srun", 8 * ranks, 8)
     assert len(done.report["hosts"]) == 8

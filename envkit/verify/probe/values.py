@@ -53,8 +53,8 @@ class Arrays(NamedTuple):
 
     `counting(n)` gives 0 ... n - 1 in int64, `cast` an array in another type, `empty(n, type)` one to write to;
     `plus(array, number, out)` writes to another array; `equal` says whether two have equal elements, `places` where a
-    mask is set. `given` makes an argument for Horovod of an
-    array, `got` an array of what Horovod gave; `in_place` whether Horovod can write its result over what it is given.
+    mask is set. `given` makes an argument for Horovod of an array, `got` an array of what Horovod gave; `in_place`
+    tells whether Horovod can write its result over what it is given.
     """
 
     counting: Callable[[int], Any]
