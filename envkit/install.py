@@ -195,7 +195,7 @@ def there_already(request: Request) -> Installed | None:
     else:
         is_other = isinstance(found, ModuleReceipt) and found.load != request.load
     is_other = is_other or not as_locked(request, found)
-    return None if is_other or found.damage() else found
+    return None if is_other or found.damage() or receipt.gone(found) else found
 
 
 def as_locked(request: Request, found: Installed) -> bool:

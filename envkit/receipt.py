@@ -319,6 +319,12 @@ def read(path: Path) -> Installed:
     return msgspec.structs.replace(found, tree=str(tree.root), copied_from=found.tree, **own)
 
 
+def gone(found: Installed) -> list[str]:
+    """Return which of the modules that an environment was made of have gone, those for building alone included."""
+    modules = () if isinstance(found, ImageReceipt) else found.modules
+    return [module.name for module in modules if not Tree(root=Path(found.tree)).has(module.name)]
+
+
 def damaged(path: Path, why: str) -> EnvironmentDamaged:
     """Say that a receipt cannot be read, or holds what none of envkit's does."""
     again = f"Put it back with 'envkit install {path.stem}', or delete it" if is_name(path.stem) else "Delete it"

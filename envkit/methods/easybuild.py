@@ -409,7 +409,8 @@ def run(job: Build, options: Sequence[str], settings: Mapping[str, str], watch: 
         argv.append(f"--use-ccache={compiler_cache(job.prefix)}")
     if job.accepted_eulas:
         argv.append(f"--accept-eula-for={','.join(job.accepted_eulas)}")
-    argv.append(job.plan.steps[-1].easyconfig)
+    # each by name: below a module that is there, eb looks for none that has gone
+    argv += [step.easyconfig for step in job.plan.steps if not job.tree.has(step.module)]
     env = job.eb.settings(scratch) | {"ENVKIT_EVENTS": str(job.events), **settings}
     # what was compiled in another prefix, or for another framework, is the same but for where it lies
     env |= {"CCACHE_BASEDIR": str(job.tree.root), "CCACHE_NOHASHDIR": "1", "CCACHE_MAXSIZE": "2G"}

@@ -43,6 +43,16 @@ def test_edited_recipe(site: Site) -> None:
     assert "has changed" not in site.installed("toy-top").out
 
 
+def test_a_module_that_has_gone_from_below_others_is_built_again(site: Site) -> None:
+    site.installed("toy-top")
+    before = site.begun()
+    (site.tree / "modules/all/toy-base/1.0.lua").unlink()
+    said = site.installed("toy-top")
+    assert "Building 1 of 3 modules" in said.out
+    assert site.begun()[len(before) :] == ["toy-base/1.0"]
+    site.run("run", "toy-top-1.0", "--", "toy-top")
+
+
 def test_rebuild_without_a_change_builds_the_last_module(site: Site) -> None:
     site.installed("toy-other")
     before = site.begun()
