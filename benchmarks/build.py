@@ -13,7 +13,7 @@ from pathlib import Path
 
 from timing import ENVKIT, eb, own, report, seconds
 
-from envkit.stack import stacks
+from envkit.planning.stack import stacks
 
 
 def main(name: str) -> int:

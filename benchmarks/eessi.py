@@ -11,7 +11,7 @@ from pathlib import Path
 
 from timing import ENVKIT, report, seconds, side_by_side
 
-from envkit import resources
+from envkit.system import resources
 
 RUNS = 15
 SOFTWARE = 600
@@ -28,7 +28,15 @@ def main() -> int:
         make = [sys.executable, "-m", "tests.eessi_tree", str(tree), str(SOFTWARE)]
         subprocess.run(make, cwd=resources.PACKAGE.parent, check=True)
         env = {**os.environ, "ENVKIT_EESSI_DIR": str(tree), "XDG_CACHE_HOME": folder, "HOME": folder}
-        namespace = [sys.executable, "-I", "-S", str(resources.data("namespace.py")), "bind", str(tree), REPOSITORY]
+        namespace = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(resources.data("system/namespace.py")),
+            "bind",
+            str(tree),
+            REPOSITORY,
+        ]
         bare = [*namespace, "--", "bash", "--noprofile", "--norc", "-c", f"{START}; exec true"]
         ours = [ENVKIT, "run", "eessi", "--", "true"]
 

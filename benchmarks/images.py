@@ -22,16 +22,21 @@ import msgspec
 from rich.console import Console
 from timing import ENVKIT, seconds, side_by_side
 
-from envkit import build, definition, fetch, files, host, prefix, receipt, runtime
-from envkit.methods.apptainer import PIN, Base, Wanted, mirror, pinned, plan
-from envkit.prefix import Prefix
-from envkit.provide.image import ImageWork
-from envkit.provide.layer import FINAL_LEVEL, SQUASHFS
-from envkit.receipt import ImageReceipt
-from envkit.request import Request
-from envkit.resources import data, recipes
+from envkit.apptainer import definition
+from envkit.apptainer.image import ImageWork
+from envkit.apptainer.layer import FINAL_LEVEL, SQUASHFS
+from envkit.apptainer.layers import PIN, Base, Wanted, mirror, pinned, plan
+from envkit.easybuild import build
+from envkit.environments import prefix, receipt
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ImageReceipt
+from envkit.machine import host, runtime
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack, stacks
+from envkit.sources import fetch
 from envkit.sources.pipconfig import pip_settings
-from envkit.stack import Stack, stacks
+from envkit.system import files
+from envkit.system.resources import data, recipes
 
 IMAGE = "pytorch-2.13-cpu-image"
 OTHER = "0.28.1.post1"
@@ -119,7 +124,7 @@ def planned(stack: Stack, place: Prefix, folder: Path) -> ImageWork:
     place.create()
     machine = host.look()
     tree = place.tree(machine.platform)
-    own = {"PIP": "--no-index --find-links=/mnt", "JOBS": str(build.jobs(0)), "PROBE": str(data("verify/probe"))}
+    own = {"PIP": "--no-index --find-links=/mnt", "JOBS": str(build.jobs(0)), "PROBE": str(data("inside/probe"))}
     layers = plan(wanted(stack, own, folder), tree.layers)
     return ImageWork(
         request=Request(prefix=place), stack=stack, host=machine, runtime=runtime.demand(), plan=layers, tree=tree
@@ -176,7 +181,7 @@ def arguments(stack: Stack) -> dict[str, str]:
         "FLAGS": " ".join(stack.requires),
         "REQUIREMENTS": " ".join(words),
         "JOBS": str(build.jobs(0)),
-        "PROBE": str(data("verify/probe")),
+        "PROBE": str(data("inside/probe")),
     }
 
 

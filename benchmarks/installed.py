@@ -11,8 +11,8 @@ from pathlib import Path
 
 from timing import ENVKIT, eb, report, seconds, side_by_side
 
-from envkit import host
-from envkit.prefix import locate
+from envkit.environments.prefix import locate
+from envkit.machine import host
 
 
 def main(stack: str) -> int:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from timing import ENVKIT, side_by_side
 
-from envkit import launcher, prefix, receipt
-from envkit.environment import ModuleEnvironment
+from envkit.environments import prefix, receipt
+from envkit.environments.environment import ModuleEnvironment
+from envkit.launch import launcher
 from tests.lab.cluster import Cluster
 
 RUNS, MORE_S, PATIENCE_S = 5, 1.5, 120.0

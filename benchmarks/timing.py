@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from envkit import host, resources
+from envkit.machine import host
+from envkit.system import resources
 
 ENVKIT = str(Path(sys.executable).with_name("envkit"))
 

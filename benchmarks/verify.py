@@ -17,8 +17,10 @@ from typing import Any
 
 from timing import ENVKIT, report, seconds, side_by_side
 
-from envkit import launcher, prefix, process, receipt
-from envkit.launcher import Wanted
+from envkit.environments import prefix, receipt
+from envkit.launch import launcher
+from envkit.launch.launcher import Wanted
+from envkit.system import process
 
 BARE = """\
 import torch

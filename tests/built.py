@@ -17,10 +17,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from envkit.methods.apptainer import Base, Wanted, plan
-from envkit.prefix import locate
-from envkit.resources import recipes
-from envkit.stack import Stack, stacks
+from envkit.apptainer.layers import Base, Wanted, plan
+from envkit.environments.prefix import locate
+from envkit.planning.stack import Stack, stacks
+from envkit.system.resources import recipes
 
 from .stacks import Site
 

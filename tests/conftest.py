@@ -14,12 +14,12 @@ import msgspec
 import pytest
 from filelock import FileLock
 
-from envkit import receipt
-from envkit.environment import ModulesTool
-from envkit.files import sha256
-from envkit.host import Accelerator, Host, Interpreter, Platform, Program
-from envkit.prefix import Prefix
-from envkit.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
+from envkit.environments import receipt
+from envkit.environments.environment import ModulesTool
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
+from envkit.machine.host import Accelerator, Host, Interpreter, Platform, Program
+from envkit.system.files import sha256
 
 from .integration.site import needs
 from .stacks import Site, begin, own_folder

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from envkit.prefix import Prefix, compiler_cache
+from envkit.environments.prefix import Prefix, compiler_cache
 
 REPOSITORY = "/cvmfs/software.eessi.io"
 RELEASES = ("2023.06", "2025.06")

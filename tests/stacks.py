@@ -21,8 +21,8 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 
-from envkit.files import discard
-from envkit.resources import data, recipes
+from envkit.system.files import discard
+from envkit.system.resources import data, recipes
 
 ENVKIT = Path(sys.executable).with_name("envkit")
 BUILD_S = 3000
@@ -47,7 +47,7 @@ class Site:
         ``instead`` has what envkit is to see in the place of a file or folder of the prefix.
         """
         binds = [word for place, shown in (instead or {}).items() for word in ("bind", str(shown), str(place))]
-        before = [sys.executable, "-I", "-S", str(data("namespace.py")), *binds, "--"] if binds else []
+        before = [sys.executable, "-I", "-S", str(data("system/namespace.py")), *binds, "--"] if binds else []
         return subprocess.run(
             [*before, ENVKIT, *arguments],
             env={**os.environ, "ENVKIT_PREFIX": str(self.prefix), **(env or {})},

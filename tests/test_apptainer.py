@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from envkit.apptainer import layers
+from envkit.apptainer.layers import Base, Wanted, mirror, pinned, plan, rendered
 from envkit.errors import RecipeInvalid
-from envkit.methods import apptainer
-from envkit.methods.apptainer import Base, Wanted, mirror, pinned, plan, rendered
 
 TEXT = """\
 Bootstrap: {{ BOOTSTRAP }}
@@ -194,4 +194,4 @@ def test_the_mirror_of_this_host(text: str, found: str | None, tmp_path: Path) -
     path = tmp_path / "sources.list"
     path.write_text(text)
     assert mirror([path]) == found
-    assert apptainer.mirror([]) is None
+    assert layers.mirror([]) is None

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from envkit.build_jobs.failed import UNSEEN, failure
-from envkit.build_jobs.progress import ModuleJob, blame
+from envkit.easybuild.eb_command import Build, Eb
+from envkit.easybuild.jobs.failed import UNSEEN, failure
+from envkit.easybuild.jobs.progress import ModuleJob, blame
+from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvkitError
 from envkit.jobs.follow import Record
-from envkit.methods.easybuild import Build, Eb
-from envkit.plan import Plan, Step
-from envkit.prefix import Prefix, Tree
-from envkit.progress import Events
+from envkit.planning.plan import Plan, Step
+from envkit.report.progress import Events
 
 
 class Jobs:

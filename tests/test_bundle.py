@@ -10,7 +10,7 @@ from subprocess import Popen
 import pytest
 
 from envkit.errors import BundleInvalid, ChecksumMismatch, DiskFull, EnvkitError, NotWritable, SourcesMissing
-from envkit.fetch import Manifest, Source, missing, read_bundle, write_bundle
+from envkit.sources.fetch import Manifest, Source, missing, read_bundle, write_bundle
 
 from .small_disk import PAGE, leave, small_disk
 

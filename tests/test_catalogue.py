@@ -3,11 +3,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from envkit import catalogue, receipt
-from envkit.host import Platform
-from envkit.prefix import Prefix
-from envkit.receipt import ModuleReceipt, Mpi
-from envkit.stack import stacks
+from envkit.environments import receipt
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ModuleReceipt, Mpi
+from envkit.install import catalogue
+from envkit.machine.host import Platform
+from envkit.planning.stack import stacks
 
 Install = Callable[..., ModuleReceipt]
 HERE = Platform.own()

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit import choice, choose
 from envkit.cli import run
 from envkit.doctor import rules
 from envkit.doctor.facts import Driver, Facts
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
-from envkit.host import Accelerator, Host, Interpreter
-from envkit.prefix import Prefix
-from envkit.receipt import ImageReceipt, ModuleReceipt
-from envkit.request import Request
-from envkit.stack import Stack, stacks
+from envkit.install import choice, choose
+from envkit.machine.host import Accelerator, Host, Interpreter
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack, stacks
 
 CPU, CUDA, ROCM = Accelerator
 Machine = Callable[..., Host]
@@ -261,7 +261,7 @@ def test_what_is_installed_by_any_method_will_do(
     capsys: Output,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr("envkit.install.install_now")
+    monkeypatch.delattr("envkit.install.install.install_now")
     install_image("pytorch-2.13-cpu-image")
     install("tensorflow-2.15-cpu", framework="tensorflow")
     where = ["--prefix", str(prefix.root), "--accelerator", "cpu"]

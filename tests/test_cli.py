@@ -11,9 +11,9 @@ import pytest
 
 from envkit import errors
 from envkit.cli import COMMANDS, run
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ModuleReceipt
 from envkit.errors import NETWORK, STORAGE, EnvkitError, Interrupted, NotWritable
-from envkit.prefix import Prefix
-from envkit.receipt import ModuleReceipt
 
 HEAVY = {"rich", "msgspec", "unearth", "httpx2", "easybuild", "filelock", "elftools", "archspec", "subprocess"}
 CLASSES = [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envkit.methods import config_guess, easybuild
-from envkit.plan import ConfigGuess, Plan
+from envkit.easybuild import config_guess, eb_command
+from envkit.planning.plan import ConfigGuess, Plan
 
-KNOWN = easybuild.rules()["config_guess"]
+KNOWN = eb_command.rules()["config_guess"]
 
 
 def plan(sha256: str | None) -> Plan:
@@ -17,7 +17,7 @@ def plan(sha256: str | None) -> Plan:
 
 
 def test_it_is_the_one_that_this_easybuild_wants() -> None:
-    easyblock = Path(easybuild.site_packages()) / "easybuild" / "easyblocks" / "generic" / "configuremake.py"
+    easyblock = Path(eb_command.site_packages()) / "easybuild" / "easyblocks" / "generic" / "configuremake.py"
     assert f'CONFIG_GUESS_SHA256 = "{KNOWN["sha256"]}"' in easyblock.read_text()
     assert config_guess.package(plan(None)) == () == config_guess.package(plan("0" * 64))
     (package,) = config_guess.package(plan(KNOWN["sha256"]))

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit import definition
-from envkit.methods import apptainer
-from envkit.resources import recipes
-from envkit.stack import Stack, stacks
+from envkit.apptainer import definition, layers
+from envkit.planning.stack import Stack, stacks
+from envkit.system.resources import recipes
 
 FOLDER = recipes("containers")
 RECIPES = sorted(FOLDER.glob("*.def"))
@@ -59,15 +58,15 @@ def test_stages_agree_on_their_arguments(path: Path) -> None:
 def test_every_file_that_pip_takes_is_pinned(stack: Stack, machine: str) -> None:
     if machine not in stack.machines:
         return
-    wanted = apptainer.Wanted(
+    wanted = layers.Wanted(
         name=stack.name,
         recipe=stack.recipe,
         arguments=stack.arguments,
         own={"PROBE": str(FOLDER)},
-        base=apptainer.Base(bootstrap="docker", reference=""),
+        base=layers.Base(bootstrap="docker", reference=""),
         machine=machine,
     )
-    found = apptainer.plan(wanted, Path("/layers")).sources
+    found = layers.plan(wanted, Path("/layers")).sources
     assert all(source.sha256 and source.project for source in found)
     names = [source.filename for source in found]
     assert len(names) == len(set(names))

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit import definition
-from envkit.definition import Section
+from envkit.apptainer import definition
+from envkit.apptainer.definition import Section
 from envkit.errors import RecipeInvalid
 
 TEXT = """\

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit import definition
-from envkit.dockerfile import Context, Converted, converted, copies, instructions, stage
+from envkit.apptainer import definition
+from envkit.apptainer.dockerfile import Context, Converted, converted, copies, instructions, stage
 from envkit.errors import RecipeInvalid
 
 TEXT = """\

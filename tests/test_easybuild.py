@@ -10,15 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit import host, process, receipt
+from envkit.easybuild import eb_command
+from envkit.environments import receipt
+from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, PlanFailed
-from envkit.fetch import Source
-from envkit.host import Host, Platform, Program
-from envkit.methods import easybuild
-from envkit.plan import Patch, Plan, Step
-from envkit.prefix import Prefix, Tree
-from envkit.resources import easybuild_collection, recipes
-from envkit.stack import from_recipe
+from envkit.machine import host
+from envkit.machine.host import Host, Platform, Program
+from envkit.planning.plan import Patch, Plan, Step
+from envkit.planning.stack import from_recipe
+from envkit.sources.fetch import Source
+from envkit.system import process
+from envkit.system.resources import easybuild_collection, recipes
 
 Machine = Callable[..., Host]
 LISTING = """\
@@ -85,7 +87,7 @@ def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
         "sources": [told("toy.tar.gz"), told("clone.tar.gz", git=True)],
         "patches": [{"filename": "toy.patch", "sha256": None}],
     }
-    made = easybuild.steps(LISTING, facts)
+    made = eb_command.steps(LISTING, facts)
     assert made == [
         Step(module="GCC/system", easyconfig=PATHS[0]),
         Step(module="tools/Toy/1.0", easyconfig=PATHS[1], dependencies=("GCC/system",)),
@@ -103,14 +105,14 @@ def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
 
 def test_a_licence_that_the_recipe_accepts_itself() -> None:
     facts = {path: fact(path, name="CUDA", accept_eula=True) for path in PATHS}
-    assert {step.eula for step in easybuild.steps(LISTING, facts)} == {""}
+    assert {step.eula for step in eb_command.steps(LISTING, facts)} == {""}
 
 
 def test_a_recipe_that_cannot_be_read() -> None:
     top = fact(PATHS[2], dependencies=["tools/Toy/1.0"])
     facts = {PATHS[2]: top, PATHS[1]: {"event": "unreadable", "message": "KeyError('x')"}}
     with pytest.raises(PlanFailed, match=r"The recipe of tools/Toy/1\.0 cannot be read\.") as failed:
-        easybuild.steps(LISTING, facts)
+        eb_command.steps(LISTING, facts)
     assert failed.value.why == "KeyError('x')" and PATHS[1] in failed.value.fix
 
 
@@ -133,7 +135,7 @@ def test_a_recipe_that_cannot_be_read() -> None:
 def test_sources_with_their_project_and_urls(
     one: dict[str, Any], project: str | None, urls: tuple[str, ...] | None
 ) -> None:
-    made = easybuild.source(one, "/r/Toy-1.0.eb", "Toy")
+    made = eb_command.source(one, "/r/Toy-1.0.eb", "Toy")
     assert made.project == project
     assert made.urls == (tuple(one["urls"]) if urls is None else urls)
     assert (made.place, made.needed_by) == (one["filename"], "Toy-1.0.eb")
@@ -151,7 +153,7 @@ def test_sources_with_their_project_and_urls(
 )
 def test_gpus_that_an_old_cuda_does_not_know(module: str, lacking: str) -> None:
     made = Plan(stack="toy", steps=(Step(module=module, easyconfig="/r/x.eb"),), robot=())
-    lines = list(easybuild.cuda_limits(made))
+    lines = list(eb_command.cuda_limits(made))
     assert len(lines) == bool(lacking)
     assert all(lacking in line for line in lines)
 
@@ -159,7 +161,7 @@ def test_gpus_that_an_old_cuda_does_not_know(module: str, lacking: str) -> None:
 @pytest.mark.parametrize(("software", "folder"), [("FlexiBLAS", "f/FlexiBLAS"), ("4ti2", "0/4ti2")])
 def test_sources_of_the_collection_lie_by_software(software: str, folder: str) -> None:
     recipe = easybuild_collection() / "x" / software / f"{software}-1.eb"
-    made = easybuild.source(told("v3.2.0.tar.gz", "https://d.org"), str(recipe), software)
+    made = eb_command.source(told("v3.2.0.tar.gz", "https://d.org"), str(recipe), software)
     assert (made.place, made.filename) == (f"{folder}/v3.2.0.tar.gz", "v3.2.0.tar.gz")
     assert made.urls == ("https://d.org",)
 
@@ -180,11 +182,11 @@ def test_sources_of_the_collection_lie_by_software(software: str, folder: str) -
     ],
 )
 def test_cmake_that_builds_horovod(version: str, usable: bool) -> None:
-    assert easybuild.usable_cmake(program(version)) is usable
+    assert eb_command.usable_cmake(program(version)) is usable
 
 
 def test_no_cmake_is_not_usable() -> None:
-    assert not easybuild.usable_cmake(None)
+    assert not eb_command.usable_cmake(None)
 
 
 @pytest.mark.parametrize(
@@ -201,12 +203,12 @@ def test_what_stands_in_for_what_the_host_lacks(
 ) -> None:
     lacking = machine(mpi=mpi, cmake=cmake)
     tree = prefix.tree(lacking.platform)
-    assert easybuild.stand_ins(lacking, tree) == expected
+    assert eb_command.stand_ins(lacking, tree) == expected
     assert all((recipes("easyconfigs") / "embedded" / name).is_dir() for name in expected)
     for module in ("OpenMPI", "CMake"):
         (tree.modulepath / module).mkdir(parents=True)
         (tree.modulepath / module / "system.lua").touch()
-    assert easybuild.stand_ins(lacking, tree) == []
+    assert eb_command.stand_ins(lacking, tree) == []
 
 
 def test_what_stood_in_when_it_was_built_still_does(machine: Machine, prefix: Prefix) -> None:
@@ -220,7 +222,7 @@ def test_what_stood_in_when_it_was_built_still_does(machine: Machine, prefix: Pr
     path = receipt.built_path(tree, "OpenMPI/system")
     path.parent.mkdir()
     path.write_bytes(msgspec.json.encode(record))
-    assert easybuild.stand_ins(here, tree) == ["openmpi"]
+    assert eb_command.stand_ins(here, tree) == ["openmpi"]
 
 
 def test_recipe_folders(machine: Machine, prefix: Prefix, tmp_path: Path) -> None:
@@ -228,10 +230,10 @@ def test_recipe_folders(machine: Machine, prefix: Prefix, tmp_path: Path) -> Non
     tree = prefix.tree(bare.platform)
     own, collection = str(recipes("easyconfigs")), str(easybuild_collection())
     stack = from_recipe("Horovod-0.28.1-gompi-system-PyTorch-2.13.0.eb")
-    assert easybuild.robot_path(bare, stack, tree) == (f"{own}/embedded/openmpi", own, collection)
-    assert easybuild.robot_path(bare, from_recipe("GCC-system.eb"), tree) == (own, collection)
+    assert eb_command.robot_path(bare, stack, tree) == (f"{own}/embedded/openmpi", own, collection)
+    assert eb_command.robot_path(bare, from_recipe("GCC-system.eb"), tree) == (own, collection)
     toy = from_recipe(str(write(tmp_path / "Toy-1.0.eb", TOY)))
-    assert easybuild.robot_path(bare, toy, tree) == (str(tmp_path), own, collection)
+    assert eb_command.robot_path(bare, toy, tree) == (str(tmp_path), own, collection)
 
 
 def write(path: Path, text: str) -> Path:
@@ -242,22 +244,22 @@ def write(path: Path, text: str) -> Path:
 
 def test_hooks_of_the_site_and_the_user(tmp_path: Path) -> None:
     folders = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "XDG_CONFIG_DIRS": f"{tmp_path}/first:{tmp_path}/second"}
-    assert easybuild.site_hooks(folders) is None
+    assert eb_command.site_hooks(folders) is None
     for place in ("second/easybuild.d/a", "first/easybuild.d/a", "first/easybuild.d/b", "home/easybuild/config"):
         write(tmp_path / f"{place}.cfg", f"[MAIN]\nprefix = %(x)s\n[override]\nhooks = /{place}.py\n")
-        assert easybuild.site_hooks(folders) == Path(f"/{place}.py")
-    assert easybuild.site_hooks({**folders, "EASYBUILD_HOOKS": "/named.py"}) == Path("/named.py")
+        assert eb_command.site_hooks(folders) == Path(f"/{place}.py")
+    assert eb_command.site_hooks({**folders, "EASYBUILD_HOOKS": "/named.py"}) == Path("/named.py")
     write(tmp_path / "home/easybuild/config.cfg", "this is no configuration\n")
-    assert easybuild.site_hooks(folders) == Path("/first/easybuild.d/b.py")
+    assert eb_command.site_hooks(folders) == Path("/first/easybuild.d/b.py")
 
 
 def test_eb_needs_a_modules_tool(machine: Machine, tmp_path: Path) -> None:
     with pytest.raises(HostProblem, match="needs a modules tool"):
-        easybuild.beside(machine(modules_tool=None), from_recipe("GCC-system.eb"), Tree(root=tmp_path))
+        eb_command.beside(machine(modules_tool=None), from_recipe("GCC-system.eb"), Tree(root=tmp_path))
 
 
 def test_eb_gets_no_configuration_of_the_site(machine: Machine, tmp_path: Path) -> None:
-    env = easybuild.beside(machine(), from_recipe("GCC-system.eb"), Tree(root=tmp_path)).settings(tmp_path)
+    env = eb_command.beside(machine(), from_recipe("GCC-system.eb"), Tree(root=tmp_path)).settings(tmp_path)
     assert env["XDG_CONFIG_HOME"] == env["XDG_CONFIG_DIRS"] == str(tmp_path)
     assert {name for name in env if name.startswith("EASYBUILD_")} <= {
         "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"
@@ -280,25 +282,25 @@ def kept(tmp_path: Path) -> dict[str, int]:
 def test_a_plan_is_kept_until_a_recipe_of_it_changes(real: Host, prefix: Prefix, tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
     stack = from_recipe(str(recipe))
-    eb = easybuild.beside(real, stack, prefix.tree(real.platform))
-    made = easybuild.plan(eb, stack)
+    eb = eb_command.beside(real, stack, prefix.tree(real.platform))
+    made = eb_command.plan(eb, stack)
     assert made.steps == (Step(module="Toy/1.0", easyconfig=str(recipe)),)
     written = kept(tmp_path)
-    assert easybuild.plan(eb, stack) == made
+    assert eb_command.plan(eb, stack) == made
     assert kept(tmp_path) == written
     recipe.write_text(TOY + "osdependencies = [('make', 'gmake')]\n")
-    assert easybuild.plan(eb, stack).steps[0].os_dependencies == (("make", "gmake"),)
+    assert eb_command.plan(eb, stack).steps[0].os_dependencies == (("make", "gmake"),)
     assert kept(tmp_path) != written
     [path] = (tmp_path / "cache/envkit/plans").iterdir()
     path.write_text("{")
-    assert easybuild.read_cached(path) is None
+    assert eb_command.read_cached(path) is None
 
 
 def test_a_recipe_that_eb_cannot_resolve(real: Host, prefix: Prefix, tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY + "dependencies = [('Nowhere', '9')]\n")
     with pytest.raises(PlanFailed, match=re.escape(f"EasyBuild cannot resolve {recipe}.")) as failed:
         stack = from_recipe(str(recipe))
-        easybuild.plan(easybuild.beside(real, stack, prefix.tree(real.platform)), stack)
+        eb_command.plan(eb_command.beside(real, stack, prefix.tree(real.platform)), stack)
     assert "Nowhere" in failed.value.why
 
 
@@ -312,15 +314,15 @@ def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
     folder = tmp_path / "log"
     folder.mkdir()
     tree = prefix.tree(real.platform)
-    job = easybuild.Build(
-        eb=replace(easybuild.beside(real, from_recipe(str(recipe)), tree), ccache=False),
+    job = eb_command.Build(
+        eb=replace(eb_command.beside(real, from_recipe(str(recipe)), tree), ccache=False),
         prefix=prefix,
         tree=tree,
         plan=Plan(stack="toy", steps=(step,), robot=robot),
         folder=folder,
         jobs=1,
     )
-    status = easybuild.build(job, lambda: None)
+    status = eb_command.build(job, lambda: None)
     assert status == 0, job.log.read_text()
     events = [json.loads(line) for line in job.events.read_text().splitlines()]
     kinds = [event["event"] for event in events if event["event"] not in ("step", "command")]
@@ -350,10 +352,10 @@ def test_what_was_compiled_in_one_prefix_is_found_in_another(
     for name in ("one", "another/deeper"):
         prefix = Prefix(root=tmp_path / name)
         tree = prefix.tree(Platform.own())
-        eb = replace(easybuild.beside(machine(), from_recipe(str(recipe)), tree), ccache=True)
+        eb = replace(eb_command.beside(machine(), from_recipe(str(recipe)), tree), ccache=True)
         plan = Plan(stack="toy", steps=(Step(module="Toy/1.0", easyconfig=str(recipe)),), robot=())
-        easybuild.build(
-            easybuild.Build(eb=eb, prefix=prefix, tree=tree, plan=plan, folder=tree.root / "log", jobs=1), lambda: None
+        eb_command.build(
+            eb_command.Build(eb=eb, prefix=prefix, tree=tree, plan=plan, folder=tree.root / "log", jobs=1), lambda: None
         )
         argv, env = started[-1]
         [folder] = [word.partition("=")[2] for word in argv if word.startswith("--use-ccache=")]
@@ -371,7 +373,7 @@ def test_what_was_compiled_in_one_prefix_is_found_in_another(
 def easyblocks() -> dict[str, tuple[set[str], set[str | None]]]:
     """Each class of EasyBuild's easyblocks: those below it, and the licences it asks for (None: its own name)."""
     found = {}
-    for path in Path(easybuild.site_packages(), "easybuild", "easyblocks").rglob("*.py"):
+    for path in Path(eb_command.site_packages(), "easybuild", "easyblocks").rglob("*.py"):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if "class " in text else ():
             if isinstance(node, ast.ClassDef):
@@ -393,7 +395,7 @@ def test_every_easyblock_that_asks_for_a_licence_is_known() -> None:
 
     named = {name.removeprefix("EB_").replace("_minus_", "-"): asked(name) for name in classes if name[:3] == "EB_"}
     expected = {name: licences.pop() or name for name, licences in named.items() if licences}
-    table = easybuild.rules()["eula"]
+    table = eb_command.rules()["eula"]
     assert {"CUDA": "CUDA", "CUDAcompat": "NVIDIA-driver", "impi": "Intel-oneAPI"}.items() <= expected.items()
     assert {name: table.get(name) for name in expected.keys() - WITHOUT_LICENCE} == {
         name: licence for name, licence in expected.items() if name not in WITHOUT_LICENCE
@@ -408,4 +410,4 @@ def test_every_easyblock_that_asks_for_a_licence_is_known() -> None:
 def test_recipes_that_borrow_an_easyblock_with_a_licence(software: str, easyblock: str) -> None:
     texts = [path.read_text() for path in (easybuild_collection() / software[0].lower() / software).glob("*.eb")]
     assert any(re.search(rf"easyblock = ['\"]{easyblock}['\"]", text) for text in texts)
-    assert software in easybuild.rules()["eula"]
+    assert software in eb_command.rules()["eula"]

@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
-from envkit.eessi import access, binds, image, nearest, prefetch, release, servers, sessions
-from envkit.eessi.known import known, symptom, symptoms
+from envkit.eessi import access, binds, image, prefetch, release, servers, sessions
 from envkit.eessi.release import Release
 from envkit.errors import DiskFull, SourcesMissing, UsageProblem
-from envkit.resources import data
-from envkit.runtime import Runtime
+from envkit.inside import nearest
+from envkit.knowledge.eessi import known, symptom, symptoms
+from envkit.machine.runtime import Runtime
+from envkit.system.resources import data
 
 from . import eessi_tree
 from .conftest import Fake
@@ -357,7 +358,7 @@ def test_images_that_cannot_be_had(registry: str, tmp_path: Path, dead: str, fak
 
 
 def test_what_is_known_is_in_the_data() -> None:
-    table = tomllib.loads(data("eessi/known.toml").read_text())
+    table = tomllib.loads(data("knowledge/eessi.toml").read_text())
     assert known().default in known().releases and table["mount"].endswith(table["repository"])
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit import launcher
 from envkit.cli import run
-from envkit.receipt import ImageReceipt, ModuleReceipt
+from envkit.environments.receipt import ImageReceipt, ModuleReceipt
+from envkit.launch import launcher
 
 Fake = Callable[..., Path]
 Output = pytest.CaptureFixture[str]

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
-from envkit import environment
-from envkit.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool, MpiModel, clean, find_modules_tool
+from envkit.environments import environment
+from envkit.environments.environment import (
+    ContainerEnvironment,
+    ModuleEnvironment,
+    ModulesTool,
+    MpiModel,
+    clean,
+    find_modules_tool,
+)
 from envkit.errors import HostProblem
 
 Fake = Callable[..., Path]

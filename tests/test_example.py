@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit import example, mnist
 from envkit.cli import run
-from envkit.receipt import ModuleReceipt
+from envkit.environments.receipt import ModuleReceipt
+from envkit.training import example, mnist
 
 Output = pytest.CaptureFixture[str]
 NAMES = [one.name for one in example.everything()]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import ChecksumMismatch, DiskFull, EnvkitError, HostProblem, NotWritable, SourcesMissing
-from envkit.fetch import FetchEvent, FetchState, Source, fetch, missing, refused
+from envkit.sources.fetch import FetchEvent, FetchState, Source, fetch, missing, refused
 
 REPOSITORY = Path(__file__).parents[1]
 HOROVOD = b"sdist of horovod" * 1000

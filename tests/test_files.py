@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit import files
 from envkit.errors import NotWritable
+from envkit.system import files
 
 from .small_disk import PAGE, leave, small_disk
 

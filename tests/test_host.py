@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit import environment, host
+from envkit.environments import environment
 from envkit.errors import HostProblem
-from envkit.host import Platform
+from envkit.machine import host
+from envkit.machine.host import Platform
 
 Fake = Callable[..., Path]
 OPEN_MPI_4 = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"

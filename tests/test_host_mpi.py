@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit.environment import ContainerEnvironment
+from envkit.environments.environment import ContainerEnvironment
+from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem
-from envkit.host_mpi import Bound, bound
-from envkit.receipt import Mpi
+from envkit.launch.host_mpi import Bound, bound
 
 from .verify.compile_c import shared_object
 

@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from envkit import cli, receipt, removal
+from envkit import cli
+from envkit.environments import receipt
+from envkit.environments.names import is_module, is_name
+from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 from envkit.errors import EnvironmentDamaged
-from envkit.host import Platform
-from envkit.names import is_module, is_name
-from envkit.prefix import Prefix, Tree
-from envkit.receipt import ImageReceipt, ModuleReceipt
+from envkit.install import removal
+from envkit.machine.host import Platform
 
 Install = Callable[..., ModuleReceipt]
 InstallImage = Callable[..., ImageReceipt]
@@ -285,7 +287,7 @@ def hostile() -> list[str]:
 
 
 def test_every_name_of_the_collection_can_be_used() -> None:
-    from envkit.resources import easybuild_collection
+    from envkit.system.resources import easybuild_collection
 
     stems = [path.stem for path in easybuild_collection().rglob("*.eb")]
     assert len(stems) > 10_000 and all(map(is_name, stems))
@@ -353,12 +355,12 @@ def test_a_recipe_with_such_a_name(word: str, tmp_path: Path, refused: Refused) 
 
 @pytest.mark.parametrize("name", ["$(touch X)", "`touch X`", "a\x1b[31m", "\\$(touch X)", "!!"], ids=ascii)
 def test_the_prompt_executes_nothing(name: str, tmp_path: Path) -> None:
-    from envkit.resources import data
+    from envkit.system.resources import data
 
     (tmp_path / "load").mkdir()
     lines = ["load.sh", "/bin/true", "/nonexistent", "--"]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ENVKIT_NAME": name, "ENVKIT_WORDS": "\n".join(lines)}
-    argv = ["bash", "--noprofile", "--rcfile", str(data("shell/rc.bash")), "-i"]
+    argv = ["bash", "--noprofile", "--rcfile", str(data("environments/shell/rc.bash")), "-i"]
     shell = subprocess.run(argv, input="echo\nexit\n", cwd=tmp_path / "load", env=env, capture_output=True, text=True,
                            check=False, start_new_session=True)  # fmt: skip
     assert "(envkit " in shell.stderr and "\x1b" not in shell.stderr

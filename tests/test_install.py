@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.install import own_command
+from envkit.install.install import own_command
 
 
 @pytest.mark.parametrize(

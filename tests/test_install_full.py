@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from envkit import install as work
-from envkit import receipt
+from envkit.environments import receipt
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ModuleReceipt
 from envkit.errors import DiskFull
-from envkit.host import Platform
-from envkit.prefix import Prefix
-from envkit.receipt import ModuleReceipt
+from envkit.install import install as work
+from envkit.machine.host import Platform
 from envkit.verify import launch, target
 
 from .small_disk import leave, small_disk

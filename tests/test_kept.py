@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.resources import recipes
+from envkit.system.resources import recipes
 
 from . import built, stacks
 

@@ -5,12 +5,12 @@ from types import MappingProxyType
 
 import pytest
 
-from envkit import launcher
-from envkit.environment import StandingEnvironment
+from envkit.environments.environment import StandingEnvironment
+from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
-from envkit.host import cores
-from envkit.launcher import Wanted
-from envkit.receipt import Mpi
+from envkit.launch import launcher
+from envkit.launch.launcher import Wanted
+from envkit.machine.host import cores
 
 Fake = Callable[..., Path]
 MANY = cores() + 1

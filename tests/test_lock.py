@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit import lock
 from envkit.cli import run
+from envkit.environments import lockfile
+from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.errors import LockInvalid
-from envkit.lock import Lock, Machine, Part
 
 Output = pytest.CaptureFixture[str]
 HERE = Machine(type="x86_64", python="3.11.7", compiler="GCC 12.2.0", mpi="Open MPI 4.1.4")
@@ -22,8 +22,8 @@ def part(name: str = "Toy/1.0", recipe: str = "Toy-1.0.eb", digest: str = "a", *
         name=name,
         recipe=recipe,
         sha256=digest * 64,
-        sources=tuple(lock.file(file, "b" * 64) for file in files),
-        patches=(lock.file("Toy-1.0_fix.patch", patch * 64),),
+        sources=tuple(lockfile.file(file, "b" * 64) for file in files),
+        patches=(lockfile.file("Toy-1.0_fix.patch", patch * 64),),
     )
 
 
@@ -43,20 +43,20 @@ def made(*parts: Part, **changes: Any) -> Lock:
 
 
 def refused(locked: Lock, here: Lock) -> list[str]:
-    return [problem.what for problem in lock.refusals(locked, here)]
+    return [problem.what for problem in lockfile.refusals(locked, here)]
 
 
 def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "toy.lock"
-    path.write_text(lock.text(made()))
-    assert lock.read(path) == made()
-    assert lock.text(lock.read(path)) == path.read_text()
+    path.write_text(lockfile.text(made()))
+    assert lockfile.read(path) == made()
+    assert lockfile.text(lockfile.read(path)) == path.read_text()
 
 
 def test_the_order_in_which_things_were_found_does_not_matter() -> None:
     other = made(tools={"easybuild-framework": "5.4.1", "envkit": "0.1.0"}, flags={"nccl": 0, "gloo": 1, "mpi": 1})
-    assert lock.text(other) == lock.text(made())
-    told = json.loads(lock.text(made()))
+    assert lockfile.text(other) == lockfile.text(made())
+    told = json.loads(lockfile.text(made()))
     assert list(told) == sorted(told)
 
 
@@ -70,17 +70,17 @@ def test_the_order_in_which_things_were_found_does_not_matter() -> None:
     ],
 )
 def test_nothing_private_is_in_a_url(url: str, kept: str) -> None:
-    assert lock.file("x", None, [url]).urls == ((kept,) if kept else ())
+    assert lockfile.file("x", None, [url]).urls == ((kept,) if kept else ())
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "is no lock of envkit, or is damaged."),
-        (lock.text(made())[:-40], "is no lock of envkit, or is damaged."),
+        (lockfile.text(made())[:-40], "is no lock of envkit, or is damaged."),
         ('{"name": "something", "lockfileVersion": 3}', "is no lock of envkit, or is damaged."),
         ('{"version": 1, "metadata": {}}', "is no lock of envkit, or is damaged."),
-        (lock.text(made()).replace("a" * 64, "a" * 63), "is no lock of envkit, or is damaged."),
+        (lockfile.text(made()).replace("a" * 64, "a" * 63), "is no lock of envkit, or is damaged."),
         ("\0\xff", "is no lock of envkit, or is damaged."),
         ('{"version": 2, "everything": "else"}', "was written by a newer envkit."),
     ],
@@ -90,7 +90,7 @@ def test_one_message_for_what_is_no_lock(text: str, said: str, tmp_path: Path, c
     path = tmp_path / "toy.lock"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(LockInvalid) as invalid:
-        lock.read(path)
+        lockfile.read(path)
     assert invalid.value.what == f"{path} {said}"
     assert run(["install", "--locked", str(path), "--prefix", str(tmp_path / "p")]) == 4
     error = capsys.readouterr().err
@@ -100,7 +100,7 @@ def test_one_message_for_what_is_no_lock(text: str, said: str, tmp_path: Path, c
 
 def test_the_same_is_neither_refused_nor_told() -> None:
     assert refused(made(), made(flags={})) == []
-    assert list(lock.differences(made(), made(flags={}))) == []
+    assert list(lockfile.differences(made(), made(flags={}))) == []
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_same_is_neither_refused_nor_told() -> None:
 )
 def test_what_cannot_be_honoured_is_refused(here: Part, said: str) -> None:
     assert said in refused(made(), made(here))[0]
-    [first, *_] = lock.refusals(made(), made(here))
+    [first, *_] = lockfile.refusals(made(), made(here))
     assert "envkit 0.1.0" in first.fix
 
 
@@ -130,7 +130,7 @@ def test_what_the_host_has_otherwise_is_told() -> None:
     other = Machine(type="x86_64", cpu="x86_64/amd/zen3", python="3.12.1", compiler="GCC 13.2.0", load=("gcc/13",))
     here = made(part("Toy/1.0", "embedded/Toy-1.0.eb", "d"), machine=other, tools={"envkit": "0.1.0"})
     assert refused(made(), here) == []
-    assert list(lock.differences(made(), here)) == [
+    assert list(lockfile.differences(made(), here)) == [
         "CPU target: generic in the lock, x86_64/amd/zen3 here",
         "Python: 3.11.7 in the lock, 3.12.1 here",
         "compiler: GCC 12.2.0 in the lock, GCC 13.2.0 here",
@@ -144,13 +144,13 @@ def test_what_the_host_has_otherwise_is_told() -> None:
 def test_files_for_another_python_are_told() -> None:
     locked, here = (made(part("Toy/1.0", "Toy-1.0.eb", "a", name)) for name in (TORCH, TORCH.replace("311", "312")))
     assert refused(locked, here) == []
-    [told] = lock.differences(locked, here)
+    [told] = lockfile.differences(locked, here)
     assert told == f"files of Toy/1.0: {TORCH} in the lock, {TORCH.replace('311', '312')} here"
 
 
 def test_a_lock_of_another_stack_is_refused(tmp_path: Path, capsys: Output) -> None:
     path = tmp_path / "toy.lock"
-    path.write_text(lock.text(made()))
+    path.write_text(lockfile.text(made()))
     prefix = str(tmp_path / "p")
     assert run(["install", "--locked", str(path), "--prefix", prefix]) == 2
     assert "The lock is of toy, which is none of envkit's own stacks." in capsys.readouterr().err
@@ -159,4 +159,4 @@ def test_a_lock_of_another_stack_is_refused(tmp_path: Path, capsys: Output) -> N
 
 
 def test_every_field_of_the_machine_is_told() -> None:
-    assert set(lock.TITLES.values()) == set(msgspec.structs.asdict(HERE))
+    assert set(lockfile.TITLES.values()) == set(msgspec.structs.asdict(HERE))

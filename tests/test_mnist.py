@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit import mnist
 from envkit.cli import run
 from envkit.errors import ChecksumMismatch, NotWritable, SourcesMissing
-from envkit.mnist import Pinned
+from envkit.training import mnist
+from envkit.training.mnist import Pinned
 
 Output = pytest.CaptureFixture[str]
 CONTENT = {name: gzip.compress(name.encode()) for name in mnist.pinned().files}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit import launcher
-from envkit.environment import ModuleEnvironment, ModulesTool, clean
+from envkit.environments.environment import ModuleEnvironment, ModulesTool, clean
+from envkit.environments.receipt import ModuleReceipt
 from envkit.errors import HostProblem, ModuleNotLoaded
-from envkit.receipt import ModuleReceipt
+from envkit.launch import launcher
 
 from .integration.terminal import Terminal
 

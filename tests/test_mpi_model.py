@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit import mpi_model
-from envkit.eessi.inside import EessiEnvironment
-from envkit.environment import ContainerEnvironment, MpiModel, StandingEnvironment
+from envkit.environments.eessi import EessiEnvironment
+from envkit.environments.environment import ContainerEnvironment, MpiModel, StandingEnvironment
+from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
-from envkit.launcher import Wanted, srun_types
-from envkit.receipt import Mpi
+from envkit.launch import mpi_model
+from envkit.launch.launcher import Wanted, srun_types
 
 Fake = Callable[..., Path]
 OPEN_MPI = Mpi(family="Open MPI", version="4.1.4")

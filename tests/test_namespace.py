@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit.resources import data
+from envkit.system.resources import data
 
 from .conftest import Fake
 
-NAMESPACE = [sys.executable, "-I", "-S", str(data("namespace.py"))]
+NAMESPACE = [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
 TARGET = "/cvmfs/software.eessi.io"
 
 

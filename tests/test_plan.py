@@ -2,8 +2,8 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.fetch import Source
-from envkit.plan import Plan, Step, recipe_checksum
+from envkit.planning.plan import Plan, Step, recipe_checksum
+from envkit.sources.fetch import Source
 
 SOURCE = Source(filename="toy-1.0.tar.gz", sha256="0" * 64, needed_by="Toy-1.0.eb")
 

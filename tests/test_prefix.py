@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from envkit.environments.prefix import Prefix, compiler_cache, locate
 from envkit.errors import HostProblem, NotWritable
-from envkit.host import Platform
-from envkit.prefix import Prefix, compiler_cache, locate
+from envkit.machine.host import Platform
 
 ALL = {"ENVKIT_PREFIX": "/envkit", "EBU_USER_PREFIX": "/ebu"}
 

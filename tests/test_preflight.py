@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit import preflight
+from envkit.environments.prefix import Prefix
 from envkit.errors import HostProblem, NotWritable, Problem, SourcesMissing
-from envkit.fetch import Source
-from envkit.host import Accelerator, Host, Interpreter
-from envkit.plan import Plan, Step
-from envkit.prefix import Prefix
-from envkit.stack import Stack
+from envkit.machine.host import Accelerator, Host, Interpreter
+from envkit.planning import preflight
+from envkit.planning.plan import Plan, Step
+from envkit.planning.stack import Stack
+from envkit.sources.fetch import Source
 
 Fake = Callable[..., Path]
 Machine = Callable[..., Host]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit import process
 from envkit.errors import HostProblem, Interrupted
+from envkit.system import process
 
 from .verify.compile_c import shared_object
 

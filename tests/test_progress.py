@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from envkit.errors import NotWritable
-from envkit.fetch import FetchEvent, FetchState
-from envkit.progress import BuildProgress, Events, FetchProgress, clock, say
+from envkit.report.progress import BuildProgress, Events, FetchProgress, clock, say
+from envkit.sources.fetch import FetchEvent, FetchState
 
 MODULES = ["A/1", "B/1", "C/1"]
 
@@ -98,7 +98,7 @@ def test_time_left_by_what_each_module_took_before(console: Console) -> None:
 
 def test_time_left_on_a_machine_that_is_slower(said: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that took ten minutes instead of one says what the next will take; what takes longer yet is told so."""
-    monkeypatch.setattr("envkit.progress.QUIET_S", -1)
+    monkeypatch.setattr("envkit.report.progress.QUIET_S", -1)
     shown = BuildProgress(Console(file=said, width=200), MODULES, {"A/1": 60, "B/1": 150})
     shown.on({"event": "begin", "module": "A/1"})
     shown.module_began -= 100

@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envkit import receipt
+from envkit.environments import receipt
+from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import Built, ImageReceipt, ModuleReceipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
-from envkit.host import Platform
-from envkit.prefix import Prefix, Tree
-from envkit.receipt import Built, ImageReceipt, ModuleReceipt
+from envkit.machine.host import Platform
 
 Install = Callable[..., ModuleReceipt]
 InstallImage = Callable[..., ImageReceipt]

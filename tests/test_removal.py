@@ -8,11 +8,12 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
-from envkit import receipt, removal
+from envkit.environments import receipt
+from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 from envkit.errors import EnvironmentMissing
-from envkit.host import Platform
-from envkit.prefix import Prefix, Tree
-from envkit.receipt import ImageReceipt, ModuleReceipt
+from envkit.install import removal
+from envkit.machine.host import Platform
 from envkit.verify import drift
 
 Install = Callable[..., ModuleReceipt]

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit import replaced
-from envkit.prefix import Tree
-from envkit.replaced import Aside
+from envkit.environments import replaced
+from envkit.environments.prefix import Tree
+from envkit.environments.replaced import Aside
 
 FILES = ("images/toy.sif", "environments/toy.json", "layers/image-1.sif")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit import resources
 from envkit.errors import HostProblem
+from envkit.system import resources
 
 ROOT = Path(__file__).parents[1]
 KINDS = ("easyconfigs", "containers", "eessi", "examples")
@@ -44,8 +44,8 @@ def test_recipes_that_are_not_there() -> None:
 
 
 def test_data_is_in_the_package() -> None:
-    assert resources.data("stacks.toml") == ROOT / "envkit" / "stacks.toml"
-    assert resources.data("shell/enter.sh").is_file()
+    assert resources.data("planning/stacks.toml") == ROOT / "envkit" / "stacks.toml"
+    assert resources.data("environments/shell/enter.sh").is_file()
 
 
 def test_easybuild_collection() -> None:

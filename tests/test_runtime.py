@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit import runtime, subids
 from envkit.errors import HostProblem
-from envkit.runtime import Runtime
+from envkit.machine import runtime, subids
+from envkit.machine.runtime import Runtime
 
 Fake = Callable[..., Path]
 

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit import lock, sbom
+from envkit.binary.build_flags import BuildFlags
 from envkit.cli import run
-from envkit.lock import Lock, Machine, Part
-from envkit.prefix import Prefix
-from envkit.receipt import ImageReceipt, ModuleReceipt
-from envkit.verify.build_flags import BuildFlags
-from envkit.verify.known import known
+from envkit.environments import lockfile
+from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ImageReceipt, ModuleReceipt
+from envkit.install import sbom
+from envkit.knowledge.known import known
 
 Install = Callable[..., ModuleReceipt]
 TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -31,7 +32,9 @@ def errors(text: str) -> object:
 
 
 def locked(horovod: str = "horovod-0.28.1.tar.gz") -> Lock:
-    files = [lock.file(name, "b" * 64, ["https://example.org/x"], name.partition("-")[0]) for name in (TORCH, horovod)]
+    files = [
+        lockfile.file(name, "b" * 64, ["https://example.org/x"], name.partition("-")[0]) for name in (TORCH, horovod)
+    ]
     return Lock(
         name="toy-cpu",
         method="easybuild",
@@ -41,13 +44,15 @@ def locked(horovod: str = "horovod-0.28.1.tar.gz") -> Lock:
         machine=Machine(type="x86_64", python="3.11.7"),
         tools={"envkit": "0.1.0"},
         parts=(
-            Part(name="gompi/system", recipe="gompi-system.eb", sha256="d" * 64, sources=(lock.file("toy.c", None),)),
+            Part(
+                name="gompi/system", recipe="gompi-system.eb", sha256="d" * 64, sources=(lockfile.file("toy.c", None),)
+            ),
             Part(
                 name="Horovod/0.28.1",
                 recipe="Horovod-0.28.1.eb",
                 sha256="a" * 64,
                 sources=tuple(files),
-                patches=(lock.file("Horovod-0.28.1_cxx17.patch", "c" * 64),),
+                patches=(lockfile.file("Horovod-0.28.1_cxx17.patch", "c" * 64),),
             ),
         ),
         flags={"mpi": 1, "nccl": 0},

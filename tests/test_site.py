@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from envkit import site
 from envkit.errors import UsageProblem
 from envkit.jobs import pbs, slurm
 from envkit.jobs.job import Job, Shape
-from envkit.resources import data
+from envkit.machine import site
+from envkit.system.resources import data
 
-NAMES = sorted(path.stem for path in data("sites").glob("*.toml"))
+NAMES = sorted(path.stem for path in data("machine/sites").glob("*.toml"))
 
 
 @pytest.mark.parametrize("name", NAMES)

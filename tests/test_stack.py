@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from envkit.errors import UnknownStack
-from envkit.host import Accelerator, Platform
-from envkit.resources import recipes
-from envkit.stack import REFERENCE, Stack, find_easyconfig, from_recipe, select, stacks
+from envkit.machine.host import Accelerator, Platform
+from envkit.planning.stack import REFERENCE, Stack, find_easyconfig, from_recipe, select, stacks
+from envkit.system.resources import recipes
 
 HERE = Platform(machine="x86_64", python="3.11")
 STACKS = {stack.name: stack for stack in stacks()}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit import subids
+from envkit.machine import subids
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "subids.sh"
 MALFORMED = (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from envkit import timeline
 from envkit.errors import NotWritable
+from envkit.training import timeline
 
 EVENTS: list[dict[str, Any]] = [
     {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.w"}},

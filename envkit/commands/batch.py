@@ -11,9 +11,9 @@ from click.core import ParameterSource
 from envkit.cli import usage
 
 if TYPE_CHECKING:
+    from envkit.environments.receipt import Installed
     from envkit.jobs.job import Job, Shape
-    from envkit.receipt import Installed
-    from envkit.site import Site
+    from envkit.machine.site import Site
 
 ONE_OR_MORE = click.IntRange(min=1)
 CPUS = click.option("--cpus-per-rank", type=ONE_OR_MORE, metavar="C", help="How many CPUs each rank is bound to.")
@@ -23,7 +23,7 @@ RANKS = click.option(
 )
 TIME = click.option("--time", metavar="T", help="The limit: minutes, H:MM:SS or D-HH:MM:SS.")
 ACCOUNT = click.option("--account", metavar="A", help="Who is charged for it.")
-SITE = click.option("--site", metavar="NAME|FILE.toml", help="What this site needs; see envkit/sites.")
+SITE = click.option("--site", metavar="NAME|FILE.toml", help="What this site needs; see envkit/machine/sites.")
 PARTITION = click.option("--partition", metavar="P", help="Where in the cluster.")
 
 
@@ -41,9 +41,9 @@ def repeated(context: click.Context, leave: Collection[str]) -> Iterator[str]:
 
 def environment(name: str | None, given: dict[str, Any]) -> "tuple[Installed, Site | None]":
     """Return the environment that is named, and the site. Raises EnvironmentMissing, UsageProblem."""
-    from envkit import prefix as place
-    from envkit import receipt
-    from envkit import site as sites
+    from envkit.environments import prefix as place
+    from envkit.environments import receipt
+    from envkit.machine import site as sites
 
     found = receipt.find(place.locate(given["prefix"]), name)
     return found, sites.find(given["site"]) if given["site"] else None
@@ -58,7 +58,7 @@ def prepared(
     verify: bool = False,
 ) -> "Job":
     """Return the job that is asked for, of an environment. Raises UsageProblem."""
-    from envkit import prefix as place
+    from envkit.environments import prefix as place
     from envkit.jobs.job import Job, seconds
 
     needs = site.job if site else None

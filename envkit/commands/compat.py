@@ -18,12 +18,13 @@ def compat(versions: tuple[str, ...], as_json: bool) -> int:
     """
     import sys
 
-    from envkit import host
-    from envkit.compat import complete, install, judge, report, terminal
+    from envkit.compat import complete, judge, report, terminal
+    from envkit.machine import host
+    from envkit.planning import compatibility
     from envkit.verify.report.terminal import Paper
 
     asked = judge.parse(versions)
-    found, best = judge.judge(asked), complete.best(asked, install.here(host.look()))
+    found, best = judge.judge(asked), complete.best(asked, compatibility.here(host.look()))
     if as_json:
         click.echo(report.to_json(found, best))
     else:

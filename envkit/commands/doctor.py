@@ -38,8 +38,8 @@ def doctor(
     import os
     import sys
 
-    from envkit import prefix as place
     from envkit.doctor import compare, gather, report, rules, terminal
+    from envkit.environments import prefix as place
     from envkit.verify.report.terminal import Paper
 
     there = None

@@ -11,9 +11,9 @@ from envkit.commands import options
 
 if TYPE_CHECKING:
     from envkit.eessi.entry import Asked
-    from envkit.environment import Environment
-    from envkit.prefix import Prefix
-    from envkit.receipt import Installed
+    from envkit.environments.environment import Environment
+    from envkit.environments.prefix import Prefix
+    from envkit.environments.receipt import Installed
 
 Start = Callable[[Sequence[str], Mapping[str, str]], int | None]
 
@@ -46,8 +46,9 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
         enter_shell(asked, command)
     if command:
         usage(f"A command goes with the name 'eessi' alone: envkit run {name or 'NAME'} -- {command[0]}")
-    from envkit import prefix as place
-    from envkit import process, receipt
+    from envkit.environments import prefix as place
+    from envkit.environments import receipt
+    from envkit.system import process
 
     inside = receipt.find(place.locate(prefix), name).environment
     process.become(inside.shell(), inside.variables(os.environ))
@@ -65,8 +66,8 @@ def enter_shell(asked: dict[str, Any], command: Sequence[str]) -> NoReturn:
     """Become a shell in EESSI, which runs a command if there is one; its session is kept."""
     import os
 
-    from envkit import process
     from envkit.eessi import entry
+    from envkit.system import process
 
     inside = entry.enter(asked_for(asked), keep=True)
     process.become(inside.shell(command), inside.variables(os.environ))
@@ -76,8 +77,9 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
     """Become a command in EESSI, on one rank or several."""
     import os
 
-    from envkit import launcher, process
     from envkit.eessi import entry, ranks
+    from envkit.launch import launcher
+    from envkit.system import process
 
     inside = entry.enter(asked_for(asked), keep=False)
     if number is None:
@@ -124,8 +126,9 @@ def run(
     """
     import os
 
-    from envkit import prefix as place
-    from envkit import process, receipt
+    from envkit.environments import prefix as place
+    from envkit.environments import receipt
+    from envkit.system import process
 
     command = context.meta["command"]
     if (asked := options.asked_of_eessi(context, name)) is not None:
@@ -149,9 +152,9 @@ def run(
     inside: Environment = found.environment
     if ranks is None and mpi_model is None:
         return start(inside.command(command, visible=visible), inside.variables(env))
-    from envkit import launcher
-    from envkit import mpi_model as meeting
-    from envkit.environment import MpiModel
+    from envkit.environments.environment import MpiModel
+    from envkit.launch import launcher
+    from envkit.launch import mpi_model as meeting
 
     model = MpiModel(mpi_model) if mpi_model else None
     if ranks is None:  # a rank of somebody's launcher
@@ -170,7 +173,7 @@ def say_leftovers() -> None:
     """Say which variables of another launch the ranks are started without."""
     import os
 
-    from envkit.verify.probe.started import leftovers
+    from envkit.inside.probe.started import leftovers
 
     if names := leftovers(os.environ):
         click.echo(f"envkit: left over from another launch, and kept from the ranks: {', '.join(names)}", err=True)
@@ -180,7 +183,7 @@ def of_example(
     name: str, words: Sequence[str], found: "Installed", where: "Prefix"
 ) -> tuple[list[str], tuple[Path, ...]]:
     """Return the command that an example is, and the folders that it must see."""
-    from envkit import example
+    from envkit.training import example
 
     one = example.find(name, found)
     words, data = example.with_data(one, words, where)
@@ -193,8 +196,9 @@ def timed(path: Path, page: Path | None, start: "Start") -> "tuple[Mapping[str, 
     """Return the variables that have Horovod write a timeline, and what starts a command and then sums it up."""
     import os
 
-    from envkit import process, timeline
-    from envkit.verify.probe.started import detect
+    from envkit.inside.probe.started import detect
+    from envkit.system import process
+    from envkit.training import timeline
 
     env = timeline.variables(path, os.environ)
     if page:
@@ -214,9 +218,10 @@ def timed(path: Path, page: Path | None, start: "Start") -> "tuple[Mapping[str, 
 
 def sum_up(path: Path, page: Path | None, before: tuple[int, int, int] | None) -> None:
     """Say what is in a timeline, and write it as a page; what keeps it from that is said, too."""
-    from envkit import files, timeline
     from envkit.cli import explain
     from envkit.errors import NotWritable
+    from envkit.system import files
+    from envkit.training import timeline
 
     found, said = timeline.read(path, before)
     click.echo(said, err=True)

@@ -15,7 +15,7 @@ def example(name: str | None) -> None:
 
     'envkit run ENVIRONMENT -n 2 --example NAME' runs it, and 'envkit job slurm ENVIRONMENT --example NAME' in a job.
     """
-    from envkit import example as examples
+    from envkit.training import example as examples
 
     click.echo(examples.find(name).path.read_text() if name else f"{examples.listing()}\n", nl=False)
 
@@ -40,9 +40,9 @@ def data(
     A copy that $ENVKIT_DATA or the site has is used where it lies. Where there is no network it is a small stand-in
     that is generated, and labelled so: drawn digits, in files like those of MNIST.
     """
-    from envkit import mnist
-    from envkit import prefix as place
-    from envkit import site as sites
+    from envkit.environments import prefix as place
+    from envkit.machine import site as sites
+    from envkit.training import mnist
 
     if source and generated:
         usage("--from and --generated contradict each other.")

@@ -20,12 +20,12 @@ def export(
 
     What it copies from this installation of envkit is named by its whole path.
     """
-    from envkit import host
-    from envkit import prefix as place
-    from envkit.files import deliver
-    from envkit.provide import apptainer
-    from envkit.request import Request
-    from envkit.stack import select
+    from envkit.apptainer import method as apptainer
+    from envkit.environments import prefix as place
+    from envkit.machine import host
+    from envkit.planning.request import Request
+    from envkit.planning.stack import select
+    from envkit.system.files import deliver
 
     request = Request(prefix=place.locate(None), base=base, build_args=build_args, load=load)
     machine = host.look(load)

@@ -27,11 +27,11 @@ def fetch(
     """
     from rich.console import Console
 
-    from envkit import fetch as sources
-    from envkit import install as work
-    from envkit import prefix as place
-    from envkit import process
-    from envkit.request import Request
+    from envkit.environments import prefix as place
+    from envkit.install import install as work
+    from envkit.planning.request import Request
+    from envkit.sources import fetch as sources
+    from envkit.system import process
 
     console = Console()
     request = Request(

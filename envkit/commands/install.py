@@ -118,13 +118,13 @@ def install(
         submitted.demand_submit({**of_job, "job_per_module": job_per_module}, (*of_job, "job_per_module"))
     from rich.console import Console
 
-    from envkit import install as work
-    from envkit import lock
-    from envkit import prefix as place
     from envkit.commands import plans
-    from envkit.request import Request
+    from envkit.environments import lockfile
+    from envkit.environments import prefix as place
+    from envkit.install import install as work
+    from envkit.planning.request import Request
 
-    wanted = lock.read(locked) if locked else None
+    wanted = lockfile.read(locked) if locked else None
     if wanted:
         stack, release = stack or wanted.name, release or wanted.release or None
         method = wanted.method if method == "auto" else method

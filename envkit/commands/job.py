@@ -10,9 +10,9 @@ from envkit.cli import usage
 from envkit.commands import batch, options
 
 if TYPE_CHECKING:
+    from envkit.environments.receipt import Installed
     from envkit.jobs.mpijob import MpiJob
-    from envkit.receipt import Installed
-    from envkit.site import Site
+    from envkit.machine.site import Site
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AFTER = "The command follows after --, unchanged."
@@ -84,9 +84,9 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
     Each rank enters the environment by itself. The status of the command is that of the job, and with --follow that
     of this command, too: the log goes to standard output, and why the job waits to standard error.
     """
-    from envkit import launcher
+    from envkit.environments.receipt import ImageReceipt
     from envkit.jobs import slurm as engine
-    from envkit.receipt import ImageReceipt
+    from envkit.launch import launcher
 
     if given["follow"] and not given["submit"]:
         usage("--follow goes with --submit.")
@@ -212,9 +212,9 @@ def runai(context: click.Context, /, name: str | None, **given: Any) -> int:
 
 def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> "MpiJob":
     """Return the job in an image that is asked for. Raises EnvironmentMissing, UsageProblem."""
+    from envkit.environments.receipt import ImageReceipt
     from envkit.jobs import mpijob as engine
     from envkit.jobs.job import seconds
-    from envkit.receipt import ImageReceipt
 
     if given["uid"] and not given["home"]:
         usage("--uid: say where the home of that user is in the image: --home DIR")
@@ -239,8 +239,8 @@ def prepared_example(
     """Return the command, or the arguments of an example; its data are made ready here: nodes often have no network."""
     if not given["example"]:
         return words
-    from envkit import example
-    from envkit import prefix as place
+    from envkit.environments import prefix as place
+    from envkit.training import example
 
     places = site.data if site else ()
     words, data = example.with_data(example.find(given["example"], found), words, place.locate(given["prefix"]), places)
@@ -257,7 +257,7 @@ def keep(text: bytes, given: dict[str, Any], *, printed: bool) -> None:
     if path is None:
         return
     from envkit.errors import UsageProblem
-    from envkit.files import deliver
+    from envkit.system.files import deliver
 
     try:
         deliver(path, text, "The job", new=not given["force"])

@@ -15,8 +15,8 @@ def list_(prefix: str | None, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from envkit import catalogue
-    from envkit import prefix as place
+    from envkit.environments import prefix as place
+    from envkit.install import catalogue
 
     entries = catalogue.entries(place.locate(prefix))
     if as_json:
@@ -40,19 +40,20 @@ def list_(prefix: str | None, as_json: bool) -> None:
 @click.option("--sbom", "as_sbom", is_flag=True, help="Print its bill of materials, as CycloneDX JSON.")
 def show(name: str | None, prefix: str | None, as_json: bool, as_lock: bool, as_sbom: bool) -> None:
     """Show the environment NAME: its parts, its paths, and how its module is loaded by hand."""
-    from envkit import catalogue, receipt
-    from envkit import prefix as place
+    from envkit.environments import prefix as place
+    from envkit.environments import receipt
+    from envkit.install import catalogue
 
     if as_json + as_lock + as_sbom > 1:
         usage("Give one of --json, --lock and --sbom.")
     found = receipt.find(place.locate(prefix), name)
     if as_sbom:
-        from envkit import sbom
+        from envkit.install import sbom
 
         click.echo(sbom.text(found, receipt.lock_of(found)), nl=False)
     elif as_lock:
-        from envkit import lock
+        from envkit.environments import lockfile
 
-        click.echo(lock.text(receipt.lock_of(found)), nl=False)
+        click.echo(lockfile.text(receipt.lock_of(found)), nl=False)
     else:
         click.echo(catalogue.receipt_json(found) if as_json else catalogue.describe(found))

@@ -24,7 +24,7 @@ def load(function: Function) -> Function:
 
 def modules(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words of an option that names modules. Raises UsageProblem for what cannot be one."""
-    from envkit.names import demand_modules
+    from envkit.environments.names import demand_modules
 
     demand_modules(given, option.opts[0])
     return given

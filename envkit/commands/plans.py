@@ -2,9 +2,10 @@
 
 from rich.console import Console
 
-from envkit import install, preflight
-from envkit.progress import say
-from envkit.provide.work import Work
+from envkit.install import install
+from envkit.planning import preflight
+from envkit.planning.method import Work
+from envkit.report.progress import say
 
 
 def show(work: Work, console: Console) -> int:

@@ -17,7 +17,7 @@ def remove(name: str, prefix: str | None, dependencies: bool) -> None:
     """
     from rich.console import Console
 
-    from envkit import prefix as place
-    from envkit import removal
+    from envkit.environments import prefix as place
+    from envkit.install import removal
 
     removal.remove(place.locate(prefix), name, dependencies=dependencies, console=Console())

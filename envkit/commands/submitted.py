@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from envkit.doctor.report import Report as Examined
     from envkit.jobs.submit import Submitted
-    from envkit.provide.work import Work
-    from envkit.request import Request
+    from envkit.planning.method import Work
+    from envkit.planning.request import Request
     from envkit.verify.report import Report
 
 OPTIONS = ("submit", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "time", "account", "partition", "site")
@@ -40,10 +40,10 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
 
     ``words`` are options of the verification. Raises what submitting and following a job do.
     """
-    from envkit import launcher
+    from envkit.environments.receipt import ImageReceipt
     from envkit.errors import EnvkitError
     from envkit.jobs import slurm
-    from envkit.receipt import ImageReceipt
+    from envkit.launch import launcher
     from envkit.verify import session
     from envkit.verify.report import Report
 
@@ -74,10 +74,10 @@ def examination(given: dict[str, Any], words: Sequence[str]) -> "tuple[Examined 
 
     ``words`` are options of the doctor. Raises what submitting and following a job do.
     """
-    from envkit import site as sites
     from envkit.doctor.report import Report
     from envkit.errors import EnvkitError
     from envkit.jobs import slurm
+    from envkit.machine import site as sites
     from envkit.verify import session
 
     demand_slurm("qsub -I, and in the job: envkit doctor")
@@ -107,9 +107,9 @@ def sizes(given: Mapping[str, Any]) -> dict[str, int]:
 
 def demand_slurm(instead: str) -> None:
     """Raise JobRefused where there is no Slurm; of PBS, whose jobs envkit does not follow, say what to do instead."""
-    from envkit import process
     from envkit.errors import JobRefused
     from envkit.jobs import submit
+    from envkit.system import process
 
     if process.which("sbatch"):
         return
@@ -173,9 +173,9 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     ``words`` are the options of the installation. With a job per module that job has only what is left to do after
     them. Raises what fetching, submitting and following a job do.
     """
-    from envkit import install as work
-    from envkit import site as sites
+    from envkit.install import install as work
     from envkit.jobs import follow, slurm
+    from envkit.machine import site as sites
 
     if (there := work.already(request)) is not None:
         work.say_already(there, console)
@@ -200,8 +200,8 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
 
 def planned(request: "Request") -> "Work":
     """Return the plan of an installation, whose bundle, if there is one, is in the cache by then."""
-    from envkit import fetch
-    from envkit import install as work
+    from envkit.install import install as work
+    from envkit.sources import fetch
 
     request.prefix.create()
     if request.bundle is not None:
@@ -211,8 +211,8 @@ def planned(request: "Request") -> "Work":
 
 def fetch_for(wanted: "Work", console: "Console") -> None:
     """Fetch what an installation needs, if there is anything left to build."""
-    from envkit import install as work
-    from envkit import progress
+    from envkit.install import install as work
+    from envkit.report import progress
 
     request = wanted.request
     if wanted.missing or request.rebuild:

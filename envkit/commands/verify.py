@@ -12,9 +12,9 @@ from envkit.cli import usage
 from envkit.commands import batch, options, submitted
 
 if TYPE_CHECKING:
-    from envkit.launcher import Wanted
-    from envkit.receipt import Installed
-    from envkit.verify.probe.started import Started
+    from envkit.environments.receipt import Installed
+    from envkit.inside.probe.started import Started
+    from envkit.launch.launcher import Wanted
     from envkit.verify.report import Report
     from envkit.verify.target import Target
 
@@ -73,10 +73,10 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     job, a quarter of an hour long at most, if --time says nothing else; what is told of the job goes to standard
     error, and Ctrl-C cancels it. The options from --ranks-per-node to --site are those of that job.
     """
-    from envkit.environment import MpiModel
+    from envkit.environments.environment import MpiModel
+    from envkit.inside.probe.started import detect
     from envkit.verify import launch
     from envkit.verify.options import Options
-    from envkit.verify.probe.started import detect
 
     asked = Options(
         require=tuple(flags(given["require"])),
@@ -129,7 +129,7 @@ def shown(made: "Report", given: Mapping[str, Any]) -> int:
     """
     from envkit.cli import explain, printed
     from envkit.errors import NotWritable
-    from envkit.files import deliver
+    from envkit.system.files import deliver
     from envkit.verify import report
 
     lost = printed(report.to_json(made).decode() if given["as_json"] else report.to_text(made, sys.stdout))
@@ -175,8 +175,8 @@ def measured(given: Mapping[str, Any]) -> dict[str, Any]:
         usage("--with ddp goes with --scale.")
     if not (given["bench"] or given["baseline"] or given["scale"]):
         return {}
+    from envkit.knowledge.known import known
     from envkit.verify import speed
-    from envkit.verify.known import known
 
     limits = known("speed")["bandwidth"]
     sizes = given["sizes"] or f"{limits['from']}:{limits['to']}"
@@ -197,7 +197,7 @@ def measured(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def worlds(text: str) -> tuple[int, ...]:
     """Return the numbers of ranks named in an option, ascending; ends with a usage error for what is none."""
-    from envkit.verify.probe.started import whole
+    from envkit.inside.probe.started import whole
 
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
@@ -208,7 +208,7 @@ def worlds(text: str) -> tuple[int, ...]:
 
 def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "Wanted":
     """Return what is to be started; the largest of the worlds to scale over, if -n does not say another."""
-    from envkit import launcher
+    from envkit.launch import launcher
 
     hosts = launcher.parse_hosts(given["hosts"] or "")
     default = max(scale, default=0) or sum(slots for _, slots in hosts) or launcher.ranks_here(os.environ)
@@ -255,8 +255,8 @@ def find_target(name: str | None, prefix: str | None, framework: str | None) -> 
 
 def with_horovod(prefix: str | None, name: str | None) -> "Installed":
     """Return the receipt of an environment; ends with a usage error if it has no Horovod."""
-    from envkit import prefix as place
-    from envkit import receipt
+    from envkit.environments import prefix as place
+    from envkit.environments import receipt
 
     found = receipt.find(place.locate(prefix), name)
     if not found.horovod:
@@ -280,8 +280,8 @@ def check_build(name: str | None, prefix: str | None) -> int:
 
     No framework is imported. Ends with 1 if the extension of the environment NAME is missing or cannot load.
     """
+    from envkit.binary.build_block import check_build_block
     from envkit.verify import target
-    from envkit.verify.build_block import check_build_block
     from envkit.verify.target import PACKAGES
 
     found = with_horovod(prefix, name)

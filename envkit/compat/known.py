@@ -7,7 +7,7 @@ from functools import cache
 
 import msgspec
 
-from envkit.resources import data
+from envkit.system.resources import data
 
 
 class Status(StrEnum):
@@ -150,7 +150,7 @@ class Known(Struct, frozen=True, kw_only=True):
 @cache
 def known() -> Known:
     """Return compat.toml."""
-    return msgspec.convert(tomllib.loads(data("compat.toml").read_text()), Known)
+    return msgspec.convert(tomllib.loads(data("compat/compat.toml").read_text()), Known)
 
 
 @cache

@@ -11,7 +11,7 @@ import msgspec
 
 from envkit.diagnose.known import Rule, done, rules
 from envkit.diagnose.scan import Hit, Line, Seen, blocks, scan
-from envkit.verify.known import owner
+from envkit.knowledge.known import owner
 
 if TYPE_CHECKING:
     from envkit.diagnose.place import Place

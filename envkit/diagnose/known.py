@@ -6,7 +6,7 @@ from functools import cache
 
 import msgspec
 
-from envkit.resources import data
+from envkit.system.resources import data
 from envkit.verify.outcome import catalogue
 
 

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from envkit import process
 from envkit.diagnose.known import Machine
-from envkit.resources import data
+from envkit.system import process
+from envkit.system.resources import data
 
 FULL = 20_000_000  # bytes free on a disk that counts as full
 HEADERS = ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH")
@@ -43,7 +43,7 @@ class Place:
     def python(self) -> Mapping[str, Any] | None:
         """What the first Python on PATH tells of itself; None if there is none."""
         for name in ("python", "python3"):
-            told = process.capture([name, str(data("diagnose/inside.py"))], env=self.env)
+            told = process.capture([name, str(data("inside/packages.py"))], env=self.env)
             if told.status == 0:
                 facts: Mapping[str, Any] = json.loads(told.stdout)
                 return facts

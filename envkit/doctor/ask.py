@@ -9,7 +9,7 @@ from typing import Any
 
 from envkit.doctor.facts import Missing
 from envkit.errors import EnvkitError
-from envkit.process import CutOffError, Limit
+from envkit.system.process import CutOffError, Limit
 
 GRACE_S = 0.3
 

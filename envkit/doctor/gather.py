@@ -9,18 +9,19 @@ from typing import Any
 
 import msgspec
 
-from envkit import host, runtime
+from envkit.apptainer import method as apptainer
 from envkit.compat import known as compat
 from envkit.doctor import look, node
 from envkit.doctor.ask import Question, ask
 from envkit.doctor.facts import Facts, Preflight, Refusal
-from envkit.eessi import known as eessi
+from envkit.easybuild import method as easybuild
 from envkit.eessi.access import Access
+from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError, Problem, UnknownStack
-from envkit.prefix import Prefix
-from envkit.provide import apptainer, easybuild
-from envkit.request import Request
-from envkit.stack import Stack, select
+from envkit.knowledge import eessi
+from envkit.machine import host, runtime
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack, select
 
 LIMIT_S = 5.0
 PATIENCE_S = 4

@@ -10,23 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envkit import environment, host, host_mpi, launcher, mpi_model, preflight, process, runtime
-from envkit.doctor.facts import (
-    Builder,
-    Container,
-    Cpu,
-    Index,
-    Limits,
-    Mpi,
-    Refusal,
-    Room,
-    Scheduler,
-    Tool,
-    Way,
-)
+from envkit.doctor.facts import Builder, Container, Cpu, Index, Limits, Mpi, Refusal, Room, Scheduler, Tool, Way
 from envkit.eessi import access
-from envkit.eessi.known import known
-from envkit.prefix import Prefix
+from envkit.environments import environment
+from envkit.environments.prefix import Prefix
+from envkit.knowledge.eessi import known
+from envkit.launch import host_mpi, launcher, mpi_model
+from envkit.machine import host, runtime
+from envkit.planning import preflight
+from envkit.system import process
 
 if TYPE_CHECKING:
     from envkit.sources.connection import Connection

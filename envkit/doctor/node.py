@@ -4,9 +4,9 @@ import sys
 
 import msgspec
 
-from envkit import process
 from envkit.doctor.facts import Driver, Fabric, Gpus, Node
-from envkit.resources import data
+from envkit.system import process
+from envkit.system.resources import data
 from envkit.verify import facts
 
 NODE = """\

@@ -6,7 +6,7 @@ from functools import cache
 
 from envkit.doctor.facts import Facts, Missing, Preflight, Refusal
 from envkit.doctor.report import VERSION, Note, Report, State, Verdict
-from envkit.resources import data
+from envkit.system.resources import data
 
 RUN_ALONE = "images that were built elsewhere can be run"
 

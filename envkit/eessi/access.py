@@ -8,12 +8,13 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from envkit import process, runtime
 from envkit.eessi import release
-from envkit.eessi.known import Symptom, known, symptom
 from envkit.eessi.release import Release
 from envkit.errors import HostProblem, UsageProblem
-from envkit.resources import data
+from envkit.knowledge.eessi import Symptom, known, symptom
+from envkit.machine import runtime
+from envkit.system import process
+from envkit.system.resources import data
 
 NATIVE_S = 20
 
@@ -172,7 +173,7 @@ def kept_cache(env: Mapping[str, str]) -> Path | None:
 
 def namespace_words() -> list[str]:
     """Return how namespace.py is started."""
-    return [sys.executable, "-I", "-S", str(data("namespace.py"))]
+    return [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
 
 
 @cache

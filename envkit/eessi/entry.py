@@ -11,17 +11,17 @@ import msgspec
 
 from envkit.eessi import access, listing, sessions
 from envkit.eessi import binds as bound
-from envkit.eessi import nearest as near_names
 from envkit.eessi.access import Access, Probe
-from envkit.eessi.inside import EessiEnvironment
-from envkit.eessi.known import known, symptom
 from envkit.eessi.listing import Modules
 from envkit.eessi.release import Release
 from envkit.eessi.sessions import Place, Session
 from envkit.eessi.ways import WAYS, Entry
+from envkit.environments.eessi import EessiEnvironment
 from envkit.errors import HostProblem, UsageProblem
-from envkit.host import cpu_target, no_nvidia
-from envkit.verify.probe.started import detect
+from envkit.inside import nearest as near_names
+from envkit.inside.probe.started import detect
+from envkit.knowledge.eessi import known, symptom
+from envkit.machine.host import cpu_target, no_nvidia
 
 
 @dataclass(frozen=True, kw_only=True)

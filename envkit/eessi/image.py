@@ -16,10 +16,10 @@ from urllib.parse import urlencode
 import platformdirs
 from filelock import FileLock
 
-from envkit import process
-from envkit.eessi.known import symptom
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
-from envkit.runtime import Runtime
+from envkit.knowledge.eessi import symptom
+from envkit.machine.runtime import Runtime
+from envkit.system import process
 
 LIMIT_S = 20.0
 UNPACKED = 3  # what a pull takes at most, over the size of its layers: the layers, unpacked, and the image

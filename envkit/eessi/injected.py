@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from envkit import process
-from envkit.eessi.known import Symptom, known, symptom
-from envkit.environment import Environment, entered
+from envkit.environments.environment import Environment, entered
 from envkit.errors import HostProblem
-from envkit.resources import data
+from envkit.knowledge.eessi import Symptom, known, symptom
+from envkit.system import process
+from envkit.system.resources import data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def needed(version: str, machine: str, modules: Sequence[str]) -> Needed:
 def look(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.environ) -> Found:
     """Look inside for what is needed. Raises HostProblem if it cannot be entered."""
     paths = (*wanted.driver, *wanted.libraries.values())
-    argv = inside.command(["sh", str(data("shell/injected.sh")), *paths])
+    argv = inside.command(["sh", str(data("environments/shell/injected.sh")), *paths])
     told = entered(process.capture(argv, env=inside.variables(env)))
     if told.status or not told.stdout:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())

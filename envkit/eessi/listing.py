@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from envkit import process
 from envkit.eessi import release
 from envkit.eessi.release import Release
-from envkit.environment import Environment, entered
+from envkit.environments.environment import Environment, entered
 from envkit.errors import HostProblem
-from envkit.host import capability
-from envkit.resources import data
+from envkit.machine.host import capability
+from envkit.system import process
+from envkit.system.resources import data
 
 
 class Modules(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def read(found: Release, here: Machine) -> Modules:
 
 def read_inside(inside: Environment, version: str) -> Modules:
     """Read the modules of a release that can be read inside alone, with what it chose as target there."""
-    argv = inside.command(["sh", str(data("shell/modules.sh"))])
+    argv = inside.command(["sh", str(data("environments/shell/modules.sh"))])
     told = entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=600))
     if told.status:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())

@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from envkit import process
 from envkit.eessi import access, entry, servers
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.entry import Asked
-from envkit.eessi.inside import EessiEnvironment
-from envkit.eessi.known import known, symptom
-from envkit.environment import Environment, entered
+from envkit.environments.eessi import EessiEnvironment
+from envkit.environments.environment import Environment, entered
 from envkit.errors import DiskFull, HostProblem
-from envkit.host import writable_parent
-from envkit.resources import data
+from envkit.knowledge.eessi import known, symptom
+from envkit.machine.host import writable_parent
+from envkit.system import process
+from envkit.system.resources import data
 
 
 class Prefetched(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +157,7 @@ def done(log: Path) -> int:
 
 def command(inside: Environment, verb: str) -> list[str]:
     """Return the argv that finds or reads the files."""
-    return inside.command(["sh", str(data("shell/prefetch.sh")), verb, known().mount, *known().needed])
+    return inside.command(["sh", str(data("environments/shell/prefetch.sh")), verb, known().mount, *known().needed])
 
 
 def megabytes(size: int) -> int:

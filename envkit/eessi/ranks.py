@@ -3,14 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from envkit import process
-from envkit.eessi.inside import EessiEnvironment
-from envkit.eessi.known import known
-from envkit.environment import entered
+from envkit.environments.eessi import EessiEnvironment
+from envkit.environments.environment import entered
+from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem
-from envkit.host import MPI_FAMILIES
-from envkit.launcher import Wanted, own
-from envkit.receipt import Mpi
+from envkit.knowledge.eessi import known
+from envkit.launch.launcher import Wanted, own
+from envkit.machine.host import MPI_FAMILIES
+from envkit.system import process
 
 
 def command(inside: EessiEnvironment, number: int, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:

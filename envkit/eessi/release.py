@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from envkit import files
+from envkit.system import files
 
 RELEASE = re.compile(r"\d{4}\.\d{2}|\d{8}")
 

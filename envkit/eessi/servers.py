@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from envkit.eessi.known import Symptom, known, symptom
+from envkit.knowledge.eessi import Symptom, known, symptom
 
 CONFIGURATION = Path("/etc/cvmfs")
 CACHE = "/var/lib/cvmfs"

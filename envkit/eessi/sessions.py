@@ -25,10 +25,11 @@ from pathlib import Path
 
 import msgspec
 
-from envkit import __version__, files
-from envkit.eessi.known import symptom
+from envkit import __version__
 from envkit.errors import HostProblem, NotWritable, UsageProblem
-from envkit.files import discard, require_own, require_plain, require_private
+from envkit.knowledge.eessi import symptom
+from envkit.system import files
+from envkit.system.files import discard, require_own, require_plain, require_private
 
 NAME = re.compile(r"[\w][\w.+-]*")
 LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")

@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit import files, runtime
 from envkit.eessi import access, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
-from envkit.eessi.known import known
 from envkit.eessi.sessions import Place, Session
 from envkit.errors import HostProblem
-from envkit.resources import PACKAGE, data
+from envkit.knowledge.eessi import known
+from envkit.machine import runtime
+from envkit.system import files
+from envkit.system.resources import PACKAGE, data
 
 CLIENT = "/.envkit/client"  # in an image; Apptainer splits the words of --fusemount at spaces, so it has none
 
@@ -71,7 +72,15 @@ def by_client(entry: Entry) -> Way:
     words = bound.for_namespace(entry.binds)
     if program.name == "cvmfsexec":
         demand_unused(program)
-        inner = ["bash", "--noprofile", "--norc", str(data("shell/aside.sh")), str(program), known().repository, "--"]
+        inner = [
+            "bash",
+            "--noprofile",
+            "--norc",
+            str(data("environments/shell/aside.sh")),
+            str(program),
+            known().repository,
+            "--",
+        ]
         return Way(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
     settings = write_settings(place, place.cache, place.sockets, entry.env)
     files = ":".join(map(str, (*client(entry.env).files, settings)))
@@ -102,7 +111,7 @@ def by_image(entry: Entry) -> Way:
     settings = write_settings(place, *inside, entry.env)
     binds = [f"{place.cache}:{inside[0]}", f"{place.sockets}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
     binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}", f"{place.local}:{place.local}"]
-    binds += [f"{place.local}:{CLIENT}", f"{data('shell/client.sh')}:{CLIENT}.sh:ro"]
+    binds += [f"{place.local}:{CLIENT}", f"{data('environments/shell/client.sh')}:{CLIENT}.sh:ro"]
     binds += [
         f"{path}:{path}" for path in (*entry.visible, access.kept_cache(entry.env)) if path not in (None, Path("/"))
     ]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from envkit import process
 from envkit.errors import EnvkitError, Interrupted, JobLost, JobRefused
 from envkit.jobs.submit import ANSWER_S, Submitted, table
+from envkit.system import process
 
 LOG_S = 0.2
 POSITION_S = 30.0

@@ -5,11 +5,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from envkit import process
 from envkit.errors import JobRefused
 from envkit.jobs.follow import PATIENCE_S, Record
 from envkit.jobs.job import TIME, UNITS
 from envkit.jobs.submit import ANSWER_S
+from envkit.system import process
 
 FORMAT = "%i|%T|%r|%M|%N"
 

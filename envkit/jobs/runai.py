@@ -2,10 +2,10 @@
 
 import shlex
 
-from envkit import process
 from envkit.errors import UsageProblem
 from envkit.jobs import mpijob, submit
 from envkit.jobs.mpijob import MpiJob
+from envkit.system import process
 
 ANSWER_S = 20.0
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envkit import process
 from envkit.errors import JobRefused
-from envkit.resources import data
+from envkit.system import process
+from envkit.system.resources import data
 
 ANSWER_S = 120.0
 

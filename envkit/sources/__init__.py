@@ -1,1 +1,1 @@
-"""The parts of ``envkit.fetch``: the cache, pip's configuration, the connection, the index, the bundle."""
+"""The parts of ``envkit.sources.fetch``: the cache, pip's configuration, the connection, the index, the bundle."""

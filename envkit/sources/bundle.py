@@ -16,8 +16,8 @@ from typing import IO
 import msgspec
 
 from envkit.errors import BundleInvalid, ChecksumMismatch, SourcesMissing
-from envkit.files import whole
 from envkit.sources.cache import CHUNK_BYTES, Source, SourceCache, WrongContentError, distinct, writing
+from envkit.system.files import whole
 
 VERSION = 1
 MANIFEST = "manifest.json"

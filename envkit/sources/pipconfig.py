@@ -13,7 +13,7 @@ from importlib.util import find_spec
 import msgspec
 
 from envkit.errors import HostProblem
-from envkit.process import capture, which
+from envkit.system.process import capture, which
 
 PRECEDENCE = {"global": 0, "install": 1, "download": 2, ":env:": 3}
 SETTING = re.compile(r"^(?P<section>:env:|[\w-]+)\.(?P<name>[\w-]+)=(?P<value>['\"].*)$")

@@ -12,16 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envkit import files, mpi_model, process
 from envkit.errors import Interrupted, ModuleNotLoaded
+from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
+from envkit.inside.probe.started import Started, leftovers
+from envkit.launch import mpi_model
+from envkit.system import files, process
 from envkit.verify import session
 from envkit.verify.facts import Gathered, gather
 from envkit.verify.judge import judged
 from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseline, visible
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected
-from envkit.verify.probe.node import ALARM, file_name, local_folder, touch
-from envkit.verify.probe.started import Started, leftovers
 from envkit.verify.report import Report
 from envkit.verify.report import Started as StartedRow
 from envkit.verify.session import Session

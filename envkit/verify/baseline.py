@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from envkit import files
 from envkit.errors import EnvkitError, NotWritable
+from envkit.system import files
 from envkit.verify import speed
 from envkit.verify.checks.speed import baseline
 from envkit.verify.facts import RankFacts

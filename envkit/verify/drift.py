@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit import receipt
-from envkit.files import sha256
-from envkit.prefix import Tree
-from envkit.receipt import ImageReceipt, Installed, Kept, KeptFiles
+from envkit.environments import receipt
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import ImageReceipt, Installed, Kept, KeptFiles
+from envkit.system.files import sha256
 from envkit.verify.outcome import Change
 
 if TYPE_CHECKING:
-    from envkit.verify.build_flags import BuildFlags
+    from envkit.binary.build_flags import BuildFlags
 
 OWN = ("*.py", "*.so", "metadata.json")
 

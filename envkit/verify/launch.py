@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit import launcher, mpi_model, process
-from envkit.launcher import Launch, Wanted
-from envkit.resources import data
+from envkit.inside.probe import node
+from envkit.inside.probe.started import leftovers
+from envkit.knowledge.known import known
+from envkit.launch import launcher, mpi_model
+from envkit.launch.launcher import Launch, Wanted
+from envkit.system import process
+from envkit.system.resources import data
 from envkit.verify import session
-from envkit.verify.known import known
 from envkit.verify.options import Options
-from envkit.verify.probe import node
-from envkit.verify.probe.started import leftovers
 from envkit.verify.session import Session
 from envkit.verify.target import Target
 
@@ -178,7 +179,7 @@ class Patience:
 
 def probe_command(target: Target, meeting: Session, options: Options) -> list[str]:
     """The argv of one rank of the probe."""
-    argv = [target.python, str(data("verify/probe")), "--framework", target.framework]
+    argv = [target.python, str(data("inside/probe")), "--framework", target.framework]
     argv += ["--shared", str(meeting.shared), "--session", meeting.name]
     argv += ["--bench", ",".join(map(str, options.bench))] if options.bench else []
     argv += ["--throughput", str(known("speed")["scaling"]["steps"])] if options.scale else []
@@ -189,7 +190,7 @@ def probe_command(target: Target, meeting: Session, options: Options) -> list[st
 def visible(meeting: Session) -> list[Path]:
     """The folders of the host that a rank of the probe must see."""
     own = [Path(word) for word in (os.environ.get("TMPDIR"),) if word and Path(word).is_dir()]
-    return [data("verify/probe"), meeting.shared, *own]
+    return [data("inside/probe"), meeting.shared, *own]
 
 
 def limits(limit_s: float | None) -> Sequence[str]:

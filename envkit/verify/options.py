@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.environment import MpiModel
+from envkit.environments.environment import MpiModel
 
 
 @dataclass(frozen=True, kw_only=True)

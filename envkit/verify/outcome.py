@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from envkit import resources
-from envkit.verify.build_flags import BuildFlags
+from envkit.binary.build_flags import BuildFlags
+from envkit.system import resources
 from envkit.verify.facts import RankFacts
 
 

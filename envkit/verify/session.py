@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.errors import NotWritable, UsageProblem
-from envkit.verify.probe.node import private
-from envkit.verify.probe.started import Started
+from envkit.inside.probe.node import private
+from envkit.inside.probe.started import Started
 
 
 @dataclass(frozen=True, kw_only=True)

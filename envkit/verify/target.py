@@ -12,15 +12,16 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envkit import launcher, process
-from envkit.eessi.inside import EessiEnvironment
-from envkit.environment import ContainerEnvironment, Environment, StandingEnvironment, entered
+from envkit.environments.eessi import EessiEnvironment
+from envkit.environments.environment import ContainerEnvironment, Environment, StandingEnvironment, entered
+from envkit.environments.receipt import ImageReceipt, Installed, Mpi
 from envkit.errors import EnvironmentDamaged, UsageProblem
-from envkit.receipt import ImageReceipt, Installed, Mpi
-from envkit.resources import data
+from envkit.launch import launcher
+from envkit.system import process
+from envkit.system.resources import data
 
 if TYPE_CHECKING:
-    from envkit.verify.build_flags import BuildFlags
+    from envkit.binary.build_flags import BuildFlags
     from envkit.verify.outcome import Change
 
 PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}  # what people say: the Python package
@@ -57,7 +58,7 @@ class Target:
             return read_built(self.known_built or b"null")
         if isinstance(self.inside, EessiEnvironment) and self.inside.way:
             return read_inside(self.inside)
-        from envkit.verify.build_flags import read_extensions
+        from envkit.binary.build_flags import read_extensions
 
         return read_extensions(self.horovod, self.library_path, self.site_packages, suffix=self.suffix)
 
@@ -105,14 +106,14 @@ def read_built(text: bytes) -> BuildFlags | None:
     """The build flags that a receipt holds."""
     import msgspec
 
-    from envkit.verify.build_flags import BuildFlags
+    from envkit.binary.build_flags import BuildFlags
 
     return msgspec.json.decode(text, type=BuildFlags | None)
 
 
 def read_inside(inside: EessiEnvironment) -> BuildFlags | None:
     """The build flags, read inside; None where that cannot be done. Raises ModuleNotLoaded."""
-    argv = inside.command(["python", str(data("verify/image_facts.py"))])
+    argv = inside.command(["python", str(data("inside/image_facts.py"))])
     told = entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=300))
     return None if told.status else read_built(json.dumps(json.loads(told.stdout)["built"]).encode())
 
@@ -120,7 +121,7 @@ def read_inside(inside: EessiEnvironment) -> BuildFlags | None:
 def standing(env: Mapping[str, str] = os.environ, framework: str | None = None) -> Target | None:
     """The target that the caller stands in: the first of python and python3 on PATH that has Horovod; else None."""
     for python in ("python", "python3"):
-        told = process.capture([python, str(data("verify/probe/inside.py"))], env=env)
+        told = process.capture([python, str(data("inside/probe/inside.py"))], env=env)
         if told.status == 0:
             return read_standing(told.stdout, env, framework)
     return None

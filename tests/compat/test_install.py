@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from envkit.compat.complete import best
-from envkit.compat.install import here, known_bad, of_name
-from envkit.environment import without_private_folders
-from envkit.host import Accelerator, Host, Interpreter, Program
-from envkit.stack import Stack, from_recipe, stacks
+from envkit.environments.environment import without_private_folders
+from envkit.machine.host import Accelerator, Host, Interpreter, Program
+from envkit.planning.compatibility import here, known_bad, of_name
+from envkit.planning.stack import Stack, from_recipe, stacks
 
 Fake = Callable[..., Path]
 Machine = Callable[..., Host]

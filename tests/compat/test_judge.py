@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from envkit.cli import run
-from envkit.compat import install
 from envkit.compat.complete import Complete, Here, best
 from envkit.compat.judge import Verdict, judge, parse
 from envkit.compat.known import known, proofs
 from envkit.errors import UsageProblem
+from envkit.planning import compatibility
 
 Output = pytest.CaptureFixture[str]
 CPU = Here(accelerator="cpu", parts={"machine": "x86_64", "python": "3.11.7", "gcc": "12.2.0"})
@@ -353,7 +353,7 @@ def test_json(capsys: Output) -> None:
 
 
 def test_what_is_put_in_is_not_called_observed(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(install, "here", lambda _: CPU)
+    monkeypatch.setattr(compatibility, "here", lambda _: CPU)
     for text, said in {
         "torch=2.13 gcc=15": "(observed with GCC 12.2; unknown as it is here)",
         "gpu=H100": "(observed without compute capability of an NVIDIA GPU; built, and verified on CPU tensors; not",

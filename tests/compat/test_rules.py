@@ -8,8 +8,8 @@ import pytest
 
 from envkit.compat.judge import Verdict, about, judge, parse
 from envkit.compat.known import Combination, Evidence, Proof, Rule, Status, Table, known, proofs, rules
-from envkit.resources import easybuild_collection, recipes
-from envkit.stack import stacks
+from envkit.planning.stack import stacks
+from envkit.system.resources import easybuild_collection, recipes
 
 RULES = {rule.id: rule for rule in rules()}
 CASES = [(rule, case) for rule in known().rule for case in rule.cases]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envkit.doctor.report import Report
-from envkit.resources import data
+from envkit.system.resources import data
 
 from .. import schemas
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from envkit import process
 from envkit.doctor.ask import ask
 from envkit.errors import HostProblem
+from envkit.system import process
 
 Asked = Mapping[str, Future[Any]]
 Fake = Callable[..., Path]

@@ -13,9 +13,9 @@ from threading import Thread
 import pytest
 from filelock import FileLock
 
-from envkit import receipt
-from envkit.prefix import Prefix
-from envkit.receipt import ImageReceipt
+from envkit.environments import receipt
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ImageReceipt
 
 from .. import stacks as real
 from .site import TOYS, Site, make_site, needs

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit import choose, fetch
-from envkit.host import Accelerator, Host
-from envkit.prefix import Prefix
-from envkit.request import Request
+from envkit.environments.prefix import Prefix
+from envkit.install import choose
+from envkit.machine.host import Accelerator, Host
+from envkit.planning.request import Request
+from envkit.sources import fetch
 
 from .. import stacks as real
 from ..conftest import Fake

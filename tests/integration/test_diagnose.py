@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from envkit import host, resources
+from envkit.machine import host
+from envkit.system import resources
 
 from .. import stacks as real
 from .site import SYSTEM_PATH, TOYS, Site, needs

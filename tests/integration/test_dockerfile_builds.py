@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from envkit import install as work
-from envkit import lock as locks
+from envkit.apptainer import method
+from envkit.apptainer.layers import content
+from envkit.environments import lockfile as locks
+from envkit.environments.prefix import Prefix
 from envkit.errors import RecipeInvalid
-from envkit.files import sha256
-from envkit.methods.apptainer import content
-from envkit.prefix import Prefix
-from envkit.provide import apptainer as method
-from envkit.request import Request
+from envkit.install import install as work
+from envkit.planning.request import Request
+from envkit.system.files import sha256
 
 from . import registry
 from .site import SYSTEM_PATH, needs

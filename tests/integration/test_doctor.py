@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from envkit.receipt import ImageReceipt
-from envkit.resources import PACKAGE, data
+from envkit.environments.receipt import ImageReceipt
+from envkit.system.resources import PACKAGE, data
 
 from ..conftest import Fake
 from ..doctor import schema
@@ -26,7 +26,7 @@ from ..eessi_tree import REPOSITORY
 from .site import SYSTEM_PATH, needs
 
 ENVKIT = Path(sys.executable).with_name("envkit")
-NAMESPACE = [sys.executable, "-I", "-S", str(data("namespace.py"))]
+NAMESPACE = [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
 BINDS = {sys.prefix, sys.base_prefix, str(PACKAGE.parent)}
 
 pytestmark = pytest.mark.integration

@@ -18,7 +18,7 @@ from threading import Thread
 
 import pytest
 
-from envkit.resources import data
+from envkit.system.resources import data
 
 from .. import cvmfs2, eessi_tree
 from ..conftest import Fake
@@ -28,7 +28,7 @@ from .site import FUSE_FOR_ALL, SYSTEM_PATH, needs, until
 from .terminal import Terminal
 
 ENVKIT = Path(sys.executable).with_name("envkit")
-NAMESPACE = [sys.executable, "-I", "-S", str(data("namespace.py"))]
+NAMESPACE = [sys.executable, "-I", "-S", str(data("system/namespace.py"))]
 AWKWARD = ["two words", "$(touch made) `id` $HOME *", "", "line\nline", "--", "--version", "é"]
 MACHINE = os.uname().machine
 LOADING = "CernVM-FS: loading Fuse module... done"

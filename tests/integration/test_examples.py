@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit import example, mnist
+from envkit.training import example, mnist
 
 from ..stacks import Site
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.fetch import FetchEvent, FetchState, Source, fetch, missing
+from envkit.sources.fetch import FetchEvent, FetchState, Source, fetch, missing
 
 pytestmark = pytest.mark.integration
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envkit import definition
-from envkit.files import sha256
-from envkit.receipt import ImageReceipt
+from envkit.apptainer import definition
+from envkit.environments.receipt import ImageReceipt
+from envkit.system.files import sha256
 
 from ..stacks import Site
 from .conftest import IMAGE

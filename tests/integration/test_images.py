@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from envkit import receipt
-from envkit.files import sha256
-from envkit.prefix import Tree
-from envkit.receipt import ImageReceipt
+from envkit.environments import receipt
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import ImageReceipt
+from envkit.system.files import sha256
 
 from ..stacks import ENVKIT, Site
 from .conftest import IMAGE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit import launcher
+from envkit.launch import launcher
 
 from ..stacks import ENVKIT, Site
 from ..verify.test_started import STRAY, told

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from envkit import host
-from envkit.methods import easybuild
-from envkit.prefix import Prefix
-from envkit.resources import recipes
+from envkit.easybuild import eb_command
+from envkit.environments.prefix import Prefix
+from envkit.machine import host
+from envkit.planning.stack import REFERENCE, select
 from envkit.sources.cache import distinct
-from envkit.stack import REFERENCE, select
+from envkit.system.resources import recipes
 
 from ..stacks import Site
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.integration
 def test_eb_resolves_it_with_every_source_pinned(name: str, tmp_path: Path) -> None:
     machine = host.look()
     stack = select(name, platform=machine.platform)
-    made = easybuild.plan(easybuild.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
+    made = eb_command.plan(eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
     assert made.steps[-1].module == stack.module
     assert {step.eula for step in made.steps} == PLANNED[name]
     assert [source.filename for source in distinct(made.sources) if source.sha256 is None] == []
@@ -43,8 +43,8 @@ def test_sources_of_parts_of_a_bundle_and_whole_urls(tmp_path: Path) -> None:
     found: dict[str, tuple[str, ...]] = {}
     for name in ("pytorch-2.9-foss-2024a-cuda", "pytorch-2.1-foss-2023a-cuda"):
         stack = select(name, platform=machine.platform)
-        eb = easybuild.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
-        found |= {source.place: source.urls for source in easybuild.plan(eb, stack).sources}
+        eb = eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
+        found |= {source.place: source.urls for source in eb_command.plan(eb, stack).sources}
     assert found["p/PyYAML/6.0.2.tar.gz"] == ("https://github.com/yaml/pyyaml/archive/refs/tags",)
     assert "https://xcb.freedesktop.org/dist/" in found["x/X11/libpthread-stubs-0.4.tar.gz"]
 
@@ -90,7 +90,7 @@ def test_a_dry_run_tells_what_the_machine_lacks(words: list[str], status: int, s
 
 def test_eb_finds_nothing_wrong_with_the_style_and_the_checksums_of_the_recipes(tmp_path: Path) -> None:
     machine = host.look()
-    eb = easybuild.beside(
+    eb = eb_command.beside(
         machine, select("pytorch", platform=machine.platform), Prefix(root=tmp_path).tree(machine.platform)
     )
     files = sorted(map(str, Path(recipes("easyconfigs")).rglob("*.eb")))

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit import host
-from envkit.methods import easybuild
-from envkit.prefix import Prefix
-from envkit.resources import recipes
-from envkit.stack import select
+from envkit.easybuild import eb_command
+from envkit.environments.prefix import Prefix
+from envkit.machine import host
+from envkit.planning.stack import select
+from envkit.system.resources import recipes
 
 from ..stacks import BUILD_S, ENVKIT, Site
 
@@ -212,8 +212,8 @@ def test_the_cpu_wheel_of_pytorch_is_sought_where_pytorch_publishes_it(tmp_path:
     """The plain wheel of the package index is the CUDA build; this one has a name of its own."""
     machine = host.look()
     stack = select("pytorch-2.13-cpu", platform=machine.platform)
-    eb = easybuild.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
-    sources = easybuild.plan(eb, stack).sources
+    eb = eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
+    sources = eb_command.plan(eb, stack).sources
     [wheel] = [source for source in sources if source.project == "torch"]
     name = f"torch-2.13.0+cpu-cp{machine.python.minor.replace('.', '')}"
     assert wheel.filename.startswith(name)

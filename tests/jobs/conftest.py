@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit import launcher
 from envkit.jobs import follow
+from envkit.launch import launcher
 
 JOB = """JobId={job} JobName=toy
    UserId=me(1000) GroupId=me(1000) MCS_label=N/A

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import run
-from envkit.receipt import ImageReceipt, ModuleReceipt, Mpi
+from envkit.environments.receipt import ImageReceipt, ModuleReceipt, Mpi
 
 from .conftest import FakeSlurm, told
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from envkit.build_jobs.progress import JobsProgress, ModuleJob, blame, left_s, state
+from envkit.easybuild.jobs.progress import JobsProgress, ModuleJob, blame, left_s, state
 from envkit.jobs import many
 from envkit.jobs.follow import Record
-from envkit.plan import Step
-from envkit.progress import Events
+from envkit.planning.plan import Step
+from envkit.report.progress import Events
 
 NEEDS = {"a/1": (), "b/1": ("a/1",), "c/1": ("a/1",), "d/1": ("b/1",), "e/1": ("c/1", "d/1")}
 

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from envkit.cli import run
+from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 from envkit.errors import UsageProblem
 from envkit.jobs import mpijob
 from envkit.jobs.job import Shape
 from envkit.jobs.mpijob import MpiJob
-from envkit.receipt import ImageReceipt, ModuleReceipt
 
 from .test_slurm import GOLDEN, HOSTILE
 
@@ -156,7 +156,7 @@ def test_the_image_that_was_taken_over(
 ) -> None:
     import msgspec
 
-    from envkit import receipt
+    from envkit.environments import receipt
 
     path = next((tmp_path / "prefix").rglob("toy-image.json"))
     receipt.write(path, msgspec.structs.replace(image, source=f"docker://{IMAGE}", accelerator="rocm"))

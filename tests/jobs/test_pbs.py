@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from envkit import __version__, site
+from envkit import __version__
 from envkit.cli import run
+from envkit.environments.receipt import ModuleReceipt, Mpi
 from envkit.errors import UsageProblem
 from envkit.jobs import pbs
 from envkit.jobs.job import Shape
-from envkit.receipt import ModuleReceipt, Mpi
+from envkit.machine import site
 
 from .conftest import FakeSlurm
 from .test_slurm import GOLDEN, GPUS, HOSTILE, PLAIN

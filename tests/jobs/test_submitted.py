@@ -12,8 +12,8 @@ from envkit.cli import run
 from envkit.doctor import rules
 from envkit.doctor.gather import gather
 from envkit.doctor.report import to_json
-from envkit.prefix import Prefix
-from envkit.receipt import ImageReceipt, ModuleReceipt
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 
 from .conftest import FakeSlurm, told
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit import mnist
+from envkit.training import mnist
 
 from ..integration.site import until
 from ..stacks import Site

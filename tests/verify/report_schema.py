@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envkit.resources import data
+from envkit.system.resources import data
 from envkit.verify.report import Report
 
 from .. import schemas

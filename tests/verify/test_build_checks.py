@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envkit.verify.build_flags import BuildFlags, Extension
+from envkit.binary.build_flags import BuildFlags, Extension
+from envkit.binary.elf import Elf
+from envkit.inside.probe import shared_object as reader
 from envkit.verify.checks import build as checks
-from envkit.verify.elf import Elf
 from envkit.verify.facts import (
     Collectives,
     Ended,
@@ -27,7 +28,6 @@ from envkit.verify.facts import (
     World,
 )
 from envkit.verify.outcome import Expected, Ranks, Result, Status
-from envkit.verify.probe import shared_object as reader
 
 from .compile_c import shared_object
 

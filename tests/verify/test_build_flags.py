@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.verify.build_block import check_build_block
-from envkit.verify.build_flags import BuildFlags, read_extensions, same_version
+from envkit.binary.build_block import check_build_block
+from envkit.binary.build_flags import BuildFlags, read_extensions, same_version
 from envkit.verify.target import suffix_of
 
 from .compile_c import flags_source, shared_object

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envkit.verify.build_flags import BuildFlags, Extension
+from envkit.binary.build_flags import BuildFlags, Extension
 from envkit.verify.checks import Expected, Result, Status, check, verdict
 from envkit.verify.facts import Device, Ended, Fact, Phase, RankFacts
 from envkit.verify.outcome import catalogue

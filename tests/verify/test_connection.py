@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envkit.verify.probe.connection import Connection
+from envkit.inside.probe.connection import Connection
 
 CLIENT = (
     "import socket, sys, time; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); "

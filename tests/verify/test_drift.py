@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit.lock import Lock, Machine
-from envkit.prefix import Tree
-from envkit.receipt import ModuleReceipt, kept_path
+from envkit.binary.build_flags import BuildFlags, Extension
+from envkit.environments.lockfile import Lock, Machine
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import ModuleReceipt, kept_path
 from envkit.verify import drift
-from envkit.verify.build_flags import BuildFlags, Extension
 from envkit.verify.checks import drift as checks
 from envkit.verify.outcome import Change, Expected, Ranks, Result, Status, verdict
 

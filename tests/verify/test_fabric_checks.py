@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envkit.inside.probe import machine, nccl
 from envkit.verify.checks import fabric as checks
 from envkit.verify.facts import Collectives, Ended, Fabric, Flags, Interface, RankFacts, RdmaDevice, World
 from envkit.verify.outcome import Expected, Ranks, Result, Status
-from envkit.verify.probe import machine, nccl
 
 
 def card(name: str, address: str | None, *, kind: str = "physical", up: bool = True) -> Interface:

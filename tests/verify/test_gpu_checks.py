@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envkit.inside.probe import gpu, nccl
 from envkit.verify.checks import gpu as checks
 from envkit.verify.facts import (
     Collectives,
@@ -27,7 +28,6 @@ from envkit.verify.facts import (
     World,
 )
 from envkit.verify.outcome import Expected, Ranks, Result, Status
-from envkit.verify.probe import gpu, nccl
 
 from .compile_c import shared_object
 

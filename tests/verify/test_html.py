@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envkit.resources import data
+from envkit.system.resources import data
 from envkit.verify.checks import check
 from envkit.verify.facts import Compiled, Fabric, Interface, Machine, NodeGpu, NodeGpus, RdmaDevice, load
 from envkit.verify.outcome import Result, Status
@@ -233,7 +233,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("number", range(3), ids=["light", "dark", "print"])
 def test_colours_have_enough_contrast(number: int) -> None:
-    blocks = re.findall(r":root \{(.*?)\}", data("verify/report/page.css").read_text(), re.DOTALL)
+    blocks = re.findall(r":root \{(.*?)\}", data("report/page.css").read_text(), re.DOTALL)
     colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[number]))
     pairs = [(name, ground) for name in ("text", "soft", "fail", "warn") for ground in ("ground", "card")]
     pairs += [("text", f"{status}-ground") for status in ("pass", "fail", "warn", "skip")]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envkit import timeline
+from envkit.training import timeline
 from envkit.verify.report.timeline_page import html
 
 from .test_html import Page

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.verify.elf import Elf, ElfError
-from envkit.verify.loader import Loading, loading, read_loader_cache
+from envkit.binary.elf import Elf, ElfError
+from envkit.binary.loader import Loading, loading, read_loader_cache
 
 from .compile_c import AARCH64_GCC, shared_object
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envkit.inside.probe import machine, software
 from envkit.verify.checks import machine as checks
 from envkit.verify.facts import (
     Collectives,
@@ -27,7 +28,6 @@ from envkit.verify.facts import (
     World,
 )
 from envkit.verify.outcome import Expected, Ranks, Result, Status
-from envkit.verify.probe import machine, software
 
 GIB = 2**30
 MACHINE = Machine(kernel="6.1", libc="glibc 2.36", architecture="x86_64", cores=8, shm=Space(size=GIB, free=GIB))

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envkit.verify.build_flags import read_flags
-from envkit.verify.elf import Elf
-from envkit.verify.machine_code import AARCH64, X86_64, returned_constant
+from envkit.binary.build_flags import read_flags
+from envkit.binary.elf import Elf
+from envkit.binary.machine_code import AARCH64, X86_64, returned_constant
 
 from .compile_c import AARCH64_GCC, X86_64_GCC, flags_source, shared_object
 

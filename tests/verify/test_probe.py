@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from envkit.inside.probe import node
 from envkit.verify import arithmetic
 from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.facts import Fact, RankFacts, load
-from envkit.verify.probe import node
 
 from .conftest import PROBE, Probe, start_probe
 
@@ -256,7 +256,7 @@ def test_how_often_a_nodes_file_is_written(tmp_path: Path, monkeypatch: pytest.M
     """At once, twice a second at first, and later every five seconds, however often a rank looks."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     clock = [1000.0]
-    monkeypatch.setattr("envkit.verify.probe.node.time.time", lambda: clock[0])
+    monkeypatch.setattr("envkit.inside.probe.node.time.time", lambda: clock[0])
     watching = node.Node("often", str(tmp_path), 2)
     written = set()
     for _ in range(3000):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-import envkit.verify.report.words as words
+import envkit.report.words as words
 from envkit.verify.checks import check
 from envkit.verify.outcome import Status
 from envkit.verify.report import Report, Started, make_report, render, to_json, to_text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.verify.probe import raw_mpi
+from envkit.inside.probe import raw_mpi
 
 from .compile_c import shared_object
 

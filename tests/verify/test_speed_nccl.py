@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.verify.probe import bench
-from envkit.verify.probe.raw_nccl import RawNccl
+from envkit.inside.probe import bench
+from envkit.inside.probe.raw_nccl import RawNccl
 
 from .compile_c import shared_object
 

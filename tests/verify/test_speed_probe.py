@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from envkit.verify.probe import bench, throughput
-from envkit.verify.probe.speed import Speed, asked
+from envkit.inside.probe import bench, throughput
+from envkit.inside.probe.speed import Speed, asked
 
 
 class World:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.launcher import ranks_here, slurm_slots, variables
-from envkit.verify.probe.started import LAUNCHERS, Started, counts, detect, leftovers, look
+from envkit.inside.probe.started import LAUNCHERS, Started, counts, detect, leftovers, look
+from envkit.launch.launcher import ranks_here, slurm_slots, variables
 
 
 def told(text: str) -> dict[str, str]:

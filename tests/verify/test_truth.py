@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from envkit.inside.probe import collectives as sending
+from envkit.inside.probe.training import problem
 from envkit.verify import arithmetic
 from envkit.verify.checks import Expected, Result, Status, check, verdict
 from envkit.verify.facts import Barrier, Collectives, Exchanges, Fact, ProcessSets, RankFacts, Training, World
-from envkit.verify.probe import collectives as sending
-from envkit.verify.probe.training import problem
 
 from . import recorded
 from .conftest import Probe

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envkit.inside.probe import bench, values
+from envkit.inside.probe.values import Arrays, Sequence
 from envkit.verify.checks import Expected, Result, Status, check, verdict
 from envkit.verify.facts import Compared, Fact, RankFacts, Sweep, Timed, Values
 from envkit.verify.outcome import Status as Outcome
-from envkit.verify.probe import bench, values
-from envkit.verify.probe.values import Arrays, Sequence
 from envkit.verify.report import make_report, render, to_json
 from envkit.verify.report.junit import junit
 from envkit.verify.report.page import html

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from envkit.verify.build_flags import FLAGS, FRAMEWORKS, same_version
+from envkit.binary.build_flags import FLAGS, FRAMEWORKS, same_version
+from envkit.knowledge.known import known, owner
 from envkit.verify.checks.nodes import all_went_well, warned
 from envkit.verify.facts import Fact, RankFacts
-from envkit.verify.known import known, owner
 from envkit.verify.outcome import Ranks, Result, catalogue
 
 _FRAMEWORKS = {framework.name: framework for framework in FRAMEWORKS}

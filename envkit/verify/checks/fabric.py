@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from envkit.knowledge.known import known
 from envkit.verify.checks.nodes import all_went_well, by_node, listing, warned
 from envkit.verify.facts import Fabric, Fact, Interface, RankFacts
-from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result
 
 

@@ -6,9 +6,9 @@ import re
 
 from packaging.version import InvalidVersion, Version
 
+from envkit.knowledge.known import known
 from envkit.verify.checks.nodes import by_node, listing, warned
 from envkit.verify.facts import Fact, RankFacts
-from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)$|gfx")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from envkit.knowledge.known import known
 from envkit.verify.checks.nodes import by_node, listing, odd_ones, warned
 from envkit.verify.facts import Fact, RankFacts
-from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result
 
 

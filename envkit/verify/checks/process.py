@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Sequence
 
 from envkit.diagnose import Certainty, first_cause
+from envkit.knowledge.known import known
 from envkit.verify.facts import RankFacts
-from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result, catalogue
 
 SAID_LINES = 8

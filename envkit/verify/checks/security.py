@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from envkit.knowledge.known import known
 from envkit.verify.facts import RankFacts
-from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envkit.knowledge.known import known
+from envkit.report.words import duration, percent, rate, size
 from envkit.verify import speed
 from envkit.verify.checks.elements import others, wrong_elements
 from envkit.verify.facts import RankFacts, Sweep, Throughput
-from envkit.verify.known import known
 from envkit.verify.outcome import Expected, Ranks, Result
-from envkit.verify.report.words import duration, percent, rate, size
 from envkit.verify.speed import Baseline, Scaling
 
 

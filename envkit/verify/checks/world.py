@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from envkit.knowledge.known import known
 from envkit.verify.facts import RankFacts
-from envkit.verify.known import known
 from envkit.verify.outcome import Ranks, Result, catalogue
 
 SHOWN = 8

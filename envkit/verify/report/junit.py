@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree
 
+from envkit.report.words import plain
 from envkit.verify.outcome import Result, Status
 from envkit.verify.report.model import Report
-from envkit.verify.report.words import plain
 
 
 def junit(report: Report) -> bytes:

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-import envkit.verify.report.words as words
-from envkit.verify.build_flags import FLAGS, FRAMEWORKS
+import envkit.report.words as words
+from envkit.binary.build_flags import FLAGS, FRAMEWORKS
 from envkit.verify.facts import RankFacts, ordered
 from envkit.verify.outcome import Expected, Result, Status, verdict
 from envkit.verify.speed import Bandwidth, Scaling

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import envkit.verify.report.words as words
-from envkit.verify.build_flags import FLAGS
+import envkit.report.words as words
+from envkit.binary.build_flags import FLAGS
+from envkit.report.templates import rendered
 from envkit.verify.facts import RankFacts
 from envkit.verify.report.model import RankRow, Report, raw_rate, records
 from envkit.verify.report.plots import bandwidth_plot, scaling_plots, timeline
-from envkit.verify.report.templates import rendered
 
 _MAPPED_RANKS = 256
 _SHOWN_HOSTS = 64

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-import envkit.verify.report.words as words
+import envkit.report.words as words
 from envkit.verify.facts import RankFacts
 from envkit.verify.report.model import raw_rate
 from envkit.verify.speed import Bandwidth, Scaling

@@ -11,8 +11,8 @@ from typing import TextIO
 
 import msgspec
 
-import envkit.verify.report.words as words
-from envkit.verify.build_flags import FLAGS
+import envkit.report.words as words
+from envkit.binary.build_flags import FLAGS
 from envkit.verify.outcome import Result, Status
 from envkit.verify.report.model import HostRow, RankRow, Report, raw_rate
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from envkit import timeline
-from envkit.verify.report.templates import rendered
+from envkit.report.templates import rendered
+from envkit.training import timeline
 
 _SHOWN = 20
 

@@ -5,14 +5,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from envkit import build, cli, host, install, runtime
+from envkit import cli
+from envkit.apptainer.image import ImageWork
+from envkit.apptainer.layers import Base, Wanted, plan
+from envkit.easybuild import build
+from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError
-from envkit.host import Accelerator
-from envkit.methods.apptainer import Base, Wanted, plan
-from envkit.prefix import Prefix
-from envkit.provide.image import ImageWork
-from envkit.request import Request
-from envkit.stack import Stack
+from envkit.install import install
+from envkit.machine import host, runtime
+from envkit.machine.host import Accelerator
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack
 
 
 def main() -> int:

@@ -1,0 +1,250 @@
+"""An image to install: its layers, what stops it, what it is once it is built."""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from envkit import __version__
+from envkit.apptainer.contents import ask
+from envkit.apptainer.dockerfile import Converted
+from envkit.apptainer.layer import LayerBuild, temporary_folder
+from envkit.apptainer.layers import ImagePlan, Layer
+from envkit.environments import receipt, replaced
+from envkit.environments.environment import ContainerEnvironment, Environment
+from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import ImageReceipt, Installed
+from envkit.errors import BuildFailed, Problem
+from envkit.machine import host, runtime
+from envkit.machine.site import find as find_site
+from envkit.planning import preflight
+from envkit.planning.plan import locked
+from envkit.planning.request import Request
+from envkit.planning.stack import FRAMEWORKS, Stack
+from envkit.report.progress import BuildProgress, fetch_all, say
+from envkit.sources.fetch import Source
+from envkit.sources.fetch import missing as absent
+from envkit.system.files import discard, sha256
+
+DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageWork:
+    """An image to build, or to take over; ``dockerfile`` is that which it is built from, if it is one."""
+
+    request: Request
+    stack: Stack
+    host: host.Host
+    runtime: runtime.Runtime | None
+    plan: ImagePlan
+    tree: Tree
+    dockerfile: Converted | None = None
+    probed: tuple[Problem, ...] = ()
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """The layers."""
+        return [layer.name for layer in self.plan.layers]
+
+    @property
+    def missing(self) -> list[str]:
+        """The layers that are to be built: each that is not there and that a later one stands on."""
+        return [layer.name for layer in self.left()]
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """What pip takes."""
+        return self.plan.sources
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The settings to enter with: the caller's."""
+        return dict(os.environ)
+
+    @property
+    def image(self) -> Layer:
+        """The last layer."""
+        return self.plan.layers[-1]
+
+    @property
+    def origin(self) -> str:
+        """What it is made from: a recipe, an image, a Dockerfile."""
+        return self.request.source or str(self.request.dockerfile or self.stack.recipe)
+
+    @property
+    def lock(self) -> Lock:
+        """What it is made from: its layers by their keys, an image of a registry by its digest."""
+        recipe = "" if self.request.source else Path(self.request.dockerfile or self.stack.recipe).name
+        keys = {layer.name: layer.key for layer in self.plan.layers}
+        if digest := DIGEST.search(self.request.source or ""):
+            keys["image"] = digest[1]
+        parts = [Part(name=name, recipe=recipe, sha256=key) for name, key in keys.items()]
+        parts[-1] = msgspec.structs.replace(parts[-1], sources=tuple(locked(self.sources)))
+        return Lock(
+            name=self.stack.name,
+            method=self.stack.method,
+            framework=self.stack.framework,
+            accelerator=self.stack.accelerator.value,
+            release=self.stack.release,
+            machine=Machine(type=self.host.machine),
+            tools={"envkit": __version__} | ({self.runtime.family: self.runtime.version} if self.runtime else {}),
+            parts=tuple(parts),
+        )
+
+    def left(self) -> list[Layer]:
+        """Return the layers to build: what the image and the layers before it stand on, unless it is there."""
+        if self.image.image.exists() and not (self.request.sign or self.request.signed_by):
+            return []
+        base = [layer for layer in self.plan.layers[:-1] if layer.name == "debian"]
+        others = self.plan.layers[len(base) : -1]
+        done = max((number for number, layer in enumerate(others, start=1) if layer.image.exists()), default=0)
+        return [*(layer for layer in base if not layer.image.exists()), *others[done:], self.image]
+
+    def problems(self) -> list[Problem]:
+        """Return everything that would stop it."""
+        found = [*self.probed, *preflight.known_problems(self.host, self.stack, force=self.request.force)]
+        found += preflight.machine_problems(self.host, self.stack)
+        remaining = len(self.missing) / len(self.plan.layers)
+        found += preflight.prefix_problems(self.request.prefix, self.stack, remaining)
+        scratch = temporary_folder()
+        free_mb = shutil.disk_usage(scratch).free // 1_000_000
+        if self.missing and free_mb < self.stack.disk_mb:
+            found.append(
+                Problem(
+                    what=f"{scratch} has {free_mb} MB free; a build unpacks about {self.stack.disk_mb} MB there.",
+                    fix="Set APPTAINER_TMPDIR to a folder with more room, on a local disk.",
+                )
+            )
+        if self.request.offline:
+            found += preflight.source_problems(self.sources, self.request.prefix, self.stack)
+        return found
+
+    def heading(self) -> Iterator[str]:
+        """Yield what is installed, where, and with what of the machine."""
+        yield f"Stack:    {self.stack.name} ({self.origin}); {self.stack.status}"
+        yield f"Prefix:   {self.request.prefix.root}"
+        yield f"Machine:  {self.host.machine} ({host.cpu_target()})"
+        if self.runtime:
+            yield f"Runtime:  {self.runtime.family} {self.runtime.version} ({self.runtime.path})"
+
+    def listing(self) -> Iterator[str]:
+        """Yield the layers, and how much there is to do."""
+        missing = set(self.missing)
+        for layer in self.plan.layers:
+            yield f" * [{' ' if layer.name in missing else 'x'}] {layer.name}: {layer.image}"
+        cache = self.request.prefix.sources
+        gone = absent(self.sources, cache) if cache.is_dir() else self.sources
+        files = f"{len(gone)} of {len(self.sources)} files to fetch"
+        yield f"\n{len(missing)} of {len(self.steps)} layers to build; {files}."
+        if expected := sum(self.stack.seconds.get(name, 0) for name in missing):
+            yield f"About {expected / 60:.0f} minutes on two cores."
+
+    def build(self, folder: Path, console: Console) -> None:
+        """Fetch what pip takes, and build the layers that are missing."""
+        left = self.left()
+        receipt.begin(self.tree, self.stack.name, "fetching", folder)
+        if left:
+            fetch_all(self.sources, self.request.prefix.sources, self.request.offline, self.stack.name, console)
+        receipt.begin(self.tree, self.stack.name, "building", folder)
+        if not left:
+            return
+        assert self.runtime is not None  # noqa: S101  (preflight demands one)
+        building = LayerBuild(
+            request=self.request, stack=self.stack, host=self.host, runtime=self.runtime, folder=self.plan.folder,
+            dockerfile=self.dockerfile,
+        )  # fmt: skip
+        say(console, f"Building {len(left)} of {len(self.steps)} layers; logs: {folder}")
+        with BuildProgress(console, [layer.name for layer in left], dict(self.stack.seconds)) as shown:
+            for layer in left:
+                building.make(layer, folder, shown, is_image=layer is self.image)
+
+    def entered(self, made: Installed) -> Environment:
+        """Return the way into what was built."""
+        return made.environment
+
+    def describe(self, folder: Path) -> ImageReceipt:
+        """Return the receipt of the image, asked of the image itself; it lies where it was built."""
+        assert self.runtime is not None  # noqa: S101  (preflight demands one)
+        image = self.image.image
+        accelerator = self.stack.accelerator
+        site = find_site(self.request.site) if self.request.site else None
+        inside = ContainerEnvironment(
+            name=self.stack.name,
+            runtime=self.runtime.path,
+            image=image,
+            accelerator=accelerator.value,
+            binds=(*(site.binds if site else ()), *self.request.binds),
+            settings=tuple(site.settings.items()) if site else (),
+            srun=site.srun if site else (),
+        )
+        try:
+            facts = ask(inside)
+        except BuildFailed:
+            if self.request.source is not None:
+                discard(image)
+            raise
+        framework = next((name for name in FRAMEWORKS if facts.built_for.get(name)), self.stack.framework)
+        state = image.stat()
+        has_mpi = facts.built is None or any(one.flags.get("mpi") for one in facts.built.extensions)
+        return ImageReceipt(
+            name=self.stack.name,
+            framework=framework,
+            accelerator=accelerator.value,
+            requires=self.stack.requires,
+            machine=facts.machine,
+            python=facts.python,
+            tree=str(self.tree.root),
+            mpi=facts.mpi if has_mpi else None,
+            horovod=facts.horovod,
+            site_packages=facts.site_packages,
+            library_path=facts.library_path,
+            verified=time.strftime("%Y-%m-%d"),
+            log=str(folder),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            envkit=__version__,
+            image=str(image),
+            sha256=sha256(image) if image.is_file() else "",
+            size=state.st_size if image.is_file() else 0,
+            changed=state.st_mtime_ns,
+            runtime=str(self.runtime.path),
+            interpreter=facts.interpreter,
+            source=self.origin,
+            layers=tuple(receipt.Layer(name=layer.name, key=layer.key) for layer in self.plan.layers),
+            built=msgspec.Raw(msgspec.json.encode(facts.built)),
+            pmix=facts.pmix,
+            libc=facts.libc.rpartition(" ")[2],
+            apptainer=self.runtime.version,
+            binds=inside.binds,
+            settings=dict(inside.settings),
+            srun=inside.srun,
+        )
+
+    def settle(self, made: Installed) -> Installed:
+        """Put the image where it stays, in the place of an older one."""
+        final = self.tree.images / (self.stack.name if self.request.sandbox else f"{self.stack.name}.sif")
+        final.parent.mkdir(exist_ok=True)
+        replaced.set_aside(self.tree, self.stack.name, replaced.Aside(modules=(), files=tuple(self.superseded())))
+        self.image.image.rename(final)
+        state = final.stat()
+        return msgspec.structs.replace(made, image=str(final), changed=state.st_mtime_ns)
+
+    def superseded(self) -> Iterator[str]:
+        """Yield what of the tree this image takes the place of: an older one, and layers that no other stands on."""
+        name, earlier = self.stack.name, receipt.there(self.tree, self.stack.name)
+        yield from (f"images/{name}.sif", f"images/{name}", f"environments/{name}.json", f"kept/{name}.json")
+        used = {layer.key for layer in self.plan.layers}
+        for other in receipt.installed(self.request.prefix):
+            if isinstance(other, ImageReceipt) and other.name != name:
+                used |= {layer.key for layer in other.layers}
+        for layer in earlier.layers if isinstance(earlier, ImageReceipt) else ():
+            if layer.key not in used:
+                yield f"layers/{layer.name}-{layer.key[:20]}.sif"

@@ -1,0 +1,263 @@
+"""The Apptainer method: a recipe as layers, each an image that is kept, and the builds that make them."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from envkit.apptainer import definition
+from envkit.apptainer.definition import Section
+from envkit.errors import RecipeInvalid
+from envkit.sources.fetch import Source
+from envkit.system import process
+from envkit.system.files import sha256, tree_sha256
+from envkit.system.resources import recipes
+
+OWN_ARGUMENTS = (
+    "BOOTSTRAP",
+    "BASE",
+    "PIP",
+    "JOBS",
+    "PROBE",
+)  # what a result does not depend on, or depends on by its key
+PIN = re.compile(
+    r"^(?P<name>[\w.-]+)={2,3}(?P<version>\S+)(?: ; platform_machine == \"(?P<machine>\w+)\")? "
+    r"--hash=sha256:(?P<sha256>[0-9a-f]{64})  # (?P<file>\S+)$"
+)
+EXTRA_INDEX = re.compile(r"^--extra-index-url (\S+)$", re.MULTILINE)
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """What an image starts from: an image by digest of a registry, a file, or Debian from a mirror."""
+
+    bootstrap: str
+    reference: str
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """An image to build: its recipe, and a key that is another one when anything it is made of is."""
+
+    name: str
+    recipe: str
+    key: str
+    image: Path
+
+
+class ImagePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The layers of an image in the order of building, the last being the image itself, and what pip takes."""
+
+    layers: tuple[Layer, ...]
+    sources: tuple[Source, ...]
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A recipe with its arguments, and what an image of it starts from.
+
+    ``own`` are the arguments that do not change the result, such as how many files are compiled at a time.
+    """
+
+    name: str
+    recipe: str
+    arguments: Mapping[str, str]
+    own: Mapping[str, str]
+    base: Base
+    machine: str
+    folder: Path = field(default_factory=lambda: recipes("containers"))
+
+    @property
+    def stages(self) -> tuple[definition.Stage, ...]:
+        """The stages of the recipe."""
+        return definition.read(self.folder / self.recipe)
+
+    def values(self, stages: Sequence[definition.Stage]) -> dict[str, str]:
+        """Return every argument with its value. Raises RecipeInvalid for one that the recipe does not take."""
+        defaults = {name: value for stage in stages for name, value in stage.arguments.items()}
+        for name in self.arguments:
+            if name not in defaults or name in OWN_ARGUMENTS:
+                free = ", ".join(sorted(defaults.keys() - set(OWN_ARGUMENTS)))
+                fix = f"It takes: {free}. What it starts from is said by --base, how much at a time by --jobs."
+                raise RecipeInvalid(what=f"{self.recipe} takes no argument {name}.", fix=fix)
+        return {**defaults, **self.arguments, **self.own, "BASE": self.base.reference or defaults["BASE"]}
+
+
+def plan(wanted: Wanted, layers: Path) -> ImagePlan:
+    """Return the layers of an image; each lies in the folder ``layers``, under its key.
+
+    A base with bootstrap "debootstrap" names a mirror of Debian, of which a layer is made; one without a reference is
+    the image by digest that the recipe names. Raises RecipeInvalid.
+    """
+    folder, stages = wanted.folder, wanted.stages
+    values = wanted.values(stages)
+    base, made = Base(bootstrap=wanted.base.bootstrap, reference=values["BASE"]), list[Layer]()
+    parent = f"{base.bootstrap} {base.reference}"
+    if base.bootstrap == "localimage":
+        parent = content(Path(base.reference))
+    if base.bootstrap == "debootstrap":
+        made.append(debian(base.reference, values["RELEASE"], wanted.machine, layers))
+        base, parent = Base(bootstrap="localimage", reference=str(made[0].image)), made[0].key
+        values["BASE"] = "Debian"  # where its mirror is concerns nobody who gets the image
+    for stage in stages:
+        below, key = base, parent
+        for number, sections in enumerate(stage.layers, start=1):
+            is_image = stage is stages[-1] and number == len(stage.layers)
+            more = [layer.key for layer in made] if is_image else [wanted.machine]
+            key = key_of(key, sections, values, folder, more)
+            name = "image" if is_image else f"{stage.name}-{number}"
+            path = layers / f"{wanted.name if is_image else name}-{key[:20]}.sif"
+            header = {"Bootstrap": below.bootstrap, "From": below.reference, "Stage": stage.name or "final"}
+            parts = [(header, fill(sections, values))]
+            if is_image and any(section.words.startswith("from ") for section in sections):
+                earlier = {"Bootstrap": "localimage", "From": str(made[-1].image), "Stage": stages[0].name}
+                parts.insert(0, (earlier, []))
+            made.append(Layer(name=name, recipe=definition.write(parts), key=key, image=path))
+            below = Base(bootstrap="localimage", reference=str(path))
+    return ImagePlan(layers=tuple(made), sources=tuple(sources(values, wanted.machine, folder)), folder=folder)
+
+
+def sources(values: Mapping[str, str], machine: str, folder: Path) -> Iterator[Source]:
+    """Yield every file that pip takes while an image is built. Raises RecipeInvalid."""
+    lists = [values[argument] for argument in ("WHEELS", "NVCC") if argument in values]
+    lists += [f"horovod-{values['HOROVOD']}.txt"] if "HOROVOD" in values else []
+    for name in lists:
+        yield from pinned(folder / name, machine)
+
+
+def rendered(wanted: Wanted) -> str:
+    """Return the recipe as one definition file for plain Apptainer, with every argument filled in.
+
+    Raises RecipeInvalid.
+    """
+    folder, stages = wanted.folder, wanted.stages
+    values = wanted.values(stages)
+    base = {"Bootstrap": wanted.base.bootstrap, "From": values["BASE"]}
+    before: list[Section] = []
+    if wanted.base.bootstrap == "debootstrap":
+        [stage] = definition.read(recipes("containers") / "debian.def")
+        own = {**stage.arguments, "MIRROR": wanted.base.reference, "RELEASE": values["RELEASE"]}
+        base = {name: definition.filled(value, own) for name, value in stage.header.items()}
+        before = fill(stage.layers[0], own)
+        values["BASE"] = "Debian"
+    parts = []
+    for stage in stages:
+        sections = [section for layer in stage.layers for section in layer]
+        found = fill([definition.absolute(section, values, folder) for section in sections], values)
+        parts.append(({**base, "Stage": stage.name}, [*before, *found]))
+    return definition.write(parts)
+
+
+def debian(mirror: str, release: str, machine: str, layers: Path) -> Layer:
+    """Return the layer that is a release of Debian from a mirror."""
+    folder = recipes("containers")
+    [stage] = definition.read(folder / "debian.def")
+    values = {**stage.arguments, "MIRROR": mirror, "RELEASE": release}
+    sections = stage.layers[0]
+    key = key_of("debootstrap", sections, values, folder, [machine, *stage.header.values(), values["RELEASE"]])
+    header = {name: definition.filled(value, values) for name, value in stage.header.items()}
+    text = definition.write([(header, fill(sections, values))])
+    return Layer(name="debian", recipe=text, key=key, image=layers / f"debian-{key[:20]}.sif")
+
+
+def fill(sections: Iterable[Section], values: Mapping[str, str]) -> list[Section]:
+    """Return sections with their arguments filled in."""
+    return [Section(name=s.name, words=s.words, text=definition.filled(s.text, values)) for s in sections]
+
+
+def key_of(
+    parent: str, sections: Sequence[Section], values: Mapping[str, str], folder: Path, more: Sequence[str]
+) -> str:
+    """Return a SHA-256 of all that a layer is made of: what is below it, its recipe, the files that it copies."""
+    neutral = {**values, **dict.fromkeys(OWN_ARGUMENTS, "")}
+    digest = hashlib.sha256("\0".join([parent, *more, *map(str, fill(sections, neutral))]).encode())
+    for path, target in definition.copied(sections, values, folder):
+        digest.update(f"\0{target}\0".encode())
+        files = (
+            sorted(one for one in path.rglob("*") if one.is_file() and one.suffix != ".pyc")
+            if path.is_dir()
+            else [path]
+        )
+        for file in files:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def content(image: Path) -> str:
+    """Return the SHA-256 of an image, a file or a folder. Raises RecipeInvalid."""
+    try:
+        return tree_sha256(image) if image.is_dir() else sha256(image)
+    except OSError as error:
+        raise RecipeInvalid(
+            what=f"What is in {image} cannot be told: {error.filename or image} may not be read.",
+            why=f"{error.strerror or error}. An image is known by the SHA-256 of all that is in it.",
+            fix=f"Make a file of it, and give that: apptainer build FILE.sif {image}",
+        ) from error
+
+
+def pinned(path: Path, machine: str) -> Iterator[Source]:
+    """Yield the files that a list of pins names for a machine type. Raises RecipeInvalid for a line without a pin."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise RecipeInvalid(
+            what=f"There is no list of pins {path.name}.",
+            why=str(error),
+            fix=f"There are: {', '.join(sorted(one.name for one in path.parent.glob('*.txt')))}.",
+        ) from error
+    indexes = tuple(EXTRA_INDEX.findall(text))
+    for line in text.splitlines():
+        if not line or line.startswith(("#", "--")):
+            continue
+        match = PIN.match(line)
+        if match is None:
+            raise RecipeInvalid(what=f"{path.name} has a line without a pin.", why=line)
+        if match["machine"] in (None, machine):
+            yield Source(
+                filename=match["file"],
+                sha256=match["sha256"],
+                project=match["name"],
+                urls=indexes,
+                needed_by=path.name,
+            )
+
+
+def build(
+    runtime: Path,
+    words: Sequence[str],
+    layer: Layer,
+    *,
+    folder: Path,
+    target: Path,
+    log: Path,
+    env: Mapping[str, str],
+    binds: Sequence[tuple[Path, str]],
+    watch: Callable[[], None],
+) -> int:
+    """Build a layer into ``target``; return Apptainer's exit status. ``folder`` is what relative paths start from."""
+    recipe = log.with_name(f"{layer.name}.def")
+    recipe.write_text(layer.recipe)
+    argv = [str(runtime), "build", *words]
+    argv += [word for source, place in binds for word in ("--bind", f"{source}:{place}")]
+    return process.supervise([*argv, str(target), str(recipe)], env=env, log=log, cwd=folder, watch=watch)
+
+
+def mirror(sources: Iterable[Path] | None = None) -> str | None:
+    """Return the mirror of Debian that this host's own apt uses, None if it uses none."""
+    files = sources if sources is not None else apt_sources()
+    for file in files:
+        for line in file.read_text(errors="replace").splitlines():
+            match = re.search(r"^(?:deb |URIs:).*?(https?://\S+?/debian)/?(?:\s|$)", line)
+            if match:
+                return match[1]
+    return None
+
+
+def apt_sources() -> list[Path]:
+    """Return the files in which apt is told where packages are."""
+    folder = Path("/etc/apt/sources.list.d")
+    found = [Path("/etc/apt/sources.list"), *sorted(folder.glob("*.sources")), *sorted(folder.glob("*.list"))]
+    return [path for path in found if path.is_file() and os.access(path, os.R_OK)]

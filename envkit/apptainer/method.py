@@ -1,0 +1,161 @@
+"""Installing by Apptainer: an image from a recipe, layer by layer, or an image that is taken over."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from envkit.apptainer import layers
+from envkit.apptainer.dockerfile import Converted, converted
+from envkit.apptainer.image import DIGEST, ImageWork
+from envkit.apptainer.layer import WHEELS
+from envkit.apptainer.layers import Base, ImagePlan, Layer
+from envkit.easybuild import build
+from envkit.environments.environment import demand_sources
+from envkit.environments.names import is_name
+from envkit.environments.receipt import ImageReceipt, Installed
+from envkit.errors import Problem, UsageProblem
+from envkit.machine import host, runtime
+from envkit.machine.host import Accelerator
+from envkit.machine.site import find as find_site
+from envkit.planning import preflight
+from envkit.planning.request import Request
+from envkit.planning.stack import FRAMEWORKS, Stack
+from envkit.system import process
+from envkit.system.resources import data
+
+
+def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageWork:
+    """Resolve a stack to layers; changes nothing. Raises RecipeInvalid, UsageProblem."""
+    tree, made = request.prefix.tree(machine.platform), None
+    found = runtime.find()
+    demand_sources([*(find_site(request.site).binds if request.site else ()), *request.binds])
+    problems = (
+        [] if found else [Problem(what="There is neither apptainer nor singularity on PATH.", fix=runtime.INSTALL)]
+    )
+    if request.source is not None:
+        plan = taken_over(stack.name, request.source, tree.layers)
+    elif request.dockerfile is not None:
+        made = converted(request.dockerfile.absolute())
+        plan = from_dockerfile(stack.name, request.dockerfile, made, tree.layers)
+    else:
+        base, lacking = base_of(request, machine)
+        problems += [*lacking, *runtime.build_problems()]
+        own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(build.jobs(request.jobs))}
+        plan = layers.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
+    return ImageWork(
+        request=request, stack=stack, host=machine, runtime=found, plan=plan, tree=tree, dockerfile=made,
+        probed=tuple(problems),
+    )  # fmt: skip
+
+
+def is_other(request: Request, stack: Stack, found: Installed) -> bool:
+    """Say whether what is asked for is another image than the one that a receipt describes; quick where no recipe is.
+
+    Raises RecipeInvalid, UsageProblem, HostProblem.
+    """
+    if not isinstance(found, ImageReceipt):
+        return True
+    site = find_site(request.site) if request.site else None
+    binds = (*(site.binds if site else ()), *request.binds)
+    if (binds, request.sandbox) != (found.binds, not found.sha256) or request.sign or request.signed_by:
+        return True
+    if not (request.build_args or request.base != "auto" or request.source or request.dockerfile):
+        return False
+    plan = prepare(request, host.look(request.load), stack).plan
+    return [layer.key for layer in plan.layers] != [layer.key for layer in found.layers]
+
+
+def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> layers.Wanted:
+    """Return the recipe of a stack with the arguments that were asked for."""
+    return layers.Wanted(
+        name=stack.name,
+        recipe=stack.recipe,
+        arguments={**stack.arguments, **dict(request.build_args)},
+        own={**own, "PROBE": str(data("inside/probe"))},
+        base=base,
+        machine=machine,
+    )
+
+
+def rendered(request: Request, stack: Stack, machine: host.Host) -> str:
+    """Return the recipe of a stack for plain Apptainer. Raises RecipeInvalid, UsageProblem, HostProblem."""
+    if not stack.recipe:
+        raise UsageProblem(what=f"{stack.name} is no image.", fix="Name one whose METHOD is apptainer: 'envkit list'.")
+    base, lacking = base_of(request, machine)
+    preflight.demand([problem for problem in lacking if "debootstrap" not in problem.what], stack)
+    return layers.rendered(wanted(request, stack, base, machine.machine, {}))
+
+
+def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
+    """Return what the image starts from, and what is lacking for it. Raises UsageProblem."""
+    mirror = layers.mirror()
+    debootstrap = process.which("debootstrap", path=machine.env["PATH"] + ":/usr/sbin:/sbin")
+    if request.base == "mirror" or (request.base == "auto" and mirror and debootstrap):
+        lacking = []
+        if not mirror:
+            fix = "Use --base registry, or on Debian: apt install debootstrap."
+            lacking.append(Problem(what="This host's apt names no mirror of Debian.", fix=fix))
+        if not debootstrap:
+            lacking.append(Problem(what="debootstrap is missing.", fix="Install it, or use --base registry."))
+        return Base(bootstrap="debootstrap", reference=mirror or ""), lacking
+    if request.base in ("auto", "registry"):
+        return Base(bootstrap="docker", reference=""), []
+    if Path(request.base).exists():
+        return Base(bootstrap="localimage", reference=str(Path(request.base).resolve())), []
+    reference = request.base.removeprefix("docker://")
+    demand_digest(reference, "--base")
+    return Base(bootstrap="docker", reference=reference), []
+
+
+def demand_digest(reference: str, option: str) -> None:
+    """Refuse an image of a registry that is not named by digest. Raises UsageProblem."""
+    if not DIGEST.search(reference):
+        raise UsageProblem(
+            what=f"{option} {reference} names no digest.",
+            why="What a tag means changes; what a digest means does not.",
+            fix=f"Write it as {reference.partition('@')[0].rpartition(':')[0] or reference}@sha256:DIGEST",
+        )
+
+
+def adopted(request: Request) -> Stack:
+    """Return the stack that somebody else's image or Dockerfile is. Raises UsageProblem."""
+    option, source = ("--from", request.source) if request.source else ("--from-dockerfile", str(request.dockerfile))
+    assert source  # noqa: S101  (one of the two is given)
+    if not request.wanted or request.wanted in FRAMEWORKS:
+        raise UsageProblem(
+            what=f"{option} needs a name.", fix=f"envkit install NAME --method apptainer {option} {source}"
+        )
+    if not is_name(request.wanted):
+        fix = "Use letters, digits and . _ + - only, not more than 150, and begin with a letter or a digit."
+        raise UsageProblem(what=f"{request.wanted!r} cannot be a name.", fix=fix)
+    if "://" in source:
+        demand_digest(source, option)
+    elif not Path(source).exists():
+        fix = "Give a .sif file, or docker://IMAGE@sha256:DIGEST." if request.source else ""
+        raise UsageProblem(what=f"{option}: there is no file {source}.", fix=fix)
+    accelerator = "cpu" if request.accelerator == "auto" else request.accelerator
+    return Stack(
+        name=request.wanted,
+        method="apptainer",
+        framework=request.framework or "none",
+        accelerator=Accelerator(accelerator),
+        status=f"taken over from {source}",
+    )
+
+
+def from_dockerfile(name: str, path: Path, made: Converted, layers: Path) -> ImagePlan:
+    """Return the plan of an image that a Dockerfile describes. Raises UsageProblem."""
+    base = re.search(r"^From: (\S+)$", made.recipe, re.MULTILINE)
+    demand_digest(base[1] if base else "", f"{path}: FROM")
+    layer = Layer(name="image", recipe=made.recipe, key=made.key, image=layers / f"{name}-{made.key[:20]}.sif")
+    return ImagePlan(layers=(layer,), sources=(), folder=path.absolute().parent)
+
+
+def taken_over(name: str, source: str, layers: Path) -> ImagePlan:
+    """Return the plan of an image that is not built here. Raises RecipeInvalid for one that cannot be read."""
+    local = "://" not in source
+    key = layers.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
+    bootstrap, _, reference = ("localimage", "", str(Path(source).resolve())) if local else source.partition("://")
+    recipe = f"Bootstrap: {bootstrap}\nFrom: {reference}\n"
+    layer = Layer(name="image", recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")
+    return ImagePlan(layers=(layer,), sources=(), folder=Path.cwd())

@@ -1,0 +1,252 @@
+"""What a Horovod installation was built with, and whether its extensions can load, with nothing imported.
+
+The answers of `horovodrun --check-build` (Horovod 0.28.1: horovod/runner/launch.py, horovod/common/util.py),
+read from the files: symbols `horovod_*_built` of each compiled extension, metadata.json, and the names of
+dist-info directories.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from envkit.binary.elf import Elf, ElfError
+from envkit.binary.loader import loading
+from envkit.binary.machine_code import LONGEST, returned_constant
+
+_ROOT = Path("/")
+FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """Where Horovod keeps what it built for a framework, and which libraries importing that one loads."""
+
+    name: str
+    title: str
+    extension: str
+    metadata_key: str
+    distributions: tuple[str, ...]
+    preloaded: tuple[str, ...]
+
+
+FRAMEWORKS = (
+    Framework(
+        name="tensorflow",
+        title="TensorFlow",
+        extension="mpi_lib",
+        metadata_key="tensorflow",
+        distributions=("tensorflow", "tensorflow_cpu", "tensorflow_gpu", "tensorflow_rocm"),
+        preloaded=("libtensorflow_framework.so.2", "libtensorflow_cc.so.2"),
+    ),
+    Framework(
+        name="torch",
+        title="PyTorch",
+        extension="mpi_lib_v2",
+        metadata_key="pytorch",
+        distributions=("torch",),
+        preloaded=("lib/libtorch_python.so",),
+    ),
+    Framework(
+        name="mxnet",
+        title="MXNet",
+        extension="mpi_lib",
+        metadata_key="mxnet",
+        distributions=("mxnet", "mxnet_mkl", "mxnet_cu112"),
+        preloaded=("libmxnet.so",),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """A compiled extension. A flag is None where it cannot be told; nccl is NCCL's version code.
+
+    `mpi_libraries` are the files, free of links, that the loader would take for MPI. `others` are the names of files
+    beside it that Horovod does not take: of another Python, or without its tag.
+    """
+
+    framework: str
+    path: str | None
+    exists: bool
+    flags: Mapping[str, int | None]
+    framework_found: bool
+    unreadable: str | None
+    missing_libraries: tuple[str, ...]
+    missing_symbols: tuple[str, ...]
+    built_for: str | None
+    installed: str | None
+    mpi_libraries: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def loads(self) -> bool:
+        wrong = self.unreadable or self.missing_libraries or self.missing_symbols
+        return self.exists and self.framework_found and not wrong
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether the framework installed is another version than the one the extension was built for."""
+        return bool(self.built_for and self.installed) and not same_version(self.built_for, self.installed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFlags:
+    """A Horovod installation: its version and one extension per framework, in Horovod's own order."""
+
+    version: int = 1
+    horovod: str
+    extensions: tuple[Extension, ...]
+
+    def flags_of(self, framework: str) -> Mapping[str, int | None]:
+        """The flags of one framework's extension; empty where there is none."""
+        return next((e.flags for e in self.extensions if e.framework == framework and e.exists), {})
+
+    def flag(self, name: str) -> int | None:
+        """By Horovod's rule: the answer of the first extension that loads."""
+        answers = (extension.flags.get(name) for extension in self.extensions if extension.loads)
+        return next((answer for answer in answers if answer is not None), None)
+
+
+def same_version(first: str | None, second: str | None) -> bool:
+    """Whether two version strings agree; a local part (`+cpu`) counts only where both have one."""
+    if not first or not second:
+        return False
+    public, local = zip(*(version.partition("+")[::2] for version in (first, second)), strict=True)
+    return public[0] == public[1] and (not all(local) or local[0] == local[1])
+
+
+def read_extensions(
+    horovod_dir: Path,
+    library_path: Sequence[Path],
+    site_packages: Sequence[Path],
+    *,
+    suffix: str = EXTENSION_SUFFIXES[0],
+    root: Path = _ROOT,
+) -> BuildFlags:
+    """Read an installation.
+
+    `horovod_dir` is the package directory (the one that holds metadata.json), `library_path` what
+    LD_LIBRARY_PATH is inside the environment, `site_packages` the directories on its module search path,
+    of which the first match wins. `suffix` is how the interpreter inside names extensions: Horovod asks for the first
+    of those that importlib takes, and for no other (horovod/common/util.py: get_ext_suffix). `root` is where the
+    loader's cache and default directories lie: `/`, or the prefix of a compatibility layer (EESSI's
+    `.../compat/linux/x86_64`).
+    """
+    built_for = _metadata(horovod_dir)
+    names = [(directory, name) for directory in site_packages for name in _listdir(directory)]
+    return BuildFlags(
+        horovod=_horovod_version(horovod_dir),
+        extensions=tuple(
+            _extension(framework, horovod_dir, library_path, names, built_for, suffix, root) for framework in FRAMEWORKS
+        ),
+    )
+
+
+def _extension(
+    framework: Framework,
+    horovod_dir: Path,
+    library_path: Sequence[Path],
+    names: Sequence[tuple[Path, str]],
+    built_for: Mapping[str, str],
+    suffix: str,
+    root: Path,
+) -> Extension:
+    found = _files(horovod_dir / framework.name, framework.extension)
+    path = next((one for one in found if one.name == framework.extension + suffix), None)
+    installed = _installed(framework.distributions, names)
+    package = next((d / framework.name for d, name in names if name == framework.name), None)
+    flags: dict[str, int | None] = dict.fromkeys(FLAGS)
+    unreadable: str | None = None
+    libraries: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    mpi: tuple[str, ...] = ()
+    if path is not None:
+        try:
+            elf = Elf.open(path)
+            flags = read_flags(elf)
+            if elf.machine != _machine():
+                raise ElfError(f"{path}: it is for another type of machine (ELF {elf.machine}, here {_machine()})")
+            preloaded = _preloaded(package, framework.preloaded)
+            met = loading(elf, library_path, preloaded, root=root)
+            libraries, symbols = met.missing_libraries, met.missing_symbols
+            mpi = tuple(str(found.resolve()) for found in met.libraries if found.name.startswith("libmpi"))
+        except (ElfError, OSError) as error:
+            unreadable = str(error)
+    return Extension(
+        framework=framework.name,
+        path=None if path is None else str(path),
+        exists=path is not None,
+        flags=flags,
+        framework_found=package is not None,
+        unreadable=unreadable,
+        missing_libraries=libraries,
+        missing_symbols=symbols,
+        built_for=built_for.get(framework.metadata_key),
+        installed=installed,
+        mpi_libraries=mpi,
+        others=tuple(one.name for one in found if one != path),
+    )
+
+
+@functools.cache
+def _machine() -> int:
+    """ELF's number of this type of machine."""
+    return Elf.open(Path("/proc/self/exe")).machine
+
+
+def read_flags(elf: Elf) -> dict[str, int | None]:
+    """The build flags of an extension: 0 or 1, for nccl its version code, None where it cannot be told."""
+    flags: dict[str, int | None] = {}
+    for name in FLAGS:
+        symbol = elf.defined(f"horovod_{name}_built")
+        known = symbol is not None and symbol.is_function
+        code = elf.code(symbol, LONGEST) if symbol is not None and known else b""
+        flags[name] = returned_constant(elf.machine, code, bits=32 if name == "nccl" else 8)
+    return flags
+
+
+def _files(directory: Path, stem: str) -> list[Path]:
+    return [directory / name for name in _listdir(directory) if name.startswith(f"{stem}.") and name.endswith(".so")]
+
+
+def _preloaded(package: Path | None, names: Sequence[str]) -> list[Elf]:
+    if package is None:
+        return []
+    return [Elf.open(package / name) for name in names if (package / name).is_file()]
+
+
+def _installed(distributions: Sequence[str], names: Sequence[tuple[Path, str]]) -> str | None:
+    pattern = re.compile(rf"(?:{'|'.join(distributions)})-(.+?)\.(?:dist|egg)-info", re.IGNORECASE)
+    matches = (pattern.fullmatch(name) for _, name in names)
+    return next((match[1] for match in matches if match), None)
+
+
+def _metadata(horovod_dir: Path) -> dict[str, str]:
+    try:
+        read = json.loads((horovod_dir / "metadata.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in read.items()} if isinstance(read, dict) else {}
+
+
+def _horovod_version(horovod_dir: Path) -> str:
+    try:
+        source = (horovod_dir / "__init__.py").read_text()
+    except OSError:
+        return "unknown"
+    match = re.search(r"^__version__ = ['\"](.+?)['\"]", source, re.MULTILINE)
+    return match[1] if match else "unknown"
+
+
+def _listdir(directory: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(directory))
+    except OSError:
+        return []

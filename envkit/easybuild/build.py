@@ -1,0 +1,180 @@
+"""Building what is missing of a plan: one eb, watched through its hooks, nothing of it left behind."""
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+from rich.console import Console
+
+from envkit import diagnose
+from envkit.easybuild import eb_command
+from envkit.environments import filelocks, receipt
+from envkit.environments.prefix import Prefix, Tree
+from envkit.errors import BuildFailed, DiskFull, Interrupted
+from envkit.machine import host
+from envkit.planning.plan import Plan, Step
+from envkit.report.progress import BuildProgress, Events, say
+
+ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
+
+
+def missing(plan: Plan, tree: Tree) -> list[str]:
+    """Return the modules of a plan that are not there yet, in the order of building."""
+    return [step.module for step in plan.steps if not tree.has(step.module)]
+
+
+def outdated(plan: Plan, tree: Tree) -> list[str]:
+    """Return the modules to build again: those whose recipe has changed and what depends on them.
+
+    When none has changed it is the last one, the stack's own.
+    """
+    records = {step.module: receipt.built(tree, step.module) for step in plan.steps}
+    affected = {s.module for s in plan.steps if (r := records[s.module]) and r.sha256 != s.checksum()}
+    affected = affected or {plan.steps[-1].module}
+    for step in plan.steps:
+        if affected & set(step.dependencies):
+            affected.add(step.module)
+    return [s.module for s in plan.steps if s.module in affected and tree.has(s.module)]
+
+
+def new_log_folder(prefix: Prefix, stack: str) -> Path:
+    """Make the folder for the logs of one installation."""
+    folder = prefix.logs / f"{stack}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{stack}-{time.strftime('%Y%m%d-%H%M%S')}-{number}")
+    folder.mkdir(parents=True)
+    return folder
+
+
+def build(job: eb_command.Build, seconds: dict[str, int], console: Console) -> None:
+    """Build what is missing. Raises BuildFailed, DiskFull, Interrupted.
+
+    A module that another process is building is waited for, and not built again.
+    """
+    with claimed(job, console) as held:
+        if not held:
+            return
+        modules = list(held)
+        count = f"{len(modules)} of {len(job.plan.steps)} modules"
+        say(console, f"Building {count}; log: {job.log}")
+        with BuildProgress(console, modules, durations(job.tree, modules, seconds)) as shown:
+            watched(job, shown, held)
+    shutil.rmtree(job.folder / "tmp", ignore_errors=True)
+
+
+@contextmanager
+def claimed(job: eb_command.Build, console: Console) -> Iterator[dict[str, FileLock]]:
+    """Hold the locks of the modules that are to be built, by module, in the order of building.
+
+    One that another process is building is waited for, and left out where that has built it.
+    """
+    tree = job.tree
+    with ExitStack() as stack:
+        held = {}
+        for module in sorted(missing(job.plan, tree)):
+            message = f"Another process is building {module}; waiting for it."
+            held[module] = stack.enter_context(filelocks.held(tree, filelocks.lock_name(module), console, message))
+        modules = missing(job.plan, tree)
+        for module in set(held) - set(modules):
+            held[module].release(force=True)
+        if modules:
+            shutil.rmtree(tree.locks / "easybuild", ignore_errors=True)
+        yield {module: held[module] for module in modules}
+
+
+def durations(tree: Tree, modules: Sequence[str], seconds: Mapping[str, int]) -> dict[str, int]:
+    """Return how long modules take (s), as far as it is known: what each took here before, else ``seconds``."""
+    known = {m: round(record.seconds) for m in modules if (record := receipt.built(tree, m))}
+    return {**seconds, **known}
+
+
+def watched(job: eb_command.Build, shown: BuildProgress, held: dict[str, FileLock]) -> None:
+    """Run eb under the eyes of its hooks; a module's lock is dropped as soon as the module is there."""
+    tree, steps = job.tree, {step.module: step for step in job.plan.steps}
+    events = Events(job.events)
+    failures: list[str] = []
+    logs: list[Path] = []
+
+    def watch() -> None:
+        for event in events.new():
+            shown.on(event)
+            module = event.get("module", "")
+            if event["event"] == "begin":
+                logs.append(Path(event["log"]))
+            if event["event"] == "failed":
+                failures.append(event["message"])
+            if event["event"] == "ended" and module in steps and module in shown.took and tree.has(module):
+                record(tree, steps[module], shown.took.get(module, 0.0))
+                if module in held:
+                    held[module].release(force=True)
+        shown.tick()
+
+    try:
+        status = eb_command.build(job, watch)
+    except Interrupted as stopped:
+        stopped.why = f"{shown.module or 'eb'} was being built; nothing of the build goes on."
+        stopped.fix = f"Run the same command again: it resumes. Log: {job.log}"
+        raise
+    if status:
+        raise failed(job, shown, status, failures, logs[-1:])
+
+
+def record(tree: Tree, step: Step, seconds: float) -> None:
+    """Record what a module was made from."""
+    made = receipt.Built(
+        module=step.module,
+        easyconfig=step.easyconfig,
+        sha256=step.checksum(),
+        seconds=round(seconds, 1),
+        part=step.part(),
+    )
+    receipt.write(receipt.built_path(tree, step.module), made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why the build of a module failed, what to do about it, where that is told, and whether it was a full disk."""
+
+    why: str
+    fix: str
+    log: Path
+    is_full: bool
+
+
+def failed(
+    job: eb_command.Build, shown: BuildProgress, status: int, failures: Sequence[str], logs: Sequence[Path]
+) -> BuildFailed | DiskFull:
+    """Say why a build failed, in a few lines, from the log of the module, else from the fullest that there is."""
+    kept = [log for log in logs if log.is_file()] or (job.folder / "tmp").rglob("easybuild-*.log")
+    log = max(kept, key=lambda path: path.stat().st_size, default=job.log)
+    killed = f"eb was ended by signal {status - 128}; was there too little memory?" if status > 128 else ""
+    found = cause((log, job.log), "\n".join(failures) or killed or f"See {job.log}.", job.prefix)
+    what = f"Building {shown.module} failed in step {shown.step}." if shown.module else "The build did not start."
+    kind = DiskFull if found.is_full else BuildFailed
+    return kind(what=what, why=found.why, fix=f"{found.fix}\nLog: {found.log}")
+
+
+def cause(logs: Sequence[Path], said: str, prefix: Prefix) -> Cause:
+    """Return the first cause in the first of some logs that has one, else what eb itself ``said``."""
+    places = ((log, one) for log in logs if (one := diagnose.first_cause_in(log)))
+    log, found = next(places, (logs[0], None))
+    room = shutil.disk_usage(prefix.root).free
+    told_full = found is not None and found.rule.id == "disk-full"
+    why, fix = said, "Look into the log, mend the cause, and run the same command again: it resumes."
+    if found is not None:
+        why, fix = f"{found.cause}\n{log}:{found.number}: {found.line}", found.fix
+    if room < ALMOST_NOTHING and not told_full:
+        why = f"The disk is full: {room // 1_000_000} MB are free at {prefix.root}."
+        fix = "Free space, or choose another --prefix, then run the same command again: it resumes."
+    return Cause(why=why, fix=fix, log=logs[0], is_full=told_full or room < ALMOST_NOTHING)
+
+
+def jobs(wanted: int) -> int:
+    """Return how many files to compile at a time."""
+    return wanted or host.cores()

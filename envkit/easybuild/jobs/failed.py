@@ -1,0 +1,62 @@
+"""What is said of modules that were not built in their jobs: which failed first and why, and what was cancelled."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from envkit.easybuild import eb_command
+from envkit.easybuild.build import cause
+from envkit.easybuild.jobs.progress import ModuleJob
+from envkit.errors import BuildFailed, DiskFull, EnvkitError, HostProblem, JobLost
+from envkit.jobs.follow import lost
+from envkit.jobs.submit import table
+
+UNSEEN = "ModuleNotSeen"  # a reason of ours: the job is done, and its module is not here
+
+
+def failure(jobs: Sequence[ModuleJob], job: eb_command.Build) -> EnvkitError:
+    """Say what failed, the first to fail first, why, and what was cancelled because of it."""
+    failed = sorted((one for one in jobs if one.culprit == one.module), key=lambda one: one.ended)
+    told = [explained(one, job) for one in failed]
+    done = sum(one.is_done for one in jobs)
+    rows = [row(number, one, error, jobs) for number, (one, error) in enumerate(zip(failed, told, strict=True), 1)]
+    needing = len(jobs) - done - len(failed)
+    return type(told[0])(
+        what=f"{len(failed)} of {len(jobs)} jobs failed; {needing} cancelled because of that, {done} done. "
+        f"The first to fail: {failed[0].module}.",
+        why="\n".join(rows),
+        fix="Do what the arrows say, and run the same command again: it resumes with what is missing.",
+    )
+
+
+def row(number: int, one: ModuleJob, error: EnvkitError, jobs: Sequence[ModuleJob]) -> str:
+    """Return what is said of a job that failed."""
+    lines = [error.what, *error.why.splitlines(), *(f"-> {line}" for line in error.fix.splitlines())]
+    because = [f"{o.module} (job {o.number})" for o in jobs if o.culprit == one.module and o is not one]
+    lines += [f"Cancelled because of it: {', '.join(because)}"] if because else []
+    return f"{number}. " + "\n   ".join(lines)
+
+
+def explained(one: ModuleJob, job: eb_command.Build) -> EnvkitError:
+    """Return why a job failed: by Slurm, on a node that sees other files, or in its build."""
+    where = f"job {one.number}{f' on {one.record.nodes}' if one.record.nodes else ''}"
+    printed = next(job.told.glob(f"*-{one.number}.out"), None)
+    if one.record.state in table()["ended"]:
+        end = lost(one.number, one.record)
+        log = f"\nLog: {printed}" if printed else ""
+        return JobLost(what=f"{one.module}: {end.what}", why=end.why + log, fix=end.fix)
+    if printed is None or one.record.reason == UNSEEN:
+        return HostProblem(
+            what=f"{one.module}: {where} left nothing in {job.told if printed is None else job.tree.modulepath}.",
+            why=f"A node that does not see {job.prefix.root} cannot build into it.",
+            fix="Choose a --prefix on a file system that the nodes share with this machine.",
+        )
+    logs = tuple(log for log in (one.log, printed) if log and log.is_file())
+    found = cause(logs, one.said or tail(printed), job.prefix)
+    kind = DiskFull if found.is_full else BuildFailed
+    step = f" in step {one.doing}" if one.doing else ""
+    return kind(what=f"{one.module} failed{step} ({where}).", why=f"{found.why}\nLog: {found.log}", fix=found.fix)
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-5:])

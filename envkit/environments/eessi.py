@@ -1,0 +1,68 @@
+"""A release of EESSI as an environment: how to get inside by the way that was chosen."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.environments.environment import for_shell
+from envkit.errors import HostProblem
+from envkit.knowledge.eessi import known, symptom
+from envkit.system.resources import data
+
+
+@dataclass(frozen=True, kw_only=True)
+class EessiEnvironment:
+    """A release with modules loaded; ``way`` is what stands before the shell that enters it.
+
+    ``settings`` are variables for that way; ``cpu`` is archspec's name of this one; ``modulepath`` is a folder of
+    modules on top of it; an interactive shell leaves the names of its modules in ``session``; ``log`` has the words of
+    the client that mounts it.
+    """
+
+    name: str = "eessi"
+    version: str
+    modules: tuple[str, ...]
+    way: tuple[str, ...]
+    cpu: str
+    settings: tuple[tuple[str, str], ...] = ()
+    session: Path | None = None
+    modulepath: Path | None = None
+    log: Path | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """What enters, and its arguments."""
+        facts = [known().mount, self.version, self.cpu, sys.executable, str(self.session or "")]
+        return ["eessi.sh", *facts, str(self.modulepath or ""), str(self.log or ""), "--", *self.modules]
+
+    def command(
+        self,
+        argv: Sequence[str],
+        launcher: Sequence[str] = (),
+        *,
+        remote: bool = False,
+        visible: Sequence[Path] = (),  # noqa: ARG002  (all of the host is, but for an image, which has its own binds)
+    ) -> list[str]:
+        """Return the argv that runs ``argv`` inside; the launcher is inside, so that one mount is for all ranks.
+
+        Raises HostProblem for a launcher whose ranks start where the repository is not mounted.
+        """
+        if self.way and (remote or "srun" in launcher[:1]):
+            words = symptom("ranks-elsewhere", launcher=launcher[0])
+            raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+        enter = ["bash", "--noprofile", "--norc", str(data("environments/shell/enter.sh")), *self.words, "--"]
+        return [*self.way, *enter, *launcher, *(enter if remote else ()), *argv]
+
+    def shell(self, argv: Sequence[str] = ()) -> list[str]:
+        """Return the argv of a bash that reads ~/.bashrc and then enters: interactive, or to run ``argv`` alone."""
+        alone = ["-c", '"$@"', "bash", *argv] if argv else []
+        return [*self.way, "bash", "--noprofile", "--rcfile", str(data("environments/shell/rc.bash")), "-i", *alone]
+
+    def variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return ``env`` as the commands above need it, without what XALT preloads."""
+        alone = known().one_node if self.way else {}
+        changed = {**alone, **for_shell(env, self.name, self.words), **dict(self.settings)}
+        preloaded = [word for word in changed.pop("LD_PRELOAD", "").replace(":", " ").split() if "xalt" not in word]
+        return changed | ({"LD_PRELOAD": ":".join(preloaded)} if preloaded else {})

@@ -1,0 +1,64 @@
+"""Locks of a tree. The kernel drops a lock with the process that holds it, so none is ever stale."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from envkit.environments.prefix import Tree
+from envkit.errors import NotWritable
+from envkit.report.progress import say
+from envkit.system import process
+
+
+def lock_name(module: str) -> str:
+    """Return the name of a module's lock."""
+    return module.replace("/", "--")
+
+
+@contextmanager
+def held(tree: Tree, name: str, console: Console, message: str) -> Iterator[FileLock]:
+    """Hold a lock of a tree; print ``message`` if another process has it, and wait. Raises NotWritable."""
+    tree.locks.mkdir(parents=True, exist_ok=True)
+    if tree.locks.is_symlink():
+        raise NotWritable(
+            what=f"{tree.locks} is a link, and envkit writes nothing through one.",
+            why=f"It leads to {tree.locks.resolve()}.",
+            fix=f"Remove the link: rm {tree.locks}",
+        )
+    lock = FileLock(tree.locks / f"{name}.lock")
+    with process.interruptible():
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            say(console, message)
+            lock.acquire(poll_interval=0.2)
+    try:
+        yield lock
+    finally:
+        lock.release(force=True)
+
+
+def in_use(tree: Tree, but: str) -> bool:
+    """Say whether anything holds a lock of a tree but for those of one environment, which is named."""
+    own = (f"stack-{but}.lock", f"replaced-{but}.lock")
+    return any(is_held(path) for path in tree.locks.glob("*.lock") if path.name not in own)
+
+
+def is_held(path: Path) -> bool:
+    """Say whether a lock is held, or may be: it cannot be asked."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

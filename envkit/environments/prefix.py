@@ -1,0 +1,185 @@
+"""Where environments are installed: one folder for all of a user's, with one tree per kind of machine in it.
+
+::
+
+    PREFIX/sources/                every source, checked
+    PREFIX/logs/                   one folder per install
+    PREFIX/x86_64-py3.11/          what belongs to one machine type and Python: a tree
+    PREFIX/x86_64-eessi-2023.06/   what is built on top of a release of EESSI: a tree as well
+        software/ modules/         EasyBuild's own layout
+        images/ layers/            Apptainer's images, and the layers they were made of
+        environments/NAME.json     receipts: an environment exists when its receipt does
+        kept/NAME.json             what their files were when they were installed
+        unfinished/NAME.json       installs that have begun and not ended
+        replaced/                  what is being built again, as it was, until the new one has passed
+        locks/
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from envkit.errors import HostProblem, NotReadable, NotWritable
+from envkit.machine.host import Platform
+
+TOLERATED = re.compile(r"[\w./+@=,~^-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """The part of a prefix that belongs to one machine type and Python, or to a release of EESSI."""
+
+    root: Path
+
+    @property
+    def modulepath(self) -> Path:
+        """The folder to give to ``module use``."""
+        return self.root / "modules" / "all"
+
+    @property
+    def software(self) -> Path:
+        """Where EasyBuild installs."""
+        return self.root / "software"
+
+    @property
+    def images(self) -> Path:
+        """Where the images of environments lie."""
+        return self.root / "images"
+
+    @property
+    def layers(self) -> Path:
+        """Where what images are made of is kept, by what it was made from."""
+        return self.root / "layers"
+
+    @property
+    def environments(self) -> Path:
+        """Where the receipts lie."""
+        return self.root / "environments"
+
+    @property
+    def unfinished(self) -> Path:
+        """Where the notes of installs under way lie."""
+        return self.root / "unfinished"
+
+    @property
+    def locks(self) -> Path:
+        """Where the locks lie; the kernel drops them with the process that holds them."""
+        return self.root / "locks"
+
+    @property
+    def replaced(self) -> Path:
+        """Where that is set aside which an installation takes the place of."""
+        return self.root / "replaced"
+
+    @property
+    def kept(self) -> Path:
+        """Where it is kept what the files of environments were when they were installed."""
+        return self.root / "kept"
+
+    def has(self, module: str) -> bool:
+        """Say whether a module has been installed in this tree."""
+        return self.file(module) is not None
+
+    def file(self, module: str) -> Path | None:
+        """Return the file of a module, None if it has not been installed in this tree."""
+        files = (self.modulepath / f"{module}.lua", self.modulepath / module)
+        return next((path for path in files if path.is_file()), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix:
+    """The folder that holds a user's environments."""
+
+    root: Path
+
+    @property
+    def sources(self) -> Path:
+        """Every source, checked; EasyBuild's sourcepath."""
+        return self.root / "sources"
+
+    @property
+    def logs(self) -> Path:
+        """One folder per install."""
+        return self.root / "logs"
+
+    def tree(self, platform: Platform, release: str = "") -> Tree:
+        """Return the tree for a platform, or on top of a release of EESSI, which has its own Python."""
+        return Tree(root=self.root / (f"{platform.machine}-eessi-{release}" if release else str(platform)))
+
+    def trees(self, machine: str) -> list[Tree]:
+        """Return the trees there are for a machine type, newest Python first, then those on top of EESSI.
+
+        Raises NotReadable.
+        """
+        there = listed(self.root)
+        pythons = {int(match[1]): match[0] for name in there if (match := re.fullmatch(rf"{machine}-py3\.(\d+)", name))}
+        own = [pythons[minor] for minor in sorted(pythons, reverse=True)]
+        on_top = [name for name in reversed(there) if name.startswith(f"{machine}-eessi-")]
+        return [Tree(root=self.root / name) for name in (*own, *on_top)]
+
+    def create(self) -> None:
+        """Make the folder, private to the user. Raises NotWritable."""
+        try:
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.sources, self.logs):
+                folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise not_writable(self.root, error) from error
+
+
+def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:
+    """Return the prefix: ``--prefix``, else ENVKIT_PREFIX, else EBU_USER_PREFIX, else the user's data folder.
+
+    Raises HostProblem for a path that compilers, shebang lines and module files cannot carry.
+    """
+    named = option or env.get("ENVKIT_PREFIX") or env.get("EBU_USER_PREFIX")
+    root = Path(named).expanduser().absolute() if named else Path(platformdirs.user_data_dir("envkit"))
+    if not TOLERATED.fullmatch(str(root)):
+        odd = " ".join(sorted({repr(c) for c in str(root) if not TOLERATED.fullmatch(c)}))
+        raise HostProblem(
+            what=f"The prefix {str(root)!r} cannot be used: it has {odd} in it.",
+            why="Shebang lines, make and search paths split or change such a path, and a build fails in the middle.",
+            fix="Choose another with --prefix, of letters, digits and . _ - + @ = , ~ ^ only.",
+        )
+    return Prefix(root=root)
+
+
+def compiler_cache(prefix: Prefix, env: Mapping[str, str] = os.environ) -> Path:
+    """Return the compiler cache, which is one for all of a user's prefixes: ``CCACHE_DIR``, else envkit's own.
+
+    Where that cannot be written to it is a folder of the prefix.
+    """
+    folder = Path(env.get("CCACHE_DIR") or platformdirs.user_cache_path("envkit") / "ccache")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return prefix.root / "ccache"
+    return folder if os.access(folder, os.W_OK) else prefix.root / "ccache"
+
+
+def not_writable(path: Path, error: OSError) -> NotWritable:
+    """Say that a folder cannot be written to."""
+    return NotWritable(
+        what=f"{path} cannot be written to.",
+        why=f"{error.strerror or error}.",
+        fix="Choose another folder with --prefix, or set ENVKIT_PREFIX.",
+    )
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names in a folder in order, none where there is no such folder. Raises NotReadable."""
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise NotReadable(
+            what=f"{folder} cannot be read.",
+            why=f"{error.strerror or error}.",
+            fix="It may belong to somebody else: ask them for the right to read it, or choose another --prefix.",
+        ) from error

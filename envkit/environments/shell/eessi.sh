@@ -1,0 +1,171 @@
+# shellcheck shell=bash
+# Enter a release of EESSI in this shell, and see to it that one is there; sourced by enter.sh and rc.bash:
+#   . eessi.sh REPOSITORY VERSION CPU PYTHON SESSION MODULEPATH LOG -- MODULE...
+# CPU is what archspec calls this machine's; PYTHON is asked for the nearest names of an unknown module. An interactive
+# shell leaves the names of its modules in the folder SESSION, if one is given, when it ends. MODULEPATH, if one is
+# given, is a folder of modules on top of the release; LOG, if one is given, is what the client that mounts it has said.
+# Ends the shell with status 3 when the release cannot be entered, 92 when a module cannot be loaded, be it the
+# module's fault or the modules tool's.
+
+# shellcheck source=envkit/environments/shell/module.sh
+. "${BASH_SOURCE[0]%/*}/module.sh"
+envkit_repository=$1 envkit_version=$2 envkit_cpu=$3 envkit_python=$4 envkit_session=$5
+envkit_modulepath=$6 envkit_log=$7
+shift 8
+envkit_modules=("$@")
+set --
+
+envkit_end() {
+    printf 'envkit: %s\n\n  %s\n\nWhat to do: %s\n' "$@" >&2
+    exit 3
+}
+
+envkit_release=$envkit_repository/versions/$envkit_version
+envkit_init=$envkit_release/init/lmod/bash
+if [ ! -r "$envkit_init" ]; then
+    envkit_init=$envkit_release/init/bash
+fi
+if [ ! -r "$envkit_init" ]; then
+    envkit_word=$(ls "$envkit_release/init" 2>&1 >/dev/null)
+    envkit_said="There is no $envkit_init."
+    if [ -s "$envkit_log" ]; then
+        envkit_said+=" The client that mounts it has said, in $envkit_log:"$'\n'$(tail -n 5 -- "$envkit_log" | sed 's/^/  /')
+    fi
+    envkit_end "EESSI $envkit_version cannot be read inside: ${envkit_word##*: }." "$envkit_said" \
+        "Mend what the client says (its server, proxy or key), or use another --access (native, dir)."
+fi
+set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
+envkit_posix=${POSIXLY_CORRECT+set} envkit_value=${POSIXLY_CORRECT-}
+set +o posix
+unalias module ml 2>/dev/null
+
+# Nothing of what was loaded or entered before: it would steer the start file, or hide that it has failed.
+# The tool that loaded it may not be seen inside, and its folders are not, then.
+envkit_word=
+if [ -n "${LOADEDMODULES-}" ] && [ -x "${LMOD_CMD-}" ]; then
+    envkit_module "$LMOD_CMD" --force purge 2>/dev/null || envkit_word=$LMOD_CMD
+elif [ -n "${LOADEDMODULES-}" ] && [ -x "${MODULES_CMD-}" ]; then
+    envkit_module "$MODULES_CMD" purge 2>/dev/null || envkit_word=$MODULES_CMD
+fi
+if [ -n "$envkit_word" ]; then
+    printf 'envkit: what was loaded before could not be unloaded, and may get in the way: %s\n' "$LOADEDMODULES" >&2
+fi
+for envkit_word in $(compgen -v | grep -E '^(__LMOD_|_ModuleTable|LOADEDMODULES$|_LMFILES_$|MODULEPATH)'); do
+    unset "$envkit_word"
+done
+unset __Init_EESSI_Default_Modules __EESSI_VERSION_USED_FOR_INIT
+unset EESSI_VERSION EESSI_VERSION_OVERRIDE EESSI_CVMFS_REPO EESSI_CVMFS_REPO_OVERRIDE
+unset EESSI_SOFTWARE_PATH EESSI_SOFTWARE_SUBDIR EESSI_MODULEPATH EESSI_ARCHDETECT_OPTIONS
+unset EESSI_ACCEL_SUBDIR EESSI_ACCELERATOR_TARGET EESSI_MODULEPATH_ACCEL
+# The start file restores the caller's default collection of modules, of which there is none by this name.
+envkit_system=${LMOD_SYSTEM_NAME-} envkit_named=${LMOD_SYSTEM_NAME+set}
+export LMOD_SYSTEM_NAME=envkit-enters
+envkit_said=
+if envkit_log=$(mktemp -d 2>/dev/null) && : >"$envkit_log/out" 2>"$envkit_log/err"; then
+    # shellcheck source=/dev/null
+    . "$envkit_init" >"$envkit_log/out" 2>"$envkit_log/err"
+    if [ -n "${EESSI_SOFTWARE_PATH-}" ]; then
+        cat -- "$envkit_log/err" >&2
+    else
+        envkit_said=$(tail -n 3 -- "$envkit_log/out" && head -n 20 -- "$envkit_log/err")
+    fi
+    rm -rf -- "$envkit_log"
+else
+    # shellcheck source=/dev/null
+    . "$envkit_init" >/dev/null
+fi
+if [ -n "$envkit_named" ]; then
+    export LMOD_SYSTEM_NAME=$envkit_system
+else
+    unset LMOD_SYSTEM_NAME
+fi
+
+if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
+    envkit_place=$envkit_release/software/linux
+    envkit_there=$(cd "$envkit_place" 2>/dev/null && printf '%s ' "$(uname -m)"/*/software "$(uname -m)"/*/*/software |
+        tr ' ' '\n' | sed -n -e '/\*/d' -e 's,/software$,,p' | tr '\n' ' ')
+    envkit_wanted=${EESSI_ARCHDETECT_OPTIONS_OVERRIDE-}
+    for envkit_word in ${envkit_wanted//:/ }; do
+        [ ! -d "$envkit_place/$envkit_word/software" ] || envkit_wanted=
+    done
+    envkit_why="$envkit_init has set no EESSI_SOFTWARE_PATH. It has said:"$'\n'${envkit_said:-  nothing that was kept; see above}
+    envkit_why=${envkit_why//$'\n'/$'\n'  }
+    if [ -n "$envkit_wanted" ] && [ -n "$envkit_there" ]; then
+        envkit_end "EESSI $envkit_version has no CPU target $envkit_wanted (EESSI_ARCHDETECT_OPTIONS_OVERRIDE)." \
+            "$envkit_why" "Unset it, or choose one that it has: $envkit_there"
+    fi
+    case $envkit_said in
+    *"Input/output error"* | *"Transport endpoint"* | *"Stale file handle"*)
+        envkit_end "EESSI $envkit_version could not be read to its end." "$envkit_why" \
+            "The client of CernVM-FS, its cache or its server has failed: try again, or use another --access."
+        ;;
+    esac
+    if [ -d "$envkit_place" ] && [ -z "$envkit_there" ]; then
+        envkit_end "EESSI $envkit_version has no software for this kind of CPU, $(uname -m) ($envkit_cpu)." \
+            "$envkit_why" "See what another --version has: ls $envkit_repository/versions/*/software/linux"
+    fi
+    envkit_end "EESSI $envkit_version could not be entered." "$envkit_why" \
+        "Mend what it says. To see all that it does: bash -xc '. $envkit_init'"
+fi
+if [ ! -d "$EESSI_SOFTWARE_PATH" ]; then
+    envkit_end "EESSI $envkit_version has no software for this CPU ($envkit_cpu)." "There is no $EESSI_SOFTWARE_PATH." \
+        "Choose a target that it has: export EESSI_ARCHDETECT_OPTIONS_OVERRIDE=$(uname -m)/generic"
+fi
+if [ "${EESSI_VERSION-}" != "$envkit_version" ]; then
+    envkit_end "EESSI ${EESSI_VERSION-} was entered in place of $envkit_version." "$envkit_init did so." \
+        "Unset what steers it: env | grep EESSI_"
+fi
+case :${MODULEPATH-}: in
+*:"$EESSI_SOFTWARE_PATH"/modules/all:*) ;;
+*)
+    envkit_end "The modules of EESSI $envkit_version cannot be found." \
+        "MODULEPATH lacks $EESSI_SOFTWARE_PATH/modules/all: ${MODULEPATH-}" \
+        "Unset what steers it: env | grep -e EESSI_ -e LMOD_"
+    ;;
+esac
+envkit_gpu=${EESSI_ACCELERATOR_TARGET:+; GPU: $EESSI_ACCELERATOR_TARGET}
+if [ -z "$envkit_gpu" ] && [ -n "${EESSI_ACCEL_SUBDIR-}" ]; then
+    envkit_gpu="; it has nothing for the GPU, $EESSI_ACCEL_SUBDIR"
+fi
+printf 'envkit: EESSI %s for %s, which its archdetect chose; archspec calls this CPU %s%s\n' "$envkit_version" \
+    "${EESSI_SOFTWARE_PATH#*/software/linux/}" "$envkit_cpu" "$envkit_gpu" >&2
+
+if [ -n "$envkit_session" ]; then
+    envkit_target=${EESSI_SOFTWARE_PATH#*/software/linux/}
+    if [ -r "$envkit_session/target" ] && [ "$(<"$envkit_session/target")" != "$envkit_target" ]; then
+        printf 'envkit: the last time it was %s\n' "$(<"$envkit_session/target")" >&2
+    fi
+    printf '%s\n' "$envkit_target" >"$envkit_session/target"
+fi
+
+if [ -n "$envkit_modulepath" ]; then
+    envkit_module "${LMOD_CMD-}" use "$envkit_modulepath" ||
+        envkit_give_up "the folder of modules $envkit_modulepath could not be used." "${LMOD_CMD-lmod}" \
+            "Read what it said."
+fi
+for envkit_word in "${envkit_modules[@]}"; do
+    envkit_load "${LMOD_CMD-}" "$envkit_word" && continue
+    if [ "$envkit_fault" = module ] && [ "$envkit_status" -ne 0 ]; then
+        if [ ! -x "$envkit_python" ]; then
+            envkit_python=${EPREFIX-}/usr/bin/python3
+        fi
+        "$envkit_python" -I "${BASH_SOURCE[0]%/*}/../eessi/nearest.py" "$envkit_word" "$MODULEPATH" >&2
+        exit 92
+    fi
+    envkit_give_up "the module $envkit_word could not be loaded." "${LMOD_CMD-lmod}" ""
+done
+if [ -n "$envkit_posix" ]; then
+    export POSIXLY_CORRECT=$envkit_value
+fi
+case $- in
+*i*)
+    if [ -n "$envkit_session" ]; then
+        trap 'printf "%s\n" "${LOADEDMODULES-}" >"$envkit_session/loaded"' EXIT
+    fi
+    ;;
+esac
+unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
+unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log envkit_said envkit_named envkit_system
+unset envkit_posix envkit_value envkit_place envkit_there envkit_wanted envkit_why
+unset -f envkit_end
+envkit_forget

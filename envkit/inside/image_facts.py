@@ -1,0 +1,103 @@
+"""Say what an image has: interpreter, C library, MPI, PMIx, and Horovod with its build flags. Runs inside.
+
+    python image_facts.py
+
+Standard library only, Python 3.6 or later; the flags need 3.10, and are null on an older one. Prints one JSON object.
+"""
+
+import ctypes
+import importlib.util
+import json
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MPI = (
+    ("Open MPI", r"Open MPI v([\w.]+)"),
+    ("MPICH", r"MPICH Version:\s*([\w.]+)"),
+    ("MPICH", r"CRAY MPICH version\s+([\w.]+)"),
+    ("Intel MPI", r"Intel\(R\) MPI Library ([\w.]+)"),
+)
+
+
+def main() -> None:
+    sys.path[: not getattr(sys.flags, "safe_path", False)] = [os.path.dirname(os.path.dirname(HERE))]
+    horovod = found("horovod")
+    library_path = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
+    site_packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    built = flags(horovod, library_path, site_packages) if horovod else None
+    libraries = [path for one in (built or {}).get("extensions", ()) for path in one["mpi_libraries"]]
+    told = {
+        "interpreter": sys.executable,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "libc": " ".join(platform.libc_ver()),
+        "horovod": horovod,
+        "built_for": built_for(horovod),
+        "site_packages": site_packages,
+        "library_path": library_path,
+        "built": built,
+        "mpi": mpi(libraries or ["libmpi.so.40", "libmpi.so.12"]),
+        "pmix": pmix(),
+    }
+    print(json.dumps(told))
+
+
+def found(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return places[0] if places else ""
+
+
+def built_for(horovod: str) -> Dict[str, str]:
+    try:
+        with open(os.path.join(horovod, "metadata.json")) as stream:
+            return dict(json.load(stream))
+    except (OSError, ValueError):
+        return {}
+
+
+def flags(horovod: str, library_path: List[str], site_packages: List[str]) -> Optional[Dict[str, Any]]:
+    """What was compiled in, read from the files; None where this Python is too old to read them."""
+    if sys.version_info < (3, 10):
+        return None
+    from dataclasses import asdict
+
+    from envkit.binary.build_flags import read_extensions
+
+    return asdict(read_extensions(Path(horovod), [Path(p) for p in library_path], [Path(p) for p in site_packages]))
+
+
+def mpi(libraries: List[str]) -> Optional[Dict[str, str]]:
+    """Family and version, as the library itself says; None without one."""
+    for path in libraries:
+        try:
+            library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+            text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+            library.MPI_Get_library_version(text, ctypes.byref(length))
+        except (OSError, AttributeError):
+            continue
+        for family, pattern in MPI:
+            match = re.search(pattern, text.value.decode(errors="replace"))
+            if match:
+                return {"family": family, "version": match.group(1).rstrip(".")}
+    return None
+
+
+def pmix() -> str:
+    """The version of the PMIx library, such as "4.2.2"; empty without one."""
+    try:
+        library = ctypes.CDLL("libpmix.so.2")
+        library.PMIx_Get_version.restype = ctypes.c_char_p
+        match = re.search(r"PMIx (\d[\w.]*)", library.PMIx_Get_version().decode(errors="replace"))
+    except (OSError, AttributeError):
+        return ""
+    return match.group(1) if match else ""
+
+
+if __name__ == "__main__":
+    main()

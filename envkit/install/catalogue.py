@@ -1,0 +1,129 @@
+"""What can be installed and what is, as values and as text."""
+
+import shlex
+from pathlib import Path
+
+import msgspec
+
+from envkit.environments.names import is_name, shown
+from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import EessiReceipt, ImageReceipt, Installed, ModuleReceipt, Receipt, every
+from envkit.errors import EnvironmentDamaged
+from envkit.machine.host import Platform
+from envkit.planning.stack import stacks
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of ``envkit list``; ``state``: installed, damaged, begun, to be installed, or not for this machine."""
+
+    name: str
+    method: str
+    framework: str
+    accelerator: str
+    state: str
+
+
+def entries(prefix: Prefix) -> list[Entry]:
+    """Return an entry for each stack and each installed environment. Raises NotReadable."""
+    here = Platform.own()
+    there = {name: entry(name, found) for _, name, found in reversed(list(every(prefix)))}
+    found = list(there.values())
+    trees = [prefix.tree(here, release) for release in {stack.release for stack in stacks()}]
+    begun = {path.stem for tree in trees for path in tree.unfinished.glob("[!.]*.json") if is_name(path.stem)}
+    known = {stack.name: stack for stack in stacks()}
+    for name in [*known, *sorted(begun - known.keys())]:
+        if name in there:
+            continue
+        stack = known.get(name)
+        if name in begun:
+            state = "begun, not finished: 'envkit install' resumes it"
+        elif stack is not None and not stack.runs_on(here):
+            state = f"not for Python {here.python} on {here.machine}"
+        else:
+            state = "can be installed"
+        found.append(
+            Entry(
+                name=name,
+                method=stack.method if stack else "easybuild",
+                framework=stack.framework if stack else "none",
+                accelerator=stack.accelerator.value if stack else "cpu",
+                state=state,
+            )
+        )
+    return found
+
+
+def entry(name: str, found: Installed | EnvironmentDamaged) -> Entry:
+    """Return the line of an environment that is there, or of a receipt that cannot be read."""
+    if isinstance(found, EnvironmentDamaged):
+        state = f"damaged: {found.what} {found.why}"
+        return Entry(name=shown(name), method="unknown", framework="unknown", accelerator="unknown", state=state)
+    state = (
+        f"installed, verified {found.verified}" if found.horovod else f"installed {found.verified}, no Horovod in it"
+    )
+    return Entry(
+        name=found.name,
+        method=found.method,
+        framework=found.framework,
+        accelerator=found.accelerator,
+        state=f"damaged: it was copied or moved here from {found.copied_from}" if found.copied_from else state,
+    )
+
+
+def to_json(found: list[Entry]) -> str:
+    """Return the entries as versioned JSON."""
+    return msgspec.json.format(msgspec.json.encode({"version": 1, "environments": found})).decode()
+
+
+def receipt_json(receipt: Receipt) -> str:
+    """Return a receipt as JSON."""
+    return msgspec.json.format(msgspec.json.encode(receipt)).decode()
+
+
+def describe(receipt: Installed) -> str:
+    """Return a receipt for people."""
+    mpi = (
+        f"{receipt.mpi.family} {receipt.mpi.version}{' (came with it)' if receipt.mpi.embedded else ''}"
+        if receipt.mpi
+        else "none"
+    )
+    lines = {
+        "Name": receipt.name,
+        "Method": receipt.method,
+        "Framework": f"{receipt.framework} on {receipt.accelerator}",
+        "Python": receipt.python,
+        "MPI": mpi,
+        "Verified": receipt.verified if receipt.horovod else "no: there is no Horovod in it",
+        "Horovod": receipt.horovod or "none",
+        "Tree": receipt.tree,
+        "Log": receipt.log,
+        **(of_image(receipt) if isinstance(receipt, ImageReceipt) else of_modules(receipt)),
+    }
+    return "\n".join(f"{key + ':':<11} {value}" for key, value in lines.items())
+
+
+def of_modules(receipt: ModuleReceipt | EessiReceipt) -> dict[str, str]:
+    """Return what there is to say of modules alone."""
+    folder = Tree(root=Path(receipt.tree)).modulepath
+    if isinstance(receipt, EessiReceipt):
+        hand = f"module load EESSI/{receipt.release} && module use {folder} && module load {receipt.module}"
+    else:
+        hand = f"module use {folder} && module load {' '.join((*receipt.load, receipt.module))}"
+    return {
+        "By hand": hand,
+        "Modules": "\n            ".join(module.name for module in receipt.modules),
+    }
+
+
+def of_image(receipt: ImageReceipt) -> dict[str, str]:
+    """Return what there is to say of an image alone."""
+    inside = receipt.environment
+    return {
+        "By hand": shlex.join(inside.command(["python", "train.py"])),
+        "Image": receipt.image,
+        "Digest": f"sha256:{receipt.sha256}" if receipt.sha256 else "none, since it is a folder that can be changed",
+        "Size": f"{receipt.size // 1_000_000} MB",
+        "Made from": receipt.source,
+        "PMIx": receipt.pmix or "none",
+        "C library": f"glibc {receipt.libc}",
+    }

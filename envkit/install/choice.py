@@ -1,0 +1,231 @@
+"""Which stack an installation takes where nobody names it: the first of choice.toml that can be had. Pure."""
+
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import msgspec
+
+from envkit.doctor.facts import Driver
+from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
+from envkit.machine import site
+from envkit.machine.host import Accelerator, Host
+from envkit.planning.compatibility import versions
+from envkit.planning.request import Request
+from envkit.planning.stack import FRAMEWORKS, Stack, contradiction, stacks
+from envkit.system.resources import data
+
+AUTO = "auto"
+TOLD = 2  # problems of a stack that is not taken, in one line
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An option that only one method has."""
+
+    method: str
+    words: str
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a method does, and what to do where there is no stack of it."""
+
+    what: str
+    otherwise: str
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """choice.toml."""
+
+    order: dict[Accelerator, tuple[str, ...]]
+    loaded: dict[str, str]
+    option: dict[str, Option]
+    method: dict[str, Words]
+    problem: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A stack that this machine cannot have, and what stands in its way."""
+
+    stack: Stack
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The stack that is taken, and those before it that cannot be had; ``after`` names the methods that come later."""
+
+    stack: Stack
+    refused: tuple[Refused, ...]
+    after: str
+
+
+@cache
+def table() -> Table:
+    """Return choice.toml."""
+    return msgspec.convert(tomllib.loads(data("install/choice.toml").read_text()), Table)
+
+
+def is_open(request: Request) -> bool:
+    """Say whether a request leaves open by which method, so that this is to be found out."""
+    taken_over = request.source is not None or request.dockerfile is not None
+    return request.method == AUTO and not taken_over and request.wanted in (None, *FRAMEWORKS)
+
+
+def candidates(request: Request, devices: Sequence[Accelerator], *, cray: bool = False) -> list[Stack]:
+    """Return the stacks that agree with what was asked for, in the order of choice.toml, for each device in turn.
+
+    Raises UnknownStack where there is none, UsageProblem for options that no method has together.
+    """
+    if request.wanted and request.framework and request.wanted != request.framework:
+        raise contradiction(request.wanted, f"--framework {request.framework}")
+    method, known = only(request), {stack.name: stack for stack in stacks()}
+    found = list[Stack]()
+    for device in devices:
+        ordered = [known[name] for name in table().order[device] if is_meant(name, request, cray=cray)]
+        fitting = [stack for stack in ordered if method in (None, stack.method)]
+        framework = asked_framework(request) or next((stack.framework for stack in fitting), None)
+        found += [stack for stack in fitting if stack.framework == framework]
+    if request.release:
+        found = [stack for stack in found if stack.release == request.release]
+    return found or no_stack(request, devices[0])
+
+
+def is_meant(name: str, request: Request, *, cray: bool) -> bool:
+    """Say whether a stack that wants a module of the site is meant: on a Cray, or where that module is named."""
+    return name not in table().loaded or cray or is_loaded(name, request)
+
+
+def is_loaded(name: str, request: Request) -> bool:
+    """Say whether the module of the site that a stack wants is named."""
+    return any(module.split("/")[0] == table().loaded[name] for module in request.load)
+
+
+def asked_framework(request: Request) -> str | None:
+    """Return the framework that was asked for."""
+    return request.framework or request.wanted
+
+
+def only(request: Request) -> str | None:
+    """Return the one method that has the options that were given. Raises UsageProblem where two have."""
+    given = options(request)
+    if len({option.method for option in given}) > 1:
+        said = ", ".join(f"{option.words} of {option.method}" for option in given)
+        raise UsageProblem(what=f"No method has all of these options: {said}.", fix="Leave some of them out.")
+    return given[0].method if given else None
+
+
+def options(request: Request) -> list[Option]:
+    """Return the options that were given and that only one method has."""
+    default = Request(prefix=request.prefix)
+    given = [name for name in table().option if getattr(request, name) not in (getattr(default, name), "")]
+    return [table().option[name] for name in given if name != "site" or of_images(request.site or "")]
+
+
+def of_images(name: str) -> bool:
+    """Say whether a site is described as one for images, and not for jobs alone."""
+    found = site.find(name)
+    return bool(found.binds or found.settings)
+
+
+def no_stack(request: Request, device: Accelerator) -> list[Stack]:
+    """Raise UnknownStack for what no stack is for."""
+    named = "".join(f" with {option.words}" for option in options(request))
+    raise UnknownStack(
+        what=f"There is no stack for {asked_framework(request) or 'any framework'} on {device.value}{named}.",
+        why=f"envkit can install: {', '.join(stack.name for stack in stacks())}.",
+        fix="See 'envkit list'; a recipe of EasyBuild's collection is named by its file (.eb).",
+    )
+
+
+def driver_problems(stack: Stack, machine: Host, driver: Driver | None, kernel: str) -> list[Problem]:
+    """Return what NVIDIA's driver lacks for a stack; ``kernel`` is its version, where that is known."""
+    from envkit.verify.checks.gpu import driver_suits
+
+    if driver is None or stack.accelerator is not Accelerator.CUDA:
+        return []
+    if driver.problem:
+        return [problem("driver-fails", problem=driver.problem)]
+    cuda = versions(stack, machine)[0].get("cuda")
+    if not cuda or not driver.cuda or driver_suits(cuda, driver.cuda, kernel):
+        return []
+    return [problem("driver", kernel=kernel, newest=driver.cuda, stack=stack.name, cuda=cuda)]
+
+
+def first(request: Request, found: Sequence[Stack], lacking: Callable[[Stack], Sequence[Problem]]) -> Choice:
+    """Return the first stack that lacks nothing; those after it are not looked at. Raises HostProblem without any."""
+    refused = list[Refused]()
+    for number, stack in enumerate(found, start=1):
+        problems = lacking(stack)
+        if not problems:
+            later = (one.method for one in found[number:] if one.accelerator == stack.accelerator)
+            after = " and ".join(dict.fromkeys(method for method in later if method != stack.method))
+            return Choice(stack=stack, refused=tuple(refused), after=after)
+        refused.append(Refused(stack=stack, problems=tuple(problems)))
+    raise nothing(request, refused)
+
+
+def lines(stack: Stack, why: str) -> tuple[str, str, str]:
+    """Return what is said before an installation begins: the method, the stack, and why."""
+    return (
+        f"method   {stack.method}: {table().method[stack.method].what}",
+        f"stack    {stack.name}: {stack.status}",
+        f"because  {one_line(why)}",
+    )
+
+
+def because(choice: Choice, request: Request, accelerator: Accelerator) -> str:
+    """Say why a stack is taken: what was asked for, what the machine has, and what those before it lack."""
+    reasons = [f"{option.words} is of {option.method} alone" for option in options(request)]
+    if request.accelerator == AUTO:
+        reasons.append("there is no GPU" if accelerator is Accelerator.CPU else f"there is a GPU ({accelerator})")
+    alike = dict[str, list[str]]()
+    for one in choice.refused:
+        alike.setdefault(f"({one.stack.method}): {shortly(one.problems)}", []).append(one.stack.name)
+    reasons += [f"not {', '.join(names)} {text}" for text, names in alike.items()]
+    if not choice.refused:
+        reasons.append(f"it comes first{f', before {choice.after}' if choice.after else ''}, and nothing is lacking")
+    return "; ".join(reasons)
+
+
+def shortly(problems: Sequence[Problem]) -> str:
+    """Return the first problems in some words."""
+    said = ", ".join(one.what.rstrip(".") for one in problems[:TOLD])
+    return f"{said}, and {len(problems) - TOLD} more" if len(problems) > TOLD else said
+
+
+def one_line(text: str) -> str:
+    """Return a text without line ends and what else a terminal would take for more than text."""
+    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+
+
+def nothing(request: Request, refused: Sequence[Refused]) -> HostProblem:
+    """Return what to say where no method works: of each, what is missing, and the remedy."""
+    listed = [line for method in table().method for line in of_method(method, request, refused)]
+    wanted = asked_framework(request)
+    return HostProblem(
+        what=f"No method can give an environment{f' for {wanted}' if wanted else ''} on this machine as it is.",
+        why="\n".join(listed),
+        fix="One method is enough: do what its arrows say, and run the same command again. Nothing has been changed.",
+    )
+
+
+def of_method(method: str, request: Request, refused: Sequence[Refused]) -> Iterator[str]:
+    """Yield what a method lacks, each thing once, with its remedy."""
+    own = [(one.stack.name, problem) for one in refused if one.stack.method == method for problem in one.problems]
+    told = {problem.what: (name, problem) for name, problem in reversed(own)}
+    for name, problem in reversed(told.values()):
+        yield f"{method} ({name}): {problem.what}\n   -> {problem.fix}"
+    if not own and (given := options(request)):
+        yield f"{method}: it has no {given[0].words}, which is of {given[0].method} alone.\n   -> Leave it out."
+    elif not own:
+        devices = " or ".join(dict.fromkeys(one.stack.accelerator.value for one in refused))
+        what = table().problem["no-stack"]["what"].format(framework=refused[0].stack.framework, accelerator=devices)
+        yield f"{method}: {what}\n   -> {table().method[method].otherwise}"
+
+
+def problem(name: str, **values: object) -> Problem:
+    """Return words of choice.toml as a problem."""
+    words = table().problem[name]
+    return Problem(what=words["what"].format_map(values), fix=words["fix"].format_map(values))

@@ -1,0 +1,148 @@
+"""Choosing method and stack for this machine: each that comes into question is planned as an installation would be."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from envkit.apptainer import method as apptainer
+from envkit.doctor.facts import Driver, Facts, Index, Preflight
+from envkit.easybuild import method as easybuild
+from envkit.eessi import method as eessi
+from envkit.errors import EnvkitError, Problem
+from envkit.install import choice
+from envkit.machine.host import Accelerator, Host
+from envkit.planning import preflight
+from envkit.planning.method import Work
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack
+from envkit.sources import fetch
+
+METHODS: dict[str, Callable[[Request, Host, Stack], Work]] = {
+    "easybuild": easybuild.prepare,
+    "eessi": eessi.prepare,
+    "apptainer": apptainer.prepare,
+}
+CRAY = Path("/opt/cray/pe")
+DRIVER_S, PATIENCE_S = 5.0, 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What is looked at of a machine while choosing for it: each thing once, and only when it counts."""
+
+    request: Request
+    machine: Host
+    works: dict[str, Work] = field(default_factory=dict)
+
+    @cached_property
+    def driver(self) -> tuple[Driver | None, str]:
+        """NVIDIA's driver, where there is a GPU of theirs and it answers, and the version of its kernel module."""
+        from envkit.doctor import node
+        from envkit.doctor.ask import ask
+
+        if self.machine.accelerator is not Accelerator.CUDA:
+            return None, ""
+        told = ask({"driver": lambda _: node.gpu_driver(), "node": lambda _: node.node()}, DRIVER_S)
+        silent = [one for one in told.missing if one.probe == "driver"]
+        found = Driver(cuda="", devices=(), problem=silent[0].why) if silent else told.values["driver"]
+        return found, (told.values["node"].gpus.nvidia_driver or "") if "node" in told.values else ""
+
+    @cached_property
+    def no_way(self) -> list[Problem]:
+        """What is wrong with each way to EESSI's repository, if none fits; of a way that is forced, its plan tells."""
+        from envkit.doctor import look
+        from envkit.eessi.access import Access
+
+        if self.request.access not in (None, choice.AUTO):
+            return []
+        problems = list[Problem]()
+        for one in Access:
+            found = look.way(one, os.environ, PATIENCE_S).refusal
+            if found is None:
+                return []
+            problems.append(Problem(what=f"{one}: {found.what}.", fix=found.fix))
+        return problems
+
+    @cached_property
+    def indexes(self) -> tuple[Index, ...]:
+        """The places that pip takes packages from, and whether they answer."""
+        from envkit.doctor import look
+
+        return look.indexes(time.monotonic() + PATIENCE_S)
+
+    def lacking(self, stack: Stack) -> Sequence[Problem]:
+        """Return what keeps this machine from having a stack; what is cheap to find out, and enough, comes first."""
+        if stack.method == "eessi" and self.request.load:
+            return [choice.problem("load")]
+        if stack.name in choice.table().loaded and not choice.is_loaded(stack.name, self.request):
+            return [choice.problem("cray")]
+        quick = list(choice.driver_problems(stack, self.machine, *self.driver))
+        if stack.method == "eessi":
+            quick += self.no_way
+        if stack.method == "easybuild":
+            quick += preflight.host_problems(self.machine, stack)
+            quick += preflight.known_problems(self.machine, stack, force=self.request.force)
+        return quick or self.planned(stack)
+
+    def planned(self, stack: Stack) -> list[Problem]:
+        """Return what an installation of a stack would refuse, but for a licence to accept, and keep its plan."""
+        try:
+            work = METHODS[stack.method](settled(self.request, stack), self.machine, stack)
+            problems = [one for one in work.problems() if not one.asks]
+        except EnvkitError as error:
+            return [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
+        self.works[stack.name] = work
+        if all(one.of_sources for one in problems):
+            return self.network(work) or problems
+        return problems
+
+    def network(self, work: Work) -> list[Problem]:
+        """Return that nothing answers which sources can be fetched from, where some have to be."""
+        from envkit.doctor import rules
+
+        cache = self.request.prefix.sources
+        if self.request.offline or not work.missing or (cache.is_dir() and not fetch.missing(work.sources, cache)):
+            return []
+        known = Facts(user="", uid=0, indexes=self.indexes)
+        of = Preflight(stack=work.stack.name, accelerator=work.stack.accelerator.value, problems=())
+        found = rules.no_index(known, of)
+        return [Problem(what=found.what, fix=found.fix)] if found else []
+
+
+def devices(request: Request, there: Accelerator) -> list[Accelerator]:
+    """Return what is to compute, the best first: what was asked for, or this machine's GPUs and then its CPUs."""
+    if request.accelerator != choice.AUTO:
+        return [Accelerator(request.accelerator)]
+    return list(dict.fromkeys((there, Accelerator.CPU)))
+
+
+def settled(request: Request, stack: Stack) -> Request:
+    """Return a request in which method and stack are named."""
+    return replace(request, wanted=stack.name, method=stack.method)
+
+
+def installed(request: Request, there: Accelerator) -> list[Request]:
+    """Return the requests for what would do if it were installed: any method's, for the best that computes here."""
+    if not choice.is_open(request):
+        return [request]
+    found = choice.candidates(request, devices(request, there), cray=CRAY.is_dir())
+    best = [stack for stack in found if stack.accelerator == found[0].accelerator]
+    return [settled(request, stack) for stack in best if stack.method != "eessi" or not request.load]
+
+
+def choose(request: Request, machine: Host) -> Work:
+    """Return the plan of the first stack that this machine can have, and say why that one, on standard error.
+
+    Raises HostProblem where there is none, with what each method lacks; NotWritable, UnknownStack, UsageProblem.
+    """
+    seen = Look(request=request, machine=machine)
+    candidates = choice.candidates(request, devices(request, machine.accelerator), cray=CRAY.is_dir())
+    preflight.demand([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
+    found = choice.first(request, candidates, seen.lacking)
+    why = choice.because(found, request, machine.accelerator)
+    print(*(f"envkit: {line}" for line in choice.lines(found.stack, why)), sep="\n", file=sys.stderr)
+    return seen.works[found.stack.name]

@@ -1,0 +1,378 @@
+"""Installing: plan, preflight, lock and look again, fetch, build, verify, write the receipt."""
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.console import Console
+
+from envkit.apptainer import method as apptainer
+from envkit.easybuild import build, config_guess
+from envkit.easybuild import method as easybuild
+from envkit.environments import filelocks, lockfile, receipt, replaced
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import ImageReceipt, Installed, ModuleReceipt
+from envkit.errors import (
+    BuildFailed,
+    DiskFull,
+    EnvkitError,
+    HorovodMissing,
+    Interrupted,
+    JobLost,
+    Problem,
+    UnknownStack,
+    UsageProblem,
+    of_storage,
+)
+from envkit.install import choice, choose
+from envkit.launch import launcher
+from envkit.machine import host
+from envkit.planning import preflight
+from envkit.planning.method import Work
+from envkit.planning.plan import recipe_checksum
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack, select
+from envkit.report.progress import say
+from envkit.sources import fetch
+from envkit.sources.fetch import Source
+from envkit.system import process
+from envkit.system.resources import easybuild_collection, recipes
+
+if TYPE_CHECKING:
+    from envkit.binary.build_flags import BuildFlags
+    from envkit.verify.report import Report
+
+
+def install(request: Request, console: Console) -> "Report | None":
+    """Install a stack and prove it; return its report, None when there was nothing to do or to prove.
+
+    Raises an EnvkitError that says what to do. An environment becomes visible only when it has passed.
+    """
+    if (there := already(request)) is not None:
+        say_already(there, console)
+        return None
+    with stoppable():
+        return install_now(request, console)
+
+
+def install_now(request: Request, console: Console) -> "Report | None":
+    """Install a stack that did not seem to be there."""
+    if request.bundle is not None:
+        request.prefix.create()
+        fetch.read_bundle(request.bundle, request.prefix.sources)
+    work = prepare(request)
+    say_differences(work, console)
+    preflight.demand(problems(work), work.stack)
+    request.prefix.create()
+    message = receipt.waiting(work.tree, work.stack.name)
+    with (
+        storage_explained(request.prefix),
+        filelocks.held(work.tree, f"stack-{work.stack.name}", console, message),
+        replaced.guarded(work.tree, work.stack.name, partial(say_put_back, work, console)),
+    ):
+        if (there := already(work.request)) is not None:
+            say_already(there, console)
+            return None
+        say_forced(work, console)
+        say_unused(work, console)
+        say_resumed(work, console)
+        folder = build.new_log_folder(request.prefix, work.stack.name)
+        try:
+            work.build(folder, console)
+            return prove(work, folder, console)
+        except EnvkitError:
+            if request.source is not None:  # what was to be taken over leaves nothing to resume
+                receipt.end(work.tree, work.stack.name)
+            raise
+
+
+def say_put_back(work: Work, console: Console) -> None:
+    """Say that what was to be replaced is there again."""
+    name, new = work.stack.name, replaced.new(work.tree, work.stack.name).root
+    say(console, f"{name} is as it was before.")
+    if any(new.glob("built/*.json")):
+        say(console, f"What was built is kept in {new}: 'envkit install {name} --rebuild' goes on from there.")
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end an installation at any point, in an orderly way."""
+    try:
+        with process.interruptible():
+            yield
+    except Interrupted as stopped:
+        stopped.fix = stopped.fix or "Run the same command again: it resumes."
+        raise
+
+
+def prepare(request: Request) -> Work:
+    """Look at the machine and resolve what was asked for; changes nothing. Raises HostProblem, PlanFailed.
+
+    Where the method is left open, says on standard error which it is, and why.
+    """
+    machine = host.look(request.load)
+    if choice.is_open(request):
+        return choose.choose(request, machine)
+    stack = chosen(request, machine.platform)
+    return choose.METHODS[stack.method](request, machine, stack)
+
+
+def problems(work: Work) -> list[Problem]:
+    """Return everything that would stop an installation, with what keeps a lock from being honoured."""
+    locked = work.request.locked
+    return [*work.problems(), *(lockfile.refusals(locked, work.lock) if locked else ())]
+
+
+def differences(work: Work) -> list[str]:
+    """Say in what the result will not be what is locked, though the lock is honoured."""
+    locked = work.request.locked
+    return [f"Differs:  {text}" for text in lockfile.differences(locked, work.lock)] if locked else []
+
+
+def say_differences(work: Work, console: Console) -> None:
+    """Print them, before anything is done."""
+    for line in differences(work):
+        say(console, line)
+
+
+def chosen(request: Request, platform: host.Platform) -> Stack:
+    """Return the stack that was asked for. Raises UnknownStack, and UsageProblem for options that it does not take."""
+    if request.source is not None or request.dockerfile is not None:
+        stack = apptainer.adopted(request)
+    else:
+        stack = selected(request, platform)
+    if request.locked and (stack.name, stack.method) != (request.locked.name, request.locked.method):
+        raise UsageProblem(
+            what=f"The lock is of {request.locked.name} by {request.locked.method}, not of {stack.name}.",
+            fix="Leave out STACK, or give the recipe or the image that the lock was made with.",
+        )
+    if stack.method != "eessi" and (request.release or request.access):
+        raise UsageProblem(what=f"--version and --access go with --method eessi; {stack.name} is by {stack.method}.")
+    if stack.method == "eessi" and request.load:
+        raise UsageProblem(what=f"--load does not go with {stack.name}: a site's modules are not seen in EESSI.")
+    return stack
+
+
+def selected(request: Request, platform: host.Platform) -> Stack:
+    """Return the stack that a request names. Raises UnknownStack."""
+    try:
+        return select(
+            request.wanted,
+            method=None if request.method == choice.AUTO else request.method,
+            framework=request.framework,
+            accelerator=request.accelerator,
+            release=request.release,
+            platform=platform,
+        )
+    except UnknownStack as error:
+        if request.locked is None or request.wanted != request.locked.name:
+            raise
+        raise UnknownStack(
+            what=f"The lock is of {request.locked.name}, which is none of envkit's own stacks.",
+            fix="Give what it was made from as well: envkit install RECIPE.eb --locked FILE, "
+            "or with --from or --from-dockerfile.",
+        ) from error
+
+
+def already(request: Request) -> Installed | None:
+    """Return the receipt of what is asked for, by any method left open, if it is installed and no rebuild is wanted.
+
+    Quick.
+    """
+    found = (there_already(one) for one in choose.installed(request, host.accelerator()))
+    return next((one for one in found if one is not None), None)
+
+
+def there_already(request: Request) -> Installed | None:
+    """Return the receipt of what a request names, if it is installed."""
+    here = host.Platform.own()
+    stack = chosen(request, here)
+    found = None if request.rebuild else receipt.there(request.prefix.tree(here, stack.release), stack.name)
+    if found is None:
+        return None
+    if isinstance(found, ImageReceipt):
+        is_other = apptainer.is_other(request, stack, found)
+    else:
+        is_other = isinstance(found, ModuleReceipt) and found.load != request.load
+    is_other = is_other or not as_locked(request, found)
+    return None if is_other or found.damage() or receipt.gone(found) else found
+
+
+def as_locked(request: Request, found: Installed) -> bool:
+    """Say whether what is installed is what is locked, if anything is."""
+    return request.locked is None or bool(found.lock and not list(lockfile.refusals(request.locked, found.lock)))
+
+
+def say_already(there: Installed, console: Console) -> None:
+    """Say that there is nothing to do, and which recipes have changed since."""
+    state = f"passed on {there.verified}" if there.horovod else "there is no Horovod in it to verify"
+    say(console, f"{there.name} is installed already and {state}. Nothing to do.")
+    edited = [] if isinstance(there, ImageReceipt) else [module for module in there.modules if changed(module)]
+    for module in edited:
+        say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")
+    if edited:
+        say(console, f"Build again with 'envkit install {there.name} --rebuild'.")
+
+
+def changed(module: receipt.Module) -> bool:
+    """Say whether the recipe of an installed module differs from the one it was made from."""
+    return recipe_checksum(current_recipe(module.easyconfig)) not in ("", module.sha256)
+
+
+def current_recipe(easyconfig: str) -> Path:
+    """Return where a recipe lies now: with this envkit, with this EasyBuild, or where it was when it was used."""
+    tail = easyconfig.rpartition("/easyconfigs/")[2]
+    for folder in (recipes("easyconfigs"), easybuild_collection()):
+        if (folder / tail).is_file():
+            return folder / tail
+    return Path(easyconfig)
+
+
+def say_forced(work: Work, console: Console) -> None:
+    """Say what is known to fail and is tried all the same."""
+    if not work.request.force:
+        return
+    for problem in preflight.known_problems(work.host, work.stack, work.steps, force=False):
+        say(console, f"{problem.what} It is tried all the same (--force).")
+
+
+def say_unused(work: Work, console: Console) -> None:
+    """Say that this machine has a GPU which the stack does not use, if nobody asked for that."""
+    gpu = host.accelerator()
+    if work.request.accelerator == "auto" and gpu not in (host.Accelerator.CPU, work.stack.accelerator):
+        say(console, f"This machine has a GPU ({gpu}), which {work.stack.name} does not use: it is for CPUs.")
+
+
+def say_resumed(work: Work, console: Console) -> None:
+    """Say what an earlier installation that did not end has left to do."""
+    note = receipt.unfinished(work.tree, work.stack.name)
+    if note is None:
+        return
+    missing = work.missing
+    done, left = len(work.steps) - len(missing), ", ".join(missing) or "the verification"
+    kind = "layers" if work.stack.method == "apptainer" else "modules"
+    say(console, f"Resuming what began {note.began} and ended while {note.stage} (log: {note.log}).")
+    say(console, f"{done} of {len(work.steps)} {kind} are in place; left: {left}.")
+
+
+def fetch_besides(work: Work, console: Console) -> tuple[Source, ...]:
+    """Fetch what a build without a network can do without, but does better with; return what of it is in the cache."""
+    if not isinstance(work, easybuild.EasyBuildWork):
+        return ()
+    cache = work.request.prefix.sources
+    if not work.request.offline and (lacking := config_guess.get(work.plan, cache)):
+        say(console, lacking)
+    return config_guess.carried(work.plan, cache)
+
+
+def build_in_jobs(work: Work, words: Sequence[str], cpus: int, console: Console) -> None:
+    """Build in jobs of Slurm, one for each module, of so many CPUs; ``words`` are what sbatch is told of each.
+
+    What is left to do is what any installation does of what is built already. Raises UsageProblem where eb does not
+    build it, and what fetching, submitting and following do.
+    """
+    if not isinstance(work, easybuild.EasyBuildWork) or work.stack.method != "easybuild":
+        raise UsageProblem(
+            what=f"--job-per-module goes with --method easybuild; {work.stack.name} is by {work.stack.method}.",
+            fix="Leave it out: the whole is built in one job then.",
+        )
+    work = replace(work, request=replace(work.request, jobs=cpus))
+    preflight.demand(problems(work), work.stack)
+    fetch_besides(work, console)
+    message = receipt.waiting(work.tree, work.stack.name)
+    with (
+        storage_explained(work.request.prefix),
+        filelocks.held(work.tree, f"stack-{work.stack.name}", console, message),
+    ):
+        say_resumed(work, console)
+        try:
+            work.build_in_jobs(build.new_log_folder(work.request.prefix, work.stack.name), words, console)
+        except (BuildFailed, DiskFull, JobLost):  # after others jobs may go on
+            if replaced.put_back(work.tree, work.stack.name):
+                say_put_back(work, console)
+            raise
+        receipt.end(work.tree, work.stack.name)
+
+
+@contextmanager
+def storage_explained(prefix: Prefix) -> Iterator[None]:
+    """Turn what this process itself meets of the prefix's storage, such as a full disk, into what can be repaired."""
+    try:
+        yield
+    except OSError as error:
+        problem = of_storage(error, f"{prefix.root} could not be written to the end.")
+        if problem is None:
+            raise
+        problem.fix += " Or choose another --prefix. Then run the same command again: it resumes."
+        raise problem from error
+
+
+def prove(work: Work, folder: Path, console: Console) -> "Report | None":
+    """Verify what was built on two ranks; write the receipt if it passes."""
+    from envkit.verify import drift, target
+    from envkit.verify.launch import verify
+    from envkit.verify.options import Options
+    from envkit.verify.report import render
+
+    receipt.begin(work.tree, work.stack.name, "verifying", folder)
+    made = work.describe(folder)
+    if not made.horovod:
+        demand_no_horovod(work, folder)
+    report = None
+    built = None
+    if made.horovod:
+        say(console, "Verifying on 2 ranks")
+        goal = target.installed(made, work.entered(made))
+        built, required = goal.built, flags_of(work.request.locked)
+        report = verify(goal, launcher.Wanted(ranks=2), Options(require=required), env=work.env)
+        say(console, render(report, width=console.width), end="")
+        if report.verdict != "pass":
+            say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
+            say(console, "Mend the cause and run the same command again: only what is missing is repeated.")
+            return report
+    else:
+        say(console, f"{made.name} is built. It has no Horovod, so there is nothing to verify.")
+    settled = msgspec.structs.replace(work.settle(made), lock=lock_of(work, made, built))
+    drift.keep(settled, built)
+    receipt.write(receipt.path_of(work.tree, made.name), settled)
+    replaced.settle(work.tree, made.name)
+    receipt.end(work.tree, made.name)
+    say(console, f"Installed {made.name}. Enter it with '{shlex.quote(own_command())} shell {made.name}'.")
+    return report
+
+
+def demand_no_horovod(work: Work, folder: Path) -> None:
+    """Raise HorovodMissing if what was built, which has no Horovod, is for it: by its flags, or by a module of it."""
+    modules = (work.stack.module, *work.steps)
+    if work.stack.requires or any(module.partition("/")[0] == "Horovod" for module in modules):
+        raise HorovodMissing(
+            what=f"{work.stack.name} was built, but the Python in it finds no Horovod, so it is not installed.",
+            why=f"It is for Horovod. Inside of it there is no package of that name (log: {folder}).",
+            fix="What is built is kept. Run the same command again; if it stays so, build it anew with --rebuild.",
+        )
+
+
+def own_command() -> str:
+    """Return what calls this envkit: its name, or where that is not found on PATH the path it was called by."""
+    called, found = Path(sys.argv[0]), shutil.which("envkit")
+    is_script = called.name == "envkit" and called.is_file()
+    return str(called.absolute()) if is_script and not (found and called.samefile(found)) else "envkit"
+
+
+def lock_of(work: Work, made: Installed, built: "BuildFlags | None") -> lockfile.Lock:
+    """Return the lock of what was built, with what only that tells: the framework and the build flags."""
+    there = [one.flags for one in built.extensions if one.loads] if built else []
+    flags = {name: value for one in there[:1] for name, value in one.items() if value is not None}
+    return msgspec.structs.replace(work.lock, framework=made.framework, flags=flags)
+
+
+def flags_of(locked: lockfile.Lock | None) -> tuple[str, ...]:
+    """Return the build flags that a lock demands."""
+    return tuple(name for name, value in locked.flags.items() if value) if locked else ()

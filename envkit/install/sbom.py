@@ -1,0 +1,159 @@
+"""The bill of materials of an environment, as CycloneDX JSON: its lock, and what is known of its weaknesses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from envkit.environments import lockfile
+from envkit.environments.lockfile import File, Lock, Part
+from envkit.environments.receipt import ImageReceipt, Installed
+from envkit.knowledge.known import known
+from envkit.verify.checks.security import is_affected
+from envkit.verify.target import read_built
+
+if TYPE_CHECKING:
+    from cyclonedx.model import Property
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component
+    from cyclonedx.model.vulnerability import Vulnerability
+
+HOROVOD = "horovod"
+
+
+def text(made: Installed, locked: Lock) -> str:
+    """Return the bill of an environment as JSON, the same for the same receipt."""
+    from cyclonedx.output.json import JsonV1Dot6
+
+    return str(JsonV1Dot6(bill(made, locked)).output_as_string(indent=2)) + "\n"
+
+
+def bill(made: Installed, locked: Lock) -> Bom:
+    """Return the bill of an environment."""
+    from cyclonedx.model import HashAlgorithm, HashType
+    from cyclonedx.model.bom import Bom
+    from cyclonedx.model.component import Component, ComponentType
+
+    is_file = isinstance(made, ImageReceipt) and made.sha256
+    root = Component(
+        name=made.name,
+        bom_ref=made.name,
+        type=ComponentType.CONTAINER if isinstance(made, ImageReceipt) else ComponentType.PLATFORM,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=made.sha256)] if is_file else [],  # type: ignore[union-attr]
+        properties=properties(locked),
+    )
+    tool = Component(name="envkit", version=made.envkit, type=ComponentType.APPLICATION)
+    found = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, lockfile.text(locked) + made.created))
+    found.metadata.timestamp = datetime.fromisoformat(made.created)
+    found.metadata.tools.components.add(tool)
+    found.metadata.component = root
+    for part in locked.parts:
+        own, files = component(part, locked), [source(file, part) for file in part.sources]
+        found.components.update([own, *files])
+        found.register_dependency(root, [own])
+        found.register_dependency(own, files)
+    if isinstance(made, ImageReceipt) and not any(one.name == HOROVOD for one in found.components):
+        inside = [Component(name=HOROVOD, version=version, bom_ref=HOROVOD) for version in version_inside(made)]
+        found.components.update(inside)
+        found.register_dependency(root, inside)
+    found.vulnerabilities.update(weakness for one in found.components for weakness in weaknesses(one))
+    return found
+
+
+def version_inside(made: ImageReceipt) -> list[str]:
+    """Return the version of the Horovod in an image that was taken over, if one was read."""
+    built = read_built(bytes(made.built))
+    return [built.horovod] if built else []
+
+
+def properties(locked: Lock) -> list[Property]:
+    """Return what a lock holds besides parts, as properties."""
+    from cyclonedx.model import Property
+
+    machine = {
+        title: str(getattr(locked.machine, field) or "") for title, field in lockfile.TITLES.items() if field != "load"
+    }
+    flags = {f"flag {name}": str(value) for name, value in locked.flags.items()}
+    facts = {"method": locked.method, "framework": locked.framework, **machine, **locked.tools, **flags}
+    return [Property(name=f"envkit:{name}", value=value) for name, value in facts.items() if value]
+
+
+def component(part: Part, locked: Lock) -> Component:
+    """Return a module, or a layer of an image."""
+    from cyclonedx.model import Property, XsUri
+    from cyclonedx.model.component import Component, ComponentType, Diff, Patch, PatchClassification, Pedigree
+
+    name, _, version = part.name.partition("/")
+    kind = PatchClassification.UNOFFICIAL
+    patches = [Patch(type=kind, diff=Diff(url=XsUri(patch.filename))) for patch in part.patches]
+    facts = {"recipe": part.recipe, "recipe SHA-256": part.sha256}
+    facts |= {f"patch {patch.filename} SHA-256": patch.sha256 or "" for patch in part.patches}
+    return Component(
+        name=name,
+        version=version or None,
+        bom_ref=f"{locked.name}: {part.name}",
+        type=ComponentType.APPLICATION,
+        pedigree=Pedigree(patches=patches) if patches else None,
+        properties=[Property(name=f"envkit:{name}", value=value) for name, value in facts.items() if value],
+    )
+
+
+def source(file: File, part: Part) -> Component:
+    """Return a source: a package of the Python package index, or a file."""
+    from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, XsUri
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    name, version = release(file)
+    kind = ExternalReferenceType.DISTRIBUTION
+    return Component(
+        name=name,
+        version=version,
+        bom_ref=f"{part.name}: {file.filename}",
+        type=ComponentType.LIBRARY if version else ComponentType.FILE,
+        purl=PackageURL("pypi", None, name, version, {"file_name": file.filename}) if version else None,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=file.sha256)] if file.sha256 else [],
+        external_references=[ExternalReference(type=kind, url=XsUri(url)) for url in file.urls],
+    )
+
+
+def release(file: File) -> tuple[str, str | None]:
+    """Return the name and version that the file of a Python package has in its name; else the file, and no version."""
+    from packaging.utils import parse_sdist_filename, parse_wheel_filename
+
+    try:
+        name, version, *_ = (
+            parse_wheel_filename(file.filename)
+            if file.filename.endswith(".whl")
+            else parse_sdist_filename(file.filename)
+        )
+    except ValueError:
+        return file.filename, None
+    return (name, str(version)) if file.project else (file.filename, None)
+
+
+def weaknesses(found: Component) -> Iterator[Vulnerability]:
+    """Yield what is known of Horovod, with whether it concerns this version and which launches; nothing of others."""
+    from cyclonedx.model import XsUri
+    from cyclonedx.model.impact_analysis import ImpactAnalysisResponse, ImpactAnalysisState
+    from cyclonedx.model.vulnerability import BomTarget, Vulnerability, VulnerabilityAnalysis, VulnerabilitySource
+
+    titles = {mode["mode"]: mode["title"] for mode in known("security")["modes"]}
+    for cve in known("security")["cves"] if found.name == HOROVOD and found.version else ():
+        launches = "; ".join(titles[mode] for mode in cve["modes"])
+        concerned = is_affected(found.version or "", cve["affected"])
+        open_to = f"Where the ranks are started by: {launches}. mpirun and srun do not start that part."
+        yield Vulnerability(
+            bom_ref=f"{found.bom_ref.value}: {cve['id']}",
+            id=cve["id"],
+            source=VulnerabilitySource(url=XsUri(cve["source"])),
+            description=cve["what"],
+            affects=[BomTarget(ref=found.bom_ref.value or "")],
+            analysis=VulnerabilityAnalysis(
+                state=ImpactAnalysisState.EXPLOITABLE if concerned else ImpactAnalysisState.NOT_AFFECTED,
+                responses=[ImpactAnalysisResponse.WORKAROUND_AVAILABLE] if concerned else [],
+                detail=open_to if concerned else f"Concerns versions {cve['affected']}.",
+            ),
+        )

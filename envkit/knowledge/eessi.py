@@ -1,0 +1,59 @@
+"""What is known of EESSI, and what its symptoms mean: known.toml and symptoms.toml."""
+
+import tomllib
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from envkit.system.resources import data
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """The repository, where it is seen, its releases, the module to build on top of one, its servers; of launchers.
+
+    ``needed`` are the places that loading a module reads besides those of the modules; ``driver``, ``licensed``,
+    ``library`` and ``gpu_scripts`` are what a site adds for GPUs, where, and by which programs.
+    """
+
+    repository: str
+    mount: str
+    default: str
+    releases: tuple[str, ...]
+    extend: str
+    servers: tuple[str, ...]
+    needed: tuple[str, ...]
+    driver: tuple[str, ...]
+    licensed: tuple[str, ...]
+    library: str
+    gpu_scripts: str
+    configuration: dict[str, tuple[str, ...]]
+    one_node: dict[str, str]
+    own_namespace: dict[str, str]
+
+
+class Symptom(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands in the way, why, and what to do."""
+
+    id: str
+    what: str
+    fix: str
+    why: str = ""
+
+
+@cache
+def known() -> Known:
+    """Return known.toml."""
+    return msgspec.convert(tomllib.loads(data("knowledge/eessi.toml").read_text()), Known)
+
+
+@cache
+def symptoms() -> dict[str, dict[str, Any]]:
+    """Return symptoms.toml."""
+    return tomllib.loads(data("knowledge/eessi_symptoms.toml").read_text())
+
+
+def symptom(name: str, **values: object) -> Symptom:
+    """Return a symptom with its values put in."""
+    words = {key: text.format_map(values) for key, text in symptoms()[name].items()}
+    return msgspec.convert({"id": name, **words}, Symptom)

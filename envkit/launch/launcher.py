@@ -1,0 +1,264 @@
+"""Starting ranks: from what is asked and what is here to the command line of a launcher, and why that one."""
+
+import functools
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from envkit.environments.environment import Environment, entered
+from envkit.environments.receipt import Mpi
+from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
+from envkit.inside.probe.started import counts, leftovers, whole
+from envkit.machine.host import MPI_FAMILIES, cores
+from envkit.system import process
+from envkit.system.resources import data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """How many ranks, on how many nodes or on which hosts (name and slots), by which launcher."""
+
+    ranks: int
+    nodes: int | None = None
+    hosts: tuple[tuple[str, int], ...] = ()
+    launcher: str = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """The launcher's part of a command line. ``remote``: it reaches other hosts, and takes no environment there."""
+
+    argv: tuple[str, ...]
+    why: str
+    remote: bool = False
+
+    @property
+    def launcher(self) -> str:
+        """The launcher's name, such as srun."""
+        return self.argv[0]
+
+
+def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ) -> Launch:
+    """Choose the launcher that fits the environment's MPI and this place.
+
+    Raises UsageProblem for what contradicts itself, HostProblem for what cannot be had here.
+    """
+    demand_slots(wanted, env)
+    wanted = placed(wanted, env)
+    family = mpi.family if mpi else ""
+    if wanted.launcher == "srun":
+        return srun(mpi, wanted, env)
+    if wanted.launcher == "horovodrun" or (wanted.launcher == "auto" and mpi is None):
+        why = "you asked for it" if wanted.launcher == "horovodrun" else "this Horovod has Gloo and no MPI"
+        return horovodrun(wanted, env, why)
+    if wanted.launcher == "auto" and not wanted.hosts and env.get("SLURM_JOB_ID") and process.which("srun"):
+        kind = srun_type(family)
+        if kind:
+            return srun(mpi, wanted, env)
+        why = f"srun here does not speak what {family} does ({', '.join(srun_types())})"
+        return own(mpi, wanted, why)
+    if wanted.launcher == "auto":
+        return own(mpi, wanted, f"it belongs to {family}, which this Horovod was built with")
+    program = wanted.launcher
+    return own(mpi, wanted, "you asked for it", program)
+
+
+def own(mpi: Mpi | None, wanted: Wanted, why: str, program: str = "") -> Launch:
+    """Use the MPI's own launcher."""
+    words = table()["mpi"].get(mpi.family if mpi else "", table()["mpi"]["MPICH"])
+    program = program or words["program"]
+    place = place_words(words, wanted)
+    if mpi is None or mpi.family != "Open MPI":
+        return Launch(argv=(program, "-n", str(wanted.ranks), *place), why=why, remote=bool(wanted.hosts))
+    newer = int(mpi.version.partition(".")[0]) >= 5
+    argv = [program, "-np", str(wanted.ranks), *place]
+    if not place:
+        argv += ["--map-by", ":OVERSUBSCRIBE"] if newer else ["--oversubscribe"]
+        argv += ["--bind-to", "none"] if wanted.ranks > cores() else []
+    return Launch(argv=tuple(argv), why=why, remote=bool(wanted.hosts))
+
+
+def place_words(words: Mapping[str, Any], wanted: Wanted) -> list[str]:
+    """Return the words that name the hosts."""
+    hosts = ",".join(f"{host}:{slots}" for host, slots in wanted.hosts)
+    return [word.format(hosts=hosts) for word in words["hosts"]] if hosts else []
+
+
+def srun(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> Launch:
+    """Use Slurm's launcher."""
+    if not env.get("SLURM_JOB_ID") or process.which("srun") is None:
+        raise HostProblem(
+            what="srun cannot be used here.",
+            why="This is no Slurm job." if process.which("srun") else "There is no srun on PATH.",
+            fix="Get an allocation first (salloc, sbatch), or leave --launcher out.",
+        )
+    if wanted.hosts:
+        raise UsageProblem(what="--hosts does not go with srun.", fix="Use --nodes; Slurm knows the hosts.")
+    kind = srun_type(mpi.family) if mpi else ""
+    if not kind:
+        speaks = f"{mpi.family}, which this Horovod was built with," if mpi else "Gloo, which this Horovod uses,"
+        raise HostProblem(
+            what="srun cannot start these ranks as one world.",
+            why=f"{speaks} speaks nothing that srun has here: {', '.join(srun_types())}.",
+            fix="Leave --launcher out: the MPI's own launcher works inside a Slurm job, too.",
+        )
+    argv = ["srun", f"--mpi={kind}", "--kill-on-bad-exit=0", "-n", str(wanted.ranks)]
+    argv += ["-N", str(wanted.nodes)] if wanted.nodes else []
+    argv += ["--overlap"] if env.get("SLURM_STEP_ID") else []
+    family = mpi.family if mpi else ""
+    return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
+
+
+def horovodrun(wanted: Wanted, env: Mapping[str, str], why: str) -> Launch:
+    """Use Horovod's own launcher."""
+    hosts = wanted.hosts or slurm_hosts(wanted, env)
+    place = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts)] if hosts else []
+    return Launch(argv=("horovodrun", "-np", str(wanted.ranks), *place), why=why, remote=bool(place))
+
+
+def slurm_hosts(wanted: Wanted, env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Return the hosts of a Slurm allocation with even slots; none where it has but one."""
+    if not env.get("SLURM_JOB_NODELIST") or whole(env.get("SLURM_JOB_NUM_NODES", "1")) == 1:
+        return ()
+    told = process.capture(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], env=env, timeout_s=20)
+    hosts = told.stdout.split()[: wanted.nodes or None]
+    return tuple((host, -(-wanted.ranks // len(hosts))) for host in hosts)
+
+
+def placed(wanted: Wanted, env: Mapping[str, str]) -> Wanted:
+    """Name the hosts of a PBS job, with even slots: not every launcher asks PBS for them, and none takes them there."""
+    if wanted.hosts or not env.get("PBS_JOBID") or not env.get("PBS_NODEFILE"):
+        return wanted
+    try:
+        text = Path(env["PBS_NODEFILE"]).read_text(errors="replace")
+    except OSError as error:
+        raise HostProblem(
+            what="The hosts of this PBS job are not known.",
+            why=f"PBS_NODEFILE names {env['PBS_NODEFILE']}: {error.strerror}.",
+            fix="Outside of a job: unset PBS_JOBID PBS_NODEFILE. In one: name the hosts (--hosts node1:2,node2:2).",
+        ) from error
+    listed = list(dict.fromkeys(text.split()))[: wanted.nodes or None]
+    slots = -(-wanted.ranks // max(len(listed), 1))
+    return replace(wanted, hosts=tuple((host, slots) for host in listed)) if len(listed) > 1 else wanted
+
+
+@functools.cache
+def srun_types() -> tuple[str, ...]:
+    """Return the types that ``srun --mpi=list`` names."""
+    told = process.capture(["srun", "--mpi=list"], timeout_s=20)
+    text = f"{told.stdout}\n{told.stderr}"
+    return tuple(dict.fromkeys(re.findall(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b", text)))
+
+
+def srun_type(family: str) -> str:
+    """Return the first type that both an MPI family and this srun speak, or nothing."""
+    speaks = table()["mpi"].get(family, {}).get("speaks", ())
+    return next((kind for kind in speaks if kind in srun_types()), "")
+
+
+def job_srun_type(family: str) -> str:
+    """Return what srun_type does, for a job; the first that the MPI speaks where no srun here tells its own."""
+    speaks = table()["mpi"].get(family, {}).get("speaks", ())
+    return srun_type(family) if srun_types() else next(iter(speaks), "")
+
+
+def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
+    """Return how many ranks a scheduler has granted to this job, or the default outside of one."""
+    for words in table()["scheduler"].values():
+        tasks = env.get(words["tasks"], "")
+        if env.get(words["job"]) and (number := whole(tasks)):
+            return number
+    return default
+
+
+def demand_slots(wanted: Wanted, env: Mapping[str, str]) -> None:
+    """Raise UsageProblem when the ranks do not fit what was named or granted."""
+    slots = sum(slots for _, slots in wanted.hosts)
+    if wanted.hosts and wanted.ranks > slots:
+        raise UsageProblem(
+            what=f"{wanted.ranks} ranks do not fit into {slots} slots.",
+            why="--hosts " + ",".join(f"{host}:{n}" for host, n in wanted.hosts),
+            fix="Name more slots (HOST:SLOTS), or fewer ranks (-n).",
+        )
+    if wanted.nodes and wanted.nodes > wanted.ranks:
+        raise UsageProblem(
+            what=f"{wanted.ranks} ranks cannot fill {wanted.nodes} nodes.", fix="Ask for at least one rank per node."
+        )
+    if wanted.nodes and wanted.nodes > 1 and not (wanted.hosts or in_job(env)):
+        raise UsageProblem(
+            what=f"There are no {wanted.nodes} nodes here.",
+            why="This is not a job of a scheduler, and --hosts names none.",
+            fix="Get an allocation, or name the hosts: --hosts node1:2,node2:2",
+        )
+    granted = slurm_slots(env)
+    if granted and not wanted.hosts and wanted.ranks > granted:
+        raise UsageProblem(
+            what=f"{wanted.ranks} ranks do not fit this Slurm job.",
+            why=f"It was granted {granted} (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE).",
+            fix=f"Ask Slurm for more (-n {wanted.ranks}), or start fewer ranks.",
+        )
+
+
+def slurm_slots(env: Mapping[str, str]) -> int:
+    """Return how many ranks a Slurm job has room for: its tasks, or its CPUs if more; 0 outside of one."""
+    tasks = env.get("SLURM_NTASKS", "") if env.get("SLURM_JOB_ID") else ""
+    cpus = env.get("SLURM_JOB_CPUS_PER_NODE", "") if env.get("SLURM_JOB_ID") else ""
+    return max(whole(tasks) or 0, sum(counts(cpus)))
+
+
+def in_job(env: Mapping[str, str]) -> bool:
+    """Say whether this process belongs to a job of a scheduler."""
+    return any(env.get(words["job"]) for words in table()["scheduler"].values())
+
+
+def parse_hosts(text: str) -> tuple[tuple[str, int], ...]:
+    """Read "node1:2,node2" as hosts with slots (1 if left out). Raises UsageProblem."""
+    hosts = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"([A-Za-z0-9][\w.-]*)(?::([1-9]\d*))?", word)
+        if match is None:
+            raise UsageProblem(what=f"--hosts: {word!r} is no host.", fix="Write them as node1:2,node2:2")
+        hosts.append((match[1], int(match[2] or 1)))
+    return tuple(hosts)
+
+
+@functools.cache
+def table() -> dict[str, dict[str, Any]]:
+    """Return launchers.toml."""
+    return tomllib.loads(data("launch/launchers.toml").read_text())
+
+
+def variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` as ranks are started with it: without what another launch has left over, and with what Open MPI
+    wants from root, if this is root.
+    """
+    dropped = leftovers(env)
+    kept = {name: value for name, value in env.items() if name not in dropped}
+    if os.geteuid() != 0:
+        return kept
+    return {
+        **kept,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+
+
+def mpi_of(environment: Environment, tree: str, env: Mapping[str, str]) -> Mpi:
+    """Ask the environment which MPI it brings. Raises EnvironmentDamaged, ModuleNotLoaded."""
+    argv = ["sh", "-c", "command -v mpirun; mpirun --version"]
+    told = entered(process.capture(environment.command(argv), env=environment.variables(variables(env)))).stdout
+    path = told.partition("\n")[0]
+    for family, pattern in MPI_FAMILIES:
+        if match := re.search(pattern, told):
+            return Mpi(family=family, version=match[1], embedded=path.startswith(tree))
+    raise EnvironmentDamaged(
+        what="The environment has no MPI launcher.",
+        why=told.strip() or "mpirun was not found in it.",
+        fix="Build it again: 'envkit install --rebuild'.",
+    )

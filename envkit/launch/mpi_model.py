@@ -1,0 +1,179 @@
+"""How the ranks in an image become one world: by which of the MPI models, with which launcher, and why."""
+
+import functools
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from envkit.environments.eessi import EessiEnvironment
+from envkit.environments.environment import ContainerEnvironment, Environment, MpiModel
+from envkit.environments.receipt import Mpi
+from envkit.errors import HostProblem, UsageProblem
+from envkit.launch import launcher
+from envkit.launch.host_mpi import bound
+from envkit.launch.launcher import Launch, Wanted
+from envkit.machine import host
+from envkit.system.process import which
+from envkit.system.resources import data
+
+
+def meet(
+    inside: Environment,
+    mpi: Mpi | None,
+    wanted: Wanted,
+    env: Mapping[str, str] = os.environ,
+    model: MpiModel | None = None,
+) -> tuple[Environment, Launch]:
+    """Return an environment as its ranks are to be started, and their launch.
+
+    ``mpi`` is the environment's own; ``model`` is forced, or chosen by what this machine has. Raises what
+    launcher.choose does, and HostProblem where host and image do not fit.
+    """
+    if is_here_alone(inside, wanted):
+        return inside, replace(launcher.choose(mpi, wanted, {}), why="EESSI is mounted for this command, on this node")
+    if not isinstance(inside, ContainerEnvironment):
+        return inside, launcher.choose(mpi, wanted, env)
+    chosen = model or fitting(mpi, wanted, env)
+    if chosen is MpiModel.INSIDE:
+        demand_one_node(wanted)
+        launch = launcher.choose(mpi, replace(wanted, launcher=inner(wanted, mpi)), {})
+        why = "the launcher in the image, on this node: " + (
+            "you asked for it" if model else unfit(mpi, wanted, env) or "nothing of this host's is needed"
+        )
+        return replace(inside, model=chosen), replace(launch, why=why)
+    if mpi is None:
+        raise HostProblem(
+            what=f"The Horovod of {inside.name} has no MPI, so no launcher of the host's can start its ranks.",
+            fix="Use --mpi-model inside: horovodrun in the image starts them by Gloo.",
+        )
+    demand_no_wall(env)
+    if reason := unfit(mpi, wanted, env) if chosen is MpiModel.HYBRID else "":
+        raise HostProblem(
+            what=f"The ranks of {inside.name} would not become one world.",
+            why=reason,
+            fix="Leave --mpi-model out, or use --mpi-model inside on one node.",
+        )
+    launch = by_host(mpi, wanted, env)
+    if launch.launcher == "srun":
+        launch = replace(launch, argv=(*launch.argv, *inside.srun))
+    if chosen is MpiModel.BIND:
+        why = f"{launch.why}; the host's MPI library takes the place of the image's"
+        return by_binding(inside, mpi, env), replace(launch, why=why)
+    return replace(inside, model=chosen), launch
+
+
+def is_here_alone(inside: Environment, wanted: Wanted) -> bool:
+    """Say whether ranks are to be started on this node by EESSI's own launcher, though a job may have others."""
+    is_free = wanted.launcher == "auto" and not wanted.hosts and (wanted.nodes or 1) == 1
+    return isinstance(inside, EessiEnvironment) and bool(inside.way) and is_free
+
+
+def join(inside: Environment, mpi: Mpi | None, env: Mapping[str, str], model: MpiModel | None = None) -> Environment:
+    """Return an environment for this process, which a launcher of the host has started as a rank.
+
+    Raises UsageProblem for the model ``inside``, and HostProblem where host and image do not fit.
+    """
+    if not isinstance(inside, ContainerEnvironment):
+        return inside
+    if model is MpiModel.INSIDE:
+        raise UsageProblem(
+            what="--mpi-model inside: the launcher in the image starts the ranks, and this process is one already.",
+            fix="Call it outside of a launcher, or leave --mpi-model out.",
+        )
+    demand_no_wall(env)
+    return by_binding(inside, mpi, env) if model is MpiModel.BIND and mpi else inside
+
+
+def by_binding(inside: ContainerEnvironment, mpi: Mpi, env: Mapping[str, str]) -> ContainerEnvironment:
+    """Return an image with the host's MPI library in it."""
+    found = bound(inside, mpi, table()["bind"].get(mpi.family, ""), env)
+    binds, settings = (*inside.binds, *found.binds), (*inside.settings, *found.settings)
+    return replace(inside, model=MpiModel.BIND, binds=binds, settings=settings)
+
+
+def fitting(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> MpiModel:
+    """Choose the model: the host's launcher where it fits, else the image's own."""
+    return MpiModel.INSIDE if mpi is None or unfit(mpi, wanted, env) else MpiModel.HYBRID
+
+
+def unfit(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> str:
+    """Say why no launcher of this host can start the image's MPI; nothing if one can."""
+    if mpi is None:
+        return "this Horovod has Gloo and no MPI"
+    if by_slurm(wanted, env):
+        speaks = launcher.srun_type(mpi.family)
+        return "" if speaks else f"srun here does not speak what {mpi.family} does"
+    found = host.launcher_mpi(env)
+    if found is None:
+        return "this host has no mpirun"
+    pair = f"the host's {found.family} {found.version} does not start ranks of the image's {mpi.family} {mpi.version}"
+    return "" if any(fits(row, found, mpi) for row in table()["hybrid"]) else f"{pair} as one world"
+
+
+def fits(row: Mapping[str, Any], found: host.Program, mpi: Mpi) -> bool:
+    """Say whether a row of the table is about these two."""
+    from packaging.specifiers import SpecifierSet
+
+    sides = ((row["host"], found.family, found.version), (row["image"], mpi.family, mpi.version))
+    return all(
+        side["family"] == family and version in SpecifierSet(side["versions"]) for side, family, version in sides
+    )
+
+
+def by_slurm(wanted: Wanted, env: Mapping[str, str]) -> bool:
+    """Say whether srun is what starts ranks here."""
+    inside_job = bool(env.get("SLURM_JOB_ID")) and which("srun") is not None
+    return wanted.launcher == "srun" or (wanted.launcher == "auto" and not wanted.hosts and inside_job)
+
+
+def by_host(mpi: Mpi, wanted: Wanted, env: Mapping[str, str]) -> Launch:
+    """Return the launch by the host's own launcher."""
+    if by_slurm(wanted, env):
+        return launcher.srun(mpi, wanted, env)
+    found = host.launcher_mpi(env)
+    if found is None:
+        raise HostProblem(
+            what="This host has no mpirun.",
+            fix="Load the module of an MPI first, or use --mpi-model inside on one node.",
+        )
+    own = Mpi(family=found.family, version=found.version)
+    return launcher.own(
+        own,
+        launcher.placed(wanted, env),
+        f"the host's {found.family} {found.version} starts {mpi.family} {mpi.version}",
+    )
+
+
+def inner(wanted: Wanted, mpi: Mpi | None) -> str:
+    """Return the launcher to use in the image."""
+    return wanted.launcher if wanted.launcher != "srun" else "auto" if mpi else "horovodrun"
+
+
+def demand_one_node(wanted: Wanted) -> None:
+    """Raise HostProblem where the image's own launcher would have to reach other nodes."""
+    if wanted.hosts or (wanted.nodes or 1) > 1:
+        raise HostProblem(
+            what="The launcher in an image starts ranks on its own node only.",
+            why="On other nodes nobody has entered the image.",
+            fix="Use the host's launcher (--mpi-model hybrid), or one node.",
+        )
+
+
+def demand_no_wall(env: Mapping[str, str]) -> None:
+    """Raise HostProblem where Apptainer is told to keep from the ranks what their launcher tells them."""
+    for family in ("APPTAINER", "SINGULARITY"):
+        for wall in ("CLEANENV", "CONTAIN", "CONTAINALL"):
+            if env.get(f"{family}_{wall}", "").lower() not in ("", "0", "false", "no", "off"):
+                raise HostProblem(
+                    what=f"{family}_{wall} is set, so that each rank would be a world of its own, or none.",
+                    why="The launcher tells a rank by variables and by files in /tmp which rank it is.",
+                    fix=f"Unset {family}_{wall}, or use --mpi-model inside on one node.",
+                )
+
+
+@functools.cache
+def table() -> dict[str, Any]:
+    """Return mpi_models.toml."""
+    return tomllib.loads(data("launch/mpi_models.toml").read_text())

@@ -1,0 +1,221 @@
+"""What this machine offers: interpreter, modules tool, compiler, MPI, CMake, accelerator, room on disk."""
+
+import os
+import platform
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from envkit.environments import environment
+from envkit.errors import HostProblem
+from envkit.system import process
+
+
+class Accelerator(StrEnum):
+    """What computes."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    ROCM = "rocm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """What binaries made here depend on: the machine type and the Python, as in x86_64 and 3.11."""
+
+    machine: str
+    python: str
+
+    def __str__(self) -> str:
+        return f"{self.machine}-py{self.python}"
+
+    @classmethod
+    def own(cls) -> "Platform":
+        """Return the platform of the interpreter that runs envkit."""
+        return cls(machine=platform.machine(), python=".".join(platform.python_version_tuple()[:2]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A program on this machine. ``family`` tells variants apart, such as "Open MPI" and "MPICH"."""
+
+    path: Path
+    version: str
+    family: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """The Python that environments are made for; ``headers`` says whether Python.h is there."""
+
+    path: Path
+    version: str
+    headers: bool
+
+    @property
+    def minor(self) -> str:
+        """The version without its patch level: "3.11"."""
+        return ".".join(self.version.split(".")[:2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """This machine, as seen with the modules in ``load`` and nothing else of the caller's loaded."""
+
+    machine: str
+    python: Interpreter
+    modules_tool: environment.ModulesTool | None
+    compiler: Program | None
+    mpi: Program | None
+    cmake: Program | None
+    accelerator: Accelerator
+    load: tuple[str, ...]
+    env: Mapping[str, str]
+
+    @property
+    def platform(self) -> Platform:
+        """What binaries made here depend on."""
+        return Platform(machine=self.machine, python=self.python.minor)
+
+
+def look(load: Sequence[str] = ()) -> Host:
+    """Look at this machine. Raises HostProblem when a module in ``load`` cannot be loaded."""
+    tool = environment.find_modules_tool()
+    env = environment.clean(os.environ, tool, load)
+    return Host(
+        machine=platform.machine(),
+        python=interpreter(env),
+        modules_tool=tool,
+        compiler=compiler(env),
+        mpi=mpi(env),
+        cmake=cmake(env),
+        accelerator=accelerator(),
+        load=tuple(load),
+        env=env,
+    )
+
+
+def interpreter(env: Mapping[str, str]) -> Interpreter:
+    """Return the interpreter that environments are made for.
+
+    It is the one below envkit's own virtual environment, unless a loaded site module has put another one on
+    PATH (``env``), such as cray-python.
+    """
+    found = process.which("python3", path=env["PATH"])
+    if found is not None and found != process.which("python3", path=environment.without_private_folders(os.environ)):
+        told = process.capture([found, "-I", "-c", INTERPRETER_FACTS], env=env)
+        if told.status == 0 and told.stdout.count("\n") == 3:
+            path, version, include = told.stdout.splitlines()
+            return Interpreter(path=Path(path), version=version, headers=Path(include, "Python.h").is_file())
+    own = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    include = sysconfig.get_path("include", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
+    return Interpreter(path=own, version=platform.python_version(), headers=Path(include, "Python.h").is_file())
+
+
+INTERPRETER_FACTS = (
+    "import os, platform, sys, sysconfig;"
+    "print(os.path.realpath(getattr(sys, '_base_executable', sys.executable)));"
+    "print(platform.python_version());"
+    "print(sysconfig.get_path('include'))"
+)
+
+
+def compiler(env: Mapping[str, str]) -> Program | None:
+    """Return the C++ compiler if it compiles a C++17 program here."""
+    found = process.which("g++", path=env["PATH"])
+    if found is None or process.which("gcc", path=env["PATH"]) is None:
+        return None
+    compiles = process.capture(
+        [found, "-std=c++17", "-fsyntax-only", "-include", "optional", "-xc++", "/dev/null"], env=env
+    )
+    version = process.capture([found, "-dumpfullversion"], env=env)
+    return Program(path=Path(found), version=version.stdout.strip()) if compiles.status == 0 else None
+
+
+def mpi(env: Mapping[str, str]) -> Program | None:
+    """Return the MPI library whose compiler wrapper, headers and launcher are there; distributions split them."""
+    wrapper = process.which("mpicxx", path=env["PATH"])
+    if wrapper is None:
+        return None
+    compiles = process.capture([wrapper, "-fsyntax-only", "-include", "mpi.h", "-xc++", "/dev/null"], env=env)
+    return launcher_mpi(env) if compiles.status == 0 else None
+
+
+def launcher_mpi(env: Mapping[str, str]) -> Program | None:
+    """Return the MPI whose launcher is on PATH, with or without a compiler wrapper."""
+    launcher = process.which("mpirun", path=env.get("PATH", os.defpath))
+    if launcher is None:
+        return None
+    told = process.capture([launcher, "--version"], env=env).stdout
+    for family, pattern in MPI_FAMILIES:
+        if match := re.search(pattern, told):
+            return Program(path=Path(launcher), version=match[1], family=family)
+    return Program(path=Path(launcher), version="unknown", family="unknown")
+
+
+MPI_FAMILIES = (
+    ("Open MPI", r"\(Open MPI\) (\S+)"),
+    ("MPICH", r"HYDRA build details:\s+Version:\s+(\S+)"),
+    ("Intel MPI", r"Intel\(R\) MPI Library for Linux\* OS, Version (\S+)"),
+)
+
+
+def cmake(env: Mapping[str, str]) -> Program | None:
+    """Return the CMake on PATH."""
+    found = process.which("cmake", path=env["PATH"])
+    if found is None:
+        return None
+    match = re.search(r"cmake version (\S+)", process.capture([found, "--version"], env=env).stdout)
+    return Program(path=Path(found), version=match[1]) if match else None
+
+
+def accelerator() -> Accelerator:
+    """Say which kind of GPU this machine has, from its device files."""
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        return Accelerator.CUDA
+    if Path("/dev/kfd").exists() and any(Path("/sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")):
+        return Accelerator.ROCM
+    return Accelerator.CPU
+
+
+def no_nvidia(env: Mapping[str, str]) -> str:
+    """Say why nvidia-smi shows no NVIDIA GPU; nothing if it shows one."""
+    found = process.which("nvidia-smi", path=env.get("PATH"))
+    if found is None:
+        return "There is no nvidia-smi on PATH."
+    told = process.capture([found, "-L"], env=env, timeout_s=20)
+    if told.status == 0 and "GPU" in told.stdout:
+        return ""
+    return (told.stderr or told.stdout).strip() or f"It ended with {told.status}."
+
+
+def capability(env: Mapping[str, str]) -> str:
+    """Return the compute capability of the first NVIDIA GPU, such as "9.0"; nothing without one."""
+    argv = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    match = re.match(r"\s*(\d+\.\d+)", process.capture(argv, env=env, timeout_s=20).stdout)
+    return match[1] if match else ""
+
+
+def cpu_target() -> str:
+    """Name the microarchitecture of this CPU, such as "zen3" (archspec)."""
+    import archspec.cpu
+
+    return str(archspec.cpu.host())
+
+
+def writable_parent(path: Path) -> Path:
+    """Return the nearest folder at or above ``path`` that exists. Raises HostProblem if it is a file."""
+    while not path.exists():
+        path = path.parent
+    if not path.is_dir():
+        raise HostProblem(what=f"{path} is a file, not a folder.", fix="Choose another --prefix.")
+    return path
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))

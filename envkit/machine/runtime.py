@@ -1,0 +1,94 @@
+"""The container runtime of this machine, and whether it can build and run here: found out beforehand."""
+
+import getpass
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from envkit.environments.environment import SYS_RESOURCE, lacks_capability
+from envkit.errors import HostProblem, Problem
+from envkit.machine import subids
+from envkit.system import process
+
+PROGRAMS = ("apptainer", "singularity")
+INSTALL = (
+    "Ask the site's support for Apptainer, or load its module. On a machine of your own: RHEL and Fedora: dnf install "
+    "apptainer (EPEL); Ubuntu: add-apt-repository ppa:apptainer/ppa, apt install apptainer; without root: Apptainer's "
+    "install-unprivileged.sh. envkit's scripts/prepare.sh test puts one into .venv on Debian."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """Apptainer, or SingularityCE: the program, and its version such as "1.4.5"."""
+
+    path: Path
+    family: str
+    version: str
+
+
+@cache
+def find(path: str | None = None) -> Runtime | None:
+    """Return the first runtime on PATH, or on the search path given; Apptainer before Singularity."""
+    for program in PROGRAMS:
+        found = process.which(program, path=path)
+        told = process.capture([found, "--version"], timeout_s=20) if found else None
+        if found and told and (match := re.search(r"^([\w-]+) version (\S+)", told.stdout)):
+            family = "Apptainer" if match[1] == "apptainer" else "SingularityCE"
+            return Runtime(path=Path(found), family=family, version=match[2])
+    return None
+
+
+def demand() -> Runtime:
+    """Return the runtime. Raises HostProblem without one."""
+    found = find()
+    if found is None:
+        raise HostProblem(what="There is neither apptainer nor singularity on PATH.", fix=INSTALL)
+    return found
+
+
+def build_words() -> list[str]:
+    """Return what a build by this user has to be told."""
+    return ["--fakeroot"] if os.geteuid() or lacks_capability(SYS_RESOURCE) else []
+
+
+def build_problems(env: Mapping[str, str] = os.environ) -> Iterator[Problem]:
+    """Yield what keeps this user from building an image."""
+    if not build_words():
+        return
+    if os.geteuid() and (reason := no_user_namespace(env)):
+        yield Problem(
+            what=f"This user cannot build images: no user namespace can be made ({reason}).",
+            fix="Ask an administrator to allow them (sysctl kernel.unprivileged_userns_clone=1, "
+            "user.max_user_namespaces above 0; on Ubuntu 24.04 and later Apptainer's own AppArmor profile), build on "
+            "another machine and take the file over (--from FILE.sif), or use --method easybuild.",
+        )
+    user = user_name()
+    if files := subids.lacking(user):
+        yield Problem(
+            what=f"{user} has no range of subordinate ids in {subids.names(files)}, "
+            "which a build with --fakeroot takes.",
+            fix=subids.advice(user, files),
+        )
+    if os.geteuid() and not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        yield Problem(
+            what="/dev/fuse may not be used by this user, so that images cannot be mounted.",
+            fix="Ask an administrator: chmod 666 /dev/fuse (modprobe fuse if it is missing).",
+        )
+
+
+def user_name() -> str:
+    """Name this user; by number where the machine has no name for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def no_user_namespace(env: Mapping[str, str]) -> str:
+    """Say why this user can make no user namespace; nothing if one can be made. Tries it."""
+    told = process.capture(["unshare", "--user", "--map-root-user", "true"], env=env, timeout_s=20)
+    return "" if told.status == 0 else told.stderr.strip() or f"unshare ended with {told.status}"

@@ -1,0 +1,174 @@
+"""What would stop an installation, found before it starts: all of it at once, each with its remedy."""
+
+import os
+from collections.abc import Iterable, Sequence
+from importlib.metadata import metadata
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from envkit.easybuild import eb_command
+from envkit.environments.prefix import Prefix
+from envkit.errors import EnvkitError, HostProblem, NotWritable, Problem, SourcesMissing
+from envkit.machine.host import Host, writable_parent
+from envkit.planning.plan import Plan
+from envkit.planning.stack import Stack
+from envkit.sources import fetch
+from envkit.sources.cache import distinct
+from envkit.system import process
+
+PATIENCE_S = 5.0  # for the answers of all places together
+SHOWN = 5  # sources that are listed, with what each place said
+
+
+def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
+    """Yield what this machine lacks for a stack."""
+    if stack.pythons and host.machine not in stack.pythons:
+        yield Problem(
+            what=f"{stack.name} has no wheels for {host.machine}.",
+            fix=f"It can be installed on {', '.join(stack.pythons)}.",
+        )
+    elif not stack.runs_on(host.platform):
+        fitting = stack.pythons[host.machine]
+        own = [version for version in fitting if version in SpecifierSet(metadata("envkit")["Requires-Python"])]
+        install = f"Install envkit under Python {', '.join(own)}, or load" if own else "Load"
+        yield Problem(
+            what=f"Python {host.python.version} ({host.python.path}) is not one that {stack.name} has wheels for.",
+            fix=f"{install} a Python {', '.join(fitting)} with --load.",
+        )
+    if host.modules_tool is None:
+        yield Problem(what="Neither Lmod nor Environment Modules was found.", fix=eb_command.MODULES_TOOL_REMEDY)
+    if host.compiler is None:
+        yield Problem(
+            what="There is no gcc and g++ that compile C++17.",
+            fix="Debian, Ubuntu: apt install g++. RHEL: dnf install gcc-c++. On a cluster: --load its module.",
+        )
+    if not host.python.headers:
+        yield Problem(
+            what=f"The headers of {host.python.path} are missing (Python.h).",
+            fix="Debian, Ubuntu: apt install python3-dev. RHEL: dnf install python3-devel.",
+        )
+    for tool in ("make", "tar", "patch"):
+        if process.which(tool, path=host.env["PATH"]) is None:
+            yield Problem(what=f"The program {tool} is missing.", fix=f"Install the package {tool}.")
+
+
+def machine_problems(host: Host, stack: Stack) -> Iterable[Problem]:
+    """Yield the problem of a machine that a stack is not for."""
+    if stack.machines and host.machine not in stack.machines:
+        fits = ", ".join(stack.machines)
+        yield Problem(what=f"{stack.name} cannot be built on {host.machine}.", fix=f"It can be built on {fits}.")
+
+
+def known_problems(host: Host, stack: Stack, modules: Iterable[str] = (), *, force: bool) -> Iterable[Problem]:
+    """Yield what is known to fail, by the modules of its plan as well, unless it is to be tried all the same."""
+    from envkit.planning.compatibility import known_bad
+
+    return () if force else known_bad(stack, host, modules)
+
+
+def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[Problem]:
+    """Yield what the place lacks: permission, bytes, inodes. ``remaining`` is the share that is not built yet."""
+    parent = writable_parent(prefix.root)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        yield Problem(what=f"{parent} cannot be written to.", fix="Choose another folder with --prefix.")
+        return
+    free_mb, inodes = room(parent)
+    if free_mb < stack.disk_mb * remaining:
+        yield Problem(
+            what=f"{parent} has {free_mb} MB free; {stack.name} takes about {stack.disk_mb * remaining:.0f} MB.",
+            fix="Free space, or choose another --prefix.",
+        )
+    if inodes is not None and inodes < stack.inodes * remaining:
+        yield Problem(
+            what=f"{parent} has {inodes} inodes left; {stack.name} takes about {stack.inodes * remaining:.0f}.",
+            fix="Remove files, or choose another --prefix.",
+        )
+
+
+def room(folder: Path) -> tuple[int, int | None]:
+    """Return the MB and the inodes that are free for this user; None where the file system does not count inodes."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize // 1_000_000, found.f_favail if found.f_files else None
+
+
+def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], host: Host) -> Iterable[Problem]:
+    """Yield what the steps that are left would stop at: licences, packages of the system, unpinned sources."""
+    left = [step for step in plan.steps if step.module in missing]
+    for name in sorted({step.eula for step in left} - {"", *accepted}):
+        what, fix = f"The licence of {name} has to be accepted.", f"Read it, then add --accept-eula {name}."
+        yield Problem(what=what, fix=fix, asks=True)
+    groups = sorted({group for step in left for group in step.os_dependencies})
+    for group in groups:
+        if not any(has_package(name, host) for name in group):
+            yield Problem(
+                what=f"A package or program of the system is missing: {' or '.join(group)}.",
+                fix="Install one of them, or name the site's module that has it with --load.",
+            )
+    for source in (source for step in left for source in step.sources):
+        if source.sha256 is None:
+            yield Problem(
+                what=f"{source.needed_by} pins no SHA-256 for {source.filename}.",
+                fix=f"Add it to the recipe: eb --inject-checksums {source.needed_by}",
+            )
+
+
+def source_problems(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack) -> Iterable[Problem]:
+    """Yield each source that is not in the cache, for an installation without a network."""
+    try:
+        fetch.fetch(wanted, prefix.sources, offline=True, progress=lambda _: None, stack=stack.name)
+    except SourcesMissing as error:
+        yield Problem(what=f"{error.what}\n{error.why}".strip(), fix=error.fix, of_sources=True)
+
+
+def refused_sources(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, host: Host) -> Iterable[Problem]:
+    """Yield that sources which are not in the cache cannot be had from where they are sought; asks, for PATIENCE_S."""
+    cache = prefix.sources
+    absent = fetch.missing(wanted, cache) if cache.is_dir() else distinct(wanted)
+    refused = fetch.refused([source for source in absent if source.sha256 is not None], PATIENCE_S)
+    if not refused:
+        return
+    shown = [
+        "\n    ".join([f"{one.source.place} (for {one.source.needed_by})", *one.reasons]) for one in refused[:SHOWN]
+    ]
+    if len(refused) > SHOWN:
+        shown.append(f"and {len(refused) - SHOWN} more")
+    others = [version for version in stack.pythons.get(host.machine, ()) if version != host.platform.python]
+    another = f" Another Python may have other files ({', '.join(others)})." if others else ""
+    yield Problem(
+        what=f"{len(refused)} of {len(absent)} sources cannot be fetched from any place where they are sought:\n"
+        + "\n".join(shown),
+        fix="Check the network, the proxy and pip's configuration (python -m pip config list): let this machine reach "
+        f"those hosts, or name pip another index, or find-links, that has the files.{another} "
+        f"Or carry them over. Where they can be fetched: envkit fetch {stack.name} --bundle FILE.tar; "
+        f"and here: envkit install {stack.name} --bundle FILE.tar.",
+        of_sources=True,
+    )
+
+
+def has_package(name: str, host: Host) -> bool:
+    """Say whether there is a package, a program on PATH or a file of that name."""
+    if Path(name).exists() or process.which(name, path=host.env["PATH"]):
+        return True
+    if process.capture(["dpkg-query", "-W", "-f=${Status}", name], env=host.env).stdout == "install ok installed":
+        return True
+    return process.capture(["rpm", "-q", "--whatprovides", name], env=host.env).status == 0
+
+
+def refusal(problems: Sequence[Problem]) -> type[EnvkitError]:
+    """Return the failure that these problems are."""
+    if len(problems) == 1 and "cannot be written" in problems[0].what:
+        return NotWritable
+    return SourcesMissing if all(problem.of_sources for problem in problems) else HostProblem
+
+
+def demand(problems: Sequence[Problem], stack: Stack) -> None:
+    """Raise HostProblem with every problem, if there is one; NotWritable, SourcesMissing where it is that alone."""
+    if not problems:
+        return
+    listed = "\n".join(f"{number}. {p.what}\n   -> {p.fix}" for number, p in enumerate(problems, start=1))
+    raise refusal(problems)(
+        what=f"{stack.name} cannot be installed on this machine as it is.",
+        why=listed,
+        fix="Do what the arrows say, and run the same command again. Nothing has been changed.",
+    )

@@ -1,0 +1,199 @@
+"""What can be installed: the stacks, as data in stacks.toml, and any recipe of EasyBuild's own collection."""
+
+import difflib
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from envkit.environments.names import is_name
+from envkit.errors import UnknownStack
+from envkit.knowledge.eessi import known
+from envkit.machine.host import Accelerator, Platform
+from envkit.system.resources import data, easybuild_collection, recipes
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that can be installed: an ``easyconfig`` and its ``module``, or a ``recipe`` of an image.
+
+    ``release`` is that of EESSI which it is built on top of.
+    ``arguments`` are those of a recipe that differ from its own defaults, ``machines`` what it can be built for.
+    ``requires`` are build flags that its Horovod must have; ``pythons`` are the ones it has wheels for, by machine
+    type (none named: not known, as of a recipe of EasyBuild's own collection). ``disk_mb``, ``inodes`` and
+    ``seconds`` were measured on the machine named in stacks.toml; 0 means not known.
+    """
+
+    name: str
+    method: str
+    framework: str
+    accelerator: Accelerator
+    easyconfig: str = ""
+    module: str = ""
+    recipe: str = ""
+    release: str = ""
+    arguments: dict[str, str] = {}
+    requires: tuple[str, ...] = ()
+    pythons: dict[str, tuple[str, ...]] = {}
+    machines: tuple[str, ...] = ()
+    default: bool = False
+    status: str = "planned only"
+    disk_mb: int = 0
+    inodes: int = 0
+    seconds: dict[str, int] = {}
+
+    def runs_on(self, platform: Platform) -> bool:
+        """Say whether there are wheels for a platform; of a recipe that names none, assume so."""
+        if self.machines:
+            return platform.machine in self.machines
+        return not self.pythons or platform.python in self.pythons.get(platform.machine, ())
+
+
+@cache
+def stacks() -> tuple[Stack, ...]:
+    """Return every stack that envkit knows by name."""
+    tables = tomllib.loads(data("planning/stacks.toml").read_text())
+    return tuple(msgspec.convert({"name": name, **table}, Stack) for name, table in tables.items())
+
+
+def select(
+    wanted: str | None,
+    *,
+    method: str | None = None,
+    framework: str | None = None,
+    accelerator: str = "auto",
+    release: str | None = None,
+    platform: Platform,
+) -> Stack:
+    """Choose the stack that the user asked for, by name or by what it should contain.
+
+    Raises UnknownStack, with the nearest names, when none fits.
+    """
+    if wanted is not None and wanted.endswith(".eb"):
+        recipe = from_recipe(wanted, method)
+        return on_top(recipe, release) if method == "eessi" else agreeing(recipe, method, None, "auto")
+    if wanted is not None and wanted not in FRAMEWORKS:
+        found = {stack.name: stack for stack in stacks()}
+        if wanted in found:
+            return of_release(agreeing(found[wanted], method, framework, accelerator), release)
+        near = difflib.get_close_matches(wanted, list(found), 3, 0.4) or sorted(found)
+        raise UnknownStack(
+            what=f"There is no stack named {wanted!r}.",
+            why=f"Nearest: {', '.join(near)}. A file name ending in .eb means a recipe of EasyBuild's own collection.",
+            fix="See 'envkit list' for what can be installed.",
+        )
+    if wanted and framework and wanted != framework:
+        raise contradiction(wanted, f"--framework {framework}")
+    device = Accelerator.CPU if accelerator == "auto" else Accelerator(accelerator)
+    method = method or "easybuild"
+    there = [s for s in stacks() if (s.method, s.accelerator) == (method, device)]
+    framework = framework or wanted or next((s.framework for s in there), FRAMEWORKS[0])
+    fitting = [s for s in there if s.framework == framework]
+    usable = [s for s in fitting if s.runs_on(platform)]
+    chosen = next((s for s in usable if s.default), usable[0] if usable else None)
+    return of_release(chosen or nothing_fits(method, framework, device, fitting, platform), release)
+
+
+FRAMEWORKS = ("pytorch", "tensorflow")
+
+
+def agreeing(stack: Stack, method: str | None, framework: str | None, accelerator: str) -> Stack:
+    """Return a stack that was named, if the options say nothing else of it. Raises UnknownStack."""
+    if method not in (None, stack.method):
+        raise contradiction(stack.name, f"--method {method}")
+    if framework not in (None, stack.framework):
+        raise contradiction(stack.name, f"--framework {framework}")
+    if accelerator not in ("auto", stack.accelerator.value):
+        raise contradiction(stack.name, f"--accelerator {accelerator}")
+    return stack
+
+
+def on_top(stack: Stack, release: str | None) -> Stack:
+    """Return a recipe as one that is built on top of a release of EESSI."""
+    if stack.release:
+        return of_release(stack, release)
+    return msgspec.structs.replace(stack, method="eessi", release=release or known().default, pythons={})
+
+
+def of_release(stack: Stack, release: str | None) -> Stack:
+    """Return a stack if it is for a release that was asked for. Raises UnknownStack."""
+    if stack.release and release not in (None, stack.release):
+        raise contradiction(stack.name, f"--version {release}")
+    return stack
+
+
+def contradiction(name: str, option: str) -> UnknownStack:
+    """Say that a name and an option do not go together."""
+    return UnknownStack(
+        what=f"{name} and {option} contradict each other.",
+        fix=f"Leave one of them out; 'envkit list' shows what {name} is for.",
+    )
+
+
+def nothing_fits(method: str, framework: str, device: Accelerator, fitting: list[Stack], platform: Platform) -> Stack:
+    """Return the stack that fits but for this machine, to say why not later. Raises UnknownStack without one."""
+    if fitting:
+        return fitting[0]
+    others = [stack for stack in stacks() if (stack.framework, stack.accelerator) == (framework, device)]
+    recipe = f"name a recipe of EasyBuild's own collection, such as {REFERENCE}"
+    raise UnknownStack(
+        what=f"There is no stack for {framework} on {device.value} by --method {method}.",
+        why=f"On {platform.machine} envkit can install: {', '.join(s.name for s in stacks())}.",
+        fix=f"Use --method {others[0].method}." if others else f"Use --accelerator cpu, or {recipe}.",
+    )
+
+
+REFERENCE = "Horovod-0.28.1-foss-2022a-CUDA-11.7.0-TensorFlow-2.11.0.eb"
+
+
+def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
+    """Return a stack for a recipe: a file, or a file name of envkit's or EasyBuild's own collection.
+
+    Where stacks of two methods have the same recipe, it is that of ``method``. Raises UnknownStack without any.
+    """
+    known = [stack for stack in stacks() if stack.easyconfig == easyconfig]
+    if known:
+        return next((stack for stack in known if stack.method == method), known[0])
+    if Path(easyconfig).is_file():
+        easyconfig = str(Path(easyconfig).resolve())
+    elif find_easyconfig(easyconfig) is None:
+        names = [path.name for path in shelf(Path(easyconfig).name).rglob("*.eb")]
+        near = difflib.get_close_matches(easyconfig, names, 3, 0.6)
+        raise UnknownStack(
+            what=f"There is no recipe {easyconfig}.",
+            why=f"Nearest in EasyBuild's own collection: {', '.join(near)}." if near else "",
+            fix="Give the path of a recipe of your own, or a file name of the collection.",
+        )
+    stem = Path(easyconfig).stem
+    if not is_name(stem):
+        raise UnknownStack(
+            what=f"{stem + '.eb'!r} cannot be the name of a recipe here.",
+            why="The environment is called as the recipe is, in file names, module names and shells.",
+            fix="Rename the file, with letters, digits and _ . + - only, not more than 150, none of . + - in front.",
+        )
+    device = next((one for one in (Accelerator.CUDA, Accelerator.ROCM) if one.value in stem.lower()), Accelerator.CPU)
+    match = re.match(r"(?P<name>.+?)-(?P<version>(\d|system).*)$", stem)
+    return Stack(
+        name=stem,
+        method="easybuild",
+        framework="pytorch" if "PyTorch" in stem else "tensorflow" if "TensorFlow" in stem else "none",
+        accelerator=device,
+        easyconfig=easyconfig,
+        module=f"{match['name']}/{match['version']}" if match else stem,
+        requires=(device.value, "nccl") if device is not Accelerator.CPU and stem.startswith("Horovod") else (),
+    )
+
+
+def find_easyconfig(name: str) -> Path | None:
+    """Return the path of a recipe by its file name: envkit's own first, then EasyBuild's collection."""
+    own = recipes("easyconfigs") / name
+    if own.is_file():
+        return own
+    there = shelf(name).glob("*/") if Path(name).name == name else ()
+    return next((folder / name for folder in there if (folder / name).is_file()), None)
+
+
+def shelf(name: str) -> Path:
+    """Return the folder of EasyBuild's collection that recipes of a first letter lie in."""
+    return easybuild_collection() / (name[0].lower() if name[0].isalpha() else "0")

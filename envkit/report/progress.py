@@ -1,0 +1,204 @@
+"""Progress of long work, for people: one live line on a terminal, a line per step elsewhere."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from envkit.errors import NotWritable
+from envkit.sources import fetch
+from envkit.sources.fetch import FetchEvent, FetchState, Source
+from envkit.system import process
+
+QUIET_S = 30.0
+
+
+class LogTail:
+    """The lines that a growing log has got since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+
+    def new(self) -> list[str]:
+        """Return the lines since the last call; one that is not complete yet waits for the next."""
+        if not self.path.is_file():
+            return []
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset)
+            text = stream.read()
+        complete = text[: text.rfind(b"\n") + 1]
+        self.offset += len(complete)
+        return complete.decode(errors="replace").splitlines()
+
+
+class Events:
+    """The events that a growing file of JSON lines has told since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self.tail = LogTail(path)
+
+    def new(self) -> list[dict[str, Any]]:
+        """Return the events since the last call, but for lines that a full disk has cut."""
+        found = []
+        for line in self.tail.new():
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(line))
+        return found
+
+
+class FetchProgress:
+    """Shows how many sources have come, and how many megabytes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.status: Status | None = None
+        self.began = self.told = time.monotonic()
+        self.done: dict[str, int] = {}
+        self.files = 0
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.status = self.console.status("fetching sources")
+            self.status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.status is not None:
+            self.status.stop()
+        if self.files:
+            took = clock(time.monotonic() - self.began)
+            say(self.console, f"Fetched {self.files} sources, {self.megabytes} MB, in {took}")
+
+    @property
+    def megabytes(self) -> int:
+        """What has come so far."""
+        return sum(self.done.values()) // 1_000_000
+
+    def on(self, event: FetchEvent) -> None:
+        """Take one event of a fetch."""
+        self.done[event.filename] = event.bytes_done
+        self.files += event.state is FetchState.DONE
+        if event.state in (FetchState.SET_ASIDE, FetchState.RETRYING):
+            say(self.console, f"{event.filename}: {event.state}, {event.note}")
+        line = f"fetching {event.filename} ({self.files} of {event.count} done, {self.megabytes} MB)"
+        if self.status is not None:
+            self.status.update(escape(line))
+        elif time.monotonic() - self.told > QUIET_S:
+            self.told = time.monotonic()
+            say(self.console, f"  {line}")
+
+
+def fetch_all(sources: Sequence[Source], cache: Path, offline: bool, stack: str, console: Console) -> None:
+    """Get sources into the cache, shown as it goes. Raises what fetch.fetch does, and Interrupted."""
+    with process.interruptible(), FetchProgress(console) as shown:
+        fetch.fetch(sources, cache, offline=offline, progress=shown.on, stack=stack)
+
+
+def say(console: Console, text: str, end: str = "\n") -> None:
+    """Print a text as it is. Raises NotWritable, so that a full output is not taken for a full prefix."""
+    try:
+        console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False, end=end)
+    except OSError as error:
+        raise NotWritable(
+            what="envkit could not write its output to the end.",
+            why=error.strerror or str(error),
+            fix="Free some room there, or write to another place; then run the same command again: it resumes.",
+        ) from error
+
+
+class BuildProgress:
+    """Shows which module is being built, in which step, how long it has taken and how long it will.
+
+    ``seconds`` maps modules to the time they are known to take; without it no time left is shown.
+    """
+
+    def __init__(self, console: Console, modules: Sequence[str], seconds: Mapping[str, float]) -> None:
+        self.console = console
+        self.modules = list(modules)
+        self.seconds = seconds
+        self.began = self.module_began = self.told = time.monotonic()
+        self.module = ""
+        self.step = ""
+        self.status: Status | None = None
+        self.took: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.status = self.console.status("starting eb")
+            self.status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.status is not None:
+            self.status.stop()
+
+    def on(self, event: Mapping[str, Any]) -> None:
+        """Take one event of eb's hooks."""
+        if event["event"] == "begin":
+            self.module, self.step = event["module"], "begin"
+            self.module_began = time.monotonic()
+            if self.status is None:
+                say(self.console, f"{self.place()} {self.module}")
+        elif event["event"] == "step":
+            self.step = event["step"].replace("_step", "")
+        elif event["event"] == "extension":
+            self.step = f"extension {event['name']}"
+        elif event["event"] == "module":
+            self.took[event["module"]] = time.monotonic() - self.module_began
+            if self.status is not None:
+                line = f"{self.place()} {event['module']}  {clock(self.took[event['module']])}"
+                say(self.console, line)
+
+    def tick(self) -> None:
+        """Bring what is shown up to date."""
+        now = time.monotonic()
+        if not self.module:
+            return
+        left = self.left(now)
+        line = f"{self.place()} {self.module}: {self.step}, {clock(now - self.began)} elapsed"
+        if left is not None:
+            line += f", about {clock(left)} left"
+        elif self.module in self.seconds:
+            line += ", longer than expected"
+        if self.status is not None:
+            self.status.update(escape(line))
+        elif now - self.told > QUIET_S:
+            self.told = now
+            say(self.console, f"  {line}")
+
+    def place(self) -> str:
+        """Return "[2/7]"."""
+        number = self.modules.index(self.module) + 1 if self.module in self.modules else len(self.took) + 1
+        return f"[{number}/{len(self.modules)}]"
+
+    def left(self, now: float) -> float | None:
+        """Return the seconds left; None if unknown, or if this module takes longer.
+
+        Known is what each module took before, stretched by as much as this machine has been slower so far.
+        """
+        if not any(self.seconds.get(module) for module in self.modules):
+            return None
+        waiting = [m for m in self.modules if m not in self.took and m != self.module]
+        current = 0.0
+        if self.module not in self.took:
+            current = self.slower() * self.seconds.get(self.module, 5.0) - (now - self.module_began)
+        waits = self.slower() * sum(self.seconds.get(module, 5.0) for module in waiting)
+        return None if current < 0 else current + waits
+
+    def slower(self) -> float:
+        """Return how many times longer what is built took than it was known to take; 1 where it was quicker."""
+        built = [module for module in self.took if self.seconds.get(module)]
+        known = sum(self.seconds[module] for module in built)
+        return max(sum(self.took[module] for module in built) / known, 1.0) if known else 1.0
+
+
+def clock(seconds: float) -> str:
+    """Return minutes and seconds: "2:05"."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,251 @@
+"""Files and folders written, put in place, removed and known by their digest, those of images among them."""
+
+import errno
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from envkit.errors import HostProblem, NotWritable
+from envkit.system import process
+
+ANOTHER = "Free some room there, or name a file in a folder with room that you may write to."
+
+
+def deliver(path: Path, content: bytes, what: str, *, new: bool = False, fix: str = ANOTHER) -> None:
+    """Write what a user asked for, as ``write`` does; ``what`` it is begins the message of NotWritable."""
+    try:
+        write(path, content, new=new)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        why = f"{error.strerror or error}."
+        raise NotWritable(what=f"{what} could not be written to {path}.", why=why, fix=fix) from error
+
+
+def write(path: Path, content: bytes, *, new: bool = False, own: bool = False) -> None:
+    """Write a file whole or not at all. Raises what ``whole`` does."""
+    with whole(path, new=new, own=own) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def whole(path: Path, *, new: bool = False, own: bool = False) -> Iterator[BinaryIO]:
+    """Write a file that appears by rename, complete and on the disk, or not at all; ``new``: where there is none.
+
+    A link is followed, and an older file keeps its mode. What is no file, such as /dev/stdout, a device or a pipe, is
+    written to as it is. But the file takes the place of a link or pipe where it is envkit's ``own``, which no user
+    names. Raises OSError, with the name of the file.
+    """
+    stream = None if own else beyond(path)
+    if stream is not None:
+        with stream:
+            yield stream
+        return
+    target = path if own else Path(os.path.realpath(path))
+    refused = errno.EEXIST if new and target.exists() else errno.EISDIR if target.is_dir() else 0
+    if refused or (not own and target.exists() and not os.access(target, os.W_OK)):
+        raise OSError(refused or errno.EACCES, os.strerror(refused or errno.EACCES), str(target))
+    staged = target.with_name(f".envkit-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as stream:
+            if not own:
+                keep_mode(stream, target)
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        staged.replace(target)
+    except OSError as error:
+        if error.filename in (None, str(staged)):
+            error.filename, error.filename2 = str(target), None
+        raise
+    finally:
+        with suppress(OSError):
+            staged.unlink(missing_ok=True)
+
+
+def keep_mode(stream: BinaryIO, target: Path) -> None:
+    """Give a file the owner, as far as this user may, and the mode of the one whose place it takes."""
+    with suppress(FileNotFoundError):
+        old = target.stat()
+        with suppress(PermissionError):
+            os.fchown(stream.fileno(), old.st_uid, old.st_gid)
+        os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode))
+
+
+def beyond(path: Path) -> BinaryIO | None:
+    """Return what writes to a path that is no file: a device, a pipe, one of this process's descriptors; else None."""
+    number = descriptor(path)
+    if number is not None:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        return os.fdopen(os.dup(number), "wb")
+    return None if path.is_file() or path.is_dir() or not path.exists() else path.open("wb")
+
+
+def descriptor(path: Path) -> int | None:
+    """Return the number of the descriptor of this process that a path such as /dev/stdout or /dev/fd/63 leads to."""
+    for _ in range(40):  # as many links as Linux follows
+        path = Path(os.path.realpath(path.parent)) / path.name
+        if re.fullmatch(rf"/proc/({os.getpid()}|self)/(task/\d+/)?fd/\d+", str(path)):
+            return int(path.name)
+        if not path.is_symlink():
+            return None
+        path = path.parent / path.readlink()
+    return None
+
+
+def replace(source: Path, target: Path) -> None:
+    """Put a file or folder in its place."""
+    if target.is_dir():
+        discard(target)
+    source.replace(target)
+
+
+def discard(path: Path) -> None:
+    """Remove a file, a link or a folder, if it is there; what belongs to subordinate ids as well. Follows no link."""
+    with suppress(FileNotFoundError, NotADirectoryError), opened(path.parent) as folder:
+        discard_in(folder, path.name)
+
+
+@contextmanager
+def opened(root: Path, *below: str) -> Iterator[int]:
+    """Yield the descriptor of a folder ``below`` another one, each part in the one before it.
+
+    Raises OSError, NotADirectoryError for a part that is a link.
+    """
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in below:
+            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = deeper
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def discard_in(folder: int, name: str) -> bool:
+    """Remove what has a name in an open folder; return whether it is gone. Raises OSError for a file that stays."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return True
+    except IsADirectoryError:
+        pass
+    else:
+        return True
+    with suppress(OSError):  # EESSI's EasyBuild makes what it installs read-only
+        for _, _, _, inner in os.fwalk(name, dir_fd=folder, follow_symlinks=False):
+            os.fchmod(inner, 0o700)
+    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+    if exists_in(folder, name):
+        here = Path(f"/proc/{os.getpid()}/fd/{folder}")
+        owners = ["unshare", "--user", "--map-auto", "--map-root-user"]
+        process.capture([*owners, "rm", "-rf", "--", name], cwd=here, timeout_s=300)
+    return not exists_in(folder, name)
+
+
+def exists_in(folder: int, name: str) -> bool:
+    """Say whether an open folder has something of that name, be it a link to nothing."""
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read(path: Path) -> bytes:
+    """Return what a plain file holds. Raises OSError, for a pipe, a socket or a device as well, without waiting."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, f"It is {kind(mode)}, not a plain file", str(path))
+        return stream.read()
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    import hashlib
+
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def tree_sha256(folder: Path) -> str:
+    """Return a SHA-256 of all that is in a folder: names, kinds, modes, links, contents. Raises OSError."""
+    import hashlib
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    digest = hashlib.sha256()
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders.sort()
+        for name in sorted((*folders, *names)):
+            path = Path(place, name)
+            state = path.lstat()
+            digest.update(os.fsencode(path.relative_to(folder)) + f"\0{state.st_mode:o} {state.st_rdev}\0".encode())
+            if stat.S_ISLNK(state.st_mode):
+                digest.update(os.fsencode(path.readlink()))
+            elif stat.S_ISREG(state.st_mode):
+                digest.update(bytes.fromhex(sha256(path)))
+    return digest.hexdigest()
+
+
+def require_private(folder: Path) -> None:
+    """Require a folder of this user's alone, and not a link to one, so that nobody else can put anything into it.
+
+    Raises HostProblem for any other, and OSError for one that is not there.
+    """
+    require_own(folder)
+    mode = stat.S_IMODE(folder.lstat().st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise HostProblem(
+            what=f"{folder} is not a folder of yours alone.",
+            why=f"Others may write to it (mode {mode:o}), and may have put something into it.",
+            fix=f"Look at what is in it; then: chmod go-w {folder}",
+        )
+
+
+def require_own(folder: Path) -> None:
+    """Require a folder of this user's, and not a link to one. Raises HostProblem, OSError."""
+    found, user = folder.lstat(), os.geteuid()
+    if not stat.S_ISDIR(found.st_mode):
+        why = f"It is {kind(found.st_mode)}; its owner has the uid {found.st_uid}."
+        fix = "Find out who made it; move it away, or use another folder."
+    elif found.st_uid != user:
+        why = f"It belongs to another user: its owner has the uid {found.st_uid}, you have {user}."
+        fix = "Use another folder."
+    else:
+        return
+    raise HostProblem(what=f"{folder} is not a folder of yours alone.", why=why, fix=fix)
+
+
+def require_plain(path: Path) -> None:
+    """Require that a file is a plain one with one name, if it is there. Raises HostProblem for a link, a pipe, ..."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        why = f"It is {kind(found.st_mode)}." if not stat.S_ISREG(found.st_mode) else "The file has another name, too."
+        fix = "envkit has not made it so: find out who did, and move it away."
+        raise HostProblem(what=f"{path} is not a plain file.", why=why, fix=fix)
+
+
+def kind(mode: int) -> str:
+    """Name the kind of a file by its mode."""
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFDIR: "a folder",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device" if not stat.S_ISREG(mode) else "a file")

@@ -1,0 +1,400 @@
+"""The only place that starts programs: argv lists, a chosen environment, no shell."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from envkit.errors import HostProblem, Interrupted
+from envkit.system.resources import data
+
+GRACE_S = 5.0
+NEUTRAL = Path("/")  # where programs are asked whose answer shall not depend on the folder that the caller is in
+POLL_S = 0.1
+PR_SET_PDEATHSIG = 1
+PASSED_ON = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH),
+)
+KILLED_S = 0.5
+KEPT_BYTES = 65536
+LIMIT: ContextVar["Limit | None"] = ContextVar("limit", default=None)
+
+
+class CutOffError(Exception):
+    """A program had not ended when its Limit was over; the text names it."""
+
+
+class Limit:
+    """How long short commands may take together (s), from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+        self.running = set[subprocess.Popen[str]]()
+
+    @property
+    def left_s(self) -> float:
+        """What is left of it."""
+        return max(self.deadline - time.monotonic(), 0)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have it hold for the commands of this block, in this thread: one that takes longer raises CutOffError."""
+        token = LIMIT.set(self)
+        try:
+            yield
+        finally:
+            LIMIT.reset(token)
+
+    def end(self) -> None:
+        """End every command that still runs, with all that it has started."""
+        for running in list(self.running):
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What a short command left behind. ``status`` is 128 + N after signal N, 124 after a timeout."""
+
+    argv: tuple[str, ...]
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+def which(program: str, path: str | None = None) -> str | None:
+    """Return where a program is on PATH, or ``path``; relative folders, which mean whatever one is in, do not count."""
+    return shutil.which(program, path=absolute(os.environ.get("PATH", os.defpath) if path is None else path))
+
+
+def absolute(path: str) -> str:
+    """Return a search path without its relative folders, the empty one among them."""
+    return os.pathsep.join(folder for folder in path.split(os.pathsep) if folder.startswith("/"))
+
+
+def settled(env: Mapping[str, str]) -> dict[str, str]:
+    """Return settings in which no search path of programs or of Python modules has a relative folder."""
+    nothing = {"PATH": os.defpath, "PYTHONPATH": ""}  # an empty PATH is the current folder
+    return {**env, **{name: absolute(env[name]) or nothing[name] for name in nothing if name in env}}
+
+
+def capture(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = 60,
+) -> Completed:
+    """Run a short command and keep what it prints; a program that does not exist ends with status 127.
+
+    No program of the current folder is run, though PATH has it, by this or by the command.
+    """
+    began, limit = time.monotonic(), LIMIT.get()
+    left_s = min(timeout_s, limit.left_s) if limit else timeout_s
+    try:
+        running = subprocess.Popen(
+            argv,
+            env=settled(os.environ if env is None else env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=left_s < timeout_s,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        return Completed(argv=tuple(argv), status=127, stdout="", stderr=str(error), seconds=0.0)
+    stdout, stderr, status = outcome(running, argv, left_s, limit if left_s < timeout_s else None)
+    return Completed(argv=tuple(argv), status=status, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began)
+
+
+def outcome(
+    running: subprocess.Popen[str], argv: Sequence[str], left_s: float, limit: Limit | None
+) -> tuple[str, str, int]:
+    """Return what a command prints, and its status. One that takes longer is killed; by its limit, with its session.
+
+    Raises CutOffError where it was the limit's.
+    """
+    if limit:
+        limit.running.add(running)
+    try:
+        stdout, stderr = running.communicate(timeout=left_s)
+        return stdout, stderr, 128 - running.returncode if running.returncode < 0 else running.returncode
+    except subprocess.TimeoutExpired as error:
+        kill(running, limit)
+        if limit:
+            raise CutOffError(" ".join(argv[:2])) from None
+        return error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else "", "timed out", 124
+    except BaseException:
+        kill(running, limit)
+        raise
+    finally:
+        if limit:
+            limit.running.discard(running)
+
+
+def kill(running: subprocess.Popen[str], limit: Limit | None) -> None:
+    """Kill a command, by its limit with its session. One that waits in the kernel is left to itself."""
+    with suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL) if limit else running.kill()
+    with suppress(subprocess.TimeoutExpired):
+        running.wait(KILLED_S)
+    for stream in (running.stdout, running.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def supervise(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: Path,
+    cwd: Path | None = None,
+    watch: Callable[[], None] = lambda: None,
+    until: Callable[[], bool] = lambda: False,
+    holding: Path | None = None,
+) -> int:
+    """Run a long command with its output in ``log``, calling ``watch`` ten times a second.
+
+    The file ``holding`` is locked, shared with others, until nothing of the command is left, or of this process.
+
+    Nothing that the command starts outlives this call or this process, however either ends. Returns the
+    exit status, 128 + N after signal N, 124 if it was stopped because ``until`` held. Raises Interrupted on Ctrl-C and
+    SIGTERM, after the command has been stopped.
+    """
+    reader, writer = os.pipe()
+    kept = [reader, *([locked(holding)] if holding else [])]
+    descriptors = ",".join(map(str, kept))
+    supervisor = [sys.executable, "-I", "-S", str(data("system/supervise.py")), str(GRACE_S), descriptors, *argv]
+    with log.open("ab") as output, interruptible():
+        try:
+            running = subprocess.Popen(
+                supervisor,
+                env=settled(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=kept,
+                start_new_session=True,
+            )
+            for descriptor in kept:
+                os.close(descriptor)
+            try:
+                while running.poll() is None:
+                    watch()
+                    if until():
+                        return 124
+                    wait_briefly(running)
+                watch()
+                return 128 - running.returncode if running.returncode < 0 else running.returncode
+            finally:
+                os.close(writer)
+                writer = -1
+                if running.wait() < 0:  # the supervisor was killed: its command died with it, what that started did not
+                    with suppress(ProcessLookupError):
+                        os.killpg(running.pid, signal.SIGKILL)
+        finally:
+            if writer >= 0:
+                os.close(writer)
+
+
+def locked(path: Path) -> int:
+    """Lock a file, shared with others; return its descriptor."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def wait_briefly(running: subprocess.Popen[bytes], *readers: int) -> None:
+    """Wait for the end of a process, or something to read, a tenth of a second at most; both are noticed at once."""
+    try:
+        descriptor = os.pidfd_open(running.pid)
+    except OSError:  # a kernel before 5.3
+        time.sleep(POLL_S)
+        return
+    try:
+        select.select([descriptor, *readers], [], [], POLL_S)
+    finally:
+        os.close(descriptor)
+
+
+def accompany(
+    argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, watch: Callable[[], None] = lambda: None
+) -> tuple[int, str]:
+    """Run a command as a part of this rank: it keeps every descriptor that the launcher gave to this process.
+
+    Returns the status as ``supervise`` does, and the end of what was said, all of which is passed on to standard error.
+    Raises Interrupted, after passing a signal on and a grace.
+    """
+    deadline = time.monotonic() + timeout_s
+    reader, writer = os.pipe()
+    said = Said(reader)
+    with interruptible():
+        try:
+            running = subprocess.Popen(
+                argv,
+                env=settled(env),
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=subprocess.STDOUT,
+                close_fds=False,
+            )
+        finally:
+            os.close(writer)
+        try:
+            while running.poll() is None:
+                watch()
+                if time.monotonic() > deadline:
+                    return 124, said.text()
+                wait_briefly(running, *said.readers)
+                said.pass_on()
+            status = 128 - running.returncode if running.returncode < 0 else running.returncode
+            return status, said.text()
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                running.terminate()
+                running.wait(GRACE_S)
+            running.kill()
+            running.wait()
+            said.close()
+
+
+class Said:
+    """What comes out of a pipe: passed on to standard error as it comes, and its end kept."""
+
+    def __init__(self, reader: int) -> None:
+        os.set_blocking(reader, False)
+        self.readers = [reader]
+        self.kept = b""
+
+    def pass_on(self) -> None:
+        """Pass on what is there."""
+        with suppress(BlockingIOError):
+            while self.readers:
+                read = os.read(self.readers[0], KEPT_BYTES)
+                if not read:
+                    self.close()
+                self.kept = (self.kept + read)[-KEPT_BYTES:]
+                sys.stderr.buffer.write(read)
+                sys.stderr.flush()
+
+    def text(self) -> str:
+        """Pass on the rest; return the end of all."""
+        self.pass_on()
+        return self.kept.decode(errors="replace")
+
+    def close(self) -> None:
+        """Read no more."""
+        while self.readers:
+            os.close(self.readers.pop())
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn Ctrl-C, SIGTERM and a lost terminal into Interrupted while the block runs; the same again is ignored.
+
+    So what cleans up in the block, and programs that it starts for that, are not stopped by a second Ctrl-C.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        raise Interrupted(signal_number=number, what=f"Stopped by {name}.")
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # it was set by a library that is preloaded, and Python cannot set it again
+                signal.signal(number, handler)
+
+
+def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Replace this process by the command, so that signals, terminal and exit status are its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python ignores these, and so would the command
+    ignored = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    try:
+        os.execve(place(argv[0], env), list(argv), dict(env))
+    except OSError as error:
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
+        raise not_started(argv[0], error) from error
+
+
+def place(program: str, env: Mapping[str, str]) -> str:
+    """Return the path of a program, none of the current folder unless that is named. Raises FileNotFoundError."""
+    found = program if "/" in program else which(program, env.get("PATH"))
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+    return found
+
+
+def not_started(program: str, error: OSError) -> HostProblem:
+    """Say that a program could not be started."""
+    return HostProblem(
+        what=f"{program} could not be started.",
+        why=error.strerror or str(error),
+        fix=f"Check that {program} is installed and on PATH.",
+    )
+
+
+def attend(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a command as ``become`` does, but come back after it; return its status, -N after signal N.
+
+    It has every stream and descriptor of this process, and gets the signals sent to this one; those of a terminal it
+    gets from there. It does not outlive this process.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    libc = ctypes.CDLL(None)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, signal.SIGCHLD))
+
+    def prepare() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    try:
+        program = place(argv[0], env)
+        running = subprocess.Popen(argv, executable=program, env=env, close_fds=False, preexec_fn=prepare)
+        while running.poll() is None:
+            told = signal.sigwaitinfo((*PASSED_ON, signal.SIGCHLD))
+            if told.si_signo != signal.SIGCHLD and told.si_code <= 0:  # the kernel's own are above
+                running.send_signal(told.si_signo)
+    except OSError as error:
+        raise not_started(argv[0], error) from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return running.returncode
+
+
+def end_alike(status: int) -> int:
+    """Return a status as ``attend`` does it; after a signal, die by the same one, without a core of this process."""
+    if status < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status

@@ -1,0 +1,198 @@
+"""MNIST in a folder: fetched once and checked, taken from a site's folder, or a stand-in that is generated."""
+
+import gzip
+import os
+import random
+import struct
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.errors import NotWritable, SourcesMissing
+from envkit.sources import fetch
+from envkit.system import files, process
+from envkit.system.resources import data
+
+PLACES = ("", "mnist", "MNIST", "MNIST/raw", "raw")
+LABEL = "GENERATED.txt"
+SAID = "generated stand-in, not MNIST"
+SIDE = 28
+SHIFT = 2
+TRAIN, TEST = 6000, 1000
+# Seven lines make up a digit: top, upper left, upper right, middle, lower left, lower right, bottom.
+LINES = ((8, 4, 12, 3), (8, 4, 3, 10), (17, 4, 3, 10), (8, 12, 12, 3), (8, 12, 3, 11), (17, 12, 3, 11), (8, 20, 12, 3))
+DIGITS = ("1110111", "0010010", "1011101", "1011011", "0111010", "1101011", "1101111", "1010010", "1111111", "1111011")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """The files of a set of data by name, each with its SHA-256, and the folders that they are fetched from."""
+
+    files: Mapping[str, str]
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A folder with the files, and whether they are a stand-in. ``why`` it is one, if that was not asked for."""
+
+    folder: Path
+    generated: bool = False
+    why: str = ""
+
+    @property
+    def said(self) -> str:
+        """What the user is told."""
+        kind = SAID if self.generated else "MNIST, checked"
+        return f"{self.folder}: {kind}" + (f" ({self.why})" if self.why else "")
+
+
+def pinned() -> Pinned:
+    """Return what is known of MNIST."""
+    table = tomllib.loads(data("training/mnist.toml").read_text())
+    return Pinned(files=table["files"], urls=tuple(table["urls"]))
+
+
+def at_site(places: Sequence[str], wanted: Pinned) -> Path | None:
+    """Return the first of a site's folders, or of those below it, that has every file, each with the right SHA-256."""
+    for folder in (Path(place).expanduser() / below for place in places if place for below in PLACES):
+        if holds(folder, wanted):
+            return folder.absolute()
+    return None
+
+
+def holds(folder: Path, wanted: Pinned) -> bool:
+    """Say whether a folder has every file with the right SHA-256."""
+    with suppress(OSError):
+        return all(files.sha256(folder / name) == digest for name, digest in wanted.files.items())
+    return False
+
+
+def get(
+    folder: Path,
+    wanted: Pinned,
+    *,
+    places: Sequence[str] = (),
+    anew: bool = False,
+    env: Mapping[str, str] = os.environ,
+) -> Found:
+    """Return where the files are: at $ENVKIT_DATA or in a site's folders, else in ``folder``/mnist, fetched if need be.
+
+    Without a network it is the stand-in; once it has been made, the network is asked again only ``anew``. Safe
+    for several processes at once. Raises ChecksumMismatch, NotWritable, DiskFull.
+    """
+    if (site := at_site([env.get("ENVKIT_DATA", ""), *places], wanted)) is not None:
+        return Found(folder=site)
+    target = folder / "mnist"
+    if fetch.missing(sources(wanted), target) and not anew and (there := stand_in(folder)).is_dir():
+        return Found(folder=there, generated=True, why="'envkit data mnist' tries to fetch MNIST again")
+    with alone(folder), process.interruptible():
+        try:
+            fetch.fetch(sources(wanted), target, offline=False, progress=lambda _: None)
+        except SourcesMissing:
+            return Found(folder=generate(folder), generated=True, why="MNIST could not be fetched")
+    return Found(folder=target)
+
+
+def take(source: Path, folder: Path, wanted: Pinned) -> Found:
+    """Copy the files from a site's folder. Raises SourcesMissing where not all are there, with the right SHA-256."""
+    import shutil
+
+    site = at_site([str(source)], wanted)
+    if site is None:
+        raise SourcesMissing(
+            what=f"{source} does not have MNIST.",
+            why=f"Wanted, there or in {', '.join(PLACES[1:])} below it, each with the SHA-256 that is published: "
+            f"{', '.join(wanted.files)}.",
+            fix="Name the folder of these four files; they are compressed (.gz).",
+        )
+    target = folder / "mnist"
+    with alone(folder):
+        target.mkdir(exist_ok=True)
+        for name in wanted.files:
+            part = target / f"{name}.part"
+            shutil.copyfile(site / name, part)
+            part.replace(target / name)
+    return Found(folder=target)
+
+
+def sources(wanted: Pinned) -> list[fetch.Source]:
+    """Return the files as sources that can be fetched."""
+    urls = wanted.urls
+    return [
+        fetch.Source(filename=name, sha256=digest, urls=urls, needed_by="mnist")
+        for name, digest in wanted.files.items()
+    ]
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder of data, which is made if need be. Raises NotWritable."""
+    from filelock import FileLock
+
+    lock = FileLock(folder / "mnist.lock")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise NotWritable(
+            what=f"{folder} cannot be written to.",
+            why=str(error.strerror),
+            fix="Name another folder with 'envkit data mnist --to', or one that has MNIST with ENVKIT_DATA.",
+        ) from error
+    with lock:
+        yield
+
+
+def stand_in(folder: Path) -> Path:
+    """Return where the stand-in lies, or would lie."""
+    return folder / "mnist-generated"
+
+
+def made(folder: Path) -> Found:
+    """Return the stand-in, made if need be. Raises NotWritable."""
+    with alone(folder):
+        return Found(folder=generate(folder), generated=True)
+
+
+def generate(folder: Path, *, train: int = TRAIN, test: int = TEST) -> Path:
+    """Make the stand-in, if it is not there, under the lock: drawn digits with noise, in files like those of MNIST."""
+    target = stand_in(folder)
+    if target.is_dir():
+        return target
+    part = target.with_name(f"{target.name}.part")
+    files.discard(part)
+    part.mkdir(parents=True)
+    note = f"{SAID}: {train} + {test} drawn digits with noise, made by envkit.\nAn accuracy on them says nothing.\n"
+    (part / LABEL).write_text(note)
+    chance = random.Random(28)  # noqa: S311  (the same digits everywhere)
+    for name, number in (("train", train), ("t10k", test)):
+        labels = bytes(chance.choices(range(10), k=number))
+        images = b"".join(drawn(digit, chance) for digit in labels)
+        write(part / f"{name}-images-idx3-ubyte.gz", struct.pack(">4i", 2051, number, SIDE, SIDE) + images)
+        write(part / f"{name}-labels-idx1-ubyte.gz", struct.pack(">2i", 2049, number) + labels)
+    part.replace(target)
+    return target
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a compressed file, the same each time."""
+    path.write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
+
+
+def drawn(digit: int, chance: random.Random) -> bytes:
+    """Return the image of a digit near the middle, in noise: one in sixteen of the upper two bits is wrong."""
+    right, down = chance.randint(-SHIFT, SHIFT), chance.randint(-SHIFT, SHIFT)
+    image = bytearray(SIDE * SIDE)
+    for lit, (x, y, width, height) in zip(DIGITS[digit], LINES, strict=True):
+        for row in range(y + down, y + down + height) if lit == "1" else ():
+            first = row * SIDE + x + right
+            image[first : first + width] = b"\xc0" * width
+    bits = 8 * len(image)
+    wrong = upper = int.from_bytes(b"\xc0" * len(image))
+    for _ in range(4):
+        wrong &= chance.getrandbits(bits)
+    lower = chance.getrandbits(bits) & ~upper
+    return (int.from_bytes(image) ^ wrong | lower).to_bytes(len(image))

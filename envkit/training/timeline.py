@@ -1,0 +1,245 @@
+"""Horovod's timeline: asking for one, and what is in it. The file stays as Horovod writes it, for Perfetto.
+
+Rank 0 writes it, as one list of events: a process per tensor, in it spans that begin (B) and end (E), and in those of
+the negotiation one instant (X) per rank, when its part had come. A run that was cut short leaves it cut short.
+"""
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from envkit.errors import NotWritable
+from envkit.report.words import plain
+
+CHUNK = 1 << 20
+SHOWN = 5
+CUT = "the file is cut short or damaged, and this is what it has"
+NAMED_MORE = "HOROVOD_CACHE_CAPACITY=0 has each negotiation name them, which takes time"
+PHASES = (
+    ("NEGOTIATE_", "negotiation"),
+    ("QUEUE", "queue"),
+    ("WAIT_FOR_", "queue"),
+    ("INIT_FUSION_BUFFER", "memory copies"),
+    ("MEMCPY_", "memory copies"),
+)
+WHOLE = {"ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "ADASUM", "BARRIER", "JOIN"}
+
+
+@dataclass(kw_only=True)
+class Phase:
+    """How long at least one tensor was in a phase, in microseconds; how many are now, and since when one is."""
+
+    total: float = 0.0
+    inside: int = 0
+    since: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """What a timeline tells; times in microseconds, in what is asked of it in seconds.
+
+    ``last`` counts how often a rank came last; ``waited`` is when the first rank waited for it, as times apart.
+    """
+
+    first: float | None = None
+    latest: float = 0.0
+    phases: dict[str, Phase] = field(default_factory=lambda: defaultdict(Phase))
+    tensors: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    operations: Counter[str] = field(default_factory=Counter)
+    last: Counter[str] = field(default_factory=Counter)
+    waited: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    whole: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """From the first event to the last."""
+        return (self.latest - (self.first or 0.0)) / 1e6
+
+    @property
+    def negotiations(self) -> int:
+        """How many of them name the ranks."""
+        return sum(self.last.values())
+
+    def shares(self) -> list[tuple[str, float, float]]:
+        """The phases, the longest first: name, seconds, share of the whole."""
+        longest = sorted(self.phases.items(), key=lambda item: -item[1].total)
+        whole_s = self.seconds or 1.0
+        return [(plain(name), one.total / 1e6, one.total / 1e6 / whole_s) for name, one in longest]
+
+    def slowest(self, number: int) -> list[tuple[str, float, int]]:
+        """The tensors that took longest: name, seconds, operations."""
+        names = sorted(self.tensors, key=lambda name: -self.tensors[name])[:number]
+        return [(plain(name), self.tensors[name] / 1e6, self.operations[name]) for name in names]
+
+    def stragglers(self, number: int) -> list[tuple[str, int, float, float]]:
+        """The ranks that came last most often: rank, how often, share of the negotiations, seconds waited for it."""
+        return [
+            (plain(rank), times, times / self.negotiations, sum(end - begin for begin, end in self.waited[rank]) / 1e6)
+            for rank, times in self.last.most_common(number)
+        ]
+
+
+def variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` with what has Horovod write a timeline. Raises NotWritable for a path that cannot be written."""
+    demand_writable(path, "The timeline")
+    return {**env, "HOROVOD_TIMELINE": str(path.absolute())}
+
+
+def demand_writable(path: Path, what: str) -> None:
+    """Raise NotWritable for a path that cannot be written."""
+    target = path.absolute()
+    why = "It is a folder." if target.is_dir() else ""
+    why = why or ("" if target.parent.is_dir() else f"There is no folder {target.parent}.")
+    writable = os.access(target if target.exists() else target.parent, os.W_OK)
+    why = why or ("" if writable else "You may not write there.")
+    if why:
+        raise NotWritable(what=f"{what} cannot be written to {target}.", why=why, fix="Name another file.")
+
+
+def state(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells whether a file has been written anew."""
+    if not path.is_file():
+        return None
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def read(path: Path, before: tuple[int, int, int] | None) -> tuple[Summary | None, str]:
+    """Return the summary of a timeline after a run, given the file's state before it, and what to say of it."""
+    if state(path) in (None, before):
+        return None, f"envkit: there is no timeline in {path}: the command did not start Horovod (hvd.init)."
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        found = summary(stream)
+    if found.first is None:
+        return None, f"envkit: the timeline in {path} is empty: the command ended before Horovod had done anything."
+    text = "\n".join(f"  {line}" for line in lines(found))
+    return found, f"envkit: timeline in {path}, for ui.perfetto.dev\n{text}"
+
+
+def summary(stream: TextIO) -> Summary:
+    """Sum up a timeline, as far as it goes."""
+    found = Summary()
+    add_up(parsed(stream, found), found)
+    return found
+
+
+def parsed(stream: TextIO, found: Summary) -> Iterator[dict[str, Any]]:
+    """Yield the events one after another; ``found.whole`` tells at the end whether the list was closed."""
+    decoder, text, at, ended = json.JSONDecoder(strict=False), "", 0, False
+    found.whole = False
+    while True:
+        while at < len(text) and text[at] in " \t\r\n,[":
+            at += 1
+        if text[at : at + 1] == "]":
+            found.whole = True
+            return
+        try:
+            event, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            if ended or len(text) - at > CHUNK:  # cut short, or damaged
+                return
+            more = stream.read(CHUNK)
+            text, at, ended = text[at:] + more, 0, not more
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def add_up(events: Iterable[dict[str, Any]], found: Summary) -> None:
+    """Add events to a summary; spans that have not ended do so with the last event."""
+    names = dict[int, str]()
+    open_spans = defaultdict[int, list[tuple[str, float]]](list)
+    came = defaultdict[int, list[tuple[float, str]]](list)
+    for event in events:
+        kind, process = event.get("ph"), event.get("pid", 0)
+        if kind == "M" and event.get("name") == "process_name":
+            names[process] = str(event.get("args", {}).get("name", process))
+        if not isinstance(event.get("ts"), int | float):
+            continue
+        name, when = str(event.get("name", "")), float(event["ts"])
+        found.first = when if found.first is None else found.first
+        found.latest = max(found.latest, when)
+        if kind == "B":
+            open_spans[process].append((name, when))
+            enter(found, name, when)
+        elif kind == "X":
+            came[process].append((when, name))
+        elif kind == "E" and open_spans[process]:
+            name, since = open_spans[process].pop()
+            leave(found, name, since, when, names.get(process, str(process)))
+            if name.startswith("NEGOTIATE_"):
+                judge(found, came.pop(process, []))
+    for process, spans in open_spans.items():
+        for name, since in spans:
+            leave(found, name, since, found.latest, names.get(process, str(process)))
+
+
+def phase(name: str) -> str:
+    """Return the phase that a span belongs to; what a library does is called as Horovod calls it."""
+    return next((title for start, title in PHASES if name.startswith(start)), name)
+
+
+def enter(found: Summary, name: str, when: float) -> None:
+    """Begin a span."""
+    if name in WHOLE:
+        return
+    one = found.phases[phase(name)]
+    one.since = one.since if one.inside else when
+    one.inside += 1
+
+
+def leave(found: Summary, name: str, since: float, when: float, tensor: str) -> None:
+    """End a span."""
+    if name in WHOLE:
+        found.operations[tensor] += 1
+        found.tensors[tensor] += when - since
+        return
+    one = found.phases[phase(name)]
+    one.inside -= 1
+    one.total += 0.0 if one.inside else when - one.since
+
+
+def judge(found: Summary, came: list[tuple[float, str]]) -> None:
+    """Note which rank came last in a negotiation; those of a tensor that is known already do not tell."""
+    if len(came) < 2:
+        return
+    (began, _), (ended, rank) = min(came), max(came)
+    found.last[rank] += 1
+    waits = found.waited[rank]
+    while waits and waits[-1][1] >= began:  # for several tensors at the same time it waits once
+        before = waits.pop()
+        began, ended = min(began, before[0]), max(ended, before[1])
+    waits.append((began, ended))
+
+
+def lines(found: Summary) -> list[str]:
+    """Return a summary in words."""
+    cut = "" if found.whole else f"; {CUT}"
+    said = [f"{found.seconds:.2f} s, {total(found)}{cut}"]
+    said += ["at least one tensor was in"]
+    said += [f"  {name:24} {time_s:9.3f} s  {share:4.0%}" for name, time_s, share in found.shares()]
+    said += ["slowest tensors, from the end of their negotiation"]
+    for name, time_s, times in found.slowest(SHOWN):
+        said.append(f"  {name:40} {time_s:9.3f} s in {times}, {1e3 * time_s / times:.2f} ms each")
+    return [*said, *stragglers(found)]
+
+
+def total(found: Summary) -> str:
+    """Return how much Horovod did, in words."""
+    return f"{found.operations.total()} operations on {len(found.operations)} tensors"
+
+
+def stragglers(found: Summary) -> list[str]:
+    """Return who came last, in words."""
+    if not found.negotiations:
+        return []
+    said = [f"last in the {found.negotiations} negotiations that name the ranks (the first of each tensor)"]
+    for rank, times, share, waited_s in found.stragglers(SHOWN):
+        said.append(f"  rank {rank}: {times} times ({share:.0%}); the first rank waited {waited_s:.3f} s for it")
+    if len(found.last) > SHOWN:
+        said.append(f"  and {len(found.last) - SHOWN} other ranks")
+    return [*said, f"  {NAMED_MORE}"]
