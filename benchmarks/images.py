@@ -23,10 +23,9 @@ from rich.console import Console
 from timing import ENVKIT, seconds, side_by_side
 
 from envkit.apptainer import definition
+from envkit.apptainer.build import FINAL_LEVEL, SQUASHFS
 from envkit.apptainer.image import ImageWork
-from envkit.apptainer.layer import FINAL_LEVEL, SQUASHFS
-from envkit.apptainer.layers import PIN, Base, Wanted, mirror, pinned, plan
-from envkit.easybuild import build
+from envkit.apptainer.plan import PIN, Base, Wanted, mirror, pinned, plan
 from envkit.environments import prefix, receipt
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import ImageReceipt
@@ -115,7 +114,7 @@ def timed(folder: Path, place: Prefix, version: str) -> float:
     work = planned(msgspec.structs.replace(stack, name=f"horovod-{version}", arguments=arguments), place, folder)
     fetch.fetch(work.sources, place.sources, offline=False, progress=lambda _: None)
     began = time.monotonic()
-    work.build(build.new_log_folder(place, work.stack.name), Console(file=sys.stderr))
+    work.build(place.new_log_folder(work.stack.name), Console(file=sys.stderr))
     return time.monotonic() - began
 
 
@@ -124,7 +123,7 @@ def planned(stack: Stack, place: Prefix, folder: Path) -> ImageWork:
     place.create()
     machine = host.look()
     tree = place.tree(machine.platform)
-    own = {"PIP": "--no-index --find-links=/mnt", "JOBS": str(build.jobs(0)), "PROBE": str(data("inside/probe"))}
+    own = {"PIP": "--no-index --find-links=/mnt", "JOBS": str(host.cores()), "PROBE": str(data("inside/probe"))}
     layers = plan(wanted(stack, own, folder), tree.layers)
     return ImageWork(
         request=Request(prefix=place), stack=stack, host=machine, runtime=runtime.demand(), plan=layers, tree=tree
@@ -180,7 +179,7 @@ def arguments(stack: Stack) -> dict[str, str]:
         "ACCELERATOR": stack.accelerator.value,
         "FLAGS": " ".join(stack.requires),
         "REQUIREMENTS": " ".join(words),
-        "JOBS": str(build.jobs(0)),
+        "JOBS": str(host.cores()),
         "PROBE": str(data("inside/probe")),
     }
 

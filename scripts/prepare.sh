@@ -37,7 +37,7 @@ absent() { # the packages of PROGRAM:PACKAGE... whose program is missing
 
 modules_tool() { # whether there is one where envkit looks for it
     local place
-    for place in "${LMOD_CMD-}" "${MODULES_CMD-}" $(grep -oE '"/[^" ]+/(lmod|modulecmd\.tcl)"' envkit/environments/environment.py | tr -d '"'); do
+    for place in "${LMOD_CMD-}" "${MODULES_CMD-}" $(grep -oE '"/[^" ]+/(lmod|modulecmd\.tcl)"' envkit/machine/modules_tool.py | tr -d '"'); do
         [ ! -x "$place" ] || return 0
     done
     return 1

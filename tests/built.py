@@ -17,7 +17,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from envkit.apptainer.layers import Base, Wanted, plan
+from envkit.apptainer.plan import Base, Wanted, plan
 from envkit.environments.prefix import locate
 from envkit.planning.stack import Stack, stacks
 from envkit.system.resources import recipes
@@ -49,7 +49,7 @@ def made_of(name: str) -> str:
     base = Base(bootstrap="debootstrap", reference="http://mirror.invalid/debian")
     wanted = Wanted(name=name, recipe=stack.recipe, arguments=stack.arguments, own={}, base=base, machine="x86_64")
     *_, built, _ = plan(wanted, Path("/")).layers
-    recipe = (recipes("containers") / stack.recipe).read_text()
+    recipe = re.sub(r"(?m)^ *PROBE=.*\n", "", (recipes("containers") / stack.recipe).read_text())
     return hashlib.sha256(f"{built.key}\n{recipe}".encode()).hexdigest()
 
 

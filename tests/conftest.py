@@ -15,10 +15,10 @@ import pytest
 from filelock import FileLock
 
 from envkit.environments import receipt
-from envkit.environments.environment import ModulesTool
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
 from envkit.machine.host import Accelerator, Host, Interpreter, Platform, Program
+from envkit.machine.modules_tool import ModulesTool
 from envkit.system.files import sha256
 
 from .integration.site import needs

@@ -26,6 +26,7 @@ from envkit.system.resources import data, recipes
 
 ENVKIT = Path(sys.executable).with_name("envkit")
 BUILD_S = 3000
+BUILDING = ("easybuild/eb_command.py", "easybuild/hooks.py", "easybuild/run_eb.py", "easybuild/config_guess.py")
 KEPT_S = 30 * 24 * 3600  # nothing is kept for longer
 
 
@@ -110,7 +111,7 @@ def is_young(path: Path) -> bool:
 
 def made_of() -> str:
     """A SHA-256 of all that stacks are made of: recipes, what builds them, and what they are built with."""
-    files = [*Path(recipes("easyconfigs")).rglob("*"), *Path(data("methods")).glob("*.py")]
+    files = [*Path(recipes("easyconfigs")).rglob("*"), *map(data, BUILDING)]
     read = {str(path.name): path.read_bytes() for path in sorted(files) if path.is_file()}
     tools = [subprocess.run([tool, "--version"], capture_output=True).stdout for tool in ("g++", "mpirun", "cmake")]
     versions = [platform.machine(), sys.version, metadata.version("easybuild-framework"), sys.base_prefix]

@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 
-from envkit.environments import environment
-from envkit.environments.environment import (
-    ContainerEnvironment,
-    ModuleEnvironment,
-    ModulesTool,
-    MpiModel,
-    clean,
-    find_modules_tool,
-)
+from envkit.environments.environment import ContainerEnvironment, ModuleEnvironment, MpiModel
 from envkit.errors import HostProblem
+from envkit.machine import modules_tool
+from envkit.machine.modules_tool import ModulesTool, clean, find_modules_tool
 
 Fake = Callable[..., Path]
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
@@ -223,13 +217,13 @@ def test_modules_tool_that_cannot_be_run_is_passed_over(fake: Fake, tmp_path: Pa
     plain = tmp_path / "lmod"
     plain.touch()
     found = find_modules_tool({"LMOD_CMD": str(plain), "MODULES_CMD": str(tcl)})
-    usual = [Path(place) for place in environment.LMOD_PLACES if Path(place).is_file()]
+    usual = [Path(place) for place in modules_tool.LMOD_PLACES if Path(place).is_file()]
     assert found is not None
     assert found.command == (usual[0] if usual else tcl)
 
 
 def test_modules_tool_in_its_usual_place() -> None:
-    usual = [*environment.LMOD_PLACES, *environment.ENVIRONMENT_MODULES_PLACES]
+    usual = [*modules_tool.LMOD_PLACES, *modules_tool.ENVIRONMENT_MODULES_PLACES]
     if not any(map(Path.is_file, map(Path, usual))) or shutil.which("bash") is None:
         pytest.skip("no modules tool in a usual place")
     found = find_modules_tool({})

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.environments import environment
 from envkit.errors import HostProblem
-from envkit.machine import host
+from envkit.machine import host, modules_tool
 from envkit.machine.host import Platform
 
 Fake = Callable[..., Path]
@@ -119,7 +118,7 @@ def test_the_real_compiler() -> None:
 
 
 def test_interpreter_is_the_one_below_the_virtual_environment() -> None:
-    found = host.interpreter({"PATH": environment.without_private_folders(os.environ)})
+    found = host.interpreter({"PATH": modules_tool.without_private_folders(os.environ)})
     assert found.path == Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     assert found.version == platform.python_version()
     assert found.minor == ".".join(map(str, sys.version_info[:2]))
@@ -128,7 +127,7 @@ def test_interpreter_is_the_one_below_the_virtual_environment() -> None:
 def test_interpreter_that_a_site_module_puts_on_path(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "include").mkdir()
     fake("python3", says(f"/opt/cray/pe/python/3.12.4/bin/python3.12\n3.12.4\n{tmp_path}/include\n"), "cray")
-    env = {"PATH": f"{tmp_path}/cray:{environment.without_private_folders(os.environ)}"}
+    env = {"PATH": f"{tmp_path}/cray:{modules_tool.without_private_folders(os.environ)}"}
     found = host.interpreter(env)
     assert found == host.Interpreter(
         path=Path("/opt/cray/pe/python/3.12.4/bin/python3.12"), version="3.12.4", headers=False
@@ -140,7 +139,7 @@ def test_interpreter_that_a_site_module_puts_on_path(fake: Fake, tmp_path: Path)
 @pytest.mark.parametrize("body", ["exit 1", "echo hello"])
 def test_interpreter_on_path_that_does_not_answer(body: str, fake: Fake, tmp_path: Path) -> None:
     fake("python3", body, "broken")
-    env = {"PATH": f"{tmp_path}/broken:{environment.without_private_folders(os.environ)}"}
+    env = {"PATH": f"{tmp_path}/broken:{modules_tool.without_private_folders(os.environ)}"}
     assert host.interpreter(env).version == platform.python_version()
 
 

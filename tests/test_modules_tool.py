@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from envkit.environments.environment import ModuleEnvironment, ModulesTool, clean
+from envkit.environments.environment import ModuleEnvironment
 from envkit.environments.receipt import ModuleReceipt
 from envkit.errors import HostProblem, ModuleNotLoaded
 from envkit.launch import launcher
+from envkit.machine.modules_tool import ModulesTool, clean
 
 from .integration.terminal import Terminal
 

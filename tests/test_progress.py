@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from envkit.errors import NotWritable
-from envkit.report.progress import BuildProgress, Events, FetchProgress, clock, say
+from envkit.report.progress import BuildProgress, Events, clock, say
 from envkit.sources.fetch import FetchEvent, FetchState
+from envkit.sources.progress import FetchProgress
 
 MODULES = ["A/1", "B/1", "C/1"]
 

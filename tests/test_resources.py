@@ -44,7 +44,7 @@ def test_recipes_that_are_not_there() -> None:
 
 
 def test_data_is_in_the_package() -> None:
-    assert resources.data("planning/stacks.toml") == ROOT / "envkit" / "stacks.toml"
+    assert resources.data("planning/stacks.toml") == ROOT / "envkit" / "planning" / "stacks.toml"
     assert resources.data("environments/shell/enter.sh").is_file()
 
 

@@ -13,10 +13,10 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__
+from envkit.apptainer.build import LayerBuild, temporary_folder
 from envkit.apptainer.contents import ask
 from envkit.apptainer.dockerfile import Converted
-from envkit.apptainer.layer import LayerBuild, temporary_folder
-from envkit.apptainer.layers import ImagePlan, Layer
+from envkit.apptainer.plan import ImagePlan, Layer
 from envkit.environments import receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment
 from envkit.environments.lockfile import Lock, Machine, Part
@@ -29,9 +29,10 @@ from envkit.planning import preflight
 from envkit.planning.plan import locked
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
-from envkit.report.progress import BuildProgress, fetch_all, say
+from envkit.report.progress import BuildProgress, say
 from envkit.sources.fetch import Source
 from envkit.sources.fetch import missing as absent
+from envkit.sources.progress import fetch_all
 from envkit.system.files import discard, sha256
 
 DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")

@@ -4,12 +4,11 @@ import hashlib
 import re
 from pathlib import Path
 
-from envkit.apptainer import layers
+from envkit.apptainer import plan as image_plan
+from envkit.apptainer.build import WHEELS
 from envkit.apptainer.dockerfile import Converted, converted
 from envkit.apptainer.image import DIGEST, ImageWork
-from envkit.apptainer.layer import WHEELS
-from envkit.apptainer.layers import Base, ImagePlan, Layer
-from envkit.easybuild import build
+from envkit.apptainer.plan import Base, ImagePlan, Layer
 from envkit.environments.environment import demand_sources
 from envkit.environments.names import is_name
 from envkit.environments.receipt import ImageReceipt, Installed
@@ -40,8 +39,8 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageWork:
     else:
         base, lacking = base_of(request, machine)
         problems += [*lacking, *runtime.build_problems()]
-        own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(build.jobs(request.jobs))}
-        plan = layers.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
+        own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(request.jobs or host.cores())}
+        plan = image_plan.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
     return ImageWork(
         request=request, stack=stack, host=machine, runtime=found, plan=plan, tree=tree, dockerfile=made,
         probed=tuple(problems),
@@ -65,9 +64,9 @@ def is_other(request: Request, stack: Stack, found: Installed) -> bool:
     return [layer.key for layer in plan.layers] != [layer.key for layer in found.layers]
 
 
-def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> layers.Wanted:
+def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> image_plan.Wanted:
     """Return the recipe of a stack with the arguments that were asked for."""
-    return layers.Wanted(
+    return image_plan.Wanted(
         name=stack.name,
         recipe=stack.recipe,
         arguments={**stack.arguments, **dict(request.build_args)},
@@ -83,12 +82,12 @@ def rendered(request: Request, stack: Stack, machine: host.Host) -> str:
         raise UsageProblem(what=f"{stack.name} is no image.", fix="Name one whose METHOD is apptainer: 'envkit list'.")
     base, lacking = base_of(request, machine)
     preflight.demand([problem for problem in lacking if "debootstrap" not in problem.what], stack)
-    return layers.rendered(wanted(request, stack, base, machine.machine, {}))
+    return image_plan.rendered(wanted(request, stack, base, machine.machine, {}))
 
 
 def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
     """Return what the image starts from, and what is lacking for it. Raises UsageProblem."""
-    mirror = layers.mirror()
+    mirror = image_plan.mirror()
     debootstrap = process.which("debootstrap", path=machine.env["PATH"] + ":/usr/sbin:/sbin")
     if request.base == "mirror" or (request.base == "auto" and mirror and debootstrap):
         lacking = []
@@ -154,7 +153,7 @@ def from_dockerfile(name: str, path: Path, made: Converted, layers: Path) -> Ima
 def taken_over(name: str, source: str, layers: Path) -> ImagePlan:
     """Return the plan of an image that is not built here. Raises RecipeInvalid for one that cannot be read."""
     local = "://" not in source
-    key = layers.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
+    key = image_plan.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
     bootstrap, _, reference = ("localimage", "", str(Path(source).resolve())) if local else source.partition("://")
     recipe = f"Bootstrap: {bootstrap}\nFrom: {reference}\n"
     layer = Layer(name="image", recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")

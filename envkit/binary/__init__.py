@@ -1,1 +1,1 @@
-""""""
+"""What compiled files say: ELF, what they load, build flags, the machine code for GPUs."""

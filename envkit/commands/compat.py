@@ -21,7 +21,7 @@ def compat(versions: tuple[str, ...], as_json: bool) -> int:
     from envkit.compat import complete, judge, report, terminal
     from envkit.machine import host
     from envkit.planning import compatibility
-    from envkit.verify.report.terminal import Paper
+    from envkit.report.paper import Paper
 
     asked = judge.parse(versions)
     found, best = judge.judge(asked), complete.best(asked, compatibility.here(host.look()))

@@ -40,7 +40,7 @@ def doctor(
 
     from envkit.doctor import compare, gather, report, rules, terminal
     from envkit.environments import prefix as place
-    from envkit.verify.report.terminal import Paper
+    from envkit.report.paper import Paper
 
     there = None
     if submit:

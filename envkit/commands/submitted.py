@@ -212,7 +212,7 @@ def planned(request: "Request") -> "Work":
 def fetch_for(wanted: "Work", console: "Console") -> None:
     """Fetch what an installation needs, if there is anything left to build."""
     from envkit.install import install as work
-    from envkit.report import progress
+    from envkit.sources import progress
 
     request = wanted.request
     if wanted.missing or request.rebuild:

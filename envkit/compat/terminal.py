@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from envkit.compat.complete import Complete
 from envkit.compat.judge import Judgement, Verdict
 from envkit.compat.known import Measure, Rule, known
-from envkit.verify.report.terminal import Paper
+from envkit.report.paper import Paper
 
 STYLES = {Verdict.WORKS: "green", Verdict.FAILS: "red", Verdict.RISKY: "yellow", Verdict.UNKNOWN: "yellow"}
 LABEL = 9

@@ -6,8 +6,8 @@ from functools import cache
 
 import msgspec
 
+from envkit.knowledge.known import catalogue
 from envkit.system.resources import data
-from envkit.verify.outcome import catalogue
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True):

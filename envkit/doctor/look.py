@@ -12,11 +12,10 @@ import msgspec
 
 from envkit.doctor.facts import Builder, Container, Cpu, Index, Limits, Mpi, Refusal, Room, Scheduler, Tool, Way
 from envkit.eessi import access
-from envkit.environments import environment
 from envkit.environments.prefix import Prefix
 from envkit.knowledge.eessi import known
 from envkit.launch import host_mpi, launcher, mpi_model
-from envkit.machine import host, runtime
+from envkit.machine import host, modules_tool, runtime
 from envkit.planning import preflight
 from envkit.system import process
 
@@ -96,7 +95,7 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
 
 def modules(env: Mapping[str, str]) -> Tool | None:
     """Return the modules tool."""
-    found = environment.find_modules_tool(env)
+    found = modules_tool.find_modules_tool(env)
     if found is None:
         return None
     told = process.capture([str(found.command), "--version"], env=env)

@@ -82,7 +82,7 @@ def gpu_driver() -> Driver | None:
 
 def stated(code: str) -> str:
     """Return what code of the probe prints. Raises OSError."""
-    done = process.capture([sys.executable, "-I", "-S", "-c", code, str(data("verify"))])
+    done = process.capture([sys.executable, "-I", "-S", "-c", code, str(data("inside"))])
     if done.status:
         raise OSError(done.stderr.strip().rpartition("\n")[2] or f"status {done.status}")
     return done.stdout

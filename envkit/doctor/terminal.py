@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from envkit.doctor.facts import Driver, Facts, Mpi, Node, Tool
 from envkit.doctor.report import Comparison, Report, State
+from envkit.report.paper import Paper
 from envkit.report.words import size
-from envkit.verify.report.terminal import Paper
 
 STYLES = {State.WORKS: "green", State.PARTLY: "yellow", State.FAILS: "red", State.UNKNOWN: "yellow"}
 LABEL = 10

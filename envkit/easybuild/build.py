@@ -1,7 +1,6 @@
 """Building what is missing of a plan: one eb, watched through its hooks, nothing of it left behind."""
 
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,13 +12,10 @@ from rich.console import Console
 from envkit import diagnose
 from envkit.easybuild import eb_command
 from envkit.environments import filelocks, receipt
-from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.prefix import ALMOST_NOTHING, Prefix, Tree
 from envkit.errors import BuildFailed, DiskFull, Interrupted
-from envkit.machine import host
 from envkit.planning.plan import Plan, Step
 from envkit.report.progress import BuildProgress, Events, say
-
-ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
 
 
 def missing(plan: Plan, tree: Tree) -> list[str]:
@@ -39,17 +35,6 @@ def outdated(plan: Plan, tree: Tree) -> list[str]:
         if affected & set(step.dependencies):
             affected.add(step.module)
     return [s.module for s in plan.steps if s.module in affected and tree.has(s.module)]
-
-
-def new_log_folder(prefix: Prefix, stack: str) -> Path:
-    """Make the folder for the logs of one installation."""
-    folder = prefix.logs / f"{stack}-{time.strftime('%Y%m%d-%H%M%S')}"
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{stack}-{time.strftime('%Y%m%d-%H%M%S')}-{number}")
-    folder.mkdir(parents=True)
-    return folder
 
 
 def build(job: eb_command.Build, seconds: dict[str, int], console: Console) -> None:
@@ -173,8 +158,3 @@ def cause(logs: Sequence[Path], said: str, prefix: Prefix) -> Cause:
         why = f"The disk is full: {room // 1_000_000} MB are free at {prefix.root}."
         fix = "Free space, or choose another --prefix, then run the same command again: it resumes."
     return Cause(why=why, fix=fix, log=logs[0], is_full=told_full or room < ALMOST_NOTHING)
-
-
-def jobs(wanted: int) -> int:
-    """Return how many files to compile at a time."""
-    return wanted or host.cores()

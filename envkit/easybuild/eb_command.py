@@ -22,6 +22,7 @@ from packaging.version import InvalidVersion, Version
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree, compiler_cache
 from envkit.errors import HostProblem, ModuleNotLoaded, PlanFailed
+from envkit.machine import modules_tool
 from envkit.machine.host import Host, Program
 from envkit.planning.plan import ConfigGuess, Patch, Plan, Step
 from envkit.planning.stack import Stack, shelf
@@ -157,7 +158,7 @@ def usable_cmake(cmake: Program | None) -> bool:
 def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
     """Return the eb that is installed beside envkit, under the host's Python. Raises HostProblem."""
     if host.modules_tool is None:
-        raise HostProblem(what="EasyBuild needs a modules tool.", fix=MODULES_TOOL_REMEDY)
+        raise HostProblem(what="EasyBuild needs a modules tool.", fix=modules_tool.REMEDY)
     syntax = "Lua" if host.modules_tool.kind == "Lmod" else "Tcl"
     robot = robot_path(host, stack, tree)
     return Eb(
@@ -175,12 +176,6 @@ def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
         ),
         ccache=process.which("ccache", path=host.env["PATH"]) is not None,
     )
-
-
-MODULES_TOOL_REMEDY = (
-    "Install Lmod (Debian, Ubuntu: apt install lmod; RHEL: dnf install Lmod), or without root ask the site's "
-    "support for 'module'. One that lies in an unusual place is found through LMOD_CMD or MODULES_CMD."
-)
 
 
 @cache

@@ -17,20 +17,22 @@ from envkit.easybuild import build, config_guess, eb_command
 from envkit.easybuild import jobs as build_jobs
 from envkit.easybuild.eb_command import Eb
 from envkit.environments import receipt, replaced
-from envkit.environments.environment import Environment, ModuleEnvironment, entered
+from envkit.environments.environment import Environment, ModuleEnvironment
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import EessiReceipt, Installed, ModuleReceipt
 from envkit.errors import BuildFailed, ModuleNotLoaded, Problem
 from envkit.launch import launcher
 from envkit.machine import host
+from envkit.machine.modules_tool import entered
 from envkit.planning import preflight
 from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
-from envkit.report.progress import fetch_all, say
+from envkit.report.progress import say
 from envkit.sources import fetch
 from envkit.sources.fetch import Source
+from envkit.sources.progress import fetch_all
 from envkit.system import process
 from envkit.system.resources import data
 
@@ -186,7 +188,7 @@ class EasyBuildWork:
             tree=self.tree,
             plan=self.plan,
             folder=folder,
-            jobs=build.jobs(self.request.jobs),
+            jobs=self.request.jobs or host.cores(),
             accepted_eulas=self.request.accepted_eulas,
             holding=replaced.lock_path(self.tree, self.stack.name),
             offline=self.request.offline,
@@ -238,7 +240,7 @@ class EasyBuildWork:
     def asked(self, folder: Path) -> ModuleReceipt | EessiReceipt:
         """Ask it. Raises BuildFailed, ModuleNotLoaded."""
         inside, tree = self.inside, str(self.tree.root)
-        argv = inside.command(["python3", str(data("inside/horovod.py"))])
+        argv = inside.command(["python3", str(data("inside/interpreter.py"))])
         told = entered(process.capture(argv, env=inside.variables(self.env), cwd=process.NEUTRAL))
         if told.status:
             raise BuildFailed(

@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from envkit.environments.environment import Environment, entered
+from envkit.environments.environment import Environment
 from envkit.errors import HostProblem
 from envkit.knowledge.eessi import Symptom, known, symptom
+from envkit.machine.modules_tool import entered
 from envkit.system import process
 from envkit.system.resources import data
 

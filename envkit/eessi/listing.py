@@ -12,9 +12,10 @@ import platformdirs
 
 from envkit.eessi import release
 from envkit.eessi.release import Release
-from envkit.environments.environment import Environment, entered
+from envkit.environments.environment import Environment
 from envkit.errors import HostProblem
 from envkit.machine.host import capability
+from envkit.machine.modules_tool import entered
 from envkit.system import process
 from envkit.system.resources import data
 

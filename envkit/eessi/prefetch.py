@@ -14,10 +14,11 @@ from envkit.eessi import access, entry, servers
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.entry import Asked
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.environment import Environment, entered
+from envkit.environments.environment import Environment
 from envkit.errors import DiskFull, HostProblem
 from envkit.knowledge.eessi import known, symptom
 from envkit.machine.host import writable_parent
+from envkit.machine.modules_tool import entered
 from envkit.system import process
 from envkit.system.resources import data
 

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.environment import entered
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem
 from envkit.knowledge.eessi import known
 from envkit.launch.launcher import Wanted, own
 from envkit.machine.host import MPI_FAMILIES
+from envkit.machine.modules_tool import entered
 from envkit.system import process
 
 

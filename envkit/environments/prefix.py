@@ -17,6 +17,7 @@
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ import platformdirs
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.machine.host import Platform
 
+ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
 TOLERATED = re.compile(r"[\w./+@=,~^-]+")
 
 
@@ -130,6 +132,16 @@ class Prefix:
                 folder.mkdir(exist_ok=True)
         except OSError as error:
             raise not_writable(self.root, error) from error
+
+    def new_log_folder(self, stack: str) -> Path:
+        """Make the folder for the logs of one installation."""
+        first = folder = self.logs / f"{stack}-{time.strftime('%Y%m%d-%H%M%S')}"
+        number = 1
+        while folder.exists():
+            number += 1
+            folder = first.with_name(f"{first.name}-{number}")
+        folder.mkdir(parents=True)
+        return folder
 
 
 def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:

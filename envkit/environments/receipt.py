@@ -13,11 +13,12 @@ import msgspec
 
 from envkit.environments import replaced
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.environment import ContainerEnvironment, ModuleEnvironment, ModulesTool
+from envkit.environments.environment import ContainerEnvironment, ModuleEnvironment
 from envkit.environments.lockfile import Lock, Part
 from envkit.environments.names import is_module, is_name, shown
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
+from envkit.machine.modules_tool import ModulesTool
 from envkit.system import files
 from envkit.system.files import sha256
 

@@ -1,6 +1,6 @@
 """Say what Python packages the interpreter that runs this file has, and the state of Horovod's extensions.
 
-    python inside.py
+    python packages.py
 
 Standard library only, Python 3.8 or later; nothing that is looked at is imported. Prints one JSON object.
 """

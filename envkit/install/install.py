@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 
 from envkit.apptainer import method as apptainer
-from envkit.easybuild import build, config_guess
+from envkit.easybuild import config_guess
 from envkit.easybuild import method as easybuild
 from envkit.environments import filelocks, lockfile, receipt, replaced
 from envkit.environments.prefix import Prefix
@@ -83,7 +83,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
         say_forced(work, console)
         say_unused(work, console)
         say_resumed(work, console)
-        folder = build.new_log_folder(request.prefix, work.stack.name)
+        folder = request.prefix.new_log_folder(work.stack.name)
         try:
             work.build(folder, console)
             return prove(work, folder, console)
@@ -293,7 +293,7 @@ def build_in_jobs(work: Work, words: Sequence[str], cpus: int, console: Console)
     ):
         say_resumed(work, console)
         try:
-            work.build_in_jobs(build.new_log_folder(work.request.prefix, work.stack.name), words, console)
+            work.build_in_jobs(work.request.prefix.new_log_folder(work.stack.name), words, console)
         except (BuildFailed, DiskFull, JobLost):  # after others jobs may go on
             if replaced.put_back(work.tree, work.stack.name):
                 say_put_back(work, console)

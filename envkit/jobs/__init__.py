@@ -1,0 +1,1 @@
+"""Batch jobs: what is to run, turned into text for a scheduler, handed over and followed."""

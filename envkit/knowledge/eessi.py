@@ -1,4 +1,4 @@
-"""What is known of EESSI, and what its symptoms mean: known.toml and symptoms.toml."""
+"""What is known of EESSI, and what its symptoms mean: eessi.toml and eessi_symptoms.toml."""
 
 import tomllib
 from functools import cache
@@ -43,13 +43,13 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def known() -> Known:
-    """Return known.toml."""
+    """Return eessi.toml."""
     return msgspec.convert(tomllib.loads(data("knowledge/eessi.toml").read_text()), Known)
 
 
 @cache
 def symptoms() -> dict[str, dict[str, Any]]:
-    """Return symptoms.toml."""
+    """Return eessi_symptoms.toml."""
     return tomllib.loads(data("knowledge/eessi_symptoms.toml").read_text())
 
 

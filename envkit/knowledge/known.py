@@ -1,4 +1,4 @@
-"""What is known of libraries, drivers, fabrics and faults: versions, patterns and thresholds, in known/*.toml."""
+"""What is known of libraries, drivers, fabrics and faults: versions, patterns and thresholds, in TOML files here."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from envkit.system import resources
 
 @functools.cache
 def known(topic: str) -> Mapping[str, Any]:
-    """The contents of known/TOPIC.toml."""
-    contents: Mapping[str, Any] = tomllib.loads(resources.data(f"verify/known/{topic}.toml").read_text())
+    """The contents of TOPIC.toml."""
+    contents: Mapping[str, Any] = tomllib.loads(resources.data(f"knowledge/{topic}.toml").read_text())
     return contents
 
 
@@ -24,3 +24,10 @@ def owner(kind: str, name: str) -> Mapping[str, str]:
         (one for one in known("libraries")[kind] if re.search(one["pattern"], name)), known("libraries")["other"]
     )
     return found
+
+
+@functools.cache
+def catalogue() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Status, message, cause and remedy by check and case, as the TOML files beside the checks have them."""
+    files = sorted(resources.data("verify/checks").glob("*.toml"))
+    return {name: cases for file in files for name, cases in tomllib.loads(file.read_text()).items()}

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envkit.environments.environment import Environment, entered
+from envkit.environments.environment import Environment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.inside.probe.started import counts, leftovers, whole
 from envkit.machine.host import MPI_FAMILIES, cores
+from envkit.machine.modules_tool import entered
 from envkit.system import process
 from envkit.system.resources import data
 

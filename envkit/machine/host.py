@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from envkit.environments import environment
 from envkit.errors import HostProblem
+from envkit.machine import modules_tool
+from envkit.machine.modules_tool import ModulesTool
 from envkit.system import process
 
 
@@ -68,7 +69,7 @@ class Host:
 
     machine: str
     python: Interpreter
-    modules_tool: environment.ModulesTool | None
+    modules_tool: ModulesTool | None
     compiler: Program | None
     mpi: Program | None
     cmake: Program | None
@@ -84,8 +85,8 @@ class Host:
 
 def look(load: Sequence[str] = ()) -> Host:
     """Look at this machine. Raises HostProblem when a module in ``load`` cannot be loaded."""
-    tool = environment.find_modules_tool()
-    env = environment.clean(os.environ, tool, load)
+    tool = modules_tool.find_modules_tool()
+    env = modules_tool.clean(os.environ, tool, load)
     return Host(
         machine=platform.machine(),
         python=interpreter(env),
@@ -106,7 +107,7 @@ def interpreter(env: Mapping[str, str]) -> Interpreter:
     PATH (``env``), such as cray-python.
     """
     found = process.which("python3", path=env["PATH"])
-    if found is not None and found != process.which("python3", path=environment.without_private_folders(os.environ)):
+    if found is not None and found != process.which("python3", path=modules_tool.without_private_folders(os.environ)):
         told = process.capture([found, "-I", "-c", INTERPRETER_FACTS], env=env)
         if told.status == 0 and told.stdout.count("\n") == 3:
             path, version, include = told.stdout.splitlines()

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from envkit.environments.environment import SYS_RESOURCE, lacks_capability
 from envkit.errors import HostProblem, Problem
 from envkit.machine import subids
 from envkit.system import process
 
+SYS_RESOURCE = 24
 PROGRAMS = ("apptainer", "singularity")
 INSTALL = (
     "Ask the site's support for Apptainer, or load its module. On a machine of your own: RHEL and Fedora: dnf install "
@@ -92,3 +92,9 @@ def no_user_namespace(env: Mapping[str, str]) -> str:
     """Say why this user can make no user namespace; nothing if one can be made. Tries it."""
     told = process.capture(["unshare", "--user", "--map-root-user", "true"], env=env, timeout_s=20)
     return "" if told.status == 0 else told.stderr.strip() or f"unshare ended with {told.status}"
+
+
+def lacks_capability(number: int) -> bool:
+    """Say whether this process lacks a capability of Linux (capabilities(7)), as root may in a virtual machine."""
+    effective = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return effective is not None and not int(effective[1], 16) >> number & 1

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from envkit.easybuild import eb_command
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError, HostProblem, NotWritable, Problem, SourcesMissing
+from envkit.machine import modules_tool
 from envkit.machine.host import Host, writable_parent
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
@@ -37,7 +37,7 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
             fix=f"{install} a Python {', '.join(fitting)} with --load.",
         )
     if host.modules_tool is None:
-        yield Problem(what="Neither Lmod nor Environment Modules was found.", fix=eb_command.MODULES_TOOL_REMEDY)
+        yield Problem(what="Neither Lmod nor Environment Modules was found.", fix=modules_tool.REMEDY)
     if host.compiler is None:
         yield Problem(
             what="There is no gcc and g++ that compile C++17.",

@@ -1,1 +1,1 @@
-""""""
+"""What all reports share: words, paper, pages, progress."""

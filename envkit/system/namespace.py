@@ -337,7 +337,7 @@ def wait_briefly(*processes: int) -> None:
 def explain(program: str, status: str, log: Path) -> int:
     """Say why a program has not mounted, by its status and its own last words."""
     said = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
-    known = tomllib.loads(Path(__file__).with_name("eessi").joinpath("symptoms.toml").read_text())
+    known = tomllib.loads(Path(__file__).parents[1].joinpath("knowledge", "eessi_symptoms.toml").read_text())
     words = known.get(f"cvmfs2-{status}", known["cvmfs2-other"])
     print(f"envkit: {words['what'].format(program=program, status=status)}\n", file=sys.stderr)
     for line in (words["why"], *said):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from envkit.errors import HostProblem
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def data(name: str) -> Path:
-    """Return a data file of the package, such as ``stacks.toml`` or ``shell/enter.sh``."""
+    """Return a data file of the package, such as ``planning/stacks.toml``."""
     return PACKAGE / name
 
 

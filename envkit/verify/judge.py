@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from envkit.knowledge.known import catalogue
 from envkit.verify import baseline, checks, speed
 from envkit.verify.checks import check
 from envkit.verify.facts import RankFacts, decoders_by_fact
 from envkit.verify.options import Options
-from envkit.verify.outcome import Expected, catalogue
+from envkit.verify.outcome import Expected
 from envkit.verify.report import Report, Started, make_report
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
 from envkit.binary.build_flags import BuildFlags
-from envkit.system import resources
+from envkit.knowledge.known import catalogue
 from envkit.verify.facts import RankFacts
 
 
@@ -112,13 +109,6 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     def lacking(self, fact: str) -> RankFacts | None:
         """The first rank that has no such fact at all."""
         return next((facts for facts in self.facts if getattr(facts, fact) is None), None)
-
-
-@functools.cache
-def catalogue() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Status, message, cause and remedy by check and case, as the TOML files beside the checks have them."""
-    files = sorted(resources.data("verify/checks").glob("*.toml"))
-    return {name: cases for file in files for name, cases in tomllib.loads(file.read_text()).items()}
 
 
 def verdict(results: Sequence[Result]) -> Status:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.environment import ContainerEnvironment, Environment, StandingEnvironment, entered
+from envkit.environments.environment import ContainerEnvironment, Environment, StandingEnvironment
 from envkit.environments.receipt import ImageReceipt, Installed, Mpi
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.launch import launcher
+from envkit.machine.modules_tool import entered
 from envkit.system import process
 from envkit.system.resources import data
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from envkit.compat.complete import best
-from envkit.environments.environment import without_private_folders
 from envkit.machine.host import Accelerator, Host, Interpreter, Program
+from envkit.machine.modules_tool import without_private_folders
 from envkit.planning.compatibility import here, known_bad, of_name
 from envkit.planning.stack import Stack, from_recipe, stacks
 

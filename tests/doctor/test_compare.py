@@ -10,7 +10,7 @@ from envkit.doctor.facts import Cpu, Facts, Index, Room
 from envkit.doctor.report import Comparison
 from envkit.doctor.rules import judge
 from envkit.doctor.terminal import render
-from envkit.verify.report.terminal import Paper
+from envkit.report.paper import Paper
 
 from .test_rules import facts, inner
 

@@ -11,7 +11,7 @@ from envkit.doctor.facts import Driver, Facts, Index, Missing, Preflight, Refusa
 from envkit.doctor.report import Report, State, Verdict
 from envkit.doctor.rules import judge, words
 from envkit.doctor.terminal import render
-from envkit.verify.report.terminal import Paper
+from envkit.report.paper import Paper
 
 RECORDED = sorted(path.stem for path in Path(__file__).parent.glob("*.json"))
 SILENT = (Index(url="https://index.example.org/simple", problem="Connection refused"),)

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from envkit.environments.environment import find_modules_tool
 from envkit.machine.host import Platform
+from envkit.machine.modules_tool import find_modules_tool
 
 TOYS = Path(__file__).with_name("toys")
 PATIENCE_S = 240.0

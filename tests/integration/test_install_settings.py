@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.environments.environment import find_modules_tool
+from envkit.machine.modules_tool import find_modules_tool
 
 from .site import TOYS, Site, needs
 

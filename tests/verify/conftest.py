@@ -14,7 +14,7 @@ from msgspec import _core as _msgspec
 from envkit.verify.facts import RankFacts, load
 
 FAKES = Path(__file__).with_name("fakes")
-PROBE = Path(__file__).parents[2] / "envkit" / "verify" / "probe"
+PROBE = Path(__file__).parents[2] / "envkit" / "inside" / "probe"
 A_LIBRARY = Path(_msgspec.__file__)
 Probe = Callable[..., "Ran"]
 

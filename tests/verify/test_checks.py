@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from envkit.binary.build_flags import BuildFlags, Extension
+from envkit.knowledge.known import catalogue
 from envkit.verify.checks import Expected, Result, Status, check, verdict
 from envkit.verify.facts import Device, Ended, Fact, Phase, RankFacts
-from envkit.verify.outcome import catalogue
 
 from . import recorded
 

@@ -16,7 +16,7 @@ from envkit.inside.probe import raw_mpi
 
 from .compile_c import shared_object
 
-VERIFY = Path(raw_mpi.__file__).parents[1]
+INSIDE = Path(raw_mpi.__file__).parents[1]
 RANK = """
 import ctypes, importlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
@@ -42,7 +42,7 @@ def test_open_mpi_sums_what_the_ranks_give(ranks: int) -> None:
     if library is None or shutil.which("mpirun") is None:
         pytest.skip("no Open MPI")
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    argv = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable, "-c", RANK, str(VERIFY)]
+    argv = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable, "-c", RANK, str(INSIDE)]
     done = subprocess.run([*argv, library], env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]

@@ -121,7 +121,7 @@ def test_one_rank_whose_launcher_listens_is_one() -> None:
 LOOK = f"""
 import json, os, sys
 sys.path.insert(0, {str(Path(LAUNCHERS).parents[3])!r})
-from envkit.verify.probe.started import look
+from envkit.inside.probe.started import look
 print(json.dumps(look(os.environ)), flush=True)
 """
 

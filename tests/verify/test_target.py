@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import EnvironmentDamaged, UsageProblem
+from envkit.system.resources import data
 from envkit.verify import target
 
-INSIDE = Path(target.__file__).with_name("probe") / "inside.py"
+INSIDE = data("inside/probe/inside.py")
 
 
 def site(folder: Path, *extensions: str, metadata: str = "", installed: str = "") -> dict[str, str]:

@@ -149,7 +149,7 @@ for envkit_word in "${envkit_modules[@]}"; do
         if [ ! -x "$envkit_python" ]; then
             envkit_python=${EPREFIX-}/usr/bin/python3
         fi
-        "$envkit_python" -I "${BASH_SOURCE[0]%/*}/../eessi/nearest.py" "$envkit_word" "$MODULEPATH" >&2
+        "$envkit_python" -I "${BASH_SOURCE[0]%/*}/../../inside/nearest.py" "$envkit_word" "$MODULEPATH" >&2
         exit 92
     fi
     envkit_give_up "the module $envkit_word could not be loaded." "${LMOD_CMD-lmod}" ""

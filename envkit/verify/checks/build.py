@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from envkit.binary.build_flags import FLAGS, FRAMEWORKS, same_version
-from envkit.knowledge.known import known, owner
+from envkit.knowledge.known import catalogue, known, owner
 from envkit.verify.checks.nodes import all_went_well, warned
 from envkit.verify.facts import Fact, RankFacts
-from envkit.verify.outcome import Ranks, Result, catalogue
+from envkit.verify.outcome import Ranks, Result
 
 _FRAMEWORKS = {framework.name: framework for framework in FRAMEWORKS}
 _MISSING = {

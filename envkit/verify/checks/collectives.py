@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from envkit.knowledge.known import catalogue
 from envkit.report.words import size
 from envkit.verify import arithmetic
 from envkit.verify.checks.elements import exact, others, wrong_elements
 from envkit.verify.checks.nodes import by_node
 from envkit.verify.facts import Compared, Fact, RankFacts, Values
-from envkit.verify.outcome import Ranks, Result, catalogue
+from envkit.verify.outcome import Ranks, Result
 
 
 class _Operation(msgspec.Struct, frozen=True, kw_only=True):

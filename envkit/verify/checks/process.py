@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Sequence
 
 from envkit.diagnose import Certainty, first_cause
-from envkit.knowledge.known import known
+from envkit.knowledge.known import catalogue, known
 from envkit.verify.facts import RankFacts
-from envkit.verify.outcome import Ranks, Result, catalogue
+from envkit.verify.outcome import Ranks, Result
 
 SAID_LINES = 8
 SAID_LENGTH = 600

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from envkit.knowledge.known import known
+from envkit.knowledge.known import catalogue, known
 from envkit.verify.facts import RankFacts
-from envkit.verify.outcome import Ranks, Result, catalogue
+from envkit.verify.outcome import Ranks, Result
 
 SHOWN = 8
 

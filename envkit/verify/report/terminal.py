@@ -3,78 +3,19 @@
 from __future__ import annotations
 
 import operator
-import os
-import shutil
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
-
-import msgspec
 
 import envkit.report.words as words
 from envkit.binary.build_flags import FLAGS
+from envkit.report.paper import Paper
 from envkit.verify.outcome import Result, Status
 from envkit.verify.report.model import HostRow, RankRow, Report, raw_rate
 
-_CODES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33", "cyan": "36"}
 _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.WARN: "yellow", Status.SKIP: "cyan"}
 _SHOWN_RANKS = 16
 _SHOWN_HOSTS = 16
 _SHOWN_LINES = 6
-
-
-class Paper(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written on: so many columns, with colours or without."""
-
-    width: int = 80
-    colour: bool = False
-
-    @classmethod
-    def of(cls, stream: TextIO) -> Paper:
-        """What a stream is: as wide as the terminal, in colours unless there is none or NO_COLOR forbids them."""
-        terminal = stream.isatty()
-        colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-        width = shutil.get_terminal_size().columns if terminal else 80
-        return cls(width=max(width, 40), colour=colour)
-
-    def styled(self, text: str, style: str) -> str:
-        """The text in a style, where there are colours."""
-        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text else text
-
-    def paragraph(self, label: str, style: str, text: str) -> list[str]:
-        """A label and a text, wrapped and indented under the label."""
-        indent = " " * (len(label) + 2)
-        lines = textwrap.wrap(words.plain(text), max(self.width - len(indent), 20), break_on_hyphens=False)
-        starts = [f"{self.styled(label, style)}  ", *[indent] * len(lines)]
-        return [start + line for start, line in zip(starts, lines, strict=False)]
-
-    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-        """Columns two blanks apart; where they are too wide, the widest is wrapped."""
-        cells = [list(header), *(list(map(words.plain, row)) for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        excess = sum(widths) + 2 * (len(widths) - 1) - self.width
-        if excess > 0:
-            widest = widths.index(max(widths))
-            widths[widest] = max(widths[widest] - excess, 8)
-        head, *body = [_wrapped(row, widths) for row in cells]
-        rule = "  ".join("-" * width for width in widths)
-        return [
-            *(self.styled(line, "bold") for line in head),
-            self.styled(rule, "dim"),
-            *(line for row in body for line in row),
-        ]
-
-
-def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """One row of a table as lines."""
-    columns = [textwrap.wrap(text, width, break_on_hyphens=False) for text, width in zip(row, widths, strict=True)]
-    return [
-        "  ".join(
-            (lines[number] if number < len(lines) else "").ljust(width)
-            for lines, width in zip(columns, widths, strict=True)
-        ).rstrip()
-        for number in range(max(map(len, columns)))
-    ]
 
 
 def to_text(report: Report, stream: TextIO) -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from envkit import cli
 from envkit.apptainer.image import ImageWork
-from envkit.apptainer.layers import Base, Wanted, plan
+from envkit.apptainer.plan import Base, Wanted, plan
 from envkit.easybuild import build
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError

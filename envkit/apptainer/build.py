@@ -10,11 +10,10 @@ from pathlib import Path
 import msgspec
 
 from envkit import diagnose
-from envkit.apptainer import layers
+from envkit.apptainer import plan as image_plan
 from envkit.apptainer.dockerfile import AGAIN, Converted, stage
-from envkit.apptainer.layers import Layer
-from envkit.easybuild import build
-from envkit.environments.prefix import compiler_cache
+from envkit.apptainer.plan import Layer
+from envkit.environments.prefix import ALMOST_NOTHING, compiler_cache
 from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, RecipeInvalid, SignatureInvalid
 from envkit.machine import host, runtime
 from envkit.planning.request import Request
@@ -75,7 +74,7 @@ class LayerBuild:
             if partial.exists():
                 status = self.inspect(partial, log)
             else:
-                status = layers.build(
+                status = image_plan.build(
                     self.runtime.path,
                     self.words(is_image),
                     layer,
@@ -112,7 +111,7 @@ class LayerBuild:
 
     def demand_same(self, layer: Layer, image: Path) -> None:
         """Raise RecipeInvalid for an image that is not the one that was planned."""
-        if layers.content(image) != layer.key:
+        if image_plan.content(image) != layer.key:
             what = f"{self.request.source} was changed while it was taken over."
             raise RecipeInvalid(what=what, fix=AGAIN)
 
@@ -180,7 +179,7 @@ class LayerBuild:
             fix = found.fix
         full = (found is not None and found.rule.id == "disk-full") or shutil.disk_usage(
             self.request.prefix.root
-        ).free < build.ALMOST_NOTHING
+        ).free < ALMOST_NOTHING
         kind = DiskFull if full else BuildFailed
         fix = fix or "Look into the log, mend the cause, and run the same command again: it resumes."
         return kind(what=f"Building {layer.name} of {self.stack.name} failed.", why=why, fix=f"{fix}\nLog: {log}")

@@ -1,6 +1,6 @@
 """Say what the interpreter that runs this file has: its version, Horovod and what that was built for, search paths.
 
-    python3 inside.py
+    python3 interpreter.py
 
 Standard library only, Python 3.6 or later. Nothing is imported but that, and nothing of the current folder. Prints one
 JSON object.

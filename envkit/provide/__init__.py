@@ -1,1 +1,0 @@
-"""What an installation does, method by method: a module each, with a Work that satisfies ``provide.work.Work``."""
