@@ -24,12 +24,13 @@ from timing import ENVKIT, seconds, side_by_side
 
 from envkit.apptainer import definition
 from envkit.apptainer.build import FINAL_LEVEL, SQUASHFS
-from envkit.apptainer.image import ImageWork
+from envkit.apptainer.image import ImageInstallation
 from envkit.apptainer.plan import PIN, Base, Wanted, mirror, pinned, plan
-from envkit.environments import prefix, receipt
+from envkit.apptainer.receipt import ImageReceipt
+from envkit.environments import prefix
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ImageReceipt
 from envkit.machine import host, runtime
+from envkit.methods.installed import find
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
 from envkit.sources import fetch
@@ -118,14 +119,14 @@ def timed(folder: Path, place: Prefix, version: str) -> float:
     return time.monotonic() - began
 
 
-def planned(stack: Stack, place: Prefix, folder: Path) -> ImageWork:
+def planned(stack: Stack, place: Prefix, folder: Path) -> ImageInstallation:
     """Return what it takes to build a stack's image in a prefix, by recipes in a folder."""
     place.create()
     machine = host.look()
     tree = place.tree(machine.platform)
     own = {"PIP": "--no-index --find-links=/mnt", "JOBS": str(host.cores()), "PROBE": str(data("inside/probe"))}
     layers = plan(wanted(stack, own, folder), tree.layers)
-    return ImageWork(
+    return ImageInstallation(
         request=Request(prefix=place), stack=stack, host=machine, runtime=runtime.demand(), plan=layers, tree=tree
     )
 
@@ -247,7 +248,7 @@ def named(name: str) -> Stack:
 
 def installed(name: str) -> ImageReceipt:
     """Return the receipt of an image."""
-    found = receipt.find(prefix.locate(None), name)
+    found = find(prefix.locate(None), name)
     assert isinstance(found, ImageReceipt)
     return found
 

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from timing import ENVKIT, side_by_side
 
-from envkit.environments import prefix, receipt
+from envkit.environments import prefix
 from envkit.environments.environment import ModuleEnvironment
 from envkit.launch import launcher
+from envkit.methods import installed
 from tests.lab.cluster import Cluster
 
 RUNS, MORE_S, PATIENCE_S = 5, 1.5, 120.0
@@ -35,7 +36,7 @@ def main() -> int:
     """Measure without a verification, then with one."""
     stack = sys.argv[1] if len(sys.argv) > 1 else "pytorch-2.13-cpu"
     place = prefix.locate(None)
-    inside = receipt.find(place, stack).environment
+    inside = installed.find(place, stack).environment
     if not isinstance(inside, ModuleEnvironment):
         sys.exit(f"{stack} is no environment of modules")
     with tempfile.TemporaryDirectory(prefix="lab-") as name:

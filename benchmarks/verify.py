@@ -17,9 +17,11 @@ from typing import Any
 
 from timing import ENVKIT, report, seconds, side_by_side
 
-from envkit.environments import prefix, receipt
+from envkit.environments import prefix
+from envkit.environments.receipt import Receipt
 from envkit.launch import launcher
 from envkit.launch.launcher import Wanted
+from envkit.methods import installed
 from envkit.system import process
 
 BARE = """\
@@ -38,7 +40,7 @@ def main() -> int:
     """Measure each number of ranks, then a gather of 4,096."""
     stack = sys.argv[1] if len(sys.argv) > 1 else "pytorch-2.13-cpu"
     sizes = [int(word) for word in sys.argv[2].split(",")] if len(sys.argv) > 2 else list(RUNS)
-    found = receipt.find(prefix.locate(None), stack)
+    found = installed.find(prefix.locate(None), stack)
     env = entered(found)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "bare.py"
@@ -47,14 +49,14 @@ def main() -> int:
     return sum(failed) + gather()
 
 
-def entered(found: receipt.Installed) -> dict[str, str]:
+def entered(found: Receipt) -> dict[str, str]:
     """Return the settings inside the environment."""
     told = process.capture(found.environment.command(["env", "-0"]), env=found.environment.variables(os.environ))
     pairs = (entry.partition("=") for entry in told.stdout.split("\0") if "=" in entry)
     return launcher.variables({name: value for name, _, value in pairs})
 
 
-def compare(found: receipt.Installed, stack: str, ranks: int, script: Path, env: dict[str, str]) -> int:
+def compare(found: Receipt, stack: str, ranks: int, script: Path, env: dict[str, str]) -> int:
     """Time one number of ranks."""
     start = launcher.choose(found.mpi, Wanted(ranks=ranks)).argv
     verify = [ENVKIT, "verify", stack, "-n", str(ranks), "--timeout", "900"]

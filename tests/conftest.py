@@ -14,9 +14,11 @@ import msgspec
 import pytest
 from filelock import FileLock
 
+from envkit.apptainer.receipt import ImageReceipt
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ImageReceipt, Layer, Module, ModuleReceipt, Mpi
+from envkit.environments.receipt import Layer, Module, Mpi
 from envkit.machine.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.machine.modules_tool import ModulesTool
 from envkit.system.files import sha256

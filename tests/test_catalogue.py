@@ -3,9 +3,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ModuleReceipt, Mpi
+from envkit.environments.receipt import Mpi
 from envkit.install import catalogue
 from envkit.machine.host import Platform
 from envkit.planning.stack import stacks

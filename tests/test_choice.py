@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from envkit import methods
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
 from envkit.doctor import rules
 from envkit.doctor.facts import Driver, Facts
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
 from envkit.install import choice, choose
 from envkit.machine.host import Accelerator, Host, Interpreter
@@ -43,7 +45,7 @@ def test_each_stack_has_its_place() -> None:
     for accelerator, ordered in choice.table().order.items():
         assert sorted(ordered) == sorted(name for name, one in STACKS.items() if one.accelerator == accelerator)
         assert len(set(ordered)) == len(ordered)
-    assert set(choice.table().method) == set(choose.METHODS)
+    assert set(choice.table().method) == set(methods.NAMES)
 
 
 def test_what_is_built_and_verified_comes_before_what_is_planned() -> None:
@@ -137,7 +139,7 @@ def test_what_comes_after_is_not_looked_at() -> None:
 def test_no_method_works() -> None:
     request = asked(framework="tensorflow", accelerator="rocm")
     with pytest.raises(HostProblem) as error:
-        choice.first(request, choice.candidates(request, [ROCM]), lacking_by(*choose.METHODS))
+        choice.first(request, choice.candidates(request, [ROCM]), lacking_by(*methods.NAMES))
     listed = error.value.why.splitlines()
     assert error.value.exit_code == 3
     assert [line.split(" ")[0].rstrip(":") for line in listed if not line.startswith((" ", "no"))] == [
@@ -150,7 +152,7 @@ def test_no_method_works() -> None:
 def test_a_reason_that_several_stacks_share_is_told_once() -> None:
     request = asked(framework="tensorflow")
     with pytest.raises(HostProblem) as error:
-        choice.first(request, choice.candidates(request, [CPU]), lacking_by(*choose.METHODS))
+        choice.first(request, choice.candidates(request, [CPU]), lacking_by(*methods.NAMES))
     assert error.value.why.count("easybuild (tensorflow-2.21-cpu)") == 1
     assert "tensorflow-2.15-cpu" not in error.value.why
 
@@ -215,7 +217,7 @@ def test_from_what_the_doctor_has_found(name: str, stack: str) -> None:
         return
     with pytest.raises(HostProblem) as error:
         choice.first(request, choice.candidates(request, [CPU]), lacking)
-    assert all(f"\n{method} (" in f"\n{error.value.why}" for method in choose.METHODS)
+    assert all(f"\n{method} (" in f"\n{error.value.why}" for method in methods.NAMES)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from envkit import errors
 from envkit.cli import COMMANDS, run
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ModuleReceipt
 from envkit.errors import NETWORK, STORAGE, EnvkitError, Interrupted, NotWritable
 
 HEAVY = {"rich", "msgspec", "unearth", "httpx2", "easybuild", "filelock", "elftools", "archspec", "subprocess"}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
-from envkit.environments.receipt import ImageReceipt, ModuleReceipt
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.launch import launcher
 
 Fake = Callable[..., Path]

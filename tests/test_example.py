@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import run
-from envkit.environments.receipt import ModuleReceipt
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.training import example, mnist
 
 Output = pytest.CaptureFixture[str]

@@ -17,13 +17,15 @@ import pytest
 from rich.console import Console
 
 from envkit import cli
+from envkit.apptainer.receipt import ImageReceipt
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.names import is_module, is_name
 from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 from envkit.errors import EnvironmentDamaged
 from envkit.install import removal
 from envkit.machine.host import Platform
+from envkit.methods import installed
 
 Install = Callable[..., ModuleReceipt]
 InstallImage = Callable[..., ImageReceipt]
@@ -95,7 +97,7 @@ def test_a_receipt_cannot_name_what_lies_elsewhere(
         with pytest.raises(EnvironmentDamaged, match=r"toy-cpu\.json cannot be read\."):
             removal.remove(prefix, "toy-cpu", dependencies=dependencies, console=Console(file=io.StringIO()))
     assert content(victim) == before
-    assert isinstance(found := receipt.find(prefix, "other-cpu"), ModuleReceipt) and found.module == "Other/1.0"
+    assert isinstance(found := installed.find(prefix, "other-cpu"), ModuleReceipt) and found.module == "Other/1.0"
 
 
 @pytest.mark.parametrize("field", ["module", "name", "tree"])
@@ -129,7 +131,7 @@ def test_layers_of_a_receipt_are_names_and_digests(
     install_image(debian="a1")
     edit(tree, "toy-image", layers=[{"name": "debian", "key": "a" * 64, field: value}])
     with pytest.raises(EnvironmentDamaged, match="cannot be read"):
-        receipt.find(prefix, "toy-image")
+        installed.find(prefix, "toy-image")
 
 
 @pytest.mark.parametrize("dependencies", [False, True])
@@ -149,7 +151,7 @@ def test_removing_a_copy_leaves_the_original(
     assert gone.returncode == 0, gone.stderr
     assert content(prefix.root) == before
     assert not list(copy.root.glob("*/software/Toy/1.0")) and not list(copy.root.glob("*/modules/*/Toy/*"))
-    assert receipt.find(prefix, "toy-cpu")
+    assert installed.find(prefix, "toy-cpu")
 
 
 def test_removing_an_image_from_a_copy(install_image: InstallImage, prefix: Prefix, tmp_path: Path) -> None:
@@ -165,14 +167,14 @@ def test_removing_an_image_from_a_copy(install_image: InstallImage, prefix: Pref
 def test_a_prefix_behind_a_link_is_no_copy(install: Install, prefix: Prefix, tmp_path: Path) -> None:
     install("toy-cpu")
     (tmp_path / "link").symlink_to(prefix.root)
-    assert not receipt.find(Prefix(root=tmp_path / "link"), "toy-cpu").copied_from
+    assert not installed.find(Prefix(root=tmp_path / "link"), "toy-cpu").copied_from
 
 
 def test_a_moved_prefix_is_told(install: Install, prefix: Prefix, tmp_path: Path) -> None:
     install("toy-cpu")
     prefix.root.rename(tmp_path / "moved")
     with pytest.raises(EnvironmentDamaged) as damaged:
-        receipt.find(Prefix(root=tmp_path / "moved"), "toy-cpu")
+        installed.find(Prefix(root=tmp_path / "moved"), "toy-cpu")
     assert str(prefix.root) in damaged.value.why and "Move it back" in damaged.value.fix
 
 
@@ -266,7 +268,7 @@ def test_one_bad_receipt_does_not_disable_the_others(
     assert listed["toy-cpu"]["state"].startswith("damaged: The receipt ")
     table = envkit("list", **settings)
     assert table.returncode == 0 and "toy-cpu" in table.stdout and "\x1b" not in table.stdout
-    assert isinstance(receipt.find(prefix, "good-cpu"), ModuleReceipt)
+    assert isinstance(installed.find(prefix, "good-cpu"), ModuleReceipt)
     for words in (["run", "toy-cpu", "--", "true"], ["remove", "toy-cpu"]):
         assert "toy-cpu.json cannot be read." in clear(envkit(*words, **settings), 6)
     kept = envkit("remove", "good-cpu", "--dependencies", **settings)

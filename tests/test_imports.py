@@ -18,6 +18,7 @@ ORDER = (
     "install",
     "doctor",
     "verify",
+    "methods",
     "apptainer",
     "eessi",
     "easybuild",

@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ModuleReceipt
 from envkit.errors import DiskFull
 from envkit.install import install as work
 from envkit.machine.host import Platform
+from envkit.methods import installed
 from envkit.verify import launch, target
 
 from .small_disk import leave, small_disk
@@ -69,9 +70,9 @@ def test_the_verdict_is_printed_before_what_is_written(
             assert not path.exists()
             assert "Installed" not in said[0]
         else:
-            assert receipt.read(path) == made
+            assert installed.read(path) == made
         assert ("PASS  demo" in said[0]) == (said[0] != "")
         assert not list(small.rglob(".envkit-*"))
         (small / "filler").unlink()
         assert prove().startswith("Verifying on 2 ranks\nPASS  demo")
-        assert receipt.read(path) == made
+        assert installed.read(path) == made

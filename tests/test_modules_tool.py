@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.environment import ModuleEnvironment
-from envkit.environments.receipt import ModuleReceipt
 from envkit.errors import HostProblem, ModuleNotLoaded
 from envkit.launch import launcher
 from envkit.machine.modules_tool import ModulesTool, clean

@@ -6,11 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from envkit.apptainer.receipt import ImageReceipt
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import Built, ImageReceipt, ModuleReceipt
+from envkit.environments.receipt import Built
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.machine.host import Platform
+from envkit.methods import installed
 
 Install = Callable[..., ModuleReceipt]
 InstallImage = Callable[..., ImageReceipt]
@@ -24,7 +27,7 @@ def tree(prefix: Prefix) -> Tree:
 def test_what_is_written_is_read(install: Install, tree: Tree) -> None:
     made = install("toy-cpu", load=("site/1",))
     path = receipt.path_of(tree, "toy-cpu")
-    assert receipt.read(path) == made
+    assert installed.read(path) == made
     assert msgspec.json.decode(path.read_bytes())["version"] == 1
     assert path.read_text().endswith("}\n") and "\n  " in path.read_text()
 
@@ -62,7 +65,7 @@ def test_a_damaged_receipt(text: str, install: Install, prefix: Prefix, tree: Tr
     path = receipt.path_of(tree, "toy-cpu")
     path.write_text(text)
     with pytest.raises(EnvironmentDamaged, match=r"The receipt .+/toy-cpu\.json cannot be read\.") as damaged:
-        receipt.find(prefix, "toy-cpu")
+        installed.find(prefix, "toy-cpu")
     assert "envkit install toy-cpu" in damaged.value.fix
 
 
@@ -80,9 +83,9 @@ def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(install: Install, pre
         path.unlink(missing_ok=True)
         os.mkfifo(path)
     with pytest.raises(EnvironmentDamaged, match="cannot be read") as damaged:
-        receipt.read(receipt.path_of(tree, "toy-cpu"))
+        installed.read(receipt.path_of(tree, "toy-cpu"))
     assert "It is a pipe" in damaged.value.why
-    assert receipt.find(prefix, "other").name == "other"
+    assert installed.find(prefix, "other").name == "other"
     assert (receipt.kept(tree, "other"), receipt.built(tree, made.module)) == (None, None)
     assert receipt.unfinished(tree, "other") is None
 
@@ -90,7 +93,7 @@ def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(install: Install, pre
 def test_a_receipt_that_is_being_written_is_none(install: Install, prefix: Prefix, tree: Tree) -> None:
     install("toy-cpu")
     (tree.environments / ".toy-cpu.json.123").write_text("{")
-    assert [one.name for one in receipt.installed(prefix)] == ["toy-cpu"]
+    assert [one.name for one in installed.installed(prefix)] == ["toy-cpu"]
 
 
 def test_newest_python_first_and_of_this_machine_only(install: Install, prefix: Prefix) -> None:
@@ -99,44 +102,46 @@ def test_newest_python_first_and_of_this_machine_only(install: Install, prefix: 
     other = prefix.root / "other-py3.14" / "environments"
     other.mkdir(parents=True)
     (other / "x.json").write_text("{")
-    assert [one.python for one in receipt.installed(prefix)] == ["3.13.0", "3.11.7", "3.9.1"]
-    assert receipt.find(prefix, "toy-cpu").python == "3.13.0"
+    assert [one.python for one in installed.installed(prefix)] == ["3.13.0", "3.11.7", "3.9.1"]
+    assert installed.find(prefix, "toy-cpu").python == "3.13.0"
 
 
 def test_find_the_only_one_without_a_name(install: Install, prefix: Prefix) -> None:
     made = install("toy-cpu")
-    assert receipt.find(prefix, None) == receipt.find(prefix, "toy-cpu") == receipt.find(prefix, "Toy/1.0") == made
+    assert (
+        installed.find(prefix, None) == installed.find(prefix, "toy-cpu") == installed.find(prefix, "Toy/1.0") == made
+    )
 
 
 def test_find_needs_a_name_where_there_are_several(install: Install, prefix: Prefix) -> None:
     install("a")
     install("b")
-    assert receipt.find(prefix, "b").name == "b"
+    assert installed.find(prefix, "b").name == "b"
     with pytest.raises(EnvironmentMissing, match=r"Which environment\? There is more than one\.") as several:
-        receipt.find(prefix, None)
+        installed.find(prefix, None)
     assert several.value.why == f"Installed in {prefix.root}: a, b."
 
 
 def test_find_what_is_not_there(install: Install, prefix: Prefix) -> None:
     with pytest.raises(EnvironmentMissing, match=r"No environment is installed\."):
-        receipt.find(prefix, None)
+        installed.find(prefix, None)
     install("a")
     with pytest.raises(EnvironmentMissing, match=r"There is no environment 'b'\.") as missing:
-        receipt.find(prefix, "b")
+        installed.find(prefix, "b")
     assert missing.value.why == f"Installed in {prefix.root}: a."
 
 
 def test_find_in_a_prefix_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentMissing):
-        receipt.find(Prefix(root=tmp_path / "none"), None)
+        installed.find(Prefix(root=tmp_path / "none"), None)
 
 
 def test_an_environment_whose_module_has_gone(install: Install, prefix: Prefix, tree: Tree) -> None:
     made = install("toy-cpu")
     (tree.modulepath / "Toy" / "1.0.lua").unlink()
     with pytest.raises(EnvironmentDamaged, match=r"its module Toy/1\.0 has gone"):
-        receipt.find(prefix, "toy-cpu")
-    assert receipt.named(prefix, "toy-cpu") == made
+        installed.find(prefix, "toy-cpu")
+    assert installed.named(prefix, "toy-cpu") == made
 
 
 def test_records_of_modules(tree: Tree) -> None:
@@ -162,14 +167,14 @@ def test_notes_of_installations_under_way(tree: Tree, tmp_path: Path) -> None:
 def test_one_environment_under_two_pythons_needs_no_name(prefix: Prefix, install: Callable[..., ModuleReceipt]) -> None:
     install("toy-cpu", python="3.11.7")
     install("toy-cpu", python="3.12.1")
-    assert receipt.find(prefix, None).python == "3.12.1"
+    assert installed.find(prefix, None).python == "3.12.1"
 
 
 def test_an_image_is_known_by_its_method(install_image: InstallImage, prefix: Prefix) -> None:
     made = install_image()
-    found = receipt.find(prefix, "toy-image")
+    found = installed.find(prefix, "toy-image")
     assert (found, found.method) == (made, "apptainer")
-    assert receipt.find(prefix, made.image) == made
+    assert installed.find(prefix, made.image) == made
     inside = found.environment
     assert (inside.name, inside.variables({})["ENVKIT_NAME"]) == ("toy-image", "toy-image")
 
@@ -191,9 +196,9 @@ def test_what_became_of_an_image(
     made = install_image()
     change(Path(made.image))
     if not said:
-        assert receipt.find(prefix, "toy-image") == made
+        assert installed.find(prefix, "toy-image") == made
         return
     with pytest.raises(EnvironmentDamaged, match="The environment toy-image is damaged") as refused:
-        receipt.find(prefix, "toy-image")
+        installed.find(prefix, "toy-image")
     assert said in f"{refused.value.what} {refused.value.why}"
     assert "envkit install toy-image" in refused.value.fix

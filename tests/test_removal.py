@@ -8,12 +8,14 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
+from envkit.apptainer.receipt import ImageReceipt
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 from envkit.errors import EnvironmentMissing
 from envkit.install import removal
 from envkit.machine.host import Platform
+from envkit.methods import installed
 from envkit.verify import drift
 
 Install = Callable[..., ModuleReceipt]
@@ -55,7 +57,7 @@ def test_the_own_module_goes_and_the_rest_stays(install: Install, prefix: Prefix
     said = remove(prefix, "toy")
     assert said == "Removed toy: Toy/1.0.\nKept for the next installation: Python/system.\n"
     assert left(tree) == ["Python/system"]
-    assert list(receipt.installed(prefix)) == []
+    assert list(installed.installed(prefix)) == []
 
 
 def test_a_module_that_is_read_only_goes_too(install: Install, prefix: Prefix, tree: Tree) -> None:
@@ -104,7 +106,7 @@ def test_a_damaged_environment_can_be_removed(install: Install, prefix: Prefix, 
     install("toy")
     shutil.rmtree(tree.root / "modules")
     remove(prefix, "toy")
-    assert list(receipt.installed(prefix)) == []
+    assert list(installed.installed(prefix)) == []
 
 
 def test_what_is_not_there(prefix: Prefix) -> None:
@@ -120,7 +122,7 @@ def test_an_image_goes_and_its_layers_stay(install_image: InstallImage, prefix: 
     made = install_image(debian="a1", build_1="b1")
     remove(prefix, "toy-image")
     assert not Path(made.image).exists()
-    assert list(receipt.installed(prefix)) == []
+    assert list(installed.installed(prefix)) == []
     assert layers(tree) == ["build-1-b1", "debian-a1"]
 
 
@@ -131,7 +133,7 @@ def test_layers_go_unless_another_image_was_made_of_them(
     install_image(debian="a1", build_1="b1")
     remove(prefix, "toy-image", dependencies=True)
     assert layers(tree) == ["build-1-c1", "debian-a1"]
-    assert list(receipt.installed(prefix)) == [other]
+    assert list(installed.installed(prefix)) == [other]
 
 
 def test_an_image_that_is_a_folder(install_image: InstallImage, prefix: Prefix) -> None:

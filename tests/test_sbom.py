@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.binary.build_flags import BuildFlags
 from envkit.cli import run
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import lockfile
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 from envkit.install import sbom
 from envkit.knowledge.known import known
 

@@ -17,11 +17,12 @@ from envkit.apptainer.build import LayerBuild, temporary_folder
 from envkit.apptainer.contents import ask
 from envkit.apptainer.dockerfile import Converted
 from envkit.apptainer.plan import ImagePlan, Layer
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments import receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import ImageReceipt, Installed
+from envkit.environments.receipt import Receipt
 from envkit.errors import BuildFailed, Problem
 from envkit.machine import host, runtime
 from envkit.machine.site import find as find_site
@@ -39,7 +40,7 @@ DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageWork:
+class ImageInstallation:
     """An image to build, or to take over; ``dockerfile`` is that which it is built from, if it is one."""
 
     request: Request
@@ -55,6 +56,11 @@ class ImageWork:
     def steps(self) -> Sequence[str]:
         """The layers."""
         return [layer.name for layer in self.plan.layers]
+
+    @property
+    def unit(self) -> str:
+        """What the steps are."""
+        return "layers"
 
     @property
     def missing(self) -> list[str]:
@@ -168,7 +174,7 @@ class ImageWork:
             for layer in left:
                 building.make(layer, folder, shown, is_image=layer is self.image)
 
-    def entered(self, made: Installed) -> Environment:
+    def entered(self, made: Receipt) -> Environment:
         """Return the way into what was built."""
         return made.environment
 
@@ -229,7 +235,20 @@ class ImageWork:
             srun=inside.srun,
         )
 
-    def settle(self, made: Installed) -> Installed:
+    def fetch_optional(self, console: Console) -> tuple[Source, ...]:  # noqa: ARG002
+        """Fetch nothing: an image can do without none of its sources."""
+        return ()
+
+    @property
+    def refused_in_jobs(self) -> str:
+        """Why it cannot be built in a job for each layer: each stands on the one before."""
+        return f"{self.stack.name} is by {self.stack.method}"
+
+    def build_in_jobs(self, folder: Path, words: Sequence[str], cpus: int, console: Console) -> None:
+        """Raise what is known before: ``refused_in_jobs``."""
+        raise NotImplementedError
+
+    def settle(self, made: Receipt) -> Receipt:
         """Put the image where it stays, in the place of an older one."""
         final = self.tree.images / (self.stack.name if self.request.sandbox else f"{self.stack.name}.sif")
         final.parent.mkdir(exist_ok=True)
@@ -240,12 +259,11 @@ class ImageWork:
 
     def superseded(self) -> Iterator[str]:
         """Yield what of the tree this image takes the place of: an older one, and layers that no other stands on."""
-        name, earlier = self.stack.name, receipt.there(self.tree, self.stack.name)
+        name = self.stack.name
         yield from (f"images/{name}.sif", f"images/{name}", f"environments/{name}.json", f"kept/{name}.json")
         used = {layer.key for layer in self.plan.layers}
-        for other in receipt.installed(self.request.prefix):
-            if isinstance(other, ImageReceipt) and other.name != name:
-                used |= {layer.key for layer in other.layers}
-        for layer in earlier.layers if isinstance(earlier, ImageReceipt) else ():
+        there = list(receipt.parts_in(self.tree))
+        used |= {layer.key for other in there if other.name != name for layer in other.layers}
+        for layer in (layer for earlier in there if earlier.name == name for layer in earlier.layers):
             if layer.key not in used:
                 yield f"layers/{layer.name}-{layer.key[:20]}.sif"

@@ -2,16 +2,22 @@
 
 import hashlib
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from rich.console import Console
 
 from envkit.apptainer import plan as image_plan
 from envkit.apptainer.build import WHEELS
 from envkit.apptainer.dockerfile import Converted, converted
-from envkit.apptainer.image import DIGEST, ImageWork
+from envkit.apptainer.image import DIGEST, ImageInstallation
 from envkit.apptainer.plan import Base, ImagePlan, Layer
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments.environment import demand_sources
 from envkit.environments.names import is_name
-from envkit.environments.receipt import ImageReceipt, Installed
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import Parts, Receipt
+from envkit.environments.removal import gone, say_left
 from envkit.errors import Problem, UsageProblem
 from envkit.machine import host, runtime
 from envkit.machine.host import Accelerator
@@ -19,11 +25,12 @@ from envkit.machine.site import find as find_site
 from envkit.planning import preflight
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
+from envkit.report.progress import say
 from envkit.system import process
 from envkit.system.resources import data
 
 
-def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageWork:
+def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageInstallation:
     """Resolve a stack to layers; changes nothing. Raises RecipeInvalid, UsageProblem."""
     tree, made = request.prefix.tree(machine.platform), None
     found = runtime.find()
@@ -41,13 +48,13 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageWork:
         problems += [*lacking, *runtime.build_problems()]
         own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(request.jobs or host.cores())}
         plan = image_plan.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
-    return ImageWork(
+    return ImageInstallation(
         request=request, stack=stack, host=machine, runtime=found, plan=plan, tree=tree, dockerfile=made,
         probed=tuple(problems),
     )  # fmt: skip
 
 
-def is_other(request: Request, stack: Stack, found: Installed) -> bool:
+def is_other(request: Request, stack: Stack, found: Receipt) -> bool:
     """Say whether what is asked for is another image than the one that a receipt describes; quick where no recipe is.
 
     Raises RecipeInvalid, UsageProblem, HostProblem.
@@ -62,6 +69,26 @@ def is_other(request: Request, stack: Stack, found: Installed) -> bool:
         return False
     plan = prepare(request, host.look(request.load), stack).plan
     return [layer.key for layer in plan.layers] != [layer.key for layer in found.layers]
+
+
+def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Problem]:  # noqa: ARG001
+    """Yield nothing: what an image lacks, its plan tells quickly."""
+    yield from ()
+
+
+def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
+    """Remove an image; with ``dependencies`` the layers that no other image was made of."""
+    assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
+    say_left(tree, [] if gone(tree, Path(found.image)) else [Path(found.image)], console)
+    used = {layer.key for other in others for layer in other.layers}
+    own = [layer for layer in found.layers if layer.key not in used]
+    files = {f"{name}-{layer.key[:20]}.sif" for layer in own for name in (layer.name, found.name)}
+    kept = [path for path in tree.layers.glob("*.sif") if path.name in files]
+    say(console, f"Removed {found.name}: {found.image}.")
+    say_left(tree, [path for path in kept if not gone(tree, path)] if dependencies else [], console)
+    if kept:
+        names = ", ".join(path.name for path in kept)
+        say(console, f"{'Removed' if dependencies else 'Kept for the next installation'}: {names}.")
 
 
 def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> image_plan.Wanted:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from envkit.cli import usage
 
 if TYPE_CHECKING:
-    from envkit.environments.receipt import Installed
+    from envkit.environments.receipt import Receipt
     from envkit.jobs.job import Job, Shape
     from envkit.machine.site import Site
 
@@ -39,13 +39,13 @@ def repeated(context: click.Context, leave: Collection[str]) -> Iterator[str]:
                     yield "=".join(value) if isinstance(value, tuple) else str(value)
 
 
-def environment(name: str | None, given: dict[str, Any]) -> "tuple[Installed, Site | None]":
+def environment(name: str | None, given: dict[str, Any]) -> "tuple[Receipt, Site | None]":
     """Return the environment that is named, and the site. Raises EnvironmentMissing, UsageProblem."""
     from envkit.environments import prefix as place
-    from envkit.environments import receipt
     from envkit.machine import site as sites
+    from envkit.methods import installed
 
-    found = receipt.find(place.locate(given["prefix"]), name)
+    found = installed.find(place.locate(given["prefix"]), name)
     return found, sites.find(given["site"]) if given["site"] else None
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from envkit.eessi.entry import Asked
     from envkit.environments.environment import Environment
     from envkit.environments.prefix import Prefix
-    from envkit.environments.receipt import Installed
+    from envkit.environments.receipt import Receipt
 
 Start = Callable[[Sequence[str], Mapping[str, str]], int | None]
 
@@ -47,10 +47,10 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     if command:
         usage(f"A command goes with the name 'eessi' alone: envkit run {name or 'NAME'} -- {command[0]}")
     from envkit.environments import prefix as place
-    from envkit.environments import receipt
+    from envkit.methods import installed
     from envkit.system import process
 
-    inside = receipt.find(place.locate(prefix), name).environment
+    inside = installed.find(place.locate(prefix), name).environment
     process.become(inside.shell(), inside.variables(os.environ))
 
 
@@ -127,7 +127,7 @@ def run(
     import os
 
     from envkit.environments import prefix as place
-    from envkit.environments import receipt
+    from envkit.methods import installed
     from envkit.system import process
 
     command = context.meta["command"]
@@ -140,7 +140,7 @@ def run(
     if html and timeline and html.absolute() == timeline.absolute():
         usage("--html and --timeline name the same file.")
     where = place.locate(prefix)
-    found = receipt.find(where, name)
+    found = installed.find(where, name)
     visible = tuple[Path, ...]()
     if example:
         command, visible = of_example(example, command, found, where)
@@ -180,7 +180,7 @@ def say_leftovers() -> None:
 
 
 def of_example(
-    name: str, words: Sequence[str], found: "Installed", where: "Prefix"
+    name: str, words: Sequence[str], found: "Receipt", where: "Prefix"
 ) -> tuple[list[str], tuple[Path, ...]]:
     """Return the command that an example is, and the folders that it must see."""
     from envkit.training import example

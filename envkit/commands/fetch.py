@@ -51,7 +51,7 @@ def fetch(
             f"{len(wanted)} sources of {prepared.stack.name} are in {request.prefix.sources}, checked.",
             soft_wrap=True,
         )
-        besides = work.fetch_besides(prepared, console)
+        besides = prepared.fetch_optional(console)
         if bundle is not None:
             sources.write_bundle([*wanted, *besides], request.prefix.sources, bundle, stack=prepared.stack.name)
             console.print(

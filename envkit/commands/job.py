@@ -10,7 +10,7 @@ from envkit.cli import usage
 from envkit.commands import batch, options
 
 if TYPE_CHECKING:
-    from envkit.environments.receipt import Installed
+    from envkit.environments.receipt import Receipt
     from envkit.jobs.mpijob import MpiJob
     from envkit.machine.site import Site
 
@@ -84,14 +84,13 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
     Each rank enters the environment by itself. The status of the command is that of the job, and with --follow that
     of this command, too: the log goes to standard output, and why the job waits to standard error.
     """
-    from envkit.environments.receipt import ImageReceipt
     from envkit.jobs import slurm as engine
     from envkit.launch import launcher
 
     if given["follow"] and not given["submit"]:
         usage("--follow goes with --submit.")
     found, site = batch.environment(name, given)
-    own = found.srun if isinstance(found, ImageReceipt) else ()
+    own = found.srun
     words = site.job.sbatch if site else ()
     command = prepared_example(context.meta["command"], found, site, given)
     made = batch.prepared(command, found.name, site, words, given, verify=bool(found.horovod))
@@ -212,7 +211,6 @@ def runai(context: click.Context, /, name: str | None, **given: Any) -> int:
 
 def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> "MpiJob":
     """Return the job in an image that is asked for. Raises EnvironmentMissing, UsageProblem."""
-    from envkit.environments.receipt import ImageReceipt
     from envkit.jobs import mpijob as engine
     from envkit.jobs.job import seconds
 
@@ -220,7 +218,7 @@ def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> 
         usage("--uid: say where the home of that user is in the image: --home DIR")
     found = None if given["image"] else batch.environment(name, {**given, "site": None})[0]
     family = found.mpi.family if found and found.mpi else given["mpi"] or "Open MPI"
-    source = found.source if isinstance(found, ImageReceipt) else ""
+    source = found.source if found else ""
     return engine.MpiJob(
         name=given["title"] or engine.label(found.name if found else name or "horovod"),
         image=given["image"] or source.removeprefix("docker://"),
@@ -234,7 +232,7 @@ def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> 
 
 
 def prepared_example(
-    words: Sequence[str], found: "Installed", site: "Site | None", given: dict[str, Any]
+    words: Sequence[str], found: "Receipt", site: "Site | None", given: dict[str, Any]
 ) -> Sequence[str]:
     """Return the command, or the arguments of an example; its data are made ready here: nodes often have no network."""
     if not given["example"]:

@@ -41,19 +41,19 @@ def list_(prefix: str | None, as_json: bool) -> None:
 def show(name: str | None, prefix: str | None, as_json: bool, as_lock: bool, as_sbom: bool) -> None:
     """Show the environment NAME: its parts, its paths, and how its module is loaded by hand."""
     from envkit.environments import prefix as place
-    from envkit.environments import receipt
     from envkit.install import catalogue
+    from envkit.methods import installed
 
     if as_json + as_lock + as_sbom > 1:
         usage("Give one of --json, --lock and --sbom.")
-    found = receipt.find(place.locate(prefix), name)
+    found = installed.find(place.locate(prefix), name)
     if as_sbom:
         from envkit.install import sbom
 
-        click.echo(sbom.text(found, receipt.lock_of(found)), nl=False)
+        click.echo(sbom.text(found, installed.lock_of(found)), nl=False)
     elif as_lock:
         from envkit.environments import lockfile
 
-        click.echo(lockfile.text(receipt.lock_of(found)), nl=False)
+        click.echo(lockfile.text(installed.lock_of(found)), nl=False)
     else:
         click.echo(catalogue.receipt_json(found) if as_json else catalogue.describe(found))

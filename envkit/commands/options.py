@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
+from envkit import methods
 from envkit.cli import usage
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,20 +31,17 @@ def modules(_context: click.Context, option: click.Parameter, given: tuple[str, 
     return given
 
 
-METHODS = ("easybuild", "apptainer", "eessi")
-
-
 def method(function: Function) -> Function:
     """Add ``--method`` where it need not be one."""
     text = "How to provide it. Default: the first that can, which is told with its reasons before anything begins."
-    choice = click.Choice(["auto", *METHODS])
+    choice = click.Choice(["auto", *methods.NAMES])
     return click.option("--method", type=choice, default="auto", help=text)(function)
 
 
 def named_method(function: Function) -> Function:
     """Add ``--method`` where this machine does not count."""
     text = "How to provide it. Default: easybuild, unless STACK is by another."
-    return click.option("--method", type=click.Choice(METHODS), help=text)(function)
+    return click.option("--method", type=click.Choice(methods.NAMES), help=text)(function)
 
 
 def stack(function: Function) -> Function:

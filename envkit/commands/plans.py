@@ -4,11 +4,11 @@ from rich.console import Console
 
 from envkit.install import install
 from envkit.planning import preflight
-from envkit.planning.method import Work
+from envkit.planning.method import Installation
 from envkit.report.progress import say
 
 
-def show(work: Work, console: Console) -> int:
+def show(work: Installation, console: Console) -> int:
     """Print what an installation would do; return 0 if nothing stands in its way, otherwise how it would fail."""
     problems = install.problems(work)
     lines = [

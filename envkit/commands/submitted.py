@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from envkit.doctor.report import Report as Examined
     from envkit.jobs.submit import Submitted
-    from envkit.planning.method import Work
+    from envkit.planning.method import Installation
     from envkit.planning.request import Request
     from envkit.verify.report import Report
 
@@ -40,7 +40,6 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
 
     ``words`` are options of the verification. Raises what submitting and following a job do.
     """
-    from envkit.environments.receipt import ImageReceipt
     from envkit.errors import EnvkitError
     from envkit.jobs import slurm
     from envkit.launch import launcher
@@ -48,7 +47,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     from envkit.verify.report import Report
 
     found, site = batch.environment(name, given)
-    own = found.srun if isinstance(found, ImageReceipt) else ()
+    own = found.srun
     if not found.horovod:
         usage(f"{found.name} has no Horovod, so there is nothing to verify.")
     inside = given["launcher"] != "auto" or given["scale"] or given["mpi_model"] == "inside"
@@ -198,7 +197,7 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
         return follow.follow(sent(text))
 
 
-def planned(request: "Request") -> "Work":
+def planned(request: "Request") -> "Installation":
     """Return the plan of an installation, whose bundle, if there is one, is in the cache by then."""
     from envkit.install import install as work
     from envkit.sources import fetch
@@ -209,12 +208,11 @@ def planned(request: "Request") -> "Work":
     return work.prepare(request)
 
 
-def fetch_for(wanted: "Work", console: "Console") -> None:
+def fetch_for(wanted: "Installation", console: "Console") -> None:
     """Fetch what an installation needs, if there is anything left to build."""
-    from envkit.install import install as work
     from envkit.sources import progress
 
     request = wanted.request
     if wanted.missing or request.rebuild:
         progress.fetch_all(wanted.sources, request.prefix.sources, request.offline, wanted.stack.name, console)
-        work.fetch_besides(wanted, console)
+        wanted.fetch_optional(console)

@@ -12,7 +12,7 @@ from envkit.cli import usage
 from envkit.commands import batch, options, submitted
 
 if TYPE_CHECKING:
-    from envkit.environments.receipt import Installed
+    from envkit.environments.receipt import Receipt
     from envkit.inside.probe.started import Started
     from envkit.launch.launcher import Wanted
     from envkit.verify.report import Report
@@ -253,12 +253,12 @@ def find_target(name: str | None, prefix: str | None, framework: str | None) -> 
         ) from error
 
 
-def with_horovod(prefix: str | None, name: str | None) -> "Installed":
+def with_horovod(prefix: str | None, name: str | None) -> "Receipt":
     """Return the receipt of an environment; ends with a usage error if it has no Horovod."""
     from envkit.environments import prefix as place
-    from envkit.environments import receipt
+    from envkit.methods import installed
 
-    found = receipt.find(place.locate(prefix), name)
+    found = installed.find(place.locate(prefix), name)
     if not found.horovod:
         usage(f"{found.name} has no Horovod, so there is nothing to verify.")
     return found

@@ -46,7 +46,7 @@ class Eb:
     """The eb of a method: the words and settings that start it, and options that are its own.
 
     ``robot`` are recipe folders, ``folders`` variables that name one which it finds empty. A plan is kept under
-    ``key``, which holds all that it depends on; without one it is made anew each time.
+    ``key``, which holds all that it depends on; without one it is made anew each time. ``in_jobs``: it submits jobs.
     """
 
     words: tuple[str, ...]
@@ -56,6 +56,7 @@ class Eb:
     folders: tuple[str, ...] = ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")
     key: tuple[str, ...] = ()
     ccache: bool = False
+    in_jobs: bool = False
 
     def command(self, tree: Tree, sources: Path, scratch: Path) -> list[str]:
         """Return the start of every command line: where everything lies, and nothing of the site's defaults."""
@@ -175,6 +176,7 @@ def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
             host.python.version,
         ),
         ccache=process.which("ccache", path=host.env["PATH"]) is not None,
+        in_jobs=True,
     )
 
 

@@ -16,11 +16,13 @@ from envkit import __version__
 from envkit.easybuild import build, config_guess, eb_command
 from envkit.easybuild import jobs as build_jobs
 from envkit.easybuild.eb_command import Eb
+from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
 from envkit.environments import receipt, replaced
 from envkit.environments.environment import Environment, ModuleEnvironment
 from envkit.environments.lockfile import Lock, Machine, Part
-from envkit.environments.prefix import Tree
-from envkit.environments.receipt import EessiReceipt, Installed, ModuleReceipt
+from envkit.environments.prefix import Tree, listed
+from envkit.environments.receipt import Parts, Receipt
+from envkit.environments.removal import gone, say_left
 from envkit.errors import BuildFailed, ModuleNotLoaded, Problem
 from envkit.launch import launcher
 from envkit.machine import host
@@ -38,7 +40,7 @@ from envkit.system.resources import data
 
 
 @dataclass(frozen=True, kw_only=True)
-class EasyBuildWork:
+class ModulesInstallation:
     """Modules to build with eb.
 
     ``inside`` is the way into what is built, ``env`` the settings to enter with, ``lacking`` what this machine lacks,
@@ -58,12 +60,17 @@ class EasyBuildWork:
     uses: tuple[str, ...]
     counts: Machine
     tools: dict[str, str]
-    described: Callable[..., ModuleReceipt | EessiReceipt]
+    described: Callable[..., ModulesReceipt]
 
     @property
     def steps(self) -> Sequence[str]:
         """The modules."""
         return [step.module for step in self.plan.steps]
+
+    @property
+    def unit(self) -> str:
+        """What the steps are."""
+        return "modules"
 
     @property
     def missing(self) -> list[str]:
@@ -128,12 +135,12 @@ class EasyBuildWork:
     def copied(self) -> Iterator[Problem]:
         """Yield what was copied or moved here with modules of this plan: they hold the paths of where they were."""
         planned = {step.module for step in self.plan.steps if self.tree.has(step.module)}
-        for _, one in receipt.all_in(self.tree):
-            if not isinstance(one, ModuleReceipt | EessiReceipt) or not one.copied_from:
+        for one in receipt.parts_in(self.tree):
+            if receipt.is_same(Path(one.tree), self.tree.root):
                 continue
             if there := sorted(planned & {module.name for module in one.modules}):
                 fix = f"envkit remove {one.name} --dependencies --prefix {self.request.prefix.root}"
-                what = f"{', '.join(there)} was built in {one.copied_from}, and copied or moved here."
+                what = f"{', '.join(there)} was built in {one.tree}, and copied or moved here."
                 yield Problem(what=what, fix=f"Remove it here first: {fix}")
 
     def heading(self) -> Iterator[str]:
@@ -160,10 +167,23 @@ class EasyBuildWork:
         """Fetch the sources that are missing and build the modules that are."""
         build.build(self.begun(folder, console), self.stack.seconds, console)
 
-    def build_in_jobs(self, folder: Path, words: Sequence[str], console: Console) -> None:
+    def fetch_optional(self, console: Console) -> tuple[Source, ...]:
+        """Fetch a newer config.guess; return it if it is there."""
+        cache = self.request.prefix.sources
+        if not self.request.offline and (absent := config_guess.get(self.plan, cache)):
+            say(console, absent)
+        return config_guess.carried(self.plan, cache)
+
+    @property
+    def refused_in_jobs(self) -> str:
+        """Why it cannot be built in a job for each module; nothing if it can."""
+        return "" if self.eb.in_jobs else f"{self.stack.name} is by {self.stack.method}"
+
+    def build_in_jobs(self, folder: Path, words: Sequence[str], cpus: int, console: Console) -> None:
         """Do the same in jobs of Slurm, one for each module; ``words`` are what sbatch is told of each."""
         note = receipt.unfinished(self.tree, self.stack.name)
-        job = replace(self.begun(folder, console, in_jobs=True), offline=True)  # nodes often have no network
+        begun = replace(self, request=replace(self.request, jobs=cpus)).begun(folder, console, in_jobs=True)
+        job = replace(begun, offline=True)  # nodes often have no network
         build_jobs.build(job, words, self.stack.seconds, console, Path(note.log) if note else None)
 
     def begun(self, folder: Path, console: Console, *, in_jobs: bool = False) -> eb_command.Build:
@@ -200,10 +220,8 @@ class EasyBuildWork:
         files = (receipt.path_of(tree, name), receipt.kept_path(tree, name))
         others = [
             one.name
-            for _, one in receipt.all_in(tree)
-            if isinstance(one, ModuleReceipt | EessiReceipt)
-            and one.name != name
-            and {module.name for module in one.modules} & {*modules}
+            for one in receipt.parts_in(tree)
+            if one.name != name and {module.name for module in one.modules} & {*modules}
         ]
         there = receipt.path_of(tree, name).is_file()
         aside = replaced.Aside(
@@ -225,11 +243,11 @@ class EasyBuildWork:
                 fitting.append(step.module)
         return fitting
 
-    def entered(self, made: Installed) -> Environment:  # noqa: ARG002
+    def entered(self, made: Receipt) -> Environment:  # noqa: ARG002
         """Return the way into what was built, which is entered already where that takes a mount."""
         return self.inside
 
-    def describe(self, folder: Path) -> ModuleReceipt | EessiReceipt:
+    def describe(self, folder: Path) -> ModulesReceipt:
         """Return the receipt of what was built, asked of the environment itself."""
         try:
             return self.asked(folder)
@@ -237,7 +255,7 @@ class EasyBuildWork:
             failed.fix += " What is built is kept: the same command goes on from here."
             raise
 
-    def asked(self, folder: Path) -> ModuleReceipt | EessiReceipt:
+    def asked(self, folder: Path) -> ModulesReceipt:
         """Ask it. Raises BuildFailed, ModuleNotLoaded."""
         inside, tree = self.inside, str(self.tree.root)
         argv = inside.command(["python3", str(data("inside/interpreter.py"))])
@@ -277,7 +295,7 @@ class EasyBuildWork:
             envkit=__version__,
         )
 
-    def settle(self, made: Installed) -> Installed:
+    def settle(self, made: Receipt) -> Receipt:
         """Return the receipt as it is: modules are where they stay."""
         return made
 
@@ -289,7 +307,7 @@ class EasyBuildWork:
             yield receipt.Module(name=step.module, easyconfig=recipe, sha256=checksum)
 
 
-def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
+def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstallation:
     """Resolve a stack; changes nothing. Raises HostProblem, PlanFailed."""
     if machine.modules_tool is None or not stack.runs_on(machine.platform):
         preflight.demand(lacking(request, machine, stack), stack)
@@ -299,7 +317,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
     assert machine.modules_tool is not None  # noqa: S101  (demanded above)
     tool = machine.modules_tool
     site = {"MODULEPATH": os.environ.get("MODULEPATH", "")} if request.load else {}
-    return EasyBuildWork(
+    return ModulesInstallation(
         request=request,
         stack=stack,
         host=machine,
@@ -325,6 +343,42 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
             easybuild=metadata.version("easybuild-framework"),
         ),
     )
+
+
+def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Problem]:
+    """Yield what this machine lacks for a stack, and what is known to fail."""
+    yield from preflight.host_problems(machine, stack)
+    yield from preflight.known_problems(machine, stack, force=request.force)
+
+
+def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
+    """Say whether what is asked for is another environment than what was installed: with other modules of the site."""
+    return not isinstance(found, ModuleReceipt) or found.load != request.load
+
+
+def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
+    """Remove the module of an environment; with ``dependencies`` all modules that no other one uses."""
+    assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
+    used = {module.name for other in others for module in other.modules}
+    wanted = [module.name for module in found.modules] if dependencies else [found.module]
+    removed = [module for module in wanted if not any(f"{other}/".startswith(f"{module}/") for other in used)]
+    say_left(tree, [path for module in removed for path in remove_module(tree, module)], console)
+    say(console, f"Removed {found.name}: {', '.join(removed) or 'its receipt'}.")
+    there = [module.name for module in found.modules if tree.has(module.name)]
+    if there and not dependencies:
+        say(console, f"Kept for the next installation: {', '.join(there)}.")
+
+
+def remove_module(tree: Tree, module: str) -> list[Path]:
+    """Remove a module file and what it makes available; return what could not be removed."""
+    folders = [tree.root / "modules" / name for name in listed(tree.root / "modules")]
+    files = [folder / f"{module}{kind}" for folder in folders for kind in ("", ".lua")]
+    found = (*files, tree.software / module, receipt.built_path(tree, module))
+    left = [path for path in found if os.path.lexists(path) and not gone(tree, path)]
+    with_other_versions = (tree.software / module).parent
+    if with_other_versions != tree.software and not listed(with_other_versions):
+        gone(tree, with_other_versions)
+    return left
 
 
 def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Problem] | None:

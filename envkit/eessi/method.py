@@ -10,11 +10,12 @@ from pathlib import Path
 from envkit import __version__
 from envkit.easybuild import eb_command
 from envkit.easybuild.eb_command import Eb
-from envkit.easybuild.method import EasyBuildWork
-from envkit.eessi import entry, injected
+from envkit.easybuild.method import ModulesInstallation
+from envkit.eessi import access, entry, injected
+from envkit.eessi.receipt import EessiReceipt
 from envkit.environments.environment import Environment
 from envkit.environments.lockfile import Machine
-from envkit.environments.receipt import EessiReceipt
+from envkit.environments.receipt import Receipt
 from envkit.errors import Problem
 from envkit.knowledge.eessi import known
 from envkit.machine import host
@@ -27,10 +28,11 @@ from envkit.system.resources import recipes
 STEERS = re.compile(
     r"EESSI_(ARCHDETECT_OPTIONS|ACCELERATOR_TARGET)_OVERRIDE|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR"
 )
+PATIENCE_S = 4.0
 ROOT_IN_NAMESPACE = {"TAR_OPTIONS": "--no-same-owner"}  # where there are no owners but root
 
 
-def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork:
+def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstallation:
     """Enter the release and resolve a stack there; changes nothing. Raises HostProblem, UsageProblem, PlanFailed."""
     tree = request.prefix.tree(machine.platform, stack.release)
     visible = (host.writable_parent(request.prefix.root), *map(Path, robot(stack)))
@@ -51,7 +53,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         *preflight.known_problems(machine, stack, plan.modules, force=request.force),
         *gpu_problems(stack, machine.machine, plan, entered, env),
     ]
-    return EasyBuildWork(
+    return ModulesInstallation(
         request=request,
         stack=stack,
         host=machine,
@@ -66,6 +68,26 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> EasyBuildWork
         tools={"envkit": __version__},
         described=partial(EessiReceipt, release=stack.release, copy=str(entry.copy_of(asked) or "")),
     )
+
+
+def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Problem]:  # noqa: ARG001
+    """Yield what is wrong with each way to the repository, if none fits; of a way that is forced, its plan tells."""
+    if request.access not in (None, "auto"):
+        return
+    copy = entry.copy_named(os.environ)
+    problems = list[Problem]()
+    for way, probe in access.PROBES.items():
+        found = probe(access.Wanted(version=known().default, copy=copy, env=os.environ, patience_s=PATIENCE_S)).problem
+        if found is None:
+            return
+        why = f" ({found.why})" if found.why else ""
+        problems.append(Problem(what=f"{way}: {found.what}{why}.", fix=found.fix))
+    yield from problems
+
+
+def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
+    """Say whether what is asked for is another environment than what was installed."""
+    return not isinstance(found, EessiReceipt)
 
 
 def gpu_problems(

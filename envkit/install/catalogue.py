@@ -1,15 +1,13 @@
 """What can be installed and what is, as values and as text."""
 
-import shlex
-from pathlib import Path
-
 import msgspec
 
 from envkit.environments.names import is_name, shown
-from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import EessiReceipt, ImageReceipt, Installed, ModuleReceipt, Receipt, every
+from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged
 from envkit.machine.host import Platform
+from envkit.methods.installed import every
 from envkit.planning.stack import stacks
 
 
@@ -53,7 +51,7 @@ def entries(prefix: Prefix) -> list[Entry]:
     return found
 
 
-def entry(name: str, found: Installed | EnvironmentDamaged) -> Entry:
+def entry(name: str, found: Receipt | EnvironmentDamaged) -> Entry:
     """Return the line of an environment that is there, or of a receipt that cannot be read."""
     if isinstance(found, EnvironmentDamaged):
         state = f"damaged: {found.what} {found.why}"
@@ -80,7 +78,7 @@ def receipt_json(receipt: Receipt) -> str:
     return msgspec.json.format(msgspec.json.encode(receipt)).decode()
 
 
-def describe(receipt: Installed) -> str:
+def describe(receipt: Receipt) -> str:
     """Return a receipt for people."""
     mpi = (
         f"{receipt.mpi.family} {receipt.mpi.version}{' (came with it)' if receipt.mpi.embedded else ''}"
@@ -97,33 +95,6 @@ def describe(receipt: Installed) -> str:
         "Horovod": receipt.horovod or "none",
         "Tree": receipt.tree,
         "Log": receipt.log,
-        **(of_image(receipt) if isinstance(receipt, ImageReceipt) else of_modules(receipt)),
+        **receipt.described(),
     }
     return "\n".join(f"{key + ':':<11} {value}" for key, value in lines.items())
-
-
-def of_modules(receipt: ModuleReceipt | EessiReceipt) -> dict[str, str]:
-    """Return what there is to say of modules alone."""
-    folder = Tree(root=Path(receipt.tree)).modulepath
-    if isinstance(receipt, EessiReceipt):
-        hand = f"module load EESSI/{receipt.release} && module use {folder} && module load {receipt.module}"
-    else:
-        hand = f"module use {folder} && module load {' '.join((*receipt.load, receipt.module))}"
-    return {
-        "By hand": hand,
-        "Modules": "\n            ".join(module.name for module in receipt.modules),
-    }
-
-
-def of_image(receipt: ImageReceipt) -> dict[str, str]:
-    """Return what there is to say of an image alone."""
-    inside = receipt.environment
-    return {
-        "By hand": shlex.join(inside.command(["python", "train.py"])),
-        "Image": receipt.image,
-        "Digest": f"sha256:{receipt.sha256}" if receipt.sha256 else "none, since it is a folder that can be changed",
-        "Size": f"{receipt.size // 1_000_000} MB",
-        "Made from": receipt.source,
-        "PMIx": receipt.pmix or "none",
-        "C library": f"glibc {receipt.libc}",
-    }

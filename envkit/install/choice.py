@@ -28,10 +28,11 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a method does, and what to do where there is no stack of it."""
+    """What a method does, what to do where there is no stack of it, and the options that it cannot honour."""
 
     what: str
     otherwise: str
+    without: tuple[str, ...] = ()
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,6 +115,12 @@ def only(request: Request) -> str | None:
         said = ", ".join(f"{option.words} of {option.method}" for option in given)
         raise UsageProblem(what=f"No method has all of these options: {said}.", fix="Leave some of them out.")
     return given[0].method if given else None
+
+
+def refused_option(stack: Stack, request: Request) -> Problem | None:
+    """Return what is wrong with an option that the method of a stack cannot honour, if one was given."""
+    refused = (name for name in table().method[stack.method].without if getattr(request, name))
+    return next(map(problem, refused), None)
 
 
 def options(request: Request) -> list[Option]:

@@ -1,31 +1,23 @@
 """Choosing method and stack for this machine: each that comes into question is planned as an installation would be."""
 
-import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from envkit.apptainer import method as apptainer
+from envkit import methods
 from envkit.doctor.facts import Driver, Facts, Index, Preflight
-from envkit.easybuild import method as easybuild
-from envkit.eessi import method as eessi
 from envkit.errors import EnvkitError, Problem
 from envkit.install import choice
 from envkit.machine.host import Accelerator, Host
 from envkit.planning import preflight
-from envkit.planning.method import Work
+from envkit.planning.method import Installation
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.sources import fetch
 
-METHODS: dict[str, Callable[[Request, Host, Stack], Work]] = {
-    "easybuild": easybuild.prepare,
-    "eessi": eessi.prepare,
-    "apptainer": apptainer.prepare,
-}
 CRAY = Path("/opt/cray/pe")
 DRIVER_S, PATIENCE_S = 5.0, 4.0
 
@@ -36,7 +28,7 @@ class Look:
 
     request: Request
     machine: Host
-    works: dict[str, Work] = field(default_factory=dict)
+    works: dict[str, Installation] = field(default_factory=dict)
 
     @cached_property
     def driver(self) -> tuple[Driver | None, str]:
@@ -52,22 +44,6 @@ class Look:
         return found, (told.values["node"].gpus.nvidia_driver or "") if "node" in told.values else ""
 
     @cached_property
-    def no_way(self) -> list[Problem]:
-        """What is wrong with each way to EESSI's repository, if none fits; of a way that is forced, its plan tells."""
-        from envkit.doctor import look
-        from envkit.eessi.access import Access
-
-        if self.request.access not in (None, choice.AUTO):
-            return []
-        problems = list[Problem]()
-        for one in Access:
-            found = look.way(one, os.environ, PATIENCE_S).refusal
-            if found is None:
-                return []
-            problems.append(Problem(what=f"{one}: {found.what}.", fix=found.fix))
-        return problems
-
-    @cached_property
     def indexes(self) -> tuple[Index, ...]:
         """The places that pip takes packages from, and whether they answer."""
         from envkit.doctor import look
@@ -76,22 +52,22 @@ class Look:
 
     def lacking(self, stack: Stack) -> Sequence[Problem]:
         """Return what keeps this machine from having a stack; what is cheap to find out, and enough, comes first."""
-        if stack.method == "eessi" and self.request.load:
-            return [choice.problem("load")]
+        if refused := choice.refused_option(stack, self.request):
+            return [refused]
         if stack.name in choice.table().loaded and not choice.is_loaded(stack.name, self.request):
             return [choice.problem("cray")]
         quick = list(choice.driver_problems(stack, self.machine, *self.driver))
-        if stack.method == "eessi":
-            quick += self.no_way
-        if stack.method == "easybuild":
-            quick += preflight.host_problems(self.machine, stack)
-            quick += preflight.known_problems(self.machine, stack, force=self.request.force)
+        quick += self.unfit(stack)
         return quick or self.planned(stack)
+
+    def unfit(self, stack: Stack) -> Sequence[Problem]:
+        """Return what the method of a stack finds out quickly: what does not depend on the stack, once."""
+        return list(methods.method(stack.method).unfit(self.request, self.machine, stack))
 
     def planned(self, stack: Stack) -> list[Problem]:
         """Return what an installation of a stack would refuse, but for a licence to accept, and keep its plan."""
         try:
-            work = METHODS[stack.method](settled(self.request, stack), self.machine, stack)
+            work = methods.method(stack.method).prepare(settled(self.request, stack), self.machine, stack)
             problems = [one for one in work.problems() if not one.asks]
         except EnvkitError as error:
             return [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
@@ -100,7 +76,7 @@ class Look:
             return self.network(work) or problems
         return problems
 
-    def network(self, work: Work) -> list[Problem]:
+    def network(self, work: Installation) -> list[Problem]:
         """Return that nothing answers which sources can be fetched from, where some have to be."""
         from envkit.doctor import rules
 
@@ -131,10 +107,10 @@ def installed(request: Request, there: Accelerator) -> list[Request]:
         return [request]
     found = choice.candidates(request, devices(request, there), cray=CRAY.is_dir())
     best = [stack for stack in found if stack.accelerator == found[0].accelerator]
-    return [settled(request, stack) for stack in best if stack.method != "eessi" or not request.load]
+    return [settled(request, stack) for stack in best if choice.refused_option(stack, request) is None]
 
 
-def choose(request: Request, machine: Host) -> Work:
+def choose(request: Request, machine: Host) -> Installation:
     """Return the plan of the first stack that this machine can have, and say why that one, on standard error.
 
     Raises HostProblem where there is none, with what each method lacks; NotWritable, UnknownStack, UsageProblem.

@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.console import Console
 
+from envkit import methods
 from envkit.apptainer import method as apptainer
-from envkit.easybuild import config_guess
-from envkit.easybuild import method as easybuild
 from envkit.environments import filelocks, lockfile, receipt, replaced
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ImageReceipt, Installed, ModuleReceipt
+from envkit.environments.receipt import Receipt
 from envkit.errors import (
     BuildFailed,
     DiskFull,
@@ -34,14 +32,14 @@ from envkit.errors import (
 from envkit.install import choice, choose
 from envkit.launch import launcher
 from envkit.machine import host
+from envkit.methods import installed
 from envkit.planning import preflight
-from envkit.planning.method import Work
+from envkit.planning.method import Installation
 from envkit.planning.plan import recipe_checksum
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.report.progress import say
 from envkit.sources import fetch
-from envkit.sources.fetch import Source
 from envkit.system import process
 from envkit.system.resources import easybuild_collection, recipes
 
@@ -93,7 +91,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
             raise
 
 
-def say_put_back(work: Work, console: Console) -> None:
+def say_put_back(work: Installation, console: Console) -> None:
     """Say that what was to be replaced is there again."""
     name, new = work.stack.name, replaced.new(work.tree, work.stack.name).root
     say(console, f"{name} is as it was before.")
@@ -112,7 +110,7 @@ def stoppable() -> Iterator[None]:
         raise
 
 
-def prepare(request: Request) -> Work:
+def prepare(request: Request) -> Installation:
     """Look at the machine and resolve what was asked for; changes nothing. Raises HostProblem, PlanFailed.
 
     Where the method is left open, says on standard error which it is, and why.
@@ -121,22 +119,22 @@ def prepare(request: Request) -> Work:
     if choice.is_open(request):
         return choose.choose(request, machine)
     stack = chosen(request, machine.platform)
-    return choose.METHODS[stack.method](request, machine, stack)
+    return methods.method(stack.method).prepare(request, machine, stack)
 
 
-def problems(work: Work) -> list[Problem]:
+def problems(work: Installation) -> list[Problem]:
     """Return everything that would stop an installation, with what keeps a lock from being honoured."""
     locked = work.request.locked
     return [*work.problems(), *(lockfile.refusals(locked, work.lock) if locked else ())]
 
 
-def differences(work: Work) -> list[str]:
+def differences(work: Installation) -> list[str]:
     """Say in what the result will not be what is locked, though the lock is honoured."""
     locked = work.request.locked
     return [f"Differs:  {text}" for text in lockfile.differences(locked, work.lock)] if locked else []
 
 
-def say_differences(work: Work, console: Console) -> None:
+def say_differences(work: Installation, console: Console) -> None:
     """Print them, before anything is done."""
     for line in differences(work):
         say(console, line)
@@ -153,10 +151,14 @@ def chosen(request: Request, platform: host.Platform) -> Stack:
             what=f"The lock is of {request.locked.name} by {request.locked.method}, not of {stack.name}.",
             fix="Leave out STACK, or give the recipe or the image that the lock was made with.",
         )
-    if stack.method != "eessi" and (request.release or request.access):
-        raise UsageProblem(what=f"--version and --access go with --method eessi; {stack.name} is by {stack.method}.")
-    if stack.method == "eessi" and request.load:
-        raise UsageProblem(what=f"--load does not go with {stack.name}: a site's modules are not seen in EESSI.")
+    for option in choice.options(request):
+        if option.method != stack.method:
+            raise UsageProblem(
+                what=f"{option.words} goes with --method {option.method}; {stack.name} is by {stack.method}.",
+                fix="Leave it out.",
+            )
+    if refused := choice.refused_option(stack, request):
+        raise UsageProblem(what=f"{stack.name}: {refused.what}", fix=refused.fix)
     return stack
 
 
@@ -181,7 +183,7 @@ def selected(request: Request, platform: host.Platform) -> Stack:
         ) from error
 
 
-def already(request: Request) -> Installed | None:
+def already(request: Request) -> Receipt | None:
     """Return the receipt of what is asked for, by any method left open, if it is installed and no rebuild is wanted.
 
     Quick.
@@ -190,31 +192,27 @@ def already(request: Request) -> Installed | None:
     return next((one for one in found if one is not None), None)
 
 
-def there_already(request: Request) -> Installed | None:
+def there_already(request: Request) -> Receipt | None:
     """Return the receipt of what a request names, if it is installed."""
     here = host.Platform.own()
     stack = chosen(request, here)
-    found = None if request.rebuild else receipt.there(request.prefix.tree(here, stack.release), stack.name)
+    found = None if request.rebuild else installed.there(request.prefix.tree(here, stack.release), stack.name)
     if found is None:
         return None
-    if isinstance(found, ImageReceipt):
-        is_other = apptainer.is_other(request, stack, found)
-    else:
-        is_other = isinstance(found, ModuleReceipt) and found.load != request.load
-    is_other = is_other or not as_locked(request, found)
-    return None if is_other or found.damage() or receipt.gone(found) else found
+    is_other = methods.method(stack.method).is_other(request, stack, found) or not as_locked(request, found)
+    return None if is_other or found.damage() or found.gone() else found
 
 
-def as_locked(request: Request, found: Installed) -> bool:
+def as_locked(request: Request, found: Receipt) -> bool:
     """Say whether what is installed is what is locked, if anything is."""
     return request.locked is None or bool(found.lock and not list(lockfile.refusals(request.locked, found.lock)))
 
 
-def say_already(there: Installed, console: Console) -> None:
+def say_already(there: Receipt, console: Console) -> None:
     """Say that there is nothing to do, and which recipes have changed since."""
     state = f"passed on {there.verified}" if there.horovod else "there is no Horovod in it to verify"
     say(console, f"{there.name} is installed already and {state}. Nothing to do.")
-    edited = [] if isinstance(there, ImageReceipt) else [module for module in there.modules if changed(module)]
+    edited = [module for module in there.recipes if changed(module)]
     for module in edited:
         say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")
     if edited:
@@ -235,7 +233,7 @@ def current_recipe(easyconfig: str) -> Path:
     return Path(easyconfig)
 
 
-def say_forced(work: Work, console: Console) -> None:
+def say_forced(work: Installation, console: Console) -> None:
     """Say what is known to fail and is tried all the same."""
     if not work.request.force:
         return
@@ -243,49 +241,37 @@ def say_forced(work: Work, console: Console) -> None:
         say(console, f"{problem.what} It is tried all the same (--force).")
 
 
-def say_unused(work: Work, console: Console) -> None:
+def say_unused(work: Installation, console: Console) -> None:
     """Say that this machine has a GPU which the stack does not use, if nobody asked for that."""
     gpu = host.accelerator()
     if work.request.accelerator == "auto" and gpu not in (host.Accelerator.CPU, work.stack.accelerator):
         say(console, f"This machine has a GPU ({gpu}), which {work.stack.name} does not use: it is for CPUs.")
 
 
-def say_resumed(work: Work, console: Console) -> None:
+def say_resumed(work: Installation, console: Console) -> None:
     """Say what an earlier installation that did not end has left to do."""
     note = receipt.unfinished(work.tree, work.stack.name)
     if note is None:
         return
     missing = work.missing
     done, left = len(work.steps) - len(missing), ", ".join(missing) or "the verification"
-    kind = "layers" if work.stack.method == "apptainer" else "modules"
     say(console, f"Resuming what began {note.began} and ended while {note.stage} (log: {note.log}).")
-    say(console, f"{done} of {len(work.steps)} {kind} are in place; left: {left}.")
+    say(console, f"{done} of {len(work.steps)} {work.unit} are in place; left: {left}.")
 
 
-def fetch_besides(work: Work, console: Console) -> tuple[Source, ...]:
-    """Fetch what a build without a network can do without, but does better with; return what of it is in the cache."""
-    if not isinstance(work, easybuild.EasyBuildWork):
-        return ()
-    cache = work.request.prefix.sources
-    if not work.request.offline and (lacking := config_guess.get(work.plan, cache)):
-        say(console, lacking)
-    return config_guess.carried(work.plan, cache)
-
-
-def build_in_jobs(work: Work, words: Sequence[str], cpus: int, console: Console) -> None:
+def build_in_jobs(work: Installation, words: Sequence[str], cpus: int, console: Console) -> None:
     """Build in jobs of Slurm, one for each module, of so many CPUs; ``words`` are what sbatch is told of each.
 
     What is left to do is what any installation does of what is built already. Raises UsageProblem where eb does not
     build it, and what fetching, submitting and following do.
     """
-    if not isinstance(work, easybuild.EasyBuildWork) or work.stack.method != "easybuild":
+    if work.refused_in_jobs:
         raise UsageProblem(
-            what=f"--job-per-module goes with --method easybuild; {work.stack.name} is by {work.stack.method}.",
+            what=f"--job-per-module goes with --method easybuild; {work.refused_in_jobs}.",
             fix="Leave it out: the whole is built in one job then.",
         )
-    work = replace(work, request=replace(work.request, jobs=cpus))
     preflight.demand(problems(work), work.stack)
-    fetch_besides(work, console)
+    work.fetch_optional(console)
     message = receipt.waiting(work.tree, work.stack.name)
     with (
         storage_explained(work.request.prefix),
@@ -293,7 +279,7 @@ def build_in_jobs(work: Work, words: Sequence[str], cpus: int, console: Console)
     ):
         say_resumed(work, console)
         try:
-            work.build_in_jobs(work.request.prefix.new_log_folder(work.stack.name), words, console)
+            work.build_in_jobs(work.request.prefix.new_log_folder(work.stack.name), words, cpus, console)
         except (BuildFailed, DiskFull, JobLost):  # after others jobs may go on
             if replaced.put_back(work.tree, work.stack.name):
                 say_put_back(work, console)
@@ -314,7 +300,7 @@ def storage_explained(prefix: Prefix) -> Iterator[None]:
         raise problem from error
 
 
-def prove(work: Work, folder: Path, console: Console) -> "Report | None":
+def prove(work: Installation, folder: Path, console: Console) -> "Report | None":
     """Verify what was built on two ranks; write the receipt if it passes."""
     from envkit.verify import drift, target
     from envkit.verify.launch import verify
@@ -348,7 +334,7 @@ def prove(work: Work, folder: Path, console: Console) -> "Report | None":
     return report
 
 
-def demand_no_horovod(work: Work, folder: Path) -> None:
+def demand_no_horovod(work: Installation, folder: Path) -> None:
     """Raise HorovodMissing if what was built, which has no Horovod, is for it: by its flags, or by a module of it."""
     modules = (work.stack.module, *work.steps)
     if work.stack.requires or any(module.partition("/")[0] == "Horovod" for module in modules):
@@ -366,7 +352,7 @@ def own_command() -> str:
     return str(called.absolute()) if is_script and not (found and called.samefile(found)) else "envkit"
 
 
-def lock_of(work: Work, made: Installed, built: "BuildFlags | None") -> lockfile.Lock:
+def lock_of(work: Installation, made: Receipt, built: "BuildFlags | None") -> lockfile.Lock:
     """Return the lock of what was built, with what only that tells: the framework and the build flags."""
     there = [one.flags for one in built.extensions if one.loads] if built else []
     flags = {name: value for one in there[:1] for name, value in one.items() if value is not None}

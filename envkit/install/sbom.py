@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envkit.environments import lockfile
 from envkit.environments.lockfile import File, Lock, Part
-from envkit.environments.receipt import ImageReceipt, Installed
+from envkit.environments.receipt import Receipt
 from envkit.knowledge.known import known
 from envkit.verify.checks.security import is_affected
 from envkit.verify.target import read_built
@@ -23,25 +23,24 @@ if TYPE_CHECKING:
 HOROVOD = "horovod"
 
 
-def text(made: Installed, locked: Lock) -> str:
+def text(made: Receipt, locked: Lock) -> str:
     """Return the bill of an environment as JSON, the same for the same receipt."""
     from cyclonedx.output.json import JsonV1Dot6
 
     return str(JsonV1Dot6(bill(made, locked)).output_as_string(indent=2)) + "\n"
 
 
-def bill(made: Installed, locked: Lock) -> Bom:
+def bill(made: Receipt, locked: Lock) -> Bom:
     """Return the bill of an environment."""
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType
 
-    is_file = isinstance(made, ImageReceipt) and made.sha256
     root = Component(
         name=made.name,
         bom_ref=made.name,
-        type=ComponentType.CONTAINER if isinstance(made, ImageReceipt) else ComponentType.PLATFORM,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=made.sha256)] if is_file else [],  # type: ignore[union-attr]
+        type=ComponentType.CONTAINER if made.is_image else ComponentType.PLATFORM,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=made.sha256)] if made.sha256 else [],
         properties=properties(locked),
     )
     tool = Component(name="envkit", version=made.envkit, type=ComponentType.APPLICATION)
@@ -54,7 +53,7 @@ def bill(made: Installed, locked: Lock) -> Bom:
         found.components.update([own, *files])
         found.register_dependency(root, [own])
         found.register_dependency(own, files)
-    if isinstance(made, ImageReceipt) and not any(one.name == HOROVOD for one in found.components):
+    if made.is_image and not any(one.name == HOROVOD for one in found.components):
         inside = [Component(name=HOROVOD, version=version, bom_ref=HOROVOD) for version in version_inside(made)]
         found.components.update(inside)
         found.register_dependency(root, inside)
@@ -62,9 +61,9 @@ def bill(made: Installed, locked: Lock) -> Bom:
     return found
 
 
-def version_inside(made: ImageReceipt) -> list[str]:
+def version_inside(made: Receipt) -> list[str]:
     """Return the version of the Horovod in an image that was taken over, if one was read."""
-    built = read_built(bytes(made.built))
+    built = read_built(made.flags or b"null")
     return [built.horovod] if built else []
 
 

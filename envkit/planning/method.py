@@ -1,6 +1,6 @@
-"""What every method's installation can say and do."""
+"""What a method is: a way to have an environment installed. envkit/methods names them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from envkit.environments.environment import Environment
 from envkit.environments.lockfile import Lock
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import Installed
+from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import Problem
 from envkit.machine.host import Host
 from envkit.planning.request import Request
@@ -17,7 +17,7 @@ from envkit.planning.stack import Stack
 from envkit.sources.fetch import Source
 
 
-class Work(Protocol):
+class Installation(Protocol):
     """Everything an installation is about, found out before it starts; nothing has been changed by then."""
 
     @property
@@ -45,6 +45,10 @@ class Work(Protocol):
         """What is made, in order."""
 
     @property
+    def unit(self) -> str:
+        """What the steps are, in the plural."""
+
+    @property
     def missing(self) -> list[str]:
         """Which of the steps are not done yet."""
 
@@ -68,11 +72,42 @@ class Work(Protocol):
     def build(self, folder: Path, console: Console) -> None:
         """Fetch what is missing and build; logs go into ``folder``. Raises what fetch and build do."""
 
-    def entered(self, made: Installed) -> Environment:
+    def fetch_optional(self, console: Console) -> tuple[Source, ...]:
+        """Fetch what a build without a network can do without, but does better with; return what of it is there."""
+
+    def build_in_jobs(self, folder: Path, words: Sequence[str], cpus: int, console: Console) -> None:
+        """Build in jobs of Slurm, one for each step, of so many CPUs; ``words`` are what sbatch is told of each.
+
+        Raises what fetching, submitting and following do.
+        """
+
+    @property
+    def refused_in_jobs(self) -> str:
+        """Why it cannot be built in a job for each step; nothing if it can."""
+
+    def entered(self, made: Receipt) -> Environment:
         """Return the way into what was built, where ``made`` describes it."""
 
-    def settle(self, made: Installed) -> Installed:
+    def settle(self, made: Receipt) -> Receipt:
         """Put what has passed where it stays; return its receipt as it then is."""
 
-    def describe(self, folder: Path) -> Installed:
+    def describe(self, folder: Path) -> Receipt:
         """Return the receipt of what was built, asked of the environment itself. Raises BuildFailed."""
+
+
+class Method(Protocol):
+    """A way to have an environment installed: the functions of ``envkit/NAME/method.py``."""
+
+    def prepare(self, request: Request, machine: Host, stack: Stack) -> Installation:
+        """Plan an installation; changes nothing. Raises HostProblem, PlanFailed, RecipeInvalid, UsageProblem."""
+
+    def unfit(self, request: Request, machine: Host, stack: Stack) -> Iterable[Problem]:
+        """Yield what keeps this machine from a stack, as far as that is found out without a plan."""
+
+    def is_other(self, request: Request, stack: Stack, found: Receipt) -> bool:
+        """Say whether what is asked for is another environment than the one that a receipt describes."""
+
+    def remove(
+        self, tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console
+    ) -> None:
+        """Remove what a receipt describes; with ``dependencies`` all that no other environment is made of."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import Installed
+from envkit.environments.receipt import Receipt
 from envkit.errors import UsageProblem
 from envkit.system.resources import recipes
 from envkit.training import mnist
@@ -43,7 +43,7 @@ def listing() -> str:
     return "\n".join(f"{one.name:{width}}  {one.title}" for one in found)
 
 
-def find(name: str, environment: Installed | None = None) -> Example:
+def find(name: str, environment: Receipt | None = None) -> Example:
     """Return an example by its name, which fits an environment. Raises UsageProblem, which lists them all."""
     found = next((one for one in everything() if one.name == name), None)
     if found is None:

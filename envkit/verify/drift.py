@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from envkit.environments import receipt
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import ImageReceipt, Installed, Kept, KeptFiles
+from envkit.environments.receipt import Kept, KeptFiles, Receipt
 from envkit.system.files import sha256
 from envkit.verify.outcome import Change
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 OWN = ("*.py", "*.so", "metadata.json")
 
 
-def keep(made: Installed, built: BuildFlags | None) -> None:
+def keep(made: Receipt, built: BuildFlags | None) -> None:
     """Keep what the files of an environment are now; of an image the receipt itself says it."""
-    if isinstance(made, ImageReceipt):
+    if made.is_image:
         return
     tree = Tree(root=Path(made.tree))
     files = {short(tree, path): state(path) for _, path in watched(made, built)}
     receipt.write(receipt.kept_path(tree, made.name), KeptFiles(files=files))
 
 
-def changes(made: Installed, built: BuildFlags | None) -> tuple[Change, ...] | None:
+def changes(made: Receipt, built: BuildFlags | None) -> tuple[Change, ...] | None:
     """Return what has changed since the installation, None where nothing was kept of it."""
     tree = Tree(root=Path(made.tree))
     kept = receipt.kept(tree, made.name)
-    if kept is None or made.lock is None or isinstance(made, ImageReceipt):
+    if kept is None or made.lock is None or made.is_image:
         return None
     now = {short(tree, path): (kind, path) for kind, path in watched(made, built)}
     has_mpi = any(
@@ -50,10 +50,10 @@ def changes(made: Installed, built: BuildFlags | None) -> tuple[Change, ...] | N
     return tuple(sorted((*found, *(one for one in gone if has_mpi or one.kind != "mpi")), key=lambda one: one.path))
 
 
-def watched(made: Installed, built: BuildFlags | None) -> Iterator[tuple[str, Path]]:
+def watched(made: Receipt, built: BuildFlags | None) -> Iterator[tuple[str, Path]]:
     """Yield the files that matter, and of which kind they are."""
     tree = Tree(root=Path(made.tree))
-    for module in getattr(made, "modules", ()):
+    for module in made.recipes:
         if file := tree.file(module.name):
             yield "modules", file
     for pattern in OWN if made.horovod else ():
@@ -68,7 +68,7 @@ def watched(made: Installed, built: BuildFlags | None) -> Iterator[tuple[str, Pa
             yield "mpi", Path(name)
 
 
-def kind_of(made: Installed, tree: Tree, name: str) -> str:
+def kind_of(made: Receipt, tree: Tree, name: str) -> str:
     """Return of which kind a file was that has gone."""
     path = tree.root / name
     if path.is_relative_to(tree.modulepath):

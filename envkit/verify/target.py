@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import ContainerEnvironment, Environment, StandingEnvironment
-from envkit.environments.receipt import ImageReceipt, Installed, Mpi
+from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.launch import launcher
 from envkit.machine.modules_tool import entered
@@ -47,7 +47,7 @@ class Target:
     suffix: str
     known_mpi: Mpi | None = None
     known_built: bytes | None = None
-    receipt: Installed | None = None
+    receipt: Receipt | None = None
 
     @functools.cached_property
     def built(self) -> BuildFlags | None:
@@ -77,7 +77,7 @@ class Target:
         return self.known_mpi
 
 
-def installed(receipt: Installed, inside: Environment, framework: str | None = None) -> Target:
+def installed(receipt: Receipt, inside: Environment, framework: str | None = None) -> Target:
     """The target that a receipt describes, entered by ``inside``. Raises UsageProblem for another framework."""
     package = PACKAGES[receipt.framework]
     return Target(
@@ -85,14 +85,14 @@ def installed(receipt: Installed, inside: Environment, framework: str | None = N
         framework=chosen([package], framework, receipt.name),
         others=(),
         inside=inside,
-        python=receipt.interpreter if isinstance(receipt, ImageReceipt) else "python",
+        python=receipt.interpreter,
         requires=frozenset(receipt.requires),
         horovod=Path(receipt.horovod),
         library_path=tuple(map(Path, receipt.library_path)),
         site_packages=tuple(map(Path, receipt.site_packages)),
         suffix=receipt.suffix or suffix_of(receipt.python),
         known_mpi=receipt.mpi,
-        known_built=bytes(receipt.built) if isinstance(receipt, ImageReceipt) else None,
+        known_built=receipt.flags,
         receipt=receipt,
     )
 

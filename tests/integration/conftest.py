@@ -13,9 +13,9 @@ from threading import Thread
 import pytest
 from filelock import FileLock
 
-from envkit.environments import receipt
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ImageReceipt
+from envkit.methods.installed import find
 
 from .. import stacks as real
 from .site import TOYS, Site, make_site, needs
@@ -27,7 +27,7 @@ IMAGE = "pytorch-2.13-cpu-image"
 def image(stacks: real.Site, installed: Callable[[str], str]) -> ImageReceipt:
     """The image of PyTorch for CPUs."""
     installed(IMAGE)
-    found = receipt.find(Prefix(root=stacks.prefix), IMAGE)
+    found = find(Prefix(root=stacks.prefix), IMAGE)
     assert isinstance(found, ImageReceipt)
     return found
 

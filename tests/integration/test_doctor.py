@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from envkit.environments.receipt import ImageReceipt
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.system.resources import PACKAGE, data
 
 from ..conftest import Fake

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envkit.apptainer import definition
-from envkit.environments.receipt import ImageReceipt
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.system.files import sha256
 
 from ..stacks import Site

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import ImageReceipt
 from envkit.system.files import sha256
 
 from ..stacks import ENVKIT, Site

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
-from envkit.environments.receipt import ImageReceipt, ModuleReceipt, Mpi
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments.receipt import Mpi
 
 from .conftest import FakeSlurm, told
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
-from envkit.environments.receipt import ImageReceipt, ModuleReceipt
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.errors import UsageProblem
 from envkit.jobs import mpijob
 from envkit.jobs.job import Shape

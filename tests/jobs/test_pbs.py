@@ -8,7 +8,8 @@ import pytest
 
 from envkit import __version__
 from envkit.cli import run
-from envkit.environments.receipt import ModuleReceipt, Mpi
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments.receipt import Mpi
 from envkit.errors import UsageProblem
 from envkit.jobs import pbs
 from envkit.jobs.job import Shape

@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
 from envkit.doctor import rules
 from envkit.doctor.gather import gather
 from envkit.doctor.report import to_json
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import ImageReceipt, ModuleReceipt
 
 from .conftest import FakeSlurm, told
 

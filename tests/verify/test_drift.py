@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from envkit.binary.build_flags import BuildFlags, Extension
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.lockfile import Lock, Machine
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import ModuleReceipt, kept_path
+from envkit.environments.receipt import kept_path
 from envkit.verify import drift
 from envkit.verify.checks import drift as checks
 from envkit.verify.outcome import Change, Expected, Ranks, Result, Status, verdict

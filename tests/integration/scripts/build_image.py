@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from envkit import cli
-from envkit.apptainer.image import ImageWork
+from envkit.apptainer.image import ImageInstallation
 from envkit.apptainer.plan import Base, Wanted, plan
 from envkit.easybuild import build
 from envkit.environments.prefix import Prefix
@@ -35,7 +35,7 @@ def main() -> int:
     stack = Stack(
         name=recipe.stem, method="apptainer", framework="none", accelerator=Accelerator.CPU, recipe=recipe.name
     )
-    work = ImageWork(
+    work = ImageInstallation(
         request=Request(prefix=prefix),
         stack=stack,
         host=machine,

@@ -1,0 +1,106 @@
+"""The receipt of an image."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from envkit.environments.environment import ContainerEnvironment
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import Layer, Receipt, odd_text
+from envkit.system.files import sha256
+
+
+class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="apptainer"):
+    """An image that Apptainer made, or took over from ``source``.
+
+    ``sha256``, ``size`` (bytes) and ``changed`` (time in ns) are those of the file; of a sandbox they are empty.
+    ``interpreter`` is its Python, ``built`` are the build flags, read when it was made.
+    ``binds``, ``settings`` (variables inside) and ``srun`` (words for it) are what the site needs.
+    ``pmix`` is the version of the image's PMIx library, ``libc`` that of its C library, as in "2.36".
+    """
+
+    image: str
+    sha256: str
+    size: int
+    changed: int
+    runtime: str
+    interpreter: str
+    source: str
+    layers: tuple[Layer, ...]
+    built: msgspec.Raw
+    pmix: str
+    libc: str
+    apptainer: str
+    binds: tuple[str, ...] = ()
+    settings: dict[str, str] = {}  # noqa: RUF012  (msgspec copies it)
+    srun: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> ContainerEnvironment:
+        """The way in."""
+        return ContainerEnvironment(
+            name=self.name,
+            runtime=Path(self.runtime),
+            image=Path(self.image),
+            accelerator=self.accelerator,
+            binds=self.binds,
+            settings=tuple(self.settings.items()),
+            srun=self.srun,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the user may call it."""
+        return self.name, self.image
+
+    @property
+    def flags(self) -> bytes | None:
+        """The build flags as JSON."""
+        return bytes(self.built)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is an image: yes."""
+        return True
+
+    def damage(self) -> str:
+        """Say in what it is not what was installed; nothing if it is. The file is hashed only if it has changed."""
+        try:
+            state = Path(self.image).stat()
+        except OSError:
+            return f"its image {self.image} has gone"
+        if not self.sha256 or (state.st_size, state.st_mtime_ns) == (self.size, self.changed):
+            return ""
+        if state.st_size == self.size and sha256(Path(self.image)) == self.sha256:
+            return ""
+        return f"its image {self.image} is not the one that was installed (SHA-256 {self.sha256})"
+
+    def oddity(self) -> str:
+        """Say what in it cannot be."""
+        places = [str(Path(self.tree) / "images" / f"{self.name}{kind}") for kind in ("", ".sif")]
+        if self.image not in places:
+            return f"Its image is {self.image!r}, which is not {places[1]}."
+        odd = [layer.key for layer in self.layers if not re.fullmatch("[0-9a-f]{64}", layer.key)]
+        return f"It names {odd[0]!r}." if odd else odd_text(self, [layer.name for layer in self.layers])
+
+    def here(self, tree: Tree) -> Self:
+        """Return it as one that lies in another tree than it was installed in."""
+        return msgspec.structs.replace(super().here(tree), image=str(tree.images / Path(self.image).name))
+
+    def described(self) -> dict[str, str]:
+        """Return how it is called by hand, and what the image is."""
+        return {
+            "By hand": shlex.join(self.environment.command(["python", "train.py"])),
+            "Image": self.image,
+            "Digest": f"sha256:{self.sha256}" if self.sha256 else "none, since it is a folder that can be changed",
+            "Size": f"{self.size // 1_000_000} MB",
+            "Made from": self.source,
+            "PMIx": self.pmix or "none",
+            "C library": f"glibc {self.libc}",
+        }
+
+
+RECEIPT = ImageReceipt
