@@ -609,7 +609,7 @@ def test_certificates_that_cannot_be_read(cache: Path, monkeypatch: pytest.Monke
 SCRIPT = textwrap.dedent("""
     import resource, sys
     from pathlib import Path
-    from envkit.fetch import Source, fetch
+    from envkit.sources.fetch import Source, fetch
     name, sha256, url, cache, limit = sys.argv[1:]
     if int(limit):
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
@@ -748,7 +748,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_server(site: Site, cache: Path, monke
     monkeypatch.setenv("PIP_TIMEOUT", "60")
     site.answers["/a.whl"] = [hang]
     with fetching(site, cache, TORCH) as process:
-        while not list(cache.glob("a.whl.part-*")):
+        while not list(cache.glob("a.whl.part-*")) and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         began = time.monotonic()
@@ -767,7 +767,7 @@ def test_failure_of_the_listener_is_not_swallowed(site: Site, cache: Path) -> No
 
 
 def test_import_is_light() -> None:
-    code = "import envkit.fetch, sys; print({'unearth', 'httpx2', 'ssl', 'packaging'} & set(sys.modules))"
+    code = "import envkit.sources.fetch, sys; print({'unearth', 'httpx2', 'ssl', 'packaging'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},

@@ -120,7 +120,7 @@ def test_a_failure_of_what_writes_leaves_nothing(tmp_path: Path) -> None:
 WRITE = """
 import sys
 from pathlib import Path
-from envkit import files
+from envkit.system import files
 print("before")
 files.write(Path(sys.argv[1]), b"it\\n")
 print("after")

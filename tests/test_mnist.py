@@ -70,7 +70,7 @@ def test_what_is_pinned() -> None:
 GET = """
 import json, sys
 from pathlib import Path
-from envkit import mnist
+from envkit.training import mnist
 print(mnist.get(Path(sys.argv[1]), mnist.Pinned(files=json.loads(sys.argv[2]), urls=(sys.argv[3],)), env={}).said)
 """
 

@@ -81,9 +81,9 @@ class Tree:
         (self.folder / "envkit").mkdir()
         self.programs.mkdir()
         shutil.copy(ROOT / "scripts" / "prepare.sh", self.folder / "scripts")
-        places = (ROOT / "envkit" / "environment.py").read_text().replace('"/usr/share/lmod/lmod/libexec', f'"{folder}')
+        places = (ROOT / "envkit" / "machine/modules_tool.py").read_text().replace('"/usr/share/lmod/lmod/libexec', f'"{folder}')
         places = places.replace('"/usr/', f'"{folder}/usr/').replace('"/opt/', f'"{folder}/opt/')
-        (self.folder / "envkit" / "environment.py").write_text(places)
+        (self.folder / "envkit" / "machine/modules_tool.py").write_text(places)
         (self.folder / "pyproject.toml").write_text(PROJECT)
         (self.folder / "backend.py").write_text(BACKEND)
         for name in NEEDED:

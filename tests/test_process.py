@@ -30,7 +30,7 @@ time.sleep(300)
 SUPERVISING = """
 import sys
 from pathlib import Path
-from envkit import process
+from envkit.system import process
 process.GRACE_S = 0.3
 print(process.supervise(sys.argv[2:], env={{"PATH": {path!r}}}, log=Path(sys.argv[1])), flush=True)
 """
@@ -234,7 +234,7 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
 
 def test_become_is_the_command() -> None:
     code = (
-        "import os; from envkit import process; print('first');"
+        "import os; from envkit.system import process; print('first');"
         "process.become(['sh', '-c', 'echo $A; exit 5'], {'A': 'x', 'PATH': os.environ['PATH']})"
     )
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
@@ -243,7 +243,7 @@ def test_become_is_the_command() -> None:
 
 def test_become_leaves_no_signal_ignored() -> None:
     code = (
-        "import os; from envkit import process\n"
+        "import os; from envkit.system import process\n"
         "process.become(['bash', '-c', 'yes | head -n 1; echo ${PIPESTATUS[0]}'], {'PATH': os.environ['PATH']})"
     )
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
@@ -275,7 +275,7 @@ def test_a_part_of_a_rank_that_runs_too_long_is_stopped() -> None:
 
 def test_a_part_of_a_rank_is_stopped_with_the_rank(tmp_path: Path) -> None:
     code = (
-        "from envkit import process\n"
+        "from envkit.system import process\n"
         f"process.accompany(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 300'], env={ENV!r}, timeout_s=60)"
     )
     rank = subprocess.Popen([PYTHON, "-c", code], stderr=subprocess.DEVNULL)
@@ -291,7 +291,7 @@ def test_a_handler_that_python_cannot_set_again(tmp_path: Path) -> None:
     text = "#include <signal.h>\nstatic void own(int n) {}\n"
     text += "__attribute__((constructor)) void set(void) { signal(SIGHUP, own); }"
     library = shared_object(tmp_path / "own.so", text)
-    code = "from envkit import process\nwith process.interruptible(): pass\nprint('left')"
+    code = "from envkit.system import process\nwith process.interruptible(): pass\nprint('left')"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True
     )

@@ -19,7 +19,7 @@ SHIPPED = sorted(
 LOOK = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from envkit import resources
+from envkit.system import resources
 print(json.dumps({kind: str(resources.recipes(kind)) for kind in ("easyconfigs", "containers", "eessi", "examples")}))
 """
 

@@ -152,7 +152,7 @@ def test_only_this_pythons_extension_is_available(names: tuple[str, str], tmp_pa
 INSIDE = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from envkit.verify.probe import inside, software
+from envkit.inside.probe import inside, software
 home = sys.argv[1] + "/horovod"
 print(json.dumps([software.extension(home, "torch"), inside.frameworks(home)]))
 """
@@ -241,6 +241,6 @@ def test_versions_agree_up_to_an_unstated_local_part(first: str | None, second: 
 
 def test_it_is_quick_to_import() -> None:
     heavy = "{'msgspec', 'rich', 'elftools', 'click', 'importlib.metadata', 'subprocess'}"
-    source = f"import sys, envkit.verify.build_block; sys.exit(str({heavy} & set(sys.modules) or ''))"
+    source = f"import sys, envkit.binary.build_block; sys.exit(str({heavy} & set(sys.modules) or ''))"
     ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert ran.stderr.strip() == ""

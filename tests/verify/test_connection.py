@@ -62,7 +62,7 @@ def test_it_is_kept_until_the_folder_is_gone(server: socket.socket, tmp_path_fac
     folder = tmp_path_factory.mktemp("meeting")
     port = server.getsockname()[1]
     code = (
-        "import os, sys; from envkit.verify.probe.connection import Connection; import socket\n"
+        "import os, sys; from envkit.inside.probe.connection import Connection; import socket\n"
         f"c = Connection({{'PMIX_SERVER_URI4': 'x;tcp4://127.0.0.1:{port}'}})\n"
         f"c.held = socket.create_connection(('127.0.0.1', {port}))\n"
         f"c.keep({str(folder)!r})\n"

@@ -294,7 +294,7 @@ def test_amd_gpus_are_told_from_processors(tmp_path: Path, monkeypatch: pytest.M
 def driver_code(node: Path) -> str:
     return f"""
 import json
-from envkit.verify.probe import gpu
+from envkit.inside.probe import gpu
 gpu.NVIDIA = {str(node)!r}
 print(json.dumps(gpu.gpu_driver()))
 """

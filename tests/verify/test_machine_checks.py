@@ -263,7 +263,7 @@ def test_long_values_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_facts_of_a_machine_take_milliseconds() -> None:
     code = """
 import time
-from envkit.verify.probe import gpu, machine
+from envkit.inside.probe import gpu, machine
 start = time.process_time()
 for fact in (machine.machine, machine.affinity, machine.search_path, machine.fabric, gpu.node_gpus, gpu.gpu_driver):
     fact()
