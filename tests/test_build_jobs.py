@@ -9,7 +9,7 @@ import pytest
 from envkit.build_jobs.failed import UNSEEN, failure
 from envkit.build_jobs.progress import ModuleJob, blame
 from envkit.errors import EnvkitError
-from envkit.jobs.follow import Record
+from envkit.jobs.scheduler import Record
 from envkit.methods.easybuild import Build, Eb
 from envkit.plan import Plan, Step
 from envkit.prefix import Prefix, Tree

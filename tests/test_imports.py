@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import envkit
+from envkit.jobs.registry import SCHEDULERS
 
 PACKAGE = Path(envkit.__file__).parent
 LAYERS = (
@@ -49,8 +50,6 @@ LAYERS = (
         "verify.speed",
         "eessi.servers",
         "jobs.mpijob",
-        "jobs.pbs",
-        "jobs.slurm",
         "jobs.submit",
         "doctor.ask",
         "doctor.node",
@@ -65,14 +64,12 @@ LAYERS = (
         "eessi.inside",
         "eessi.injected",
         "eessi.sessions",
-        "jobs.follow",
         "compat.complete",
         "jobs.runai",
         "jobs.trainjob",
     ),
     (
         "host",
-        "jobs.many",
         "sources.connection",
         "verify.build_block",
         "verify.outcome",
@@ -124,11 +121,34 @@ LAYERS = (
         "mpi_model",
         "eessi.ranks",
         "eessi.prefetch",
+        "jobs.scheduler",
     ),
-    ("example", "build_jobs.progress", "verify.report.terminal", "verify.report.junit", "verify.report.plots"),
-    ("verify.report", "verify.report.page", "verify.report.timeline_page", "doctor.terminal", "compat.terminal"),
-    ("methods.easybuild", "methods.apptainer", "locks", "doctor.compare", "verify.target", "verify.judge"),
-    ("verify.launch", "sbom", "methods.config_guess"),
+    (
+        "example",
+        *(f"jobs.{name}" for name in SCHEDULERS),
+        "verify.report.terminal",
+        "verify.report.junit",
+        "verify.report.plots",
+    ),
+    (
+        "build_jobs.progress",
+        "jobs.registry",
+        "verify.report",
+        "verify.report.page",
+        "verify.report.timeline_page",
+        "doctor.terminal",
+        "compat.terminal",
+    ),
+    (
+        "jobs.follow",
+        "methods.easybuild",
+        "methods.apptainer",
+        "locks",
+        "doctor.compare",
+        "verify.target",
+        "verify.judge",
+    ),
+    ("jobs.many", "verify.launch", "sbom", "methods.config_guess"),
     ("verify.attend",),
     ("preflight", "build", "removal"),
     ("build_jobs.failed",),
@@ -173,7 +193,7 @@ ENCLOSED = {
         "runtime",
         "verify.probe.started",
     },
-    "jobs": {"errors", "process", "resources"},
+    "jobs": {"errors", "launcher", "process", "receipt", "resources", "site"},
     "sources": {"errors", "files", "process"},
     "verify": {
         "diagnose",

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from envkit.build_jobs.progress import JobsProgress, ModuleJob, blame, left_s, state
 from envkit.jobs import many
-from envkit.jobs.follow import Record
+from envkit.jobs.scheduler import Record
 from envkit.plan import Step
 from envkit.progress import Events
 
