@@ -40,6 +40,7 @@ TERMINATED = "91"  # the substate of a job that was deleted
 SIGNALLED = 256  # an Exit_status from here on is that and a signal
 LATE_S = 10.0  # a log that comes at the end may be seen late where file systems are shared
 FIELD = re.compile(r"^ {4}([\w.]+) = (.*)$")
+NAMED = re.compile(r"^#PBS -N (\S+)$", re.MULTILINE)
 ROOM = re.compile(r" \(R: [^)]*\)$")
 PALS_STARTS = "MPICH"
 # For who follows it: PBS may forget a job with its end. A script that is killed leaves nothing.
@@ -134,7 +135,10 @@ def demand_words(values: dict[str, str]) -> None:
 
 def submit(script: bytes) -> Submitted:
     """Submit a batch script. Raises JobRefused."""
-    return Submitted(number=hand_over([SUBMITS], script, table()["refusal"]), scheduler=NAME)
+    number = hand_over([SUBMITS], script, table()["refusal"])
+    name = NAMED.search(script.decode(errors="surrogateescape"))
+    log = f"{name[1]}.o{number.partition('.')[0]}" if name else ""  # where PBS has it, if nothing says otherwise
+    return Submitted(number=number, scheduler=NAME, log=str(Path(log).absolute()) if log else "")
 
 
 def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record] | Silence:
@@ -146,7 +150,7 @@ def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record] | Sile
     if done.status == 0 and (found := fields(done.stdout)):
         return [at_end(job, record(found))]
     if done.status in {0, UNKNOWN_JOB}:  # with 0 and no more qstat -x says that no history is kept
-        return forgotten(job, last[0] if last else Record(state="PENDING"), said)
+        return forgotten(job, last[0] if last else Record(state="PENDING", log=job.log), said)
     problem = JobRefused(
         what=f"PBS does not say any more how job {job.number} is.",
         why=said,

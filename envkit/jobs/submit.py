@@ -15,11 +15,15 @@ ANSWER_S = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """A job that a scheduler, by its name in the registry, has taken; ``cluster`` is named where Slurm has several."""
+    """A job that a scheduler, by its name in the registry, has taken.
+
+    ``cluster`` is named where Slurm has several; ``log`` is the file of its log, where that is known by now.
+    """
 
     number: str
     scheduler: str
     cluster: str = ""
+    log: str = ""
 
 
 def submit(argv: Sequence[str], script: bytes, rows: Sequence[Mapping[str, Any]]) -> str:
