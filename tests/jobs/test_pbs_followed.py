@@ -142,7 +142,7 @@ class Stream(io.TextIOWrapper):
     def __init__(self, take: Callable[[bytes], None]) -> None:
         super().__init__(io.BytesIO())
         self.take = take
-        self.buffer.write = self.write_bytes  # type: ignore[method-assign,assignment]
+        self.buffer.write = self.write_bytes  # type: ignore[method-assign]
 
     def write_bytes(self, piece: bytes) -> int:
         """Hand a piece over."""
