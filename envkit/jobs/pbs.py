@@ -172,7 +172,7 @@ def record(found: Mapping[str, str]) -> Record:
     """Return what is said of a job in the words that all schedulers share."""
     letter = found.get("job_state", "")
     state, number = table()["state"].get(letter, letter), 0
-    reason = waits_for(found) if state == "PENDING" else found.get("comment", "")
+    reason = waits_for(found) if state == "PENDING" else found.get("comment", f"job_state = {letter}")
     if state == "ENDED":
         state, number, reason = ended(found)
     chunks = found.get("exec_host", "").split("+")

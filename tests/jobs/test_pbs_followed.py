@@ -452,7 +452,8 @@ def test_how_it_has_ended(more: dict[str, str], state: str, status: int) -> None
 
 def test_other_states() -> None:
     assert [of(letter).state for letter in "EBM?"] == ["COMPLETING", "RUNNING", "REVOKED", "?"]
-    assert pbs.explain("12.pbs", of("M")).cause == "was moved to another server"
+    moved = pbs.explain("12.pbs", of("M"))
+    assert (moved.said, moved.cause) == ("job_state = M", "was moved to another server")
 
 
 def test_each_row_has_its_words() -> None:
