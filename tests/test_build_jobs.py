@@ -11,7 +11,7 @@ from envkit.easybuild.jobs.failed import UNSEEN, failure
 from envkit.easybuild.jobs.progress import ModuleJob, blame
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvkitError
-from envkit.jobs.follow import Record
+from envkit.jobs.scheduler import Record
 from envkit.planning.plan import Plan, Step
 from envkit.report.progress import Events
 

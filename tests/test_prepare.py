@@ -78,12 +78,16 @@ class Tree:
         self.programs = folder / "bin"
         self.lmod = folder / "lmod"
         (self.folder / "scripts").mkdir(parents=True)
-        (self.folder / "envkit").mkdir()
+        (self.folder / "envkit" / "machine").mkdir(parents=True)
         self.programs.mkdir()
         shutil.copy(ROOT / "scripts" / "prepare.sh", self.folder / "scripts")
-        places = (ROOT / "envkit" / "machine/modules_tool.py").read_text().replace('"/usr/share/lmod/lmod/libexec', f'"{folder}')
+        places = (
+            (ROOT / "envkit" / "machine" / "modules_tool.py")
+            .read_text()
+            .replace('"/usr/share/lmod/lmod/libexec', f'"{folder}')
+        )
         places = places.replace('"/usr/', f'"{folder}/usr/').replace('"/opt/', f'"{folder}/opt/')
-        (self.folder / "envkit" / "machine/modules_tool.py").write_text(places)
+        (self.folder / "envkit" / "machine" / "modules_tool.py").write_text(places)
         (self.folder / "pyproject.toml").write_text(PROJECT)
         (self.folder / "backend.py").write_text(BACKEND)
         for name in NEEDED:

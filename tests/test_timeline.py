@@ -104,7 +104,11 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     assert raised.value.why == "It is a folder."
 
 
-ATTEND = "import os, sys\nfrom envkit.system import process\nsys.exit(process.end_alike(process.attend(sys.argv[1:], os.environ)))"
+ATTEND = """\
+import os, sys
+from envkit.system import process
+sys.exit(process.end_alike(process.attend(sys.argv[1:], os.environ)))
+"""
 
 
 def attended(*command: str) -> "subprocess.Popen[str]":

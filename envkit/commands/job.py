@@ -8,6 +8,9 @@ import click
 
 from envkit.cli import usage
 from envkit.commands import batch, options
+from envkit.errors import UsageProblem
+from envkit.jobs.registry import SCHEDULERS
+from envkit.jobs.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from envkit.environments.receipt import Receipt
@@ -67,43 +70,57 @@ def image_options(function: Function) -> Function:
     return function
 
 
-@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
-@click.argument("name", required=False)
-@shape
-@system
-@batch.PARTITION
-@click.option("--array", metavar="SPEC", help="Run it for each index, as in 0-15%4; $SLURM_ARRAY_TASK_ID tells which.")
-@click.option("--follow", is_flag=True, help="Tell of it until it ends, with --submit; Ctrl-C cancels it.")
-@options.example
-@options.mpi_model
-@options.prefix
-@click.pass_context
-def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
-    """Write a batch script for Slurm: envkit job slurm NAME --nodes 2 --gpus-per-node 4 -- python train.py
+def of(scheduler: Scheduler) -> click.Command:
+    """Return the command for a scheduler: it writes the script of a job, submits it, and follows the job."""
+    queue = click.option(
+        f"--{scheduler.QUEUE}", "partition", metavar=scheduler.QUEUE[0].upper(), help="Where in the cluster."
+    )
+    task = f"Run it for each index, as in 0-15%4; ${scheduler.TASK} tells which."
+    array = click.option("--array", metavar="SPEC", hidden=not scheduler.TASK, help=task)
+    told = "Tell of it until it ends, with --submit; Ctrl-C cancels it."
+    words = {"help": scheduler.HELP, "options_metavar": "[OPTIONS]", "epilog": AFTER}
 
-    Each rank enters the environment by itself. The status of the command is that of the job, and with --follow that
-    of this command, too: the log goes to standard output, and why the job waits to standard error.
+    @click.command(scheduler.NAME, cls=options.CommandAfterDashes, **words)
+    @click.argument("name", required=False)
+    @shape
+    @system
+    @queue
+    @array
+    @click.option("--follow", is_flag=True, help=told)
+    @options.example
+    @options.mpi_model
+    @options.prefix
+    @click.pass_context
+    def command(context: click.Context, /, name: str | None, **given: Any) -> int:
+        return written(scheduler, context.meta["command"], name, given)
+
+    return command
+
+
+for each in SCHEDULERS.values():
+    job.add_command(of(each))
+
+
+def written(scheduler: Scheduler, command: Sequence[str], name: str | None, given: dict[str, Any]) -> int:
+    """Write the script that is asked for, submit it and follow the job; return the status.
+
+    Raises EnvironmentMissing, UsageProblem, and what submitting and following a job do.
     """
-    from envkit.jobs import slurm as engine
-    from envkit.launch import launcher
-
     if given["follow"] and not given["submit"]:
         usage("--follow goes with --submit.")
+    if given["array"] and not scheduler.TASK:
+        raise no_arrays(scheduler)
     found, site = batch.environment(name, given)
-    own = found.srun
-    words = site.job.sbatch if site else ()
-    command = prepared_example(context.meta["command"], found, site, given)
-    made = batch.prepared(command, found.name, site, words, given, verify=bool(found.horovod))
-    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and made.model != "inside" else ""
-    text = batch.encoded(
-        engine.script(made, speaks=speaks, srun=site.srun if site else own, array=given["array"] or "")
-    )
+    words = prepared_example(command, found, site, given)
+    made = batch.prepared(words, found.name, site, (), given, verify=bool(found.horovod))
+    told = {"array": given["array"] or "", "is_followed": given["follow"]}
+    text = batch.encoded(scheduler.text(made, found, site, **told))
     keep(text, given, printed=not given["submit"])
     if not given["submit"]:
         return 0
-    from envkit.jobs import follow, submit
+    from envkit.jobs import follow
 
-    taken = submit.sbatch(text)
+    taken = scheduler.submit(text)
     if given["follow"]:
         click.echo(f"envkit: job {taken.number} is submitted", err=True)
         return follow.follow(taken)
@@ -111,37 +128,14 @@ def slurm(context: click.Context, /, name: str | None, **given: Any) -> int:
     return 0
 
 
-@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
-@click.argument("name", required=False)
-@shape
-@system
-@click.option("--queue", "partition", metavar="Q", help="In which queue.")
-@options.example
-@options.mpi_model
-@options.prefix
-@click.pass_context
-def pbs(context: click.Context, /, name: str | None, **given: Any) -> int:
-    """Write a batch script for PBS: envkit job pbs NAME --nodes 2 --gpus-per-node 4 --site polaris -- python train.py
-
-    Where the site says that its mpiexec is that of PALS, each rank enters the environment by itself; elsewhere the
-    environment's own launcher starts them. The status of the command is that of the job.
-    """
-    from envkit.jobs import pbs as engine
-
-    found, site = batch.environment(name, given)
-    needs = site.job if site else None
-    words = needs.qsub if needs else ()
-    command = prepared_example(context.meta["command"], found, site, given)
-    made = batch.prepared(command, found.name, site, words, given, verify=bool(found.horovod))
-    speaks = found.mpi is not None and found.mpi.family == engine.PALS_STARTS and made.model != "inside"
-    pals = needs.mpiexec if needs and speaks else None
-    text = batch.encoded(engine.script(made, pals=pals, select=needs.select if needs else ()))
-    keep(text, given, printed=not given["submit"])
-    if given["submit"]:
-        from envkit.jobs import submit
-
-        click.echo(submit.qsub(text).number)
-    return 0
+def no_arrays(scheduler: Scheduler) -> UsageProblem:
+    """Say which schedulers envkit writes arrays for."""
+    others = ", ".join(one.TITLE for one in SCHEDULERS.values() if one.TASK)
+    return UsageProblem(
+        what=f"--array: envkit writes no arrays for {scheduler.TITLE}.",
+        why=f"It does for {others} alone.",
+        fix="Leave it out, and submit a job for each index.",
+    )
 
 
 @job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
@@ -254,7 +248,6 @@ def keep(text: bytes, given: dict[str, Any], *, printed: bool) -> None:
         click.echo(text, nl=False)
     if path is None:
         return
-    from envkit.errors import UsageProblem
     from envkit.system.files import deliver
 
     try:

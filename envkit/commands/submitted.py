@@ -1,4 +1,4 @@
-"""What ``--submit`` makes of a command: a job for Slurm that is followed to its end."""
+"""What ``--submit`` makes of a command: a job of Slurm, the only one that envkit has for this, followed to its end."""
 
 import shutil
 import sys
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from envkit.doctor.report import Report as Examined
+    from envkit.jobs.scheduler import Scheduler
     from envkit.jobs.submit import Submitted
     from envkit.planning.method import Installation
     from envkit.planning.request import Request
@@ -55,7 +56,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     asked = {**given, **sizes(given), "time": given["time"] or VERIFYING}
     made = batch.prepared((), found.name, site, site.job.sbatch if site else (), asked)
     shape = f"--nodes {made.shape.nodes} --ranks-per-node {made.shape.ranks_per_node}"
-    demand_slurm(f"envkit job pbs {found.name} {shape} --submit -- true")
+    demand(slurm, f"envkit job {{name}} {found.name} {shape} --submit -- true")
     folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
     made = replace(made, log=str(folder / "log").replace("%", "%%"))
     try:
@@ -79,7 +80,7 @@ def examination(given: dict[str, Any], words: Sequence[str]) -> "tuple[Examined 
     from envkit.machine import site as sites
     from envkit.verify import session
 
-    demand_slurm("qsub -I, and in the job: envkit doctor")
+    demand(slurm, "in an interactive job: envkit doctor")
     site = sites.find(given["site"]) if given["site"] else None
     shape = {"nodes": 1, "ranks_per_node": 1, "cpus_per_rank": 0}
     asked = {**given, **shape, "time": given["time"] or ASKING}
@@ -104,28 +105,34 @@ def sizes(given: Mapping[str, Any]) -> dict[str, int]:
     return {"nodes": nodes, "ranks_per_node": given["ranks"] // nodes if given["ranks"] else given["ranks_per_node"]}
 
 
-def demand_slurm(instead: str) -> None:
-    """Raise JobRefused where there is no Slurm; of PBS, whose jobs envkit does not follow, say what to do instead."""
-    from envkit.errors import JobRefused
+def demand(scheduler: "Scheduler", instead: str, option: str = "") -> None:
+    """Raise JobRefused where a scheduler is not here; where another is, say what to do ``instead`` ({name}: its own).
+
+    Where one ``option`` is the reason why that other is of no use, UsageProblem is raised, which names it.
+    """
+    from envkit.errors import JobRefused, UsageProblem
     from envkit.jobs import submit
+    from envkit.jobs.registry import SCHEDULERS
     from envkit.system import process
 
-    if process.which("sbatch"):
+    if process.which(scheduler.SUBMITS):
         return
-    if process.which("qsub") is None:
-        raise submit.absent("sbatch")
-    raise JobRefused(
-        what="The job is not submitted: envkit follows jobs of Slurm alone.",
-        why="There is qsub on PATH, and no sbatch.",
-        fix=f"With PBS: {instead}",
-    )
+    other = next((one for one in SCHEDULERS.values() if process.which(one.SUBMITS)), None)
+    if other is None:
+        raise submit.absent(scheduler.SUBMITS)
+    why = f"There is {other.SUBMITS} on PATH, and no {scheduler.SUBMITS}."
+    fix = f"With {other.TITLE}: {instead.replace('{name}', other.NAME)}"
+    if option:
+        raise UsageProblem(what=f"{option} makes jobs of {scheduler.TITLE} alone.", why=why, fix=fix)
+    what = f"The job is not submitted: envkit does this in jobs of {scheduler.TITLE} alone."
+    raise JobRefused(what=what, why=why, fix=fix)
 
 
 def sent(text: str) -> "Submitted":
     """Hand a job to Slurm, and say its number. Raises JobRefused."""
-    from envkit.jobs import submit
+    from envkit.jobs import slurm
 
-    taken = submit.sbatch(batch.encoded(text))
+    taken = slurm.submit(batch.encoded(text))
     click.echo(f"envkit: job {taken.number} is submitted", err=True)
     return taken
 
@@ -180,7 +187,8 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
         work.say_already(there, console)
         return 0
     stack = request.wanted or "STACK"
-    demand_slurm(f"envkit fetch {stack}; and in an interactive job: envkit install {stack} --offline")
+    alone = "--job-per-module" if given["job_per_module"] else ""
+    demand(slurm, f"envkit fetch {stack}; and in an interactive job: envkit install {stack} --offline", alone)
     cpus = given["jobs"] or CPUS
     site = sites.find(given["site"]) if given["site"] else None
     asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}

@@ -106,9 +106,10 @@ def notes(facts: Facts) -> Iterator[Note]:
     yield from on_node(facts)
     for one in facts.schedulers or ():
         if not any(other.job for other in facts.schedulers or ()):
+            own, usual = f"login-node-{one.name}", "login-node"
             attempt = one.attempt.format(command="envkit doctor")
-            submitted = "envkit doctor --submit, or " if one.name == "Slurm" else ""
-            yield note("login-node", scheduler=one.name, attempt=f"{submitted}{attempt}")
+            found = note(own if own in words() else usual, scheduler=one.name, attempt=attempt)
+            yield Note(id=usual, what=found.what, fix=found.fix)
 
 
 def of_missing(one: Missing) -> Note:

@@ -106,11 +106,16 @@ def seconds(text: str) -> int:
 
     Raises UsageProblem.
     """
-    match = TIME.fullmatch(text)
-    total = sum(int(number) * UNITS[unit] for unit, number in match.groupdict().items() if number) if match else 0
+    total = span(text)
     if not total:
         raise UsageProblem(what=f"--time: {text!r} is no time.", fix="Write it as 30 (minutes), 2:30:00 or 1-12:00:00.")
     return total
+
+
+def span(text: str) -> int:
+    """Read a time as schedulers write it; 0 where it is none."""
+    match = TIME.fullmatch(text)
+    return sum(int(number) * UNITS[unit] for unit, number in match.groupdict().items() if number) if match else 0
 
 
 def clock(time_s: int) -> str:

@@ -1,4 +1,4 @@
-"""Several jobs of Slurm at once: one question for all of them, one end for all of them."""
+"""Several jobs of Slurm at once, which no other scheduler is asked for: one question, and one end, for all of them."""
 
 import os
 import time
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envkit.errors import JobRefused
-from envkit.jobs.follow import PATIENCE_S, Record
-from envkit.jobs.job import TIME, UNITS
+from envkit.jobs.follow import PATIENCE_S
+from envkit.jobs.job import span
+from envkit.jobs.scheduler import Record
 from envkit.jobs.submit import ANSWER_S
 from envkit.system import process
 
@@ -35,15 +36,9 @@ def records(text: str) -> dict[str, Record]:
     """Read what squeue prints, by the numbers of the jobs."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == FORMAT.count("|")]
     return {
-        number: Record(state=state, reason=reason, seconds=seconds(ran), nodes=nodes)
+        number: Record(state=state, reason=reason, seconds=span(ran), nodes=nodes)
         for number, state, reason, ran, nodes in rows
     }
-
-
-def seconds(text: str) -> int:
-    """Read how long a job has run, nothing where Slurm does not know."""
-    match = TIME.fullmatch(text)
-    return sum(int(number) * UNITS[unit] for unit, number in match.groupdict().items() if number) if match else 0
 
 
 def printing_into(folder: Path) -> list[str]:

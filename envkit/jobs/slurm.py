@@ -1,16 +1,48 @@
-"""Slurm: a job as a batch script."""
+"""Slurm: a job as a batch script, submitted, asked for, explained and cancelled."""
 
+import functools
 import re
 import shlex
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from envkit.errors import UsageProblem
+from envkit.errors import JobRefused, UsageProblem
 from envkit.jobs.job import Job, called, clock, demand_lines, demand_shape, heading, settings, steps
+from envkit.jobs.scheduler import Record, Silence, Words
+from envkit.jobs.submit import ANSWER_S, Submitted
+from envkit.jobs.submit import submit as hand_over
+from envkit.system import process
+from envkit.system.resources import data
 
+if TYPE_CHECKING:
+    from envkit.environments.receipt import Receipt
+    from envkit.machine.site import Site
+
+NAME, TITLE = "slurm", "Slurm"
+SUBMITS, CANCELS = "sbatch", "scancel"
+QUEUE, TASK = "partition", "SLURM_ARRAY_TASK_ID"
+HELP = """Write a batch script for Slurm: envkit job slurm NAME --nodes 2 --gpus-per-node 4 -- python train.py
+
+Each rank enters the environment by itself. The status of the command is that of the job, and with --follow that
+of this command, too: the log goes to standard output, and why the job waits to standard error.
+"""
 PLAIN = re.compile(r"[\w@%+=:,./~^-]+", re.ASCII)
 ARRAY = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 VERIFYING = ("--kill-on-bad-exit=0",)
+FIELD = re.compile(r"^\s*(JobState|Reason|ExitCode|StdOut|Partition|NodeList|ArrayTaskId)=(.*)$")
+INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
+
+
+def text(job: Job, found: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
+    """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written into one."""
+    from envkit.launch import launcher
+
+    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and job.model != "inside" else ""
+    job = replace(job, words=site.job.sbatch if site else ())
+    return script(job, speaks=speaks, srun=site.srun if site else found.srun, array=array)
 
 
 def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") -> str:
@@ -115,3 +147,110 @@ def checked_array(text: str) -> str:
     if not ARRAY.fullmatch(text):
         raise UsageProblem(what=f"--array: {text!r} names no tasks.", fix="Write it as 0-15, 0-15%4 or 1,3,5.")
     return text
+
+
+def submit(script: bytes) -> Submitted:
+    """Submit a batch script. Raises JobRefused."""
+    number, _, cluster = hand_over([SUBMITS, "--parsable"], script, table()["refusal"]).partition(";")
+    return Submitted(number=number, scheduler=NAME, cluster=cluster)
+
+
+def place(job: Submitted) -> tuple[str, ...]:
+    """Return the words that tell Slurm's commands which cluster."""
+    return ("-M", job.cluster) if job.cluster else ()
+
+
+def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record] | Silence:  # noqa: ARG001
+    """Ask Slurm for a job; its accounting, where the controller has forgotten it."""
+    done = process.capture(["scontrol", *place(job), "show", "job", job.number], timeout_s=ANSWER_S)
+    if done.status == 0 and (found := records(done.stdout)):
+        return found
+    gone = "Invalid job id" in done.stderr
+    if gone and (found := accounted(job)):
+        return found
+    problem = JobRefused(
+        what=f"Slurm does not say any more how job {job.number} is.",
+        why=done.stderr.strip(),
+        fix=f"See with 'squeue -j {job.number}', or 'sacct -j {job.number}', and in its log.",
+    )
+    return Silence(outcome=problem, final=gone)
+
+
+def records(text: str) -> list[Record]:
+    """Read what ``scontrol show job`` prints."""
+    return [record(block) for block in re.split(r"\n\s*\n", text) if "JobState=" in block]
+
+
+def record(block: str) -> Record:
+    """Read what is said of one job. Values with spaces stand alone on their lines, but for the first."""
+    found = dict[str, str]()
+    for line in block.splitlines():
+        if match := FIELD.match(line):
+            found.setdefault(match[1], match[2] if match[1] == "StdOut" else match[2].partition(" ")[0])
+        if not line.lstrip().startswith(("Command=", "WorkDir=", "Std", "Comment=")):
+            for name, value in INLINE.findall(line):
+                found.setdefault(name, value)
+    return Record(
+        state=found.get("JobState", ""),
+        reason=found.get("Reason", ""),
+        status=status(found.get("ExitCode", "")),
+        log=found.get("StdOut", ""),
+        partition=found.get("Partition", ""),
+        nodes=found.get("NodeList", "").replace("(null)", ""),
+        task=found.get("ArrayTaskId", ""),
+    )
+
+
+def status(exit_code: str) -> int:
+    """Return the status that Slurm writes as STATUS:SIGNAL."""
+    number, _, signal_number = exit_code.partition(":")
+    if signal_number.isdigit() and int(signal_number):
+        return 128 + int(signal_number)
+    return int(number) if number.isdigit() else 0
+
+
+def accounted(job: Submitted) -> list[Record]:
+    """Ask Slurm's accounting, which not every cluster has, for a job that the controller has forgotten."""
+    argv = ["sacct", *place(job), "-nPX", "-j", job.number, "-o", "State,ExitCode"]
+    rows = [line.split("|") for line in process.capture(argv, timeout_s=ANSWER_S).stdout.splitlines()]
+    return [Record(state=row[0].split()[0], status=status(row[1])) for row in rows if len(row) == 2 and row[0]]
+
+
+def explain(number: str, found: Record) -> Words:
+    """Say why a job waits, or how one ended that is lost."""
+    if found.is_lost:
+        row = table()["ended"][found.state]
+        reason = f", {found.reason}" if found.reason not in {"", "None"} else ""
+        return Words(said=f"{found.state}{reason}", cause=row["what"], remedy=row["fix"].replace("{job}", number))
+    row = known(found.reason)
+    cause, remedy = (row.get(key, "").replace("{job}", number) for key in ("cause", "remedy"))
+    never = bool(row.get("never_starts"))
+    return Words(said=found.reason or found.state, cause=cause, remedy=remedy, never_starts=never)
+
+
+def known(reason: str) -> Mapping[str, Any]:
+    """Return what the table says of a reason to wait; nothing where it is not in it."""
+    return next((row for row in table()["reason"] if re.match(row["match"], reason)), {})
+
+
+def position(job: Submitted, found: Record) -> str | None:
+    """Return where a job stands in the queue of its partition, where only that keeps it waiting."""
+    if found.reason not in {"Priority", "Resources"}:
+        return None
+    words = ["--noheader", "--states=PENDING", f"--partition={found.partition}", "--sort=-p,i", "--format=%A"]
+    queue = process.capture(["squeue", *place(job), *words], timeout_s=ANSWER_S).stdout.split()
+    if job.number not in queue:
+        return ""
+    return f"{queue.index(job.number) + 1} of {len(queue)} in the queue of {found.partition}"
+
+
+def cancel(job: Submitted) -> str | None:
+    """Cancel a job; return what Slurm says if it did not, None if it did."""
+    done = process.capture([CANCELS, *place(job), job.number], timeout_s=ANSWER_S)
+    return done.stderr.strip() if done.status else None
+
+
+@functools.cache
+def table() -> Mapping[str, Any]:
+    """Return slurm.toml."""
+    return tomllib.loads(data("jobs/slurm.toml").read_text())

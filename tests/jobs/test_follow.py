@@ -8,14 +8,20 @@ import time
 import pytest
 
 from envkit.errors import Interrupted, JobLost, JobRefused
-from envkit.jobs import follow, submit
+from envkit.jobs import follow, pbs, slurm
+from envkit.jobs.scheduler import Record
 from envkit.jobs.submit import Submitted
 
 from .conftest import FakeSlurm, told
 
-SEVEN = Submitted(number="7")
+SEVEN = Submitted(number="7", scheduler="slurm")
 Output = pytest.CaptureFixture[str]
 Binary = pytest.CaptureFixture[bytes]
+
+
+def explained(reason: str) -> str:
+    """What is said of a job of Slurm that waits for a reason."""
+    return slurm.explain("7", Record(state="PENDING", reason=reason)).meaning
 
 
 def test_from_the_queue_to_the_end(fake_slurm: FakeSlurm, capfd: Output) -> None:
@@ -31,7 +37,7 @@ def test_from_the_queue_to_the_end(fake_slurm: FakeSlurm, capfd: Output) -> None
     said = capfd.readouterr()
     assert said.out == "first\nlast\n"
     assert said.err.splitlines() == [
-        f"envkit: job 7 waits: Priority. {follow.explained(SEVEN, 'Priority')}",
+        f"envkit: job 7 waits: Priority. {explained('Priority')}",
         "envkit: job 7 is 2 of 3 in the queue of gpu",
         f"envkit: job 7 runs on n[0-1]; its log is {log}",
         "envkit: job 7 is ending",
@@ -107,7 +113,7 @@ def test_an_array_is_told_of_as_one(fake_slurm: FakeSlurm, capfd: Output) -> Non
 
 @pytest.mark.parametrize("reason", ["Priority", "ReqNodeNotAvail,_UnavailableNodes:n1", "PartitionTimeLimit"])
 def test_what_is_said_of_a_reason(reason: str) -> None:
-    assert follow.explained(SEVEN, reason)
+    assert explained(reason)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +132,12 @@ def test_what_is_said_of_a_reason(reason: str) -> None:
     ],
 )
 def test_reasons_are_explained(reason: str, words: str) -> None:
-    assert follow.explained(SEVEN, reason).startswith(words)
-    assert "{job}" not in follow.explained(SEVEN, reason)
+    assert explained(reason).startswith(words)
+    assert "{job}" not in explained(reason)
 
 
 def test_each_row_has_its_words() -> None:
-    table = submit.table()
+    table = slurm.table()
     assert all(row["cause"].endswith(".") and row["remedy"].endswith((".", "COMMAND")) for row in table["reason"])
     assert all(row["fix"] for row in (*table["refusal"], *table["ended"].values()))
 
@@ -205,8 +211,8 @@ def test_a_lost_terminal_leaves_the_job_alone(fake_slurm: FakeSlurm) -> None:
 
 def test_the_cluster_that_took_it_is_asked(fake_slurm: FakeSlurm) -> None:
     fake_slurm.program("sbatch", "echo '7;big'")
-    taken = submit.sbatch(b"#!/bin/bash\n")
-    assert taken == Submitted(number="7", cluster="big")
+    taken = slurm.submit(b"#!/bin/bash\n")
+    assert taken == Submitted(number="7", scheduler="slurm", cluster="big")
     fake_slurm.states(told("COMPLETED"))
     follow.follow(taken)
     assert fake_slurm.said("scontrol") == ["-M big show job 7"]
@@ -234,7 +240,7 @@ def test_the_cluster_that_took_it_is_asked(fake_slurm: FakeSlurm) -> None:
 def test_a_job_that_is_not_taken(says: str, fix: str, fake_slurm: FakeSlurm) -> None:
     fake_slurm.program("sbatch", f'echo "sbatch: error: {says}" >&2; exit 1')
     with pytest.raises(JobRefused, match=r"The job was not taken\.") as refused:
-        submit.sbatch(b"")
+        slurm.submit(b"")
     assert refused.value.why == f"sbatch says: {says}"
     assert refused.value.fix.startswith(fix)
 
@@ -242,13 +248,13 @@ def test_a_job_that_is_not_taken(says: str, fix: str, fake_slurm: FakeSlurm) -> 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(JobRefused, match="there is no qsub on PATH"):
-        submit.qsub(b"")
+        pbs.submit(b"")
 
 
 def test_a_reader_that_goes_leaves_the_job_alone(fake_slurm: FakeSlurm) -> None:
     fake_slurm.log.write_bytes(b"x" * 1000000)
     fake_slurm.states(told("RUNNING", log=str(fake_slurm.log)))
-    code = "from envkit.jobs import follow, submit; follow.follow(submit.Submitted(number='7'))"
+    code = "from envkit.jobs import follow, submit; follow.follow(submit.Submitted(number='7', scheduler='slurm'))"
     done = subprocess.run(
         ["bash", "-c", f'{sys.executable} -c "{code}" | head -c 1'],
         capture_output=True,

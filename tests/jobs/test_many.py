@@ -9,7 +9,7 @@ from rich.console import Console
 
 from envkit.easybuild.jobs.progress import JobsProgress, ModuleJob, blame, left_s, state
 from envkit.jobs import many
-from envkit.jobs.follow import Record
+from envkit.jobs.scheduler import Record
 from envkit.planning.plan import Step
 from envkit.report.progress import Events
 

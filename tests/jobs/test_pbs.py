@@ -32,6 +32,7 @@ POLARIS_JOB = replace(
 OPEN = replace(GPUS, account="project1", words=())
 SCRIPTS = {
     "pbs-own-launcher": pbs.script(PLAIN),
+    "pbs-followed": pbs.script(PLAIN, is_followed=True),
     "pbs-gpus": pbs.script(OPEN, select=["cluster=a"]),
     "pbs-polaris": pbs.script(POLARIS_JOB, pals=POLARIS.mpiexec, select=POLARIS.select),
     "pbs-pals-plain": pbs.script(replace(PLAIN, shape=replace(PLAIN.shape, cpus_per_rank=8)), pals=()),

@@ -21,8 +21,9 @@ from envkit.easybuild.jobs.progress import JobsProgress, ModuleJob, blame
 from envkit.environments import receipt
 from envkit.environments.prefix import Tree
 from envkit.errors import BuildFailed, EnvkitError, Interrupted, JobRefused
-from envkit.jobs import many
-from envkit.jobs.follow import HOPELESS, Record, known, pause_s
+from envkit.jobs import many, slurm
+from envkit.jobs.follow import HOPELESS, pause_s
+from envkit.jobs.scheduler import Record
 from envkit.jobs.submit import remedy
 from envkit.planning.plan import Plan
 from envkit.report.progress import Events, say
@@ -114,7 +115,8 @@ def not_submitted(job: eb_command.Build, taken: int) -> JobRefused | BuildFailed
     refused = [event["output"].strip() for event in events if event["event"] == "submitted" and event["status"]]
     if refused:
         said = refused[-1].replace("sbatch: error: ", "")
-        return JobRefused(what=f"A job was not taken.{cancelled}", why=f"sbatch says: {said}", fix=remedy(said))
+        fix = remedy(said, slurm.table()["refusal"])
+        return JobRefused(what=f"A job was not taken.{cancelled}", why=f"sbatch says: {said}", fix=fix)
     why = "\n".join(event["message"] for event in events if event["event"] == "failed")
     found = cause((job.log,), why or f"See {job.log}.", job.prefix)
     return BuildFailed(what=f"eb submitted no jobs.{cancelled}", why=found.why, fix=f"{found.fix}\nLog: {found.log}")
@@ -188,7 +190,7 @@ def hopeless(one: ModuleJob) -> bool:
     return (
         one.record.state == "PENDING"
         and not reason.startswith("Dependency")
-        and bool(known(reason).get("never_starts"))
+        and bool(slurm.known(reason).get("never_starts"))
     )
 
 
@@ -196,7 +198,7 @@ def never_starts(jobs: Sequence[ModuleJob]) -> JobRefused:
     """Cancel all jobs, for one of them never starts."""
     one = next(one for one in jobs if hopeless(one))
     left = many.cancel([other.number for other in jobs if not other.record.has_ended])
-    row = known(one.record.reason)
+    row = slurm.known(one.record.reason)
     return JobRefused(
         what=f"Job {one.number}, which builds {one.module}, would never start. "
         + (f"The jobs could not be cancelled: {left}" if left else "The jobs were cancelled."),

@@ -7,8 +7,8 @@ from envkit.easybuild import eb_command
 from envkit.easybuild.build import cause
 from envkit.easybuild.jobs.progress import ModuleJob
 from envkit.errors import BuildFailed, DiskFull, EnvkitError, HostProblem, JobLost
+from envkit.jobs import slurm
 from envkit.jobs.follow import lost
-from envkit.jobs.submit import table
 
 UNSEEN = "ModuleNotSeen"  # a reason of ours: the job is done, and its module is not here
 
@@ -40,8 +40,8 @@ def explained(one: ModuleJob, job: eb_command.Build) -> EnvkitError:
     """Return why a job failed: by Slurm, on a node that sees other files, or in its build."""
     where = f"job {one.number}{f' on {one.record.nodes}' if one.record.nodes else ''}"
     printed = next(job.told.glob(f"*-{one.number}.out"), None)
-    if one.record.state in table()["ended"]:
-        end = lost(one.number, one.record)
+    if one.record.is_lost:
+        end = lost(slurm, one.number, one.record)
         log = f"\nLog: {printed}" if printed else ""
         return JobLost(what=f"{one.module}: {end.what}", why=end.why + log, fix=end.fix)
     if printed is None or one.record.reason == UNSEEN:

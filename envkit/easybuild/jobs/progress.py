@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from envkit.jobs.follow import WAITING, Record, explained
-from envkit.jobs.submit import Submitted, table
+from envkit.jobs import slurm
+from envkit.jobs.scheduler import WAITING, Record
 from envkit.planning.plan import Step
 from envkit.report.progress import QUIET_S, Events, clock, say
 
@@ -101,7 +101,7 @@ def state(one: ModuleJob, jobs: Sequence[ModuleJob]) -> str:
     if one.culprit and one.culprit != one.module:
         return f"is not built: it needs {one.culprit}"
     if one.culprit:
-        why = table()["ended"].get(record.state, {}).get("what", "failed")
+        why = slurm.table()["ended"].get(record.state, {}).get("what", "failed")
         return f"{why}{f' in step {one.doing}' if one.doing else ''} after {clock(record.seconds)}"
     if one.is_done:
         return f"is done after {clock(record.seconds)}"
@@ -157,7 +157,7 @@ class JobsProgress:
         """Say once what it means why a job waits, where that is not another of these."""
         reason = one.record.reason
         waits = one.record.state in WAITING and reason not in UNSAID and not one.culprit
-        if waits and reason not in self.known and (text := explained(Submitted(number=one.number), reason)):
+        if waits and reason not in self.known and (text := slurm.explain(one.number, one.record).meaning):
             self.known[reason] = text
             say(self.console, f"  {reason}: {text}")
 
