@@ -96,6 +96,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return not is_first, order.index(needs_of(item)), mark is None, is_unit
 
     items.sort(key=place)
+    after = [item for item in items if (mark := item.get_closest_marker("builds")) and mark.kwargs]
+    rest = [item for item in items if item not in after]
+    soon = 60  # by then what they stand on is built, and they are not what all wait for at the end
+    items[:] = [*rest[:soon], *after, *rest[soon:]]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to begin where tests of one group would not follow each other: pytest-xdist marks them in their ids."""
+    loose = [item for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
+    if loose and hasattr(session.config, "workerinput"):
+        raise pytest.UsageError(
+            f"pytest {pytest.__version__} and its pytest-xdist do not keep groups of tests together"
+        )
 
 
 @pytest.fixture(scope="session")
