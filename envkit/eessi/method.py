@@ -9,6 +9,7 @@ from pathlib import Path
 
 from envkit import __version__
 from envkit.easybuild import eb_command
+from envkit.easybuild import method as easybuild
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.method import ModulesInstallation
 from envkit.eessi import access, entry, injected
@@ -88,6 +89,9 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
 def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
     """Say whether what is asked for is another environment than what was installed."""
     return not isinstance(found, EessiReceipt)
+
+
+remove = easybuild.remove
 
 
 def gpu_problems(

@@ -158,7 +158,7 @@ def chosen(request: Request, platform: host.Platform) -> Stack:
                 fix="Leave it out.",
             )
     if refused := choice.refused_option(stack, request):
-        raise UsageProblem(what=f"{stack.name}: {refused.what}", fix=refused.fix)
+        raise UsageProblem(what=f"What was asked for does not go with {stack.name}: {refused.what}", fix=refused.fix)
     return stack
 
 

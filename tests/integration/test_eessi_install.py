@@ -187,8 +187,11 @@ def test_without_eessi_each_way_says_why(place: Site) -> None:
     ("words", "said"),
     [
         ([STACK, "--version", "2025.06"], f"{STACK} and --version 2025.06 contradict each other."),
-        (["pytorch-2.13-cpu", "--access", "dir"], "--version and --access go with --method eessi"),
-        ([STACK, "--load", "gcc"], f"--load does not go with {STACK}"),
+        (
+            ["pytorch-2.13-cpu", "--access", "dir"],
+            "--access goes with --method eessi; pytorch-2.13-cpu is by easybuild.",
+        ),
+        ([STACK, "--load", "gcc"], f"does not go with {STACK}: a site's modules (--load) are not seen in EESSI."),
         ([STACK, "--method", "easybuild"], f"{STACK} and --method easybuild contradict each other."),
         (
             ["--method", "eessi", "--framework", "tensorflow", "--accelerator", "cuda"],
