@@ -127,7 +127,7 @@ def planned(stack: Stack, place: Prefix, folder: Path) -> ImageInstallation:
     own = {"PIP": "--no-index --find-links=/mnt", "JOBS": str(host.cores()), "PROBE": str(data("inside/probe"))}
     layers = plan(wanted(stack, own, folder), tree.layers)
     return ImageInstallation(
-        request=Request(prefix=place), stack=stack, host=machine, runtime=runtime.demand(), plan=layers, tree=tree
+        request=Request(prefix=place), stack=stack, host=machine, runtime=runtime.require(), plan=layers, tree=tree
     )
 
 
@@ -231,7 +231,7 @@ def packed(
     takes = {name for stage in definition.read(recipe) for name in stage.arguments}
     file = image.with_suffix(".arguments")
     file.write_text("".join(f"{name}={values[name]}\n" for name in values if name in takes))
-    argv = [str(runtime.demand().path), "build", *runtime.build_words(), *words, "--build-arg-file", str(file)]
+    argv = [str(runtime.require().path), "build", *runtime.build_words(), *words, "--build-arg-file", str(file)]
     argv += [f"--bind={source}:{target}" for source, target in binds]
     argv += [str(image), str(recipe)]
     done = subprocess.run(argv, cwd=recipe.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -89,7 +89,7 @@ def test_what_comes_into_question(
     ("request_", "device", "error", "what"),
     [
         ({"framework": "pytorch", "accelerator": "rocm"}, ROCM, UnknownStack, "no stack for pytorch on rocm."),
-        ({"release": "2099.01"}, CPU, UnknownStack, "There is no stack for any framework on cpu with --version."),
+        ({"release": "2099.01"}, CPU, UnknownStack, "There is no stack for any framework on cpu with --release."),
         ({"sandbox": True, "access": "dir"}, CPU, UsageProblem, "--access of eessi, --sandbox of apptainer."),
         ({"wanted": "pytorch", "framework": "tensorflow"}, CPU, UnknownStack, "contradict each other"),
         ({"site": "no\nsuch"}, CPU, UsageProblem, "There is no site"),

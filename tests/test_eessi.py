@@ -376,10 +376,10 @@ def test_the_cache_of_the_machines_client(tmp_path: Path) -> None:
 def test_the_limit_of_a_cache(tmp_path: Path, limit: int, total: int, fits: bool) -> None:
     cache = prefetch.Cache(words="a cache", folder=None, limit_mb=limit)
     if fits:
-        prefetch.demand_room(cache, total)
+        prefetch.require_room(cache, total)
         return
     with pytest.raises(DiskFull, match="The cache is too small: 4001 MB are to be read") as raised:
-        prefetch.demand_room(cache, total)
+        prefetch.require_room(cache, total)
     assert "its limit is 4000 MB" in raised.value.why
 
 
@@ -389,9 +389,9 @@ def test_what_a_cache_holds_already_counts(tmp_path: Path) -> None:
     assert prefetch.held_mb(tmp_path, 10) == 3
     cache = prefetch.Cache(words="a cache", folder=tmp_path)
     free = shutil.disk_usage(tmp_path).free
-    prefetch.demand_room(cache, free - 100_000_000)
+    prefetch.require_room(cache, free - 100_000_000)
     with pytest.raises(DiskFull):
-        prefetch.demand_room(cache, free + 1_000_000_000)
+        prefetch.require_room(cache, free + 1_000_000_000)
 
 
 def test_what_runs_inside_is_python_3_6() -> None:

@@ -334,7 +334,7 @@ def test_load_executes_nothing(word: str, refused: Refused) -> None:
     assert "that cannot be a module." in refused(["install", "pytorch", "--dry-run", "--load", word])
 
 
-WHEREVER = (["doctor", "--load"], ["fetch", "--load"], ["run", "eessi", "--module"], ["eessi", "prefetch"])
+WHEREVER = (["doctor", "--load"], ["fetch", "--load"], ["run", "eessi", "--load"], ["eessi", "prefetch"])
 
 
 @pytest.mark.parametrize("words", WHEREVER, ids=" ".join)

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import pytest
 
-from envkit.environments.environment import StandingEnvironment
+from envkit.environments.environment import CurrentEnvironment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
 from envkit.launch import launcher
@@ -18,7 +18,7 @@ OPEN_MPI_4 = Mpi(family="Open MPI", version="4.1.4")
 OPEN_MPI_5 = Mpi(family="Open MPI", version="5.0.0rc12")
 MPICH = Mpi(family="MPICH", version="4.0.2")
 INTEL = Mpi(family="Intel MPI", version="2021.11")
-PLAIN = StandingEnvironment(name="plain")
+PLAIN = CurrentEnvironment(name="plain")
 
 
 def words(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = MappingProxyType({})) -> str:

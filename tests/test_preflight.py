@@ -168,7 +168,7 @@ def test_sources_that_no_place_has(prefix: Prefix, machine: Machine) -> None:
     assert "Another Python may have other files (3.12)." in problem.fix
     assert "envkit install toy-cpu --bundle FILE.tar" in problem.fix
     with pytest.raises(SourcesMissing) as refused:
-        preflight.demand([problem], STACK)
+        preflight.require([problem], STACK)
     assert refused.value.exit_code == 4
     assert preflight.refusal([problem, Problem(what="A.", fix="Do a.")]) is HostProblem
     prefix.create()
@@ -178,13 +178,13 @@ def test_sources_that_no_place_has(prefix: Prefix, machine: Machine) -> None:
 
 
 def test_demand_lists_every_problem_with_its_remedy() -> None:
-    preflight.demand([], STACK)
+    preflight.require([], STACK)
     with pytest.raises(HostProblem) as refused:
-        preflight.demand([Problem(what="A.", fix="Do a."), Problem(what="B.", fix="Do b.")], STACK)
+        preflight.require([Problem(what="A.", fix="Do a."), Problem(what="B.", fix="Do b.")], STACK)
     assert refused.value.why == "1. A.\n   -> Do a.\n2. B.\n   -> Do b."
     assert refused.value.exit_code == 3
 
 
 def test_a_prefix_that_cannot_be_written_has_its_own_exit_code() -> None:
     with pytest.raises(NotWritable):
-        preflight.demand([Problem(what="/x cannot be written to.", fix="Choose.")], STACK)
+        preflight.require([Problem(what="/x cannot be written to.", fix="Choose.")], STACK)

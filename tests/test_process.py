@@ -60,7 +60,7 @@ def gone(pid: int, within_s: float = 8) -> bool:
 
 
 @pytest.mark.parametrize("path", [".:/usr/bin:/bin", ":/usr/bin:/bin", "/usr/bin:/bin:", "", "."])
-@pytest.mark.parametrize("start", ["capture", "supervise", "become", "attend"])
+@pytest.mark.parametrize("start", ["capture", "supervise", "exec_into", "run_foreground"])
 def test_no_program_of_the_current_folder_is_started(
     path: str, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +235,7 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
 def test_become_is_the_command() -> None:
     code = (
         "import os; from envkit.system import process; print('first');"
-        "process.become(['sh', '-c', 'echo $A; exit 5'], {'A': 'x', 'PATH': os.environ['PATH']})"
+        "process.exec_into(['sh', '-c', 'echo $A; exit 5'], {'A': 'x', 'PATH': os.environ['PATH']})"
     )
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (5, "first\nx\n")
@@ -244,7 +244,7 @@ def test_become_is_the_command() -> None:
 def test_become_leaves_no_signal_ignored() -> None:
     code = (
         "import os; from envkit.system import process\n"
-        "process.become(['bash', '-c', 'yes | head -n 1; echo ${PIPESTATUS[0]}'], {'PATH': os.environ['PATH']})"
+        "process.exec_into(['bash', '-c', 'yes | head -n 1; echo ${PIPESTATUS[0]}'], {'PATH': os.environ['PATH']})"
     )
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("y\n141\n", "")
@@ -252,14 +252,14 @@ def test_become_leaves_no_signal_ignored() -> None:
 
 def test_become_of_what_is_not_there() -> None:
     with pytest.raises(HostProblem, match=r"no-such-program could not be started\."):
-        process.become(["no-such-program"], {"PATH": "/nonexistent"})
+        process.exec_into(["no-such-program"], {"PATH": "/nonexistent"})
 
 
 def test_a_part_of_a_rank_keeps_the_descriptors_of_the_launcher(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     argv = ["bash", "-c", f"echo PMI >&{writer}; seq 9999; echo told >&2; exit 3"]
-    status, said = process.accompany(argv, env=ENV, timeout_s=9)
+    status, said = process.run_as_rank(argv, env=ENV, timeout_s=9)
     os.close(writer)
     with os.fdopen(reader) as stream:
         assert stream.read() == "PMI\n"
@@ -269,14 +269,14 @@ def test_a_part_of_a_rank_keeps_the_descriptors_of_the_launcher(capfd: pytest.Ca
 
 def test_a_part_of_a_rank_that_runs_too_long_is_stopped() -> None:
     began = time.monotonic()
-    assert process.accompany(["sleep", "300"], env=ENV, timeout_s=0.2)[0] == 124
+    assert process.run_as_rank(["sleep", "300"], env=ENV, timeout_s=0.2)[0] == 124
     assert time.monotonic() - began < 3
 
 
 def test_a_part_of_a_rank_is_stopped_with_the_rank(tmp_path: Path) -> None:
     code = (
         "from envkit.system import process\n"
-        f"process.accompany(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 300'], env={ENV!r}, timeout_s=60)"
+        f"process.run_as_rank(['sh', '-c', 'echo $$ > {tmp_path}/pid; exec sleep 300'], env={ENV!r}, timeout_s=60)"
     )
     rank = subprocess.Popen([PYTHON, "-c", code], stderr=subprocess.DEVNULL)
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():

@@ -42,7 +42,7 @@ def test_a_program_that_is_none(body: str, fake: Fake) -> None:
 def test_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "find", lambda: None)
     with pytest.raises(HostProblem, match="neither apptainer nor singularity") as refused:
-        runtime.demand()
+        runtime.require()
     assert "dnf install apptainer" in refused.value.fix
 
 

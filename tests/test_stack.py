@@ -109,7 +109,7 @@ def test_a_stack_on_top_of_eessi_by_what_it_contains(framework: str | None, name
     assert select(found.easyconfig, method="eessi", platform=HERE) == found
     assert select(name, release="2023.06", platform=HERE) == found
     for wanted in (name, found.easyconfig):
-        with pytest.raises(UnknownStack, match=r"--version 2025\.06 contradict each other"):
+        with pytest.raises(UnknownStack, match=r"--release 2025\.06 contradict each other"):
             select(wanted, method="eessi", release="2025.06", platform=HERE)
 
 

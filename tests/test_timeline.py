@@ -107,7 +107,7 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
 ATTEND = """\
 import os, sys
 from envkit.system import process
-sys.exit(process.end_alike(process.attend(sys.argv[1:], os.environ)))
+sys.exit(process.end_alike(process.run_foreground(sys.argv[1:], os.environ)))
 """
 
 

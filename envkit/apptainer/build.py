@@ -86,7 +86,7 @@ class LayerBuild:
                     watch=watch,
                 )
                 if self.request.source and Path(self.request.source).is_dir():
-                    self.demand_same(layer, Path(self.request.source))
+                    self.require_same(layer, Path(self.request.source))
             if status:
                 raise self.failed(layer, log, status)
             if is_image:
@@ -106,10 +106,10 @@ class LayerBuild:
         assert self.request.source  # noqa: S101
         with process.interruptible():
             shutil.copyfile(self.request.source, target)
-            self.demand_same(layer, target)
+            self.require_same(layer, target)
         target.chmod(0o755)
 
-    def demand_same(self, layer: Layer, image: Path) -> None:
+    def require_same(self, layer: Layer, image: Path) -> None:
         """Raise RecipeInvalid for an image that is not the one that was planned."""
         if image_plan.content(image) != layer.key:
             what = f"{self.request.source} was changed while it was taken over."

@@ -94,7 +94,7 @@ def converted(path: Path) -> Converted:
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeInvalid(what=f"The Dockerfile {path} cannot be read.", why=str(error)) from error
     found = list(instructions(path, text))
-    demand_convertible(path, found)
+    require_convertible(path, found)
     context = Context(path)
     lines, commands, copied = text.split("\n"), list[str](), list[Copied]()
     for one, place, values in settled(found):
@@ -184,7 +184,7 @@ def invalid(path: Path, line: int, what: str, fix: str = ELSEWHERE, why: str = "
     return RecipeInvalid(what=f"{path}:{line}: {what}", why=why, fix=fix)
 
 
-def demand_convertible(path: Path, found: Sequence[Instruction]) -> None:
+def require_convertible(path: Path, found: Sequence[Instruction]) -> None:
     """Raise RecipeInvalid for what has no like in a definition file."""
     stages = sum(one.word == "FROM" for one in found)
     if stages != 1:
@@ -369,7 +369,7 @@ class Context:
         kind = source.lstat().st_mode
         left = source != self.root and self.leaves_out(source)
         if stat.S_ISDIR(kind):
-            self.demand(os.access(source, os.R_OK | os.X_OK), source, "may not be read", one)
+            self.require(os.access(source, os.R_OK | os.X_OK), source, "may not be read", one)
             inside = [
                 entry for path in sorted(source.iterdir()) for entry in self.below(path, f"{staged}/{path.name}", one)
             ]
@@ -381,11 +381,11 @@ class Context:
         elif stat.S_ISLNK(kind):
             yield Link(staged=staged, target=os.readlink(source))  # noqa: PTH115  (Path would normalise it)
         else:
-            self.demand(stat.S_ISREG(kind), source, "is neither a file nor a folder", one)
-            self.demand(os.access(source, os.R_OK), source, "may not be read", one)
+            self.require(stat.S_ISREG(kind), source, "is neither a file nor a folder", one)
+            self.require(os.access(source, os.R_OK), source, "may not be read", one)
             yield Copied(source=source, staged=staged, line=one.line)
 
-    def demand(self, holds: bool, source: Path, words: str, one: Instruction) -> None:
+    def require(self, holds: bool, source: Path, words: str, one: Instruction) -> None:
         """Raise RecipeInvalid for what cannot be copied."""
         if not holds:
             fix = "Leave it out, by name or in .dockerignore."

@@ -13,7 +13,7 @@ from envkit.apptainer.dockerfile import Converted, converted
 from envkit.apptainer.image import DIGEST, ImageInstallation
 from envkit.apptainer.plan import Base, ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.environments.environment import demand_sources
+from envkit.environments.environment import require_sources
 from envkit.environments.names import is_name
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Parts, Receipt
@@ -34,7 +34,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageInstalla
     """Resolve a stack to layers; changes nothing. Raises RecipeInvalid, UsageProblem."""
     tree, made = request.prefix.tree(machine.platform), None
     found = runtime.find()
-    demand_sources([*(find_site(request.site).binds if request.site else ()), *request.binds])
+    require_sources([*(find_site(request.site).binds if request.site else ()), *request.binds])
     problems = (
         [] if found else [Problem(what="There is neither apptainer nor singularity on PATH.", fix=runtime.INSTALL)]
     )
@@ -108,7 +108,7 @@ def rendered(request: Request, stack: Stack, machine: host.Host) -> str:
     if not stack.recipe:
         raise UsageProblem(what=f"{stack.name} is no image.", fix="Name one whose METHOD is apptainer: 'envkit list'.")
     base, lacking = base_of(request, machine)
-    preflight.demand([problem for problem in lacking if "debootstrap" not in problem.what], stack)
+    preflight.require([problem for problem in lacking if "debootstrap" not in problem.what], stack)
     return image_plan.rendered(wanted(request, stack, base, machine.machine, {}))
 
 
@@ -129,11 +129,11 @@ def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
     if Path(request.base).exists():
         return Base(bootstrap="localimage", reference=str(Path(request.base).resolve())), []
     reference = request.base.removeprefix("docker://")
-    demand_digest(reference, "--base")
+    require_digest(reference, "--base")
     return Base(bootstrap="docker", reference=reference), []
 
 
-def demand_digest(reference: str, option: str) -> None:
+def require_digest(reference: str, option: str) -> None:
     """Refuse an image of a registry that is not named by digest. Raises UsageProblem."""
     if not DIGEST.search(reference):
         raise UsageProblem(
@@ -155,7 +155,7 @@ def adopted(request: Request) -> Stack:
         fix = "Use letters, digits and . _ + - only, not more than 150, and begin with a letter or a digit."
         raise UsageProblem(what=f"{request.wanted!r} cannot be a name.", fix=fix)
     if "://" in source:
-        demand_digest(source, option)
+        require_digest(source, option)
     elif not Path(source).exists():
         fix = "Give a .sif file, or docker://IMAGE@sha256:DIGEST." if request.source else ""
         raise UsageProblem(what=f"{option}: there is no file {source}.", fix=fix)
@@ -172,7 +172,7 @@ def adopted(request: Request) -> Stack:
 def from_dockerfile(name: str, path: Path, made: Converted, layers: Path) -> ImagePlan:
     """Return the plan of an image that a Dockerfile describes. Raises UsageProblem."""
     base = re.search(r"^From: (\S+)$", made.recipe, re.MULTILINE)
-    demand_digest(base[1] if base else "", f"{path}: FROM")
+    require_digest(base[1] if base else "", f"{path}: FROM")
     layer = Layer(name="image", recipe=made.recipe, key=made.key, image=layers / f"{name}-{made.key[:20]}.sif")
     return ImagePlan(layers=(layer,), sources=(), folder=path.absolute().parent)
 

@@ -34,7 +34,7 @@ def doctor(
     minutes at most, if --time says nothing else; what is told of the job goes to standard error, and Ctrl-C cancels it.
     """
     if not submit:
-        submitted.demand_submit(of_job, of_job)
+        submitted.require_submit(of_job, of_job)
     import os
     import sys
 

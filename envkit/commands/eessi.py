@@ -15,7 +15,7 @@ def eessi() -> None:
 
 @eessi.command(short_help="List the modules that a release has.")
 @click.argument("pattern", required=False)
-@click.option("--version", metavar="RELEASE", help="The release. Default: 2023.06.")
+@click.option("--release", "version", metavar="RELEASE", help="The release. Default: 2023.06.")
 @click.option(
     "--access",
     metavar="auto|native|dir[:FOLDER]|userns|apptainer",
@@ -47,7 +47,7 @@ def modules(pattern: str | None, version: str | None, access: str | None, as_jso
 
 @eessi.command(short_help="Fill a cache with what modules need, for nodes without a network.")
 @click.argument("names", metavar="MODULE...", nargs=-1, required=True, callback=options.modules)
-@click.option("--version", metavar="RELEASE", help="The release. Default: 2023.06.")
+@click.option("--release", "version", metavar="RELEASE", help="The release. Default: 2023.06.")
 @click.option(
     "--access",
     metavar="auto|native|dir[:FOLDER]|userns|apptainer",

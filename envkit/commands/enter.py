@@ -51,7 +51,7 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     from envkit.system import process
 
     inside = installed.find(place.locate(prefix), name).environment
-    process.become(inside.shell(), inside.variables(os.environ))
+    process.exec_into(inside.shell(), inside.variables(os.environ))
 
 
 def asked_for(given: Mapping[str, Any]) -> "Asked":
@@ -70,7 +70,7 @@ def enter_shell(asked: dict[str, Any], command: Sequence[str]) -> NoReturn:
     from envkit.system import process
 
     inside = entry.enter(asked_for(asked), keep=True)
-    process.become(inside.shell(command), inside.variables(os.environ))
+    process.exec_into(inside.shell(command), inside.variables(os.environ))
 
 
 def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | None) -> NoReturn:
@@ -83,10 +83,10 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
 
     inside = entry.enter(asked_for(asked), keep=False)
     if number is None:
-        process.become(inside.command(command), inside.variables(os.environ))
+        process.exec_into(inside.command(command), inside.variables(os.environ))
     say_leftovers()
     env = inside.variables(ranks.on_one_node(launcher.variables(os.environ)))
-    process.become(ranks.command(inside, number, command, env), env)
+    process.exec_into(ranks.command(inside, number, command, env), env)
 
 
 @options.eessi
@@ -120,7 +120,7 @@ def run(
 
     With --example it is an example of training: envkit run NAME -n 2 --example pytorch-mnist -- --epochs 5
 
-    NAME eessi is a release of EESSI: envkit run eessi --module PyTorch/2.1.2-foss-2023a -- python train.py
+    NAME eessi is a release of EESSI: envkit run eessi --load PyTorch/2.1.2-foss-2023a -- python train.py
 
     Arguments, signals and exit status are the command's own, and so is all of standard output.
     """
@@ -145,7 +145,7 @@ def run(
     if example:
         command, visible = of_example(example, command, found, where)
     env: Mapping[str, str] = os.environ
-    start: Start = show if print_ else process.become
+    start: Start = show if print_ else process.exec_into
     if timeline:
         env, start = timed(timeline, html, start)
         visible = (*visible, timeline.absolute().parent)
@@ -154,14 +154,14 @@ def run(
         return start(inside.command(command, visible=visible), inside.variables(env))
     from envkit.environments.environment import MpiModel
     from envkit.launch import launcher
-    from envkit.launch import mpi_model as meeting
+    from envkit.launch import mpi_model as models
 
     model = MpiModel(mpi_model) if mpi_model else None
     if ranks is None:  # a rank of somebody's launcher
-        rank = meeting.join(inside, found.mpi, env, model)
+        rank = models.enter_as_rank(inside, found.mpi, env, model)
         return start(rank.command(command, visible=visible), rank.variables(env))
     wanted = launcher.Wanted(ranks=ranks, nodes=nodes)
-    inside, launch = meeting.meet(inside, found.mpi, wanted, model=model)
+    inside, launch = models.plan_launch(inside, found.mpi, wanted, model=model)
     if print_:
         click.echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
     say_leftovers()
@@ -202,14 +202,14 @@ def timed(path: Path, page: Path | None, start: "Start") -> "tuple[Mapping[str, 
 
     env = timeline.variables(path, os.environ)
     if page:
-        timeline.demand_writable(page, "The page")
+        timeline.require_writable(page, "The page")
     rank = detect(os.environ)
-    if start is not process.become or (rank and rank.rank):  # rank 0 alone writes one
+    if start is not process.exec_into or (rank and rank.rank):  # rank 0 alone writes one
         return env, start
 
     def watched(argv: Sequence[str], env: Mapping[str, str]) -> int:
         before = timeline.state(path)
-        status = process.attend(argv, env)
+        status = process.run_foreground(argv, env)
         sum_up(path, page, before)
         return process.end_alike(status)
 

@@ -45,9 +45,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Install what this lock says ('envkit show NAME --lock'), or refuse; STACK can be left out.",
 )
 @click.option("--rebuild", is_flag=True, help="Build again what has changed, and what depends on it.")
-@click.option(
-    "--version", "release", metavar="RELEASE", help="Of EESSI: the release to build on. Default: STACK's own."
-)
+@click.option("--release", metavar="RELEASE", help="Of EESSI: the release to build on. Default: STACK's own.")
 @click.option(
     "--access",
     metavar="auto|native|dir[:FOLDER]|userns|apptainer",
@@ -115,7 +113,7 @@ def install(
     if submit and dry_run:
         usage("Give one of --dry-run and --submit.")
     if not submit:
-        submitted.demand_submit({**of_job, "job_per_module": job_per_module}, (*of_job, "job_per_module"))
+        submitted.require_submit({**of_job, "job_per_module": job_per_module}, (*of_job, "job_per_module"))
     from rich.console import Console
 
     from envkit.commands import plans

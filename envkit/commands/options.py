@@ -25,9 +25,9 @@ def load(function: Function) -> Function:
 
 def modules(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words of an option that names modules. Raises UsageProblem for what cannot be one."""
-    from envkit.environments.names import demand_modules
+    from envkit.environments.names import require_modules
 
-    demand_modules(given, option.opts[0])
+    require_modules(given, option.opts[0])
     return given
 
 
@@ -89,8 +89,10 @@ def named(text: str) -> tuple[str, str]:
 
 
 EESSI = (
-    click.Option(["--version"], metavar="RELEASE", help="Of EESSI: the release. Default: 2023.06."),
-    click.Option(["--module"], metavar="MODULE", multiple=True, help="Of EESSI: load this module. May be repeated."),
+    click.Option(["--release", "version"], metavar="RELEASE", help="Of EESSI: the release. Default: 2023.06."),
+    click.Option(
+        ["--load", "module"], metavar="MODULE", multiple=True, help="Of EESSI: load this module. May be repeated."
+    ),
     click.Option(
         ["--access"],
         metavar="auto|native|dir[:FOLDER]|userns|apptainer",
@@ -133,7 +135,8 @@ def asked_of_eessi(context: click.Context, name: str | None) -> dict[str, Any] |
                 usage(f"--{option.rstrip('_').replace('_', '-')} does not go with the name 'eessi'.")
         return given
     if given:
-        usage(f"--{next(iter(given))} goes with the name 'eessi' alone.")
+        words = next(option.opts[0] for option in EESSI if option.name in given)
+        usage(f"{words} goes with the name 'eessi' alone.")
     return None
 
 

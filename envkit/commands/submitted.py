@@ -29,7 +29,7 @@ REPORT = "report.json"
 Kind = TypeVar("Kind")
 
 
-def demand_submit(given: Mapping[str, Any], options: Iterable[str]) -> None:
+def require_submit(given: Mapping[str, Any], options: Iterable[str]) -> None:
     """End with a usage error for options of a job where there is none."""
     for option in options:
         if given.get(option):
@@ -56,7 +56,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     asked = {**given, **sizes(given), "time": given["time"] or VERIFYING}
     made = batch.prepared((), found.name, site, site.job.sbatch if site else (), asked)
     shape = f"--nodes {made.shape.nodes} --ranks-per-node {made.shape.ranks_per_node}"
-    demand(slurm, f"envkit job {{name}} {found.name} {shape} --submit -- true")
+    require(slurm, f"envkit job {{name}} {found.name} {shape} --submit -- true")
     folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
     made = replace(made, log=str(folder / "log").replace("%", "%%"))
     try:
@@ -80,7 +80,7 @@ def examination(given: dict[str, Any], words: Sequence[str]) -> "tuple[Examined 
     from envkit.machine import site as sites
     from envkit.verify import session
 
-    demand(slurm, "in an interactive job: envkit doctor")
+    require(slurm, "in an interactive job: envkit doctor")
     site = sites.find(given["site"]) if given["site"] else None
     shape = {"nodes": 1, "ranks_per_node": 1, "cpus_per_rank": 0}
     asked = {**given, **shape, "time": given["time"] or ASKING}
@@ -105,7 +105,7 @@ def sizes(given: Mapping[str, Any]) -> dict[str, int]:
     return {"nodes": nodes, "ranks_per_node": given["ranks"] // nodes if given["ranks"] else given["ranks_per_node"]}
 
 
-def demand(scheduler: "Scheduler", instead: str, option: str = "") -> None:
+def require(scheduler: "Scheduler", instead: str, option: str = "") -> None:
     """Raise JobRefused where a scheduler is not here; where another is, say what to do ``instead`` ({name}: its own).
 
     Where one ``option`` is the reason why that other is of no use, UsageProblem is raised, which names it.
@@ -183,12 +183,12 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     from envkit.jobs import follow, slurm
     from envkit.machine import site as sites
 
-    if (there := work.already(request)) is not None:
+    if (there := work.find_installed(request)) is not None:
         work.say_already(there, console)
         return 0
     stack = request.wanted or "STACK"
     alone = "--job-per-module" if given["job_per_module"] else ""
-    demand(slurm, f"envkit fetch {stack}; and in an interactive job: envkit install {stack} --offline", alone)
+    require(slurm, f"envkit fetch {stack}; and in an interactive job: envkit install {stack} --offline", alone)
     cpus = given["jobs"] or CPUS
     site = sites.find(given["site"]) if given["site"] else None
     asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}

@@ -86,10 +86,10 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
         **measured(given),
     )
     for path in filter(None, (given["junit"], given["html"])):
-        demand_folder(path)
+        require_folder(path)
     if given["submit"]:
         return submitted_one(context, name, given)
-    submitted.demand_submit(given, submitted.OPTIONS)
+    submitted.require_submit(given, submitted.OPTIONS)
     target = find_target(name, given["prefix"], given["framework"])
     started = detect(os.environ)
 
@@ -97,9 +97,9 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
         return shown(made, given)
 
     if started is not None:
-        from envkit.verify import attend
+        from envkit.verify import as_rank
 
-        return attend.attend(target, started, world_size(started, given), asked, show)
+        return as_rank.verify_as_rank(target, started, world_size(started, given), asked, show)
     start = wanted(given, asked.scale)
     if not sys.stderr.isatty():
         return show(launch.verify(target, start, asked))
@@ -159,7 +159,7 @@ def as_html(made: "Report") -> bytes:
     return html(made).encode()
 
 
-def demand_folder(path: Path) -> None:
+def require_folder(path: Path) -> None:
     """End with a usage error for a file that cannot be written, before anything is started."""
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         usage(f"{path} cannot be written: " + ("it is a folder." if path.is_dir() else f"see {path.parent}."))

@@ -1,12 +1,12 @@
 """What is known to go together, as data in compat.toml."""
 
-import tomllib
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import cache
 
 import msgspec
 
+from envkit.system import toml
 from envkit.system.resources import data
 
 
@@ -51,7 +51,7 @@ class Component(Struct, frozen=True, kw_only=True):
     value: str = ""
 
 
-class Measure(Struct, frozen=True, kw_only=True):
+class Workaround(Struct, frozen=True, kw_only=True):
     """What makes a combination work that fails as released; ``envkit``: the recipes of envkit do it.
 
     ``file`` is the file of Horovod that a patch has to change for it: a recipe without such a patch does not take it.
@@ -140,7 +140,7 @@ class Known(Struct, frozen=True, kw_only=True):
     """The tables of compat.toml."""
 
     component: dict[str, Component]
-    measure: dict[str, Measure]
+    measure: dict[str, Workaround]
     rule: tuple[Rule, ...]
     table: tuple[Table, ...]
     evidence: tuple[Proof, ...]
@@ -150,7 +150,7 @@ class Known(Struct, frozen=True, kw_only=True):
 @cache
 def known() -> Known:
     """Return compat.toml."""
-    return msgspec.convert(tomllib.loads(data("compat/compat.toml").read_text()), Known)
+    return toml.read(data("compat/compat.toml"), Known)
 
 
 @cache

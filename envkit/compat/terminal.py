@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from envkit.compat.complete import Complete
 from envkit.compat.judge import Judgement, Verdict
-from envkit.compat.known import Measure, Rule, known
+from envkit.compat.known import Rule, Workaround, known
 from envkit.report.paper import Paper
 
 STYLES = {Verdict.WORKS: "green", Verdict.FAILS: "red", Verdict.RISKY: "yellow", Verdict.UNKNOWN: "yellow"}
@@ -35,7 +35,7 @@ def needed(asked: Judgement) -> Iterator[tuple[str, str]]:
         yield "unknown", f"nobody is known to have had {missing}" + (f" together with {rest}" if asked.proof else "")
 
 
-def measure(one: Measure) -> str:
+def measure(one: Workaround) -> str:
     """Describe a measure."""
     return f"{one.what} ({one.source}{'; the recipes of envkit do it' if one.envkit else ''})"
 

@@ -1,12 +1,12 @@
 """What is known of failures: the rules in known/*.toml, and how a rule reads a line."""
 
 import re
-import tomllib
 from functools import cache
 
 import msgspec
 
 from envkit.knowledge.known import catalogue
+from envkit.system import toml
 from envkit.system.resources import data
 
 
@@ -79,7 +79,7 @@ class Rule(Sign, frozen=True, kw_only=True):
 def rules() -> tuple[Rule, ...]:
     """Return every rule."""
     files = sorted(data("diagnose/known").glob("*.toml"))
-    tables = [(file.stem, tomllib.loads(file.read_text())) for file in files]
+    tables = [(file.stem, toml.read(file, toml.Tables)) for file in files]
     return tuple(made(name, about, table) for about, rules in tables for name, table in rules.items() if name != "done")
 
 
@@ -94,5 +94,5 @@ def made(name: str, about: str, table: dict[str, object]) -> Rule:
 @cache
 def done() -> Sign:
     """Return the sign that what stands above it went well."""
-    table = tomllib.loads(data("diagnose/known/build.toml").read_text())
+    table = toml.read(data("diagnose/known/build.toml"), toml.Tables)
     return msgspec.convert(table["done"], Sign)

@@ -1,11 +1,11 @@
 """From the facts of a machine to a verdict for each method, and to notes. Pure: nothing is looked at here."""
 
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 
 from envkit.doctor.facts import Facts, Missing, Preflight, Refusal
 from envkit.doctor.report import VERSION, Note, Report, State, Verdict
+from envkit.system import toml
 from envkit.system.resources import data
 
 RUN_ALONE = "images that were built elsewhere can be run"
@@ -154,4 +154,4 @@ def note(name: str, **values: object) -> Note:
 @cache
 def words() -> dict[str, dict[str, str]]:
     """Return words.toml."""
-    return tomllib.loads(data("doctor/words.toml").read_text())
+    return toml.read(data("doctor/words.toml"), toml.Tables)

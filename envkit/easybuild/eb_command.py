@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from configparser import ConfigParser, Error
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from envkit.machine.host import Host, Program
 from envkit.planning.plan import ConfigGuess, Patch, Plan, Step
 from envkit.planning.stack import Stack, shelf
 from envkit.sources.fetch import Source
-from envkit.system import files, process
+from envkit.system import files, process, toml
 from envkit.system.resources import data, easybuild_collection, recipes
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
@@ -38,7 +37,7 @@ OF_SLURM = re.compile(r"SLURM_CONF|SLURM_CLUSTERS|SBATCH_\w+")  # what sbatch it
 @cache
 def rules() -> dict[str, dict[str, str]]:
     """Return the method's own data."""
-    return tomllib.loads(data("easybuild/easybuild.toml").read_text())
+    return toml.read(data("easybuild/easybuild.toml"), toml.Tables)
 
 
 @dataclass(frozen=True, kw_only=True)

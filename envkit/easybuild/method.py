@@ -310,7 +310,7 @@ class ModulesInstallation:
 def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstallation:
     """Resolve a stack; changes nothing. Raises HostProblem, PlanFailed."""
     if machine.modules_tool is None or not stack.runs_on(machine.platform):
-        preflight.demand(lacking(request, machine, stack), stack)
+        preflight.require(lacking(request, machine, stack), stack)
     tree = request.prefix.tree(machine.platform)
     eb = eb_command.beside(machine, stack, tree)
     plan = eb_command.plan(eb, stack)

@@ -61,12 +61,12 @@ def choose(wanted: Wanted, forced: Access | None, first: Access | None = None) -
     failed = list[Probe]()
     for access in order:
         if access in (Access.USERNS, Access.APPTAINER):
-            demand_release(None, wanted.version)
+            require_release(None, wanted.version)
         probe = PROBES[access](wanted)
         if probe.problem is None:
             return probe
         if probe.root is not None:
-            demand_release(probe.root, wanted.version)
+            require_release(probe.root, wanted.version)
         failed.append(probe)
     if forced:
         found = failed[0].problem
@@ -85,12 +85,12 @@ def lines(probe: Probe) -> Iterator[str]:
         yield f"{probe.problem.what}{f' ({probe.problem.why})' if probe.problem.why else ''}. {probe.problem.fix}"
 
 
-def demand_release(root: Path | None, version: str) -> None:
+def require_release(root: Path | None, version: str) -> None:
     """Raise UsageProblem for a release that the repository does not have, as far as is known where it is not read."""
     there = release.versions(root) if root else list(known().releases)
     if version not in there:
         raise UsageProblem(
-            what=f"EESSI has no release {version}.", fix=f"Use --version with one of: {', '.join(there) or 'none'}."
+            what=f"EESSI has no release {version}.", fix=f"Use --release with one of: {', '.join(there) or 'none'}."
         )
 
 

@@ -49,16 +49,16 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     """
     binds = bound.asked(asked.binds, env)
     for module in asked.modules:
-        demand_name(module)
+        require_name(module)
     place = sessions.resume(asked.resume) if asked.resume else None
     before = place.before if place else None
     session, probe = found(asked, before, env)
     if asked.nvidia:
-        demand_gpu(env)
+        require_gpu(env)
     mounts = probe.access in (Access.USERNS, Access.APPTAINER)
     shared = mounts and can_share(asked, probe, keep, env)
     if mounts and not shared:
-        demand_alone(probe.access, env)
+        require_alone(probe.access, env)
     if shared:
         place = sessions.shared({**{str(bind): "" for bind in binds}, **told_to_client(env)})
     elif place is None and (keep or mounts or asked.save):
@@ -100,7 +100,7 @@ def found(asked: Asked, before: Session | None, env: Mapping[str, str]) -> tuple
     if before and asked.version not in (None, before.version):
         raise UsageProblem(
             what=f"The session {asked.resume} is of EESSI {before.version}, not {asked.version}.",
-            fix="Leave --version or --resume out.",
+            fix="Leave --release or --resume out.",
         )
     version = asked.version or (before.version if before else known().default)
     forced, copy = way_asked(asked.access)
@@ -143,7 +143,7 @@ def told_to_client(env: Mapping[str, str]) -> dict[str, str]:
     return {name: env[name] for name in sorted(env) if re.fullmatch(r"CVMFS_\w+|ENVKIT_EESSI_CACHE|http_proxy", name)}
 
 
-def demand_alone(way: Access, env: Mapping[str, str]) -> None:
+def require_alone(way: Access, env: Mapping[str, str]) -> None:
     """Raise HostProblem for a rank of several on this node."""
     started, size = detect(env), ranks_on_node(env)
     if started and size > 1:
@@ -172,11 +172,11 @@ def nearest(pattern: str, names: Sequence[str]) -> str:
     return f"envkit: nothing matches {pattern}." + (f" The nearest: {', '.join(near)}" if near else "")
 
 
-def demand_name(module: str) -> None:
+def require_name(module: str) -> None:
     """Raise UsageProblem for what cannot be the name of a module."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.+/-]*", module):
         raise UsageProblem(
-            what=f"--module {module!r}: this is no module.", fix="See what there is with 'envkit eessi modules'."
+            what=f"--load {module!r}: this is no module.", fix="See what there is with 'envkit eessi modules'."
         )
 
 
@@ -212,7 +212,7 @@ def gone(version: str, copy: Path | None, env: Mapping[str, str] = os.environ) -
     return ""
 
 
-def demand_gpu(env: Mapping[str, str]) -> None:
+def require_gpu(env: Mapping[str, str]) -> None:
     """Raise HostProblem where nvidia-smi finds no GPU."""
     if reason := no_nvidia(env):
         words = symptom("no-gpu", reason=reason)

@@ -66,7 +66,7 @@ def prefetch(
     sizes = listed(inside, env)
     total = sum(sizes)
     say(f"{len(sizes)} files, {megabytes(total)} MB, to read; {room(cache)}")
-    demand_room(cache, total)
+    require_room(cache, total)
     read(inside, len(sizes), env, show)
     return Prefetched(
         release=inside.version,
@@ -103,7 +103,7 @@ def room(cache: Cache) -> str:
     return f"into {cache.words}{f' ({cache.folder})' if cache.folder else ''}{limit}{free}"
 
 
-def demand_room(cache: Cache, total: int) -> None:
+def require_room(cache: Cache, total: int) -> None:
     """Raise DiskFull for a cache that cannot hold ``total`` bytes; what it holds already may be what is wanted."""
     wanted, free = megabytes(total), cache.free_mb
     too_small = cache.limit_mb is not None and cache.limit_mb < wanted

@@ -110,7 +110,7 @@ def resume(named: str) -> Place:
     Raises UsageProblem and HostProblem.
     """
     if Path(named).is_file():
-        demand_no_archive(Path(named))
+        require_no_archive(Path(named))
         saved = decoded(Path(named))
         return replace(begin(saved.version), before=saved)
     if "/" not in named and not NAME.fullmatch(named):
@@ -131,7 +131,7 @@ def resume(named: str) -> Place:
     return Place(folder=folder, before=read(folder))
 
 
-def demand_no_archive(path: Path) -> None:
+def require_no_archive(path: Path) -> None:
     """Raise UsageProblem for an archive: eessi_container.sh --save writes its sessions so."""
     with path.open("rb") as stream:
         start = stream.read(512)
@@ -173,7 +173,7 @@ def clean_shared() -> int:
     for folder in folders(caches()):
         if not folder.name.startswith("shared-"):
             continue
-        demand_own(folder, LOCAL_FILES)
+        require_own_files(folder, LOCAL_FILES)
         with (folder / "users").open("a") as users, suppress(BlockingIOError):
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             discard(folder)
@@ -210,7 +210,7 @@ def make_private(folder: Path, files: Iterable[str] = (), *, inside: bool = Fals
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        require_own(folder) if inside else demand_own(folder, files)
+        require_own(folder) if inside else require_own_files(folder, files)
     except OSError as error:
         raise NotWritable(
             what=f"{folder} cannot be made.",
@@ -219,7 +219,7 @@ def make_private(folder: Path, files: Iterable[str] = (), *, inside: bool = Fals
         ) from error
 
 
-def demand_own(folder: Path, files: Iterable[str] = ()) -> None:
+def require_own_files(folder: Path, files: Iterable[str] = ()) -> None:
     """Demand a folder of this user's alone, in which ``files`` are plain ones. Raises HostProblem, OSError."""
     try:
         require_private(folder)
@@ -234,7 +234,7 @@ def demand_own(folder: Path, files: Iterable[str] = ()) -> None:
 def folders(place: Path) -> list[Path]:
     """Return the folders in one of this user's alone, links left out; none if it is not there. Raises HostProblem."""
     with suppress(FileNotFoundError):
-        demand_own(place)
+        require_own_files(place)
         return sorted(path for path in place.iterdir() if path.is_dir() and not path.is_symlink())
     return []
 
@@ -310,7 +310,7 @@ def clean(name: str) -> bool:
     if not take(place):
         return False
     with suppress(FileNotFoundError):
-        demand_own(caches())
+        require_own_files(caches())
         discard(caches() / name)
     discard(place)
     return True
@@ -349,7 +349,7 @@ def entries(say: Callable[[str], None]) -> list[Entry]:
     found = []
     for name in names():
         try:
-            demand_own(root() / name, FILES)
+            require_own_files(root() / name, FILES)
             if session := read(root() / name):
                 found.append(entry(name, session))
         except HostProblem as error:

@@ -71,7 +71,7 @@ def by_client(entry: Entry) -> Way:
     assert program is not None  # noqa: S101  (the probe has found it)
     words = bound.for_namespace(entry.binds)
     if program.name == "cvmfsexec":
-        demand_unused(program)
+        require_unused(program)
         inner = [
             "bash",
             "--noprofile",
@@ -90,7 +90,7 @@ def by_client(entry: Entry) -> Way:
     return Way(words=tuple(words), log=place.log)
 
 
-def demand_unused(program: Path) -> None:
+def require_unused(program: Path) -> None:
     """Hold a cvmfsexec, which has one cache for all that it enters. Raises HostProblem if another session has it."""
     key = hashlib.sha256(os.fsencode(program.resolve())).hexdigest()[:20]
     if not sessions.take(sessions.caches() / f"cvmfsexec-{key}"):
@@ -105,7 +105,7 @@ def by_image(entry: Entry) -> Way:
     """Apptainer has the client in an image mount it."""
     from envkit.eessi import image
 
-    tool, place = runtime.demand(), prepared(entry)
+    tool, place = runtime.require(), prepared(entry)
     found, digest = image.find(tool, entry.env, entry.say, entry.session.image)
     inside = Path("/var/lib/cvmfs"), Path("/var/run/cvmfs")
     settings = write_settings(place, *inside, entry.env)

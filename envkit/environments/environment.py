@@ -86,7 +86,7 @@ def for_shell(env: Mapping[str, str], name: str, words: Sequence[str]) -> dict[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandingEnvironment:
+class CurrentEnvironment:
     """What the caller stands in already: a loaded module, an activated conda or virtual environment."""
 
     name: str
@@ -168,7 +168,7 @@ class ContainerEnvironment:
         return changed
 
     def _words(self, verb: str, visible: Sequence[Path]) -> list[str]:
-        demand_sources(self.binds)
+        require_sources(self.binds)
         gpu = {"cuda": ["--nv"], "rocm": ["--rocm"]}.get(self.accelerator, [])
         binds = [*self.binds, *dict.fromkeys(f"{path}:{path}" for path in visible)]
         words = [str(self.runtime), "--silent", verb, *gpu]
@@ -176,7 +176,7 @@ class ContainerEnvironment:
         return words + [word for name, value in self.settings for word in ("--env", f"{name}={value}")]
 
 
-def demand_sources(binds: Sequence[str]) -> None:
+def require_sources(binds: Sequence[str]) -> None:
     """Raise HostProblem for binds whose source is not there."""
     gone = [source for bind in binds if not Path(source := bind.partition(":")[0]).exists()]
     if gone:

@@ -27,7 +27,7 @@ def shown(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def demand_modules(words: Iterable[str], option: str) -> None:
+def require_modules(words: Iterable[str], option: str) -> None:
     """Raise UsageProblem for a word of an option that no modules tool should be given."""
     for word in words:
         if not is_module(word):

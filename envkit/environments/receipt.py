@@ -155,7 +155,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     part: Part | None = None
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a file was when it was installed; ``changed`` is a time in ns."""
 
     size: int
@@ -163,10 +163,10 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     sha256: str
 
 
-class KeptFiles(msgspec.Struct, frozen=True, kw_only=True):
+class Fingerprints(msgspec.Struct, frozen=True, kw_only=True):
     """The files of an environment that matter; paths in its tree start there."""
 
-    files: dict[str, Kept]
+    files: dict[str, Fingerprint]
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,10 +202,10 @@ def kept_path(tree: Tree, name: str) -> Path:
     return tree.kept / f"{name}.json"
 
 
-def kept(tree: Tree, name: str) -> dict[str, Kept] | None:
+def kept(tree: Tree, name: str) -> dict[str, Fingerprint] | None:
     """Return what the files of an environment were, None if that was not kept."""
     with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(files.read(kept_path(tree, name)), type=KeptFiles).files
+        return msgspec.json.decode(files.read(kept_path(tree, name)), type=Fingerprints).files
     return None
 
 

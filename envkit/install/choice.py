@@ -1,6 +1,5 @@
 """Which stack an installation takes where nobody names it: the first of choice.toml that can be had. Pure."""
 
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from envkit.machine.host import Accelerator, Host
 from envkit.planning.compatibility import versions
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack, contradiction, stacks
+from envkit.system import toml
 from envkit.system.resources import data
 
 AUTO = "auto"
@@ -65,7 +65,7 @@ class Choice:
 @cache
 def table() -> Table:
     """Return choice.toml."""
-    return msgspec.convert(tomllib.loads(data("install/choice.toml").read_text()), Table)
+    return toml.read(data("install/choice.toml"), Table)
 
 
 def is_open(request: Request) -> bool:

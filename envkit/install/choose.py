@@ -117,7 +117,7 @@ def choose(request: Request, machine: Host) -> Installation:
     """
     seen = Look(request=request, machine=machine)
     candidates = choice.candidates(request, devices(request, machine.accelerator), cray=CRAY.is_dir())
-    preflight.demand([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
+    preflight.require([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
     found = choice.first(request, candidates, seen.lacking)
     why = choice.because(found, request, machine.accelerator)
     print(*(f"envkit: {line}" for line in choice.lines(found.stack, why)), sep="\n", file=sys.stderr)

@@ -53,7 +53,7 @@ def install(request: Request, console: Console) -> "Report | None":
 
     Raises an EnvkitError that says what to do. An environment becomes visible only when it has passed.
     """
-    if (there := already(request)) is not None:
+    if (there := find_installed(request)) is not None:
         say_already(there, console)
         return None
     with stoppable():
@@ -67,7 +67,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
         fetch.read_bundle(request.bundle, request.prefix.sources)
     work = prepare(request)
     say_differences(work, console)
-    preflight.demand(problems(work), work.stack)
+    preflight.require(problems(work), work.stack)
     request.prefix.create()
     message = receipt.waiting(work.tree, work.stack.name)
     with (
@@ -75,7 +75,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
         filelocks.held(work.tree, f"stack-{work.stack.name}", console, message),
         replaced.guarded(work.tree, work.stack.name, partial(say_put_back, work, console)),
     ):
-        if (there := already(work.request)) is not None:
+        if (there := find_installed(work.request)) is not None:
             say_already(there, console)
             return None
         say_forced(work, console)
@@ -183,16 +183,16 @@ def selected(request: Request, platform: host.Platform) -> Stack:
         ) from error
 
 
-def already(request: Request) -> Receipt | None:
+def find_installed(request: Request) -> Receipt | None:
     """Return the receipt of what is asked for, by any method left open, if it is installed and no rebuild is wanted.
 
     Quick.
     """
-    found = (there_already(one) for one in choose.installed(request, host.accelerator()))
+    found = (installed_for(one) for one in choose.installed(request, host.accelerator()))
     return next((one for one in found if one is not None), None)
 
 
-def there_already(request: Request) -> Receipt | None:
+def installed_for(request: Request) -> Receipt | None:
     """Return the receipt of what a request names, if it is installed."""
     here = host.Platform.own()
     stack = chosen(request, here)
@@ -270,7 +270,7 @@ def build_in_jobs(work: Installation, words: Sequence[str], cpus: int, console: 
             what=f"--job-per-module goes with --method easybuild; {work.refused_in_jobs}.",
             fix="Leave it out: the whole is built in one job then.",
         )
-    preflight.demand(problems(work), work.stack)
+    preflight.require(problems(work), work.stack)
     work.fetch_optional(console)
     message = receipt.waiting(work.tree, work.stack.name)
     with (
@@ -310,7 +310,7 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     receipt.begin(work.tree, work.stack.name, "verifying", folder)
     made = work.describe(folder)
     if not made.horovod:
-        demand_no_horovod(work, folder)
+        require_no_horovod(work, folder)
     report = None
     built = None
     if made.horovod:
@@ -334,7 +334,7 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     return report
 
 
-def demand_no_horovod(work: Installation, folder: Path) -> None:
+def require_no_horovod(work: Installation, folder: Path) -> None:
     """Raise HorovodMissing if what was built, which has no Horovod, is for it: by its flags, or by a module of it."""
     modules = (work.stack.module, *work.steps)
     if work.stack.requires or any(module.partition("/")[0] == "Horovod" for module in modules):

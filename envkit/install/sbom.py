@@ -1,4 +1,4 @@
-"""The bill of materials of an environment, as CycloneDX JSON: its lock, and what is known of its weaknesses."""
+"""The bill of materials of an environment, as CycloneDX JSON: its lock, and what is known of its vulnerabilities."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def bill(made: Receipt, locked: Lock) -> Bom:
         inside = [Component(name=HOROVOD, version=version, bom_ref=HOROVOD) for version in version_inside(made)]
         found.components.update(inside)
         found.register_dependency(root, inside)
-    found.vulnerabilities.update(weakness for one in found.components for weakness in weaknesses(one))
+    found.vulnerabilities.update(weakness for one in found.components for weakness in vulnerabilities(one))
     return found
 
 
@@ -133,7 +133,7 @@ def release(file: File) -> tuple[str, str | None]:
     return (name, str(version)) if file.project else (file.filename, None)
 
 
-def weaknesses(found: Component) -> Iterator[Vulnerability]:
+def vulnerabilities(found: Component) -> Iterator[Vulnerability]:
     """Yield what is known of Horovod, with whether it concerns this version and which launches; nothing of others."""
     from cyclonedx.model import XsUri
     from cyclonedx.model.impact_analysis import ImpactAnalysisResponse, ImpactAnalysisState

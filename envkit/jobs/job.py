@@ -123,7 +123,7 @@ def clock(time_s: int) -> str:
     return f"{time_s // 3600:02}:{time_s // 60 % 60:02}:{time_s % 60:02}"
 
 
-def demand_lines(values: Mapping[str, str]) -> None:
+def require_lines(values: Mapping[str, str]) -> None:
     """Raise UsageProblem for values that do not fit on one line of a script."""
     for what, value in values.items():
         if any(ord(character) < 32 or ord(character) == 127 for character in value):
@@ -134,7 +134,7 @@ def demand_lines(values: Mapping[str, str]) -> None:
             )
 
 
-def demand_shape(shape: Shape) -> None:
+def require_shape(shape: Shape) -> None:
     """Raise UsageProblem for a shape in which ranks would share a GPU."""
     if shape.gpus_per_node and shape.ranks_per_node > shape.gpus_per_node:
         raise UsageProblem(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envkit.errors import UsageProblem
-from envkit.jobs.job import Shape, counted, demand_shape
+from envkit.jobs.job import Shape, counted, require_shape
 
 DIGEST = re.compile(r"[\w.:/-]+@sha256:[0-9a-f]{64}", re.ASCII)
 LABEL = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -50,9 +50,9 @@ def text(job: MpiJob) -> str:
 
 def checked(job: MpiJob) -> dict[str, Any]:
     """Return the manifest of a job. Raises UsageProblem for what the operator would reject."""
-    demand_image(job.image)
-    demand_text(job.command)
-    demand_shape(job.shape)
+    require_image(job.image)
+    require_text(job.command)
+    require_shape(job.shape)
     made = manifest(job)
     if wrong := list(rejections(made)):
         raise UsageProblem(what="The operator would reject this job.", why="\n".join(wrong), fix="Use another --name.")
@@ -160,7 +160,7 @@ def gpu_resource(kind: str) -> str:
     return GPUS[kind]
 
 
-def demand_image(image: str) -> None:
+def require_image(image: str) -> None:
     """Raise UsageProblem for an image that is not named by digest."""
     if not DIGEST.fullmatch(image):
         raise UsageProblem(
@@ -170,7 +170,7 @@ def demand_image(image: str) -> None:
         )
 
 
-def demand_text(command: Sequence[str]) -> None:
+def require_text(command: Sequence[str]) -> None:
     """Raise UsageProblem for words that YAML cannot hold."""
     for word in command:
         if any("\ud800" <= character <= "\udfff" for character in word):

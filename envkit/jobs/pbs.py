@@ -7,18 +7,17 @@ import functools
 import re
 import signal
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import JobRefused, UsageProblem
-from envkit.jobs.job import Job, clock, demand_lines, demand_shape, heading, settings, span, steps
+from envkit.jobs.job import Job, clock, heading, require_lines, require_shape, settings, span, steps
 from envkit.jobs.scheduler import Record, Silence, Words
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
-from envkit.system import process
+from envkit.system import process, toml
 from envkit.system.resources import data
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def script(
     each chunk. One that is followed writes its log while it runs, if PBS can, and leaves its status in a file. Raises
     UsageProblem for what cannot be written into one.
     """
-    demand_shape(job.shape)
+    require_shape(job.shape)
     chunk = chunk_words(job, select, whole_nodes=pals is not None)
     lines = ["#!/bin/bash", *heading(job, "qsub"), *(f"#PBS {line}" for line in directives(job, chunk, is_followed))]
     lines += ["set -euo pipefail", 'cd "$PBS_O_WORKDIR"', "", *(LEAVING if is_followed else ()), *settings(job)]
@@ -114,16 +113,16 @@ def directives(job: Job, chunk: Sequence[str], is_followed: bool) -> list[str]:
         "-A": job.account,
         "-q": job.partition,
     }
-    demand_words({**options, **{f"--site ({line})": word for line in job.words for word in line.split(" ")}})
+    require_words({**options, **{f"--site ({line})": word for line in job.words for word in line.split(" ")}})
     # PBS gives the script to the login shell, whatever its first line says
     own = ["-S /bin/bash", "-j oe", *(["-k oed"] if is_followed else [])]
     given = [name + (value if value.startswith("=") else f" {value}") for name, value in options.items() if value]
     return [*own, *given, *job.words]
 
 
-def demand_words(values: dict[str, str]) -> None:
+def require_words(values: dict[str, str]) -> None:
     """Raise UsageProblem for values that would not reach PBS as one word, for it has no sure way to quote them."""
-    demand_lines(values)
+    require_lines(values)
     for what, value in values.items():
         if value and not WORD.fullmatch(value):
             raise UsageProblem(
@@ -276,4 +275,4 @@ def cancel(job: Submitted) -> str | None:
 @functools.cache
 def table() -> Mapping[str, Any]:
     """Return pbs.toml."""
-    return tomllib.loads(data("jobs/pbs.toml").read_text())
+    return toml.read(data("jobs/pbs.toml"), toml.Tables)

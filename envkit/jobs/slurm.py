@@ -3,18 +3,17 @@
 import functools
 import re
 import shlex
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import JobRefused, UsageProblem
-from envkit.jobs.job import Job, called, clock, demand_lines, demand_shape, heading, settings, steps
+from envkit.jobs.job import Job, called, clock, heading, require_lines, require_shape, settings, steps
 from envkit.jobs.scheduler import Record, Silence, Words
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
-from envkit.system import process
+from envkit.system import process, toml
 from envkit.system.resources import data
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def alone(job: Job, output: Path | None = None) -> str:
 
 def batch(job: Job, body: Sequence[str], array: str = "") -> str:
     """Return the batch script that does what is in ``body``."""
-    demand_shape(job.shape)
+    require_shape(job.shape)
     lines = ["#!/bin/bash", *heading(job, "sbatch"), *(f"#SBATCH {word}" for word in directives(job, array))]
     return "\n".join([*lines, "set -euo pipefail", "", *settings(job), *body, ""])
 
@@ -123,8 +122,8 @@ def options(job: Job, array: str) -> dict[str, str]:
         "output": job.log or ("%x-%A_%a.out" if array else "%x-%j.out"),
         "open-mode": "append",  # so that a job that is queued again keeps what it said before
     }
-    demand_lines({f"--{name}": value for name, value in told.items()})
-    demand_lines({"--site": " ".join(job.words)})
+    require_lines({f"--{name}": value for name, value in told.items()})
+    require_lines({"--site": " ".join(job.words)})
     return {name: value for name, value in told.items() if value}
 
 
@@ -253,4 +252,4 @@ def cancel(job: Submitted) -> str | None:
 @functools.cache
 def table() -> Mapping[str, Any]:
     """Return slurm.toml."""
-    return tomllib.loads(data("jobs/slurm.toml").read_text())
+    return toml.read(data("jobs/slurm.toml"), toml.Tables)

@@ -9,7 +9,7 @@ from typing import Any
 
 from envkit.errors import UsageProblem
 from envkit.jobs import mpijob
-from envkit.jobs.job import counted, demand_shape
+from envkit.jobs.job import counted, require_shape
 from envkit.jobs.mpijob import MpiJob
 
 GROUP = "trainer.kubeflow.org"
@@ -38,10 +38,10 @@ def text(job: MpiJob) -> str:
 
 def checked(job: MpiJob) -> list[dict[str, Any]]:
     """Return the runtime and the TrainJob. Raises UsageProblem for what would be rejected, or could not start."""
-    mpijob.demand_image(job.image)
-    mpijob.demand_text(job.command)
-    demand_shape(job.shape)
-    demand_user(job)
+    mpijob.require_image(job.image)
+    mpijob.require_text(job.command)
+    require_shape(job.shape)
+    require_user(job)
     if job.family != "Open MPI":
         raise UsageProblem(
             what=f"The Trainer does not start {job.family}.",
@@ -58,7 +58,7 @@ def checked(job: MpiJob) -> list[dict[str, Any]]:
     return made
 
 
-def demand_user(job: MpiJob) -> None:
+def require_user(job: MpiJob) -> None:
     """Raise UsageProblem for root, who could not log in from one pod to the other."""
     if not job.uid:
         raise UsageProblem(

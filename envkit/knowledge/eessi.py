@@ -1,11 +1,11 @@
 """What is known of EESSI, and what its symptoms mean: eessi.toml and eessi_symptoms.toml."""
 
-import tomllib
 from functools import cache
 from typing import Any
 
 import msgspec
 
+from envkit.system import toml
 from envkit.system.resources import data
 
 
@@ -44,13 +44,13 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def known() -> Known:
     """Return eessi.toml."""
-    return msgspec.convert(tomllib.loads(data("knowledge/eessi.toml").read_text()), Known)
+    return toml.read(data("knowledge/eessi.toml"), Known)
 
 
 @cache
 def symptoms() -> dict[str, dict[str, Any]]:
     """Return eessi_symptoms.toml."""
-    return tomllib.loads(data("knowledge/eessi_symptoms.toml").read_text())
+    return toml.read(data("knowledge/eessi_symptoms.toml"), toml.Tables)
 
 
 def symptom(name: str, **values: object) -> Symptom:

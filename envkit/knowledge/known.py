@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from envkit.system import resources
+from envkit.system import resources, toml
 
 
 @functools.cache
 def known(topic: str) -> Mapping[str, Any]:
     """The contents of TOPIC.toml."""
-    contents: Mapping[str, Any] = tomllib.loads(resources.data(f"knowledge/{topic}.toml").read_text())
+    contents: Mapping[str, Any] = toml.read(resources.data(f"knowledge/{topic}.toml"), toml.Tables)
     return contents
 
 
@@ -30,4 +29,4 @@ def owner(kind: str, name: str) -> Mapping[str, str]:
 def catalogue() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """Status, message, cause and remedy by check and case, as the TOML files beside the checks have them."""
     files = sorted(resources.data("verify/checks").glob("*.toml"))
-    return {name: cases for file in files for name, cases in tomllib.loads(file.read_text()).items()}
+    return {name: cases for file in files for name, cases in toml.read(file, toml.Tables).items()}

@@ -40,7 +40,7 @@ def bound(inside: ContainerEnvironment, mpi: Mpi, soname: str, env: Mapping[str,
     folders = open_mpi_folders(env) if mpi.family == "Open MPI" else []
     folders += plugin_folders(closure([library, *objects(folders)], env))
     libraries = closure([library, *objects(folders)], env)
-    demand_libc(inside, libraries, env)
+    require_libc(inside, libraries, env)
     apart = [path for path in libraries if not any(path.is_relative_to(folder) for folder in folders)]
     binds = [f"{path}:{TARGET}/{name}" for name, path in sorted(named(apart).items())]
     binds += [f"{folder}:{folder}" for folder in folders]
@@ -100,7 +100,7 @@ def named(libraries: Iterable[Path]) -> dict[str, Path]:
     return {Elf.open(path).soname or path.name: path for path in libraries}
 
 
-def demand_libc(inside: ContainerEnvironment, libraries: Iterable[Path], env: Mapping[str, str]) -> None:
+def require_libc(inside: ContainerEnvironment, libraries: Iterable[Path], env: Mapping[str, str]) -> None:
     """Raise HostProblem where the host's libraries want a newer C library than the image has."""
     told = process.capture(inside.command(["getconf", "GNU_LIBC_VERSION"]), env=inside.variables(env))
     there = re.search(r"(\d+(?:\.\d+)+)", told.stdout)

@@ -3,7 +3,6 @@
 import functools
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.inside.probe.started import counts, leftovers, whole
 from envkit.machine.host import MPI_FAMILIES, cores
 from envkit.machine.modules_tool import entered
-from envkit.system import process
+from envkit.system import process, toml
 from envkit.system.resources import data
 
 
@@ -48,7 +47,7 @@ def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ)
 
     Raises UsageProblem for what contradicts itself, HostProblem for what cannot be had here.
     """
-    demand_slots(wanted, env)
+    require_slots(wanted, env)
     wanted = placed(wanted, env)
     family = mpi.family if mpi else ""
     if wanted.launcher == "srun":
@@ -61,14 +60,14 @@ def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ)
         if kind:
             return srun(mpi, wanted, env)
         why = f"srun here does not speak what {family} does ({', '.join(srun_types())})"
-        return own(mpi, wanted, why)
+        return mpi_launcher(mpi, wanted, why)
     if wanted.launcher == "auto":
-        return own(mpi, wanted, f"it belongs to {family}, which this Horovod was built with")
+        return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with")
     program = wanted.launcher
-    return own(mpi, wanted, "you asked for it", program)
+    return mpi_launcher(mpi, wanted, "you asked for it", program)
 
 
-def own(mpi: Mpi | None, wanted: Wanted, why: str, program: str = "") -> Launch:
+def mpi_launcher(mpi: Mpi | None, wanted: Wanted, why: str, program: str = "") -> Launch:
     """Use the MPI's own launcher."""
     words = table()["mpi"].get(mpi.family if mpi else "", table()["mpi"]["MPICH"])
     program = program or words["program"]
@@ -176,7 +175,7 @@ def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
     return default
 
 
-def demand_slots(wanted: Wanted, env: Mapping[str, str]) -> None:
+def require_slots(wanted: Wanted, env: Mapping[str, str]) -> None:
     """Raise UsageProblem when the ranks do not fit what was named or granted."""
     slots = sum(slots for _, slots in wanted.hosts)
     if wanted.hosts and wanted.ranks > slots:
@@ -230,7 +229,7 @@ def parse_hosts(text: str) -> tuple[tuple[str, int], ...]:
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
     """Return launchers.toml."""
-    return tomllib.loads(data("launch/launchers.toml").read_text())
+    return toml.read(data("launch/launchers.toml"), toml.Tables)
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,11 +14,12 @@ from envkit.launch import launcher
 from envkit.launch.host_mpi import bound
 from envkit.launch.launcher import Launch, Wanted
 from envkit.machine import host
+from envkit.system import toml
 from envkit.system.process import which
 from envkit.system.resources import data
 
 
-def meet(
+def plan_launch(
     inside: Environment,
     mpi: Mpi | None,
     wanted: Wanted,
@@ -37,7 +37,7 @@ def meet(
         return inside, launcher.choose(mpi, wanted, env)
     chosen = model or fitting(mpi, wanted, env)
     if chosen is MpiModel.INSIDE:
-        demand_one_node(wanted)
+        require_one_node(wanted)
         launch = launcher.choose(mpi, replace(wanted, launcher=inner(wanted, mpi)), {})
         why = "the launcher in the image, on this node: " + (
             "you asked for it" if model else unfit(mpi, wanted, env) or "nothing of this host's is needed"
@@ -48,7 +48,7 @@ def meet(
             what=f"The Horovod of {inside.name} has no MPI, so no launcher of the host's can start its ranks.",
             fix="Use --mpi-model inside: horovodrun in the image starts them by Gloo.",
         )
-    demand_no_wall(env)
+    require_no_wall(env)
     if reason := unfit(mpi, wanted, env) if chosen is MpiModel.HYBRID else "":
         raise HostProblem(
             what=f"The ranks of {inside.name} would not become one world.",
@@ -70,7 +70,9 @@ def is_here_alone(inside: Environment, wanted: Wanted) -> bool:
     return isinstance(inside, EessiEnvironment) and bool(inside.way) and is_free
 
 
-def join(inside: Environment, mpi: Mpi | None, env: Mapping[str, str], model: MpiModel | None = None) -> Environment:
+def enter_as_rank(
+    inside: Environment, mpi: Mpi | None, env: Mapping[str, str], model: MpiModel | None = None
+) -> Environment:
     """Return an environment for this process, which a launcher of the host has started as a rank.
 
     Raises UsageProblem for the model ``inside``, and HostProblem where host and image do not fit.
@@ -82,7 +84,7 @@ def join(inside: Environment, mpi: Mpi | None, env: Mapping[str, str], model: Mp
             what="--mpi-model inside: the launcher in the image starts the ranks, and this process is one already.",
             fix="Call it outside of a launcher, or leave --mpi-model out.",
         )
-    demand_no_wall(env)
+    require_no_wall(env)
     return by_binding(inside, mpi, env) if model is MpiModel.BIND and mpi else inside
 
 
@@ -139,7 +141,7 @@ def by_host(mpi: Mpi, wanted: Wanted, env: Mapping[str, str]) -> Launch:
             fix="Load the module of an MPI first, or use --mpi-model inside on one node.",
         )
     own = Mpi(family=found.family, version=found.version)
-    return launcher.own(
+    return launcher.mpi_launcher(
         own,
         launcher.placed(wanted, env),
         f"the host's {found.family} {found.version} starts {mpi.family} {mpi.version}",
@@ -151,7 +153,7 @@ def inner(wanted: Wanted, mpi: Mpi | None) -> str:
     return wanted.launcher if wanted.launcher != "srun" else "auto" if mpi else "horovodrun"
 
 
-def demand_one_node(wanted: Wanted) -> None:
+def require_one_node(wanted: Wanted) -> None:
     """Raise HostProblem where the image's own launcher would have to reach other nodes."""
     if wanted.hosts or (wanted.nodes or 1) > 1:
         raise HostProblem(
@@ -161,7 +163,7 @@ def demand_one_node(wanted: Wanted) -> None:
         )
 
 
-def demand_no_wall(env: Mapping[str, str]) -> None:
+def require_no_wall(env: Mapping[str, str]) -> None:
     """Raise HostProblem where Apptainer is told to keep from the ranks what their launcher tells them."""
     for family in ("APPTAINER", "SINGULARITY"):
         for wall in ("CLEANENV", "CONTAIN", "CONTAINALL"):
@@ -176,4 +178,4 @@ def demand_no_wall(env: Mapping[str, str]) -> None:
 @functools.cache
 def table() -> dict[str, Any]:
     """Return mpi_models.toml."""
-    return tomllib.loads(data("launch/mpi_models.toml").read_text())
+    return toml.read(data("launch/mpi_models.toml"), toml.Tables)

@@ -42,7 +42,7 @@ def find(path: str | None = None) -> Runtime | None:
     return None
 
 
-def demand() -> Runtime:
+def require() -> Runtime:
     """Return the runtime. Raises HostProblem without one."""
     found = find()
     if found is None:

@@ -1,11 +1,11 @@
 """Sites: what images and jobs need of one besides what envkit gives them by itself, as data in sites/*.toml."""
 
-import tomllib
 from pathlib import Path
 
 import msgspec
 
 from envkit.errors import UsageProblem
+from envkit.system import toml
 from envkit.system.resources import data
 
 
@@ -45,7 +45,7 @@ def find(name: str) -> Site:
     """Return a site by its name, or by the path of a file. Raises UsageProblem."""
     path = Path(name) if name.endswith(".toml") else data("machine/sites") / f"{name}.toml"
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), Site)
+        return toml.read(path, Site)
     except FileNotFoundError as error:
         known = ", ".join(sorted(one.stem for one in data("machine/sites").glob("*.toml")))
         raise UsageProblem(

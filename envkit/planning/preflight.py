@@ -162,7 +162,7 @@ def refusal(problems: Sequence[Problem]) -> type[EnvkitError]:
     return SourcesMissing if all(problem.of_sources for problem in problems) else HostProblem
 
 
-def demand(problems: Sequence[Problem], stack: Stack) -> None:
+def require(problems: Sequence[Problem], stack: Stack) -> None:
     """Raise HostProblem with every problem, if there is one; NotWritable, SourcesMissing where it is that alone."""
     if not problems:
         return

@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from envkit.environments.names import is_name
 from envkit.errors import UnknownStack
 from envkit.knowledge.eessi import known
 from envkit.machine.host import Accelerator, Platform
+from envkit.system import toml
 from envkit.system.resources import data, easybuild_collection, recipes
 
 
@@ -53,7 +53,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def stacks() -> tuple[Stack, ...]:
     """Return every stack that envkit knows by name."""
-    tables = tomllib.loads(data("planning/stacks.toml").read_text())
+    tables = toml.read(data("planning/stacks.toml"), toml.Tables)
     return tuple(msgspec.convert({"name": name, **table}, Stack) for name, table in tables.items())
 
 
@@ -72,7 +72,7 @@ def select(
     """
     if wanted is not None and wanted.endswith(".eb"):
         recipe = from_recipe(wanted, method)
-        return on_top(recipe, release) if method == "eessi" else agreeing(recipe, method, None, "auto")
+        return for_eessi(recipe, release) if method == "eessi" else agreeing(recipe, method, None, "auto")
     if wanted is not None and wanted not in FRAMEWORKS:
         found = {stack.name: stack for stack in stacks()}
         if wanted in found:
@@ -109,7 +109,7 @@ def agreeing(stack: Stack, method: str | None, framework: str | None, accelerato
     return stack
 
 
-def on_top(stack: Stack, release: str | None) -> Stack:
+def for_eessi(stack: Stack, release: str | None) -> Stack:
     """Return a recipe as one that is built on top of a release of EESSI."""
     if stack.release:
         return of_release(stack, release)
@@ -119,7 +119,7 @@ def on_top(stack: Stack, release: str | None) -> Stack:
 def of_release(stack: Stack, release: str | None) -> Stack:
     """Return a stack if it is for a release that was asked for. Raises UnknownStack."""
     if stack.release and release not in (None, stack.release):
-        raise contradiction(stack.name, f"--version {release}")
+        raise contradiction(stack.name, f"--release {release}")
     return stack
 
 

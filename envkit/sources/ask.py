@@ -68,7 +68,7 @@ def _asked(source: Source, connection: Connection) -> Problem | None:
                 pass
 
         try:
-            connection.patiently(place.url, attempt, lambda _: None)
+            connection.with_retries(place.url, attempt, lambda _: None)
         except RefusedError as error:
             reasons.append(f"{shown(place.url)}: {error}")
         else:

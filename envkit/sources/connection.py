@@ -105,7 +105,7 @@ class Connection:
         """Return the (scheme, host, port) patterns of origins that pip would read pages from."""
         return self._client.iter_secure_origins()
 
-    def patiently(self, url: str, attempt: Callable[[], T], tell: Callable[[str], None]) -> T:
+    def with_retries(self, url: str, attempt: Callable[[], T], tell: Callable[[str], None]) -> T:
         """Try what gets ``url``, and again after each of ``backoff_s`` while the failure may pass.
 
         A host that could not be reached then is not tried again for any other file.

@@ -124,7 +124,7 @@ class Download:
                 watched = self._watched(number, source, total, chunks)
                 self._here.store(source.place, watched, source.sha256)
 
-        self._connection.patiently(
+        self._connection.with_retries(
             place.url, attempt, lambda note: self._tell(number, source, FetchState.RETRYING, note=note)
         )
         size = self._here.path(source.place).stat().st_size

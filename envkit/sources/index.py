@@ -49,7 +49,7 @@ class Pages:
         from unearth.collector import LinkCollectError
 
         try:
-            return self._connection.patiently(url, attempt, lambda _: None)
+            return self._connection.with_retries(url, attempt, lambda _: None)
         except RefusedError as error:
             self._note(f"{shown(url)}: {error}")
             raise LinkCollectError(str(error)) from None

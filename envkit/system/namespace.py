@@ -87,7 +87,7 @@ def join(folder: Path, words: list[str]) -> None:
         holder, inner = (folder / "holder").read_text().split()
         names = (f"/proc/{holder}/ns/user", f"/proc/{holder}/ns/mnt", f"/proc/{inner}/ns/user")
         for descriptor in [os.open(name, os.O_RDONLY) for name in names]:
-            demand(LIBC.setns(descriptor, 0), "setns")
+            require(LIBC.setns(descriptor, 0), "setns")
             os.close(descriptor)
     fcntl.fcntl(user, fcntl.F_DUPFD, HIGH)  # which the command keeps
     os.close(user)
@@ -180,7 +180,7 @@ def place_of(target: str) -> Path:
 def unshare(flags: int, user: int, group: int | None = None) -> None:
     """Make a user namespace in which this process has an id; with capabilities there, until it becomes a command."""
     uid, gid = os.geteuid(), os.getegid()
-    demand(LIBC.unshare(flags), "unshare")
+    require(LIBC.unshare(flags), "unshare")
     Path("/proc/self/uid_map").write_text(f"{user} {uid} 1")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/gid_map").write_text(f"{user if group is None else group} {gid} 1")
@@ -218,7 +218,7 @@ def change_root() -> None:
     """Leave the old root behind; the folders of the new one's own cannot be changed."""
     os.chdir("/new")
     pivot_root(".", ".")
-    demand(LIBC.umount2(b".", MNT_DETACH), "umount")
+    require(LIBC.umount2(b".", MNT_DETACH), "umount")
     os.chdir("/")
     mount("none", "/", flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
@@ -246,15 +246,15 @@ def show(source: Path, target: Path, *, read_only: bool = False) -> None:
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     """Mount, as mount(2)."""
     words = (os.fsencode(word) for word in (source, target, kind))
-    demand(LIBC.mount(*words, flags, options.encode()), target)
+    require(LIBC.mount(*words, flags, options.encode()), target)
 
 
 def pivot_root(new: str, old: str) -> None:
     """Change the root, as pivot_root(2), which has no function in the C library."""
-    demand(LIBC.syscall(PIVOT_ROOT[os.uname().machine], new.encode(), old.encode()), "pivot_root")
+    require(LIBC.syscall(PIVOT_ROOT[os.uname().machine], new.encode(), old.encode()), "pivot_root")
 
 
-def demand(result: int, what: str) -> None:
+def require(result: int, what: str) -> None:
     """Raise OSError when a call to the kernel has failed."""
     if result:
         number = ctypes.get_errno()

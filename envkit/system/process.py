@@ -237,7 +237,7 @@ def wait_briefly(running: subprocess.Popen[bytes], *readers: int) -> None:
         os.close(descriptor)
 
 
-def accompany(
+def run_as_rank(
     argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, watch: Callable[[], None] = lambda: None
 ) -> tuple[int, str]:
     """Run a command as a part of this rank: it keeps every descriptor that the launcher gave to this process.
@@ -330,7 +330,7 @@ def interruptible() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+def exec_into(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, so that signals, terminal and exit status are its own."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -361,8 +361,8 @@ def not_started(program: str, error: OSError) -> HostProblem:
     )
 
 
-def attend(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a command as ``become`` does, but come back after it; return its status, -N after signal N.
+def run_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a command as ``exec_into`` does, but come back after it; return its status, -N after signal N.
 
     It has every stream and descriptor of this process, and gets the signals sent to this one; those of a terminal it
     gets from there. It does not outlive this process.
@@ -391,7 +391,7 @@ def attend(argv: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def end_alike(status: int) -> int:
-    """Return a status as ``attend`` does it; after a signal, die by the same one, without a core of this process."""
+    """Return a status as ``run_foreground`` does; after a signal, die by the same one, without a core."""
     if status < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with suppress(OSError):  # SIGKILL has no handler

@@ -1,6 +1,5 @@
 """Examples of training: scripts that need no envkit, and how one is run in an environment, with its data."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Receipt
 from envkit.errors import UsageProblem
+from envkit.system import toml
 from envkit.system.resources import recipes
 from envkit.training import mnist
 
@@ -32,7 +32,7 @@ class Example:
 
 def everything() -> list[Example]:
     """Return every example."""
-    table = tomllib.loads((recipes("examples") / "examples.toml").read_text())
+    table = toml.read(recipes("examples") / "examples.toml", toml.Tables)
     return [Example(name=name, **row) for name, row in table.items()]
 
 

@@ -4,7 +4,6 @@ import gzip
 import os
 import random
 import struct
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from envkit.errors import NotWritable, SourcesMissing
 from envkit.sources import fetch
-from envkit.system import files, process
+from envkit.system import files, process, toml
 from envkit.system.resources import data
 
 PLACES = ("", "mnist", "MNIST", "MNIST/raw", "raw")
@@ -51,7 +50,7 @@ class Found:
 
 def pinned() -> Pinned:
     """Return what is known of MNIST."""
-    table = tomllib.loads(data("training/mnist.toml").read_text())
+    table = toml.read(data("training/mnist.toml"), toml.Tables)
     return Pinned(files=table["files"], urls=tuple(table["urls"]))
 
 

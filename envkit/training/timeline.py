@@ -85,11 +85,11 @@ class Summary:
 
 def variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return ``env`` with what has Horovod write a timeline. Raises NotWritable for a path that cannot be written."""
-    demand_writable(path, "The timeline")
+    require_writable(path, "The timeline")
     return {**env, "HOROVOD_TIMELINE": str(path.absolute())}
 
 
-def demand_writable(path: Path, what: str) -> None:
+def require_writable(path: Path, what: str) -> None:
     """Raise NotWritable for a path that cannot be written."""
     target = path.absolute()
     why = "It is a folder." if target.is_dir() else ""

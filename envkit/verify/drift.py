@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from envkit.environments import receipt
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import Kept, KeptFiles, Receipt
+from envkit.environments.receipt import Fingerprint, Fingerprints, Receipt
 from envkit.system.files import sha256
 from envkit.verify.outcome import Change
 
@@ -28,7 +28,7 @@ def keep(made: Receipt, built: BuildFlags | None) -> None:
         return
     tree = Tree(root=Path(made.tree))
     files = {short(tree, path): state(path) for _, path in watched(made, built)}
-    receipt.write(receipt.kept_path(tree, made.name), KeptFiles(files=files))
+    receipt.write(receipt.kept_path(tree, made.name), Fingerprints(files=files))
 
 
 def changes(made: Receipt, built: BuildFlags | None) -> tuple[Change, ...] | None:
@@ -83,13 +83,13 @@ def short(tree: Tree, path: Path) -> str:
     return str(path.relative_to(tree.root)) if path.is_relative_to(tree.root) else str(path)
 
 
-def state(path: Path) -> Kept:
+def state(path: Path) -> Fingerprint:
     """Return what a file is now."""
     status = path.stat()
-    return Kept(size=status.st_size, changed=status.st_mtime_ns, sha256=sha256(path))
+    return Fingerprint(size=status.st_size, changed=status.st_mtime_ns, sha256=sha256(path))
 
 
-def is_other(path: Path, kept: Kept) -> bool:
+def is_other(path: Path, kept: Fingerprint) -> bool:
     """Say whether the content of a file is another; what cannot be read is."""
     try:
         status = path.stat()

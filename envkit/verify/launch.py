@@ -112,7 +112,7 @@ def one_run(
     target: Target, wanted: Wanted, options: Options, env: Mapping[str, str], watch: Callable[[Path], None]
 ) -> Run:
     """Start so many ranks, and gather what they leave."""
-    inside, launch = mpi_model.meet(target.inside, target.mpi(env), wanted, env, options.mpi_model)
+    inside, launch = mpi_model.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
     target = replace(target, inside=inside)
     several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
     meeting = session.of_starter(several, options.shared)

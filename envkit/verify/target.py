@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.environment import ContainerEnvironment, Environment, StandingEnvironment
+from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, Environment
 from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.launch import launcher
@@ -136,7 +136,7 @@ def read_standing(told: str, env: Mapping[str, str], framework: str | None) -> T
         name=name,
         framework=chosen(facts["frameworks"], framework, name),
         others=tuple(facts["frameworks"][1:]) if framework is None else (),
-        inside=StandingEnvironment(name=name),
+        inside=CurrentEnvironment(name=name),
         python=facts["executable"],
         requires=frozenset(),
         horovod=Path(facts["horovod"]),

@@ -122,17 +122,17 @@ def test_the_command_runs_as_the_caller_in_the_callers_folder(place: Place) -> N
 
 def test_options_of_the_callers_shell(place: Place) -> None:
     """The start file would end a shell that had these set."""
-    done = place.run("--module", "Tool/1.0", "--", "tool", "5", SHELLOPTS="braceexpand:errexit:nounset")
+    done = place.run("--load", "Tool/1.0", "--", "tool", "5", SHELLOPTS="braceexpand:errexit:nounset")
     assert (done.returncode, done.stdout) == (5, "tool 1.0\n"), done.stderr
 
 
 def test_output_of_the_modules_tool_is_not_the_commands(place: Place) -> None:
-    done = place.run("--module", "Tool/1.0", "--", "true", LMOD_REDIRECT="yes", LMOD_TRACING="yes")
+    done = place.run("--load", "Tool/1.0", "--", "true", LMOD_REDIRECT="yes", LMOD_TRACING="yes")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_modules_are_loaded(place: Place) -> None:
-    done = place.run("--module", "Tool/1.0", "--module", "foss", "--", "sh", "-c", "echo $LOADEDMODULES; tool 5")
+    done = place.run("--load", "Tool/1.0", "--load", "foss", "--", "sh", "-c", "echo $LOADEDMODULES; tool 5")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (5, "tool 1.0"), done.stderr
     assert {"EESSI/2023.06", "Tool/1.0", "foss/2023a", "OpenMPI/4.1.5-GCC-12.3.0"} <= set(
         done.stdout.splitlines()[0].split(":")
@@ -149,7 +149,7 @@ def test_modules_are_loaded(place: Place) -> None:
     ],
 )
 def test_a_module_that_is_not_there(place: Place, module: str, said: str) -> None:
-    done = place.run("--module", module, "--", "echo", "reached")
+    done = place.run("--load", module, "--", "echo", "reached")
     assert (done.returncode, done.stdout) == (92, "")
     assert f"envkit: there is no module {module}." in done.stderr and said in done.stderr
 
@@ -163,7 +163,7 @@ def test_the_callers_settings_that_get_in_the_way(place: Place) -> None:
 
 
 def test_the_other_release(place: Place) -> None:
-    done = place.run("--version", "2025.06", "--", "sh", "-c", "echo $EESSI_VERSION")
+    done = place.run("--release", "2025.06", "--", "sh", "-c", "echo $EESSI_VERSION")
     assert (done.stdout, done.returncode) == ("2025.06\n", 0), done.stderr
 
 
@@ -173,14 +173,14 @@ def test_one_release_within_another(place: Place) -> None:
         str(ENVKIT),
         "run",
         "eessi",
-        "--module",
+        "--load",
         "Tool/1.0",
         "--",
         "sh",
         "-c",
         "echo $EESSI_VERSION $LOADEDMODULES",
     ]
-    done = place.run("--version", "2025.06", "--module", "foss", "--", *inner)
+    done = place.run("--release", "2025.06", "--load", "foss", "--", *inner)
     assert (done.returncode, done.stdout) == (0, "2023.06 EESSI/2023.06:Tool/1.0\n"), done.stderr
     stale = {"EESSI_VERSION": "2025.06", "EESSI_SOFTWARE_PATH": "/usr", "LOADEDMODULES": "old/1", "MODULEPATH": "/old"}
     show = "echo $EESSI_VERSION $LOADEDMODULES; echo $MODULEPATH"
@@ -191,10 +191,10 @@ def test_one_release_within_another(place: Place) -> None:
 @pytest.mark.parametrize("access", ["auto", "dir", "native", "userns", "apptainer"])
 def test_a_release_that_there_is_none_of(place: Place, access: str) -> None:
     before = seen_at(place.tree) if access == "native" else ()
-    done = place.envkit("run", "eessi", "--version", "2021.12", "--access", access, "--", "true", before=before)
+    done = place.envkit("run", "eessi", "--release", "2021.12", "--access", access, "--", "true", before=before)
     assert done.returncode == 2
     assert done.stderr == (
-        "envkit: EESSI has no release 2021.12.\n\nWhat to do: Use --version with one of: 2023.06, 2025.06.\n"
+        "envkit: EESSI has no release 2021.12.\n\nWhat to do: Use --release with one of: 2023.06, 2025.06.\n"
     )
 
 
@@ -295,7 +295,7 @@ def test_binds_that_cannot_be(place: Place, bind: str) -> None:
     assert (told.returncode, "APPTAINER_BIND=/tmp:/a:/b:/c: it cannot be understood." in told.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("option", ["--version=2023.06", "--module=x", "--access=dir", "--nvidia", "--resume=x"])
+@pytest.mark.parametrize("option", ["--release=2023.06", "--load=x", "--access=dir", "--nvidia", "--resume=x"])
 def test_options_of_eessi_are_refused_for_other_names(place: Place, option: str) -> None:
     for words in (["shell", "toy", option], ["run", "toy", option, "--", "true"]):
         done = place.envkit(*words)
@@ -315,21 +315,21 @@ def test_ways_that_there_are_not(place: Place, access: str) -> None:
 def test_ranks_are_started_inside_by_eessis_own_launcher(place: Place) -> None:
     needs("mpirun")
     show = "echo $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $EESSI_VERSION $(readlink /proc/self/ns/mnt)"
-    done = place.run("-n", "2", "--module", "foss/2023a", "--", "sh", "-c", show)
+    done = place.run("-n", "2", "--load", "foss/2023a", "--", "sh", "-c", show)
     assert done.returncode == 0, done.stderr
     ranks = sorted(line.split() for line in done.stdout.splitlines())
     assert [rank[:3] for rank in ranks] == [["0", "2", "2023.06"], ["1", "2", "2023.06"]]
     assert len({rank[3] for rank in ranks}) == 1  # one mount, not one per rank
     refused = place.run("-n", "2", "--", "true")
     assert refused.returncode == 3
-    assert "The modules loaded bring no MPI" in refused.stderr and "--module foss/2023a" in refused.stderr
+    assert "The modules loaded bring no MPI" in refused.stderr and "--load foss/2023a" in refused.stderr
 
 
 def test_ranks_stay_on_this_node_though_the_job_has_others(place: Place) -> None:
     needs("mpirun")
     job = {"SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2"}
     job |= dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST"), "far[1-2]") | {"SLURM_TASKS_PER_NODE": "2(x2)"}
-    words = ["-n", "2", "--module", "foss/2023a", "--", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK"]
+    words = ["-n", "2", "--load", "foss/2023a", "--", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK"]
     done = place.run(*words, **job)
     assert (done.returncode, sorted(done.stdout.split())) == (0, ["0", "1"]), done.stderr
 
@@ -348,12 +348,12 @@ def test_nvidia(place: Place, fake: Fake) -> None:
     assert "--nvidia: nvidia-smi finds no NVIDIA GPU here." in none.stderr and "There is no nvidia-smi" in none.stderr
     fake("nvidia-smi", 'case $1 in -L) echo "GPU 0: NVIDIA A100";; *) echo 8.0;; esac')
     changes = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": f"{MACHINE}/amd/zen2"}
-    done = place.run("--nvidia", "--module", "CUDA", "--", "sh", "-c", "command -v nvcc", **changes)
+    done = place.run("--nvidia", "--load", "CUDA", "--", "sh", "-c", "command -v nvcc", **changes)
     assert done.stdout.endswith("/accel/nvidia/cc80/software/CUDA/12.1.1/bin/nvcc\n"), done.stderr
     assert "; GPU: accel/nvidia/cc80" in done.stderr
     assert "CUDA/12.1.1\n" in place.envkit("eessi", "modules", before=(), **changes).stdout
     fake("nvidia-smi", 'case $1 in -L) echo "GPU 0: NVIDIA A40";; *) echo 8.6;; esac')
-    fallen_back = place.run("--nvidia", "--module", "CUDA", "--", "true", **changes)
+    fallen_back = place.run("--nvidia", "--load", "CUDA", "--", "true", **changes)
     assert "; GPU: accel/nvidia/cc80" in fallen_back.stderr  # as EESSI has nothing for 8.6
     assert "CUDA/12.1.1\n" in place.envkit("eessi", "modules", before=(), **changes).stdout
     fake("nvidia-smi", 'case $1 in -L) echo "GPU 0: NVIDIA V100";; *) echo 7.0;; esac')
@@ -406,7 +406,7 @@ def test_an_activation_that_fails_in_silence(place: Place, spoilt: str, said: st
 def test_what_the_caller_has_saved_and_set_does_not_steer_entering(place: Place) -> None:
     """A default collection of Lmod's with other modules, bash as POSIX has it, and a name for the system."""
     save = 'eval "$("$LMOD_CMD" bash save)"; ls -d ~/.lmod.d/default* ~/.config/lmod/default* 2>/dev/null'
-    saved = place.run("--module", "foss/2023a", "--", "bash", "-c", save)
+    saved = place.run("--load", "foss/2023a", "--", "bash", "-c", save)
     assert "/default" in saved.stdout, saved.stderr
     show = "echo $LOADEDMODULES ${LMOD_SYSTEM_NAME-none} ${POSIXLY_CORRECT-none}; compgen -e envkit_"
     for changes, expected in (
@@ -416,10 +416,10 @@ def test_what_the_caller_has_saved_and_set_does_not_steer_entering(place: Place)
     ):
         done = place.run("--", "bash", "-c", show, **changes)
         assert done.stdout == expected, done.stderr
-    other = place.run("--version", "2025.06", "--", "bash", "-c", show)
+    other = place.run("--release", "2025.06", "--", "bash", "-c", show)
     assert other.stdout == "EESSI/2025.06 none none\n", other.stderr
     (place.home / ".bashrc").write_text("alias module='echo mine'\nalias ml='echo mine'\n")
-    entered = place.envkit("shell", "eessi", "--module", "Tool/1.0", "--", "tool", "4")
+    entered = place.envkit("shell", "eessi", "--load", "Tool/1.0", "--", "tool", "4")
     assert (entered.returncode, entered.stdout) == (4, "tool 1.0\n"), entered.stderr
 
 
@@ -440,7 +440,7 @@ def test_a_modules_tool_of_eessi_that_fails(place: Place, body: str | None, said
         tool.chmod(0o755)
     for start in tree.glob("versions/2023.06/init/**/bash"):
         start.write_text(f"{start.read_text()}\nexport LMOD_CMD={tool}\n")
-    done = place.run("--module", "Tool/1.0", "--", "echo", "reached", ENVKIT_EESSI_DIR=str(tree))
+    done = place.run("--load", "Tool/1.0", "--", "echo", "reached", ENVKIT_EESSI_DIR=str(tree))
     assert (done.returncode, done.stdout) == (92, "")
     assert "envkit: the module Tool/1.0 could not be loaded.\n" in done.stderr
     assert "there is no module" not in done.stderr
@@ -456,7 +456,7 @@ def shell(place: Place, *words: str, **changes: str) -> Terminal:
 
 def test_a_shell_is_resumed_with_what_was_loaded_in_it(place: Place) -> None:
     (place.home / ".bashrc").write_text('echo "rc: ${EESSI_VERSION:-none}"\nPS1="mine> "\n')
-    first = shell(place, "--module", "Tool/1.0")
+    first = shell(place, "--load", "Tool/1.0")
     before = first.until("(envkit eessi) mine> ")
     assert "rc: none" in before and "session 2023.06; --resume 2023.06 enters it again" in before
     first.type("tool 3; echo status=$? tty=$(tty)")
@@ -482,7 +482,7 @@ def test_a_shell_is_resumed_with_what_was_loaded_in_it(place: Place) -> None:
         "created": "",
         "in_use": False,
     }
-    again = place.run("--resume", "2023.06", "--module", "Tool", "--", "sh", "-c", "echo $LOADEDMODULES")
+    again = place.run("--resume", "2023.06", "--load", "Tool", "--", "sh", "-c", "echo $LOADEDMODULES")
     expected = "EESSI/2023.06:GCCcore/12.3.0:OpenMPI/4.1.5-GCC-12.3.0:foss/2023a:Tool/2.0\n"
     assert again.stdout == expected, again.stderr
     assert place.envkit("eessi", "clean", "2023.06").stdout == "Removed the session 2023.06.\n"
@@ -494,7 +494,7 @@ def test_a_command_in_a_shell_at_a_terminal(place: Place) -> None:
     """It has the terminal, what ~/.bashrc defines, and a session that is resumed with its modules."""
     (place.home / ".bashrc").write_text("mine() { tool; ask; return 7; }\nask() { read -rp 'name? ' name; }\n")
     code = "import sys; print('tty', sys.stdin.isatty(), ascii(sys.argv[1:])); sys.exit(input('number? '))"
-    asking = shell(place, "--module", "Tool/1.0", "--", sys.executable, "-c", code, "two words", "$HOME", "--")
+    asking = shell(place, "--load", "Tool/1.0", "--", sys.executable, "-c", code, "two words", "$HOME", "--")
     assert "session 2023.06;" in asking.until("tty True ['two words', '$HOME', '--']")
     asking.until("number? ")
     assert place.sessions()["2023.06"]["in_use"] is True
@@ -515,7 +515,7 @@ def test_a_command_in_a_shell_at_a_terminal(place: Place) -> None:
 def test_a_command_in_a_shell_without_a_terminal(place: Place) -> None:
     done = place.envkit("shell", "eessi", "--", "sh", "-c", "echo $EESSI_VERSION; exit 5")
     assert (done.returncode, done.stdout) == (5, "2023.06\n"), done.stderr
-    unknown = place.envkit("shell", "eessi", "--module", "Tol", "--", "echo", "reached")
+    unknown = place.envkit("shell", "eessi", "--load", "Tol", "--", "echo", "reached")
     assert (unknown.returncode, unknown.stdout) == (92, "")
     other = place.envkit("shell", "toy", "--", "true")
     assert (other.returncode, "envkit run toy -- true" in other.stderr) == (2, True)
@@ -525,14 +525,14 @@ def test_a_command_in_a_shell_without_a_terminal(place: Place) -> None:
 
 def test_a_saved_session_and_one_of_another_release(place: Place) -> None:
     saved = place.home / "saved.json"
-    done = place.run("--resume", "mine", "--module", "Tool/1.0", "--save", str(saved), "--", "true")
+    done = place.run("--resume", "mine", "--load", "Tool/1.0", "--save", str(saved), "--", "true")
     assert done.returncode == 0, done.stderr
     assert json.loads(saved.read_text())["modules"] == ["Tool/1.0"]
     for named in ("mine", str(saved)):
         assert place.run("--resume", named, "--", "tool").stdout == "tool 1.0\n"
     (place.home / "state" / "envkit" / "eessi" / "mine" / "target").write_text("x86_64/other\n")
     assert "envkit: the last time it was x86_64/other\n" in place.run("--resume", "mine", "--", "true").stderr
-    other = place.run("--resume", "mine", "--version", "2025.06", "--", "true")
+    other = place.run("--resume", "mine", "--release", "2025.06", "--", "true")
     assert (other.returncode, "The session mine is of EESSI 2023.06, not 2025.06." in other.stderr) == (2, True)
 
 
@@ -540,7 +540,7 @@ def test_a_folder_of_the_old_script(place: Place) -> None:
     old = place.home / "eessi.abc123"
     for name in ("home", "var-lib-cvmfs", "var-run-cvmfs"):
         (old / name).mkdir(parents=True)
-    done = place.run("--resume", str(old), "--module", "Tool", "--", "sh", "-c", "echo $HOME; tool")
+    done = place.run("--resume", str(old), "--load", "Tool", "--", "sh", "-c", "echo $HOME; tool")
     assert done.stdout.splitlines() == [str(old / "home"), "tool 2.0"], done.stderr
     assert place.run("--resume", str(old), "--", "tool").stdout == "tool 2.0\n"
     nothing = place.run("--resume", str(place.home / "bin"), "--", "true")
@@ -653,7 +653,7 @@ def client(place: Place) -> Path:
 
 
 def test_the_hosts_client_in_a_namespace(place: Place, client: Path, server: Mapping[str, str]) -> None:
-    done = place.run("--module", "Tool/1.0", "--", "sh", "-c", "id -u; tool 5", **server)
+    done = place.run("--load", "Tool/1.0", "--", "sh", "-c", "id -u; tool 5", **server)
     assert (done.returncode, done.stdout) == (5, f"{os.getuid()}\ntool 1.0\n"), done.stderr
     assert f"{client} mounts it in a user namespace (--access userns)" in done.stderr
     cache = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06"
@@ -809,7 +809,7 @@ def test_a_dead_server_is_told_before_the_client_is_started(
 def test_cvmfsexec(place: Place, fake: Fake, server: Mapping[str, str]) -> None:
     enter = " ".join([*NAMESPACE, "bind", str(place.tree), REPOSITORY])
     fake("cvmfsexec", f'echo "{LOADING}"; [ "$1" = software.eessi.io ] && shift && exec {enter} "$@"')
-    words = ["--module", "Tool/1.0", "--bind", "/usr:/scripts", "--"]
+    words = ["--load", "Tool/1.0", "--bind", "/usr:/scripts", "--"]
     done = place.run(*words, "sh", "-c", "ls -d /scripts/bin; tool 5", **server)
     assert (done.returncode, done.stdout) == (5, "/scripts/bin\ntool 1.0\n"), done.stderr
     assert f"{LOADING}\n" in done.stderr
@@ -852,7 +852,7 @@ def test_apptainer_mounts_it_from_an_image(place: Place, image: Path, server: Ma
     (place.home / "bin" / "apptainer").symlink_to(apptainer())
     changes = {**server, "ENVKIT_EESSI_IMAGE": str(image)}
     changes |= {"SINGULARITY_BIND": "/usr:/usr", "APPTAINER_BIND": "/etc/alternatives"}
-    words = ["--bind", f"{place.home}/bin:/scripts", "--module", "Tool/1.0"]
+    words = ["--bind", f"{place.home}/bin:/scripts", "--load", "Tool/1.0"]
     done = place.run(*words, "--", "sh", "-c", "ls /scripts; tool 5", **changes)
     assert (done.returncode, done.stdout) == (5, "apptainer\ntool 1.0\n"), done.stderr
     assert "mounts it from an image (--access apptainer)" in done.stderr
@@ -867,7 +867,7 @@ def test_apptainer_mounts_it_from_an_image(place: Place, image: Path, server: Ma
     running.wait(10)
     until(lambda: not left_of(place), "the client to end", 10)
     assert place.sessions()["run-2023.06"]["in_use"] is False
-    unknown = place.run("--module", "Horovod", "--", "true", **changes)
+    unknown = place.run("--load", "Horovod", "--", "true", **changes)
     assert (unknown.returncode, "Horovod" in unknown.stderr) == (92, True)
     listed = place.envkit("eessi", "modules", "tool", before=(), **changes)
     assert listed.stdout == "Tool/1.0\nTool/2.0\n", listed.stderr
@@ -903,7 +903,7 @@ def test_the_words_of_the_client_are_not_the_commands(place: Place, mounting: di
     fetched = prefetch(place, "Tool/1.0", "--json", **kept)
     assert fetched.returncode == 0 and json.loads(fetched.stdout)["files"] > 0, fetched.stderr
     needs("mpirun")
-    ranks = place.run("-n", "2", "--module", "foss/2023a", "--", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK", **mounting)
+    ranks = place.run("-n", "2", "--load", "foss/2023a", "--", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK", **mounting)
     assert (ranks.returncode, sorted(ranks.stdout.split())) == (0, ["0", "1"]), ranks.stderr
 
 
@@ -961,7 +961,7 @@ def test_modules_are_listed(place: Place) -> None:
     assert "PyTorch/2.1.2-foss-2023a\n" in everything.stdout and not everything.stderr
     assert place.envkit("eessi", "modules", "torch").stdout == "PyTorch/2.1.2-foss-2023a\n"
     assert place.envkit("eessi", "modules", "tool/?.0", before=seen_at(place.tree)).stdout == "Tool/1.0\nTool/2.0\n"
-    told = json.loads(place.envkit("eessi", "modules", "GCC*", "--version", "2025.06", "--json").stdout)
+    told = json.loads(place.envkit("eessi", "modules", "GCC*", "--release", "2025.06", "--json").stdout)
     assert (told["release"], told["modules"]) == ("2025.06", ["GCCcore/12.3.0"])
     none = place.envkit("eessi", "modules", "Horovod")
     assert (none.returncode, none.stdout) == (1, "")
@@ -1001,7 +1001,7 @@ def test_a_plain_user(uid: int, server: Mapping[str, str], tree: Path) -> None:
         before = (*FUSE_FOR_ALL, "setpriv", *words, "--ambient-caps=+dac_read_search")
         show = "id -u; grep CapEff /proc/self/status; touch made; tool 5"
         for way, changes in (("dir", {}), ("userns", dict(server)), ("apptainer", {**server, **in_image})):
-            argv = ["run", "eessi", "--access", way, "--module", "Tool", "--", "sh", "-c", show]
+            argv = ["run", "eessi", "--access", way, "--load", "Tool", "--", "sh", "-c", show]
             done = own.envkit(*argv, before=before, **changes)
             expected = f"{uid}\nCapEff:\t0000000000000000\ntool 2.0\n"
             assert (done.returncode, done.stdout) == (5, expected), done.stderr

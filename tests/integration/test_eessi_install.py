@@ -186,7 +186,7 @@ def test_without_eessi_each_way_says_why(place: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([STACK, "--version", "2025.06"], f"{STACK} and --version 2025.06 contradict each other."),
+        ([STACK, "--release", "2025.06"], f"{STACK} and --release 2025.06 contradict each other."),
         (
             ["pytorch-2.13-cpu", "--access", "dir"],
             "--access goes with --method eessi; pytorch-2.13-cpu is by easybuild.",
@@ -204,7 +204,7 @@ def test_what_does_not_go_together(place: Site, words: list[str], said: str) -> 
 
 
 def test_a_release_without_eessi_extend(place: Site) -> None:
-    refused = install(place, "toy-base", "--version", "2025.06").expect(3)
+    refused = install(place, "toy-base", "--release", "2025.06").expect(3)
     assert "there is no module EESSI-extend/2025.06-easybuild" in refused.err
 
 
@@ -278,7 +278,7 @@ def test_what_a_site_has_to_add_for_gpus(place: Site, tree: Path, tmp_path: Path
     machine = os.uname().machine
     assert "EESSI has chosen no GPU target here." in said
     assert f"there is no {injected}/2023.06/compat/linux/{machine}/lib/libcuda.so." in said
-    assert f"envkit shell eessi --version 2023.06 -- {scripts}/link_nvidia_host_libraries.sh" in said
+    assert f"envkit shell eessi --release 2023.06 -- {scripts}/link_nvidia_host_libraries.sh" in said
     for module in ("CUDA/12.1.1", "cuDNN/8.9.2.26-CUDA-12.1.1"):
         path = f"host_injections/{machine}/software/{module}/easybuild"
         assert f"{module} is not installed for building on top of EESSI" in said and f"{REPOSITORY}/{path}" in said

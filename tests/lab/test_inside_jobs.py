@@ -87,9 +87,9 @@ def test_horovodrun_with_gloo_passes_and_warns_of_its_weakness(verifying: Verify
     done = horovodrun(verifying, "--gloo")
     assert_passed(done, "horovodrun", 2, 1)
     assert done.ranks == {0: 0, 1: 0}
-    assert done.results["weaknesses"]["status"] == "warn"
-    assert "CVE-2026-31234" in done.words("weaknesses")
-    assert "mpirun or srun" in done.words("weaknesses")
+    assert done.results["vulnerabilities"]["status"] == "warn"
+    assert "CVE-2026-31234" in done.words("vulnerabilities")
+    assert "mpirun or srun" in done.words("vulnerabilities")
     assert "MPI is not in use" in done.words("mpi-threads")
 
 

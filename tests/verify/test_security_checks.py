@@ -13,7 +13,7 @@ def result(environment: dict[str, str], version: str | None = "0.28.1") -> Resul
     facts = RankFacts(
         framework="torch", host="node1", pid=1, phase="exit", environment=environment, horovod=Horovod(version=version)
     )
-    found = checks.weaknesses(
+    found = checks.vulnerabilities(
         Ranks(framework="torch", facts=(facts,), expected=Expected(size=1, frameworks=("torch",)))
     )
     return found[0] if found else None

@@ -102,7 +102,7 @@ if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
     esac
     if [ -d "$envkit_place" ] && [ -z "$envkit_there" ]; then
         envkit_end "EESSI $envkit_version has no software for this kind of CPU, $(uname -m) ($envkit_cpu)." \
-            "$envkit_why" "See what another --version has: ls $envkit_repository/versions/*/software/linux"
+            "$envkit_why" "See what another --release has: ls $envkit_repository/versions/*/software/linux"
     fi
     envkit_end "EESSI $envkit_version could not be entered." "$envkit_why" \
         "Mend what it says. To see all that it does: bash -xc '. $envkit_init'"

@@ -55,7 +55,7 @@ CHECKS: tuple[Callable[[Ranks], list[Result]], ...] = (
     truth.training,
     truth.keras,
     truth.callbacks,
-    security.weaknesses,
+    security.vulnerabilities,
     drift.drift,
     speed.bandwidth,
     speed.throughput,

@@ -1,4 +1,4 @@
-"""Do known weaknesses of Horovod concern this launch?"""
+"""Do known vulnerabilities of Horovod concern this launch?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Ranks, Result
 
 
-def weaknesses(ranks: Ranks) -> list[Result]:
+def vulnerabilities(ranks: Ranks) -> list[Result]:
     """The CVEs of this version whose weak part runs in the launch in use; a warning, since the results are right."""
     facts = next((facts for facts in ranks.facts if facts.horovod and facts.horovod.version), None)
     if facts is None or facts.horovod is None or facts.horovod.version is None:
@@ -17,7 +17,7 @@ def weaknesses(ranks: Ranks) -> list[Result]:
     hit = [cve for cve in known("security")["cves"] if mode in cve["modes"] and is_affected(version, cve["affected"])]
     values = {"version": version, "title": title, "ids": ", ".join(cve["id"] for cve in hit)}
     what = "; ".join(f"{cve['id']}: {cve['what']}" for cve in hit)
-    return [ranks.outcome("weaknesses", "affected" if hit else "pass", what=what, **values)]
+    return [ranks.outcome("vulnerabilities", "affected" if hit else "pass", what=what, **values)]
 
 
 def _mode(facts: RankFacts) -> tuple[str, str]:

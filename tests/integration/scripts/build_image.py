@@ -39,7 +39,7 @@ def main() -> int:
         request=Request(prefix=prefix),
         stack=stack,
         host=machine,
-        runtime=runtime.demand(),
+        runtime=runtime.require(),
         plan=plan(wanted, tree.layers),
         tree=tree,
     )

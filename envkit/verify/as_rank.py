@@ -54,7 +54,7 @@ class Attendance:
         return self.started.rank == 0
 
 
-def attend(
+def verify_as_rank(
     target: Target,
     started: Started,
     size: int,
@@ -84,9 +84,9 @@ def work(own: Attendance, env: Mapping[str, str]) -> None:
     """Run the probe as this rank; leave what was said where the environment could not be entered."""
     probe = [*probe_command(own.target, own.meeting, own.options), "--attended"]
     limit = 10 * (own.options.limit_s or LIMIT_S) + FAREWELL_S
-    inside = mpi_model.join(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
+    inside = mpi_model.enter_as_rank(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
     argv = inside.command(probe, visible=visible(own.meeting))
-    status, said = process.accompany(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
+    status, said = process.run_as_rank(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
     if status == ModuleNotLoaded.exit_code:
         with suppress(OSError):
             (own.meeting.shared / f"outside-{own.started.rank}").write_text(said)
