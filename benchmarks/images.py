@@ -24,8 +24,8 @@ from timing import ENVKIT, seconds, side_by_side
 
 from envkit.apptainer import definition
 from envkit.apptainer.build import FINAL_LEVEL, SQUASHFS
-from envkit.apptainer.image import ImageInstallation
-from envkit.apptainer.plan import PIN, Base, Wanted, mirror, pinned, plan
+from envkit.apptainer.installation import ImageInstallation
+from envkit.apptainer.layers import PIN, Base, Wanted, mirror, pinned, plan
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments import prefix
 from envkit.environments.prefix import Prefix

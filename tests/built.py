@@ -17,7 +17,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from envkit.apptainer.plan import Base, Wanted, plan
+from envkit.apptainer.layers import Base, Wanted, plan
 from envkit.environments.prefix import locate
 from envkit.planning.stack import Stack, stacks
 from envkit.system.resources import recipes

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from envkit.apptainer import plan as image_plan
-from envkit.apptainer.plan import Base, Wanted, mirror, pinned, plan, rendered
+from envkit.apptainer import layers
+from envkit.apptainer.layers import Base, Wanted, mirror, pinned, plan, rendered
 from envkit.errors import RecipeInvalid
 
 TEXT = """\
@@ -194,4 +194,4 @@ def test_the_mirror_of_this_host(text: str, found: str | None, tmp_path: Path) -
     path = tmp_path / "sources.list"
     path.write_text(text)
     assert mirror([path]) == found
-    assert image_plan.mirror([]) is None
+    assert layers.mirror([]) is None

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envkit.easybuild.eb_command import Build, Eb
-from envkit.easybuild.jobs.failed import UNSEEN, failure
-from envkit.easybuild.jobs.progress import ModuleJob, blame
+from envkit.easybuild.in_jobs.failed import UNSEEN, failure
+from envkit.easybuild.in_jobs.progress import ModuleJob, blame
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvkitError
 from envkit.jobs.scheduler import Record

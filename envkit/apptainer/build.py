@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from envkit import diagnose
-from envkit.apptainer import plan as image_plan
+from envkit.apptainer import layers
 from envkit.apptainer.dockerfile import AGAIN, Converted, stage
-from envkit.apptainer.plan import Layer
+from envkit.apptainer.layers import Layer
 from envkit.environments.prefix import ALMOST_NOTHING, compiler_cache
 from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, RecipeInvalid, SignatureInvalid
 from envkit.machine import host, runtime
@@ -74,7 +74,7 @@ class LayerBuild:
             if partial.exists():
                 status = self.inspect(partial, log)
             else:
-                status = image_plan.build(
+                status = layers.build(
                     self.runtime.path,
                     self.words(is_image),
                     layer,
@@ -111,7 +111,7 @@ class LayerBuild:
 
     def require_same(self, layer: Layer, image: Path) -> None:
         """Raise RecipeInvalid for an image that is not the one that was planned."""
-        if image_plan.content(image) != layer.key:
+        if layers.content(image) != layer.key:
             what = f"{self.request.source} was changed while it was taken over."
             raise RecipeInvalid(what=what, fix=AGAIN)
 

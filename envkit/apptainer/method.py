@@ -7,17 +7,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from envkit.apptainer import plan as image_plan
+from envkit.apptainer import layers as image_layers
 from envkit.apptainer.build import WHEELS
 from envkit.apptainer.dockerfile import Converted, converted
-from envkit.apptainer.image import DIGEST, ImageInstallation
-from envkit.apptainer.plan import Base, ImagePlan, Layer
+from envkit.apptainer.installation import DIGEST, ImageInstallation
+from envkit.apptainer.layers import Base, ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
+from envkit.environments.discard import gone, say_left
 from envkit.environments.environment import require_sources
 from envkit.environments.names import is_name
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Parts, Receipt
-from envkit.environments.removal import gone, say_left
 from envkit.errors import Problem, UsageProblem
 from envkit.machine import host, runtime
 from envkit.machine.host import Accelerator
@@ -47,7 +47,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageInstalla
         base, lacking = base_of(request, machine)
         problems += [*lacking, *runtime.build_problems()]
         own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(request.jobs or host.cores())}
-        plan = image_plan.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
+        plan = image_layers.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
     return ImageInstallation(
         request=request, stack=stack, host=machine, runtime=found, plan=plan, tree=tree, dockerfile=made,
         probed=tuple(problems),
@@ -91,9 +91,9 @@ def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies:
         say(console, f"{'Removed' if dependencies else 'Kept for the next installation'}: {names}.")
 
 
-def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> image_plan.Wanted:
+def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> image_layers.Wanted:
     """Return the recipe of a stack with the arguments that were asked for."""
-    return image_plan.Wanted(
+    return image_layers.Wanted(
         name=stack.name,
         recipe=stack.recipe,
         arguments={**stack.arguments, **dict(request.build_args)},
@@ -109,12 +109,12 @@ def rendered(request: Request, stack: Stack, machine: host.Host) -> str:
         raise UsageProblem(what=f"{stack.name} is no image.", fix="Name one whose METHOD is apptainer: 'envkit list'.")
     base, lacking = base_of(request, machine)
     preflight.require([problem for problem in lacking if "debootstrap" not in problem.what], stack)
-    return image_plan.rendered(wanted(request, stack, base, machine.machine, {}))
+    return image_layers.rendered(wanted(request, stack, base, machine.machine, {}))
 
 
 def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
     """Return what the image starts from, and what is lacking for it. Raises UsageProblem."""
-    mirror = image_plan.mirror()
+    mirror = image_layers.mirror()
     debootstrap = process.which("debootstrap", path=machine.env["PATH"] + ":/usr/sbin:/sbin")
     if request.base == "mirror" or (request.base == "auto" and mirror and debootstrap):
         lacking = []
@@ -180,7 +180,7 @@ def from_dockerfile(name: str, path: Path, made: Converted, layers: Path) -> Ima
 def taken_over(name: str, source: str, layers: Path) -> ImagePlan:
     """Return the plan of an image that is not built here. Raises RecipeInvalid for one that cannot be read."""
     local = "://" not in source
-    key = image_plan.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
+    key = image_layers.content(Path(source)) if local else hashlib.sha256(source.encode()).hexdigest()
     bootstrap, _, reference = ("localimage", "", str(Path(source).resolve())) if local else source.partition("://")
     recipe = f"Bootstrap: {bootstrap}\nFrom: {reference}\n"
     layer = Layer(name="image", recipe=recipe, key=key, image=layers / f"{name}-{key[:20]}.sif")

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
-from envkit import methods
 from envkit.cli import usage
+from envkit.methods import registry
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,14 +34,14 @@ def modules(_context: click.Context, option: click.Parameter, given: tuple[str, 
 def method(function: Function) -> Function:
     """Add ``--method`` where it need not be one."""
     text = "How to provide it. Default: the first that can, which is told with its reasons before anything begins."
-    choice = click.Choice(["auto", *methods.NAMES])
+    choice = click.Choice(["auto", *registry.NAMES])
     return click.option("--method", type=choice, default="auto", help=text)(function)
 
 
 def named_method(function: Function) -> Function:
     """Add ``--method`` where this machine does not count."""
     text = "How to provide it. Default: easybuild, unless STACK is by another."
-    return click.option("--method", type=click.Choice(methods.NAMES), help=text)(function)
+    return click.option("--method", type=click.Choice(registry.NAMES), help=text)(function)
 
 
 def stack(function: Function) -> Function:

@@ -1,4 +1,4 @@
-"""Installing by EasyBuild: the one beside envkit, or that of a release of EESSI (eessi.py)."""
+"""Installing by EasyBuild: the one beside envkit, or that of a release of EESSI (eessi/method.py)."""
 
 import os
 import time
@@ -13,16 +13,15 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__
-from envkit.easybuild import build, config_guess, eb_command
-from envkit.easybuild import jobs as build_jobs
+from envkit.easybuild import build, config_guess, eb_command, in_jobs
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
 from envkit.environments import receipt, replaced
+from envkit.environments.discard import gone, say_left
 from envkit.environments.environment import Environment, ModuleEnvironment
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Tree, listed
 from envkit.environments.receipt import Parts, Receipt
-from envkit.environments.removal import gone, say_left
 from envkit.errors import BuildFailed, ModuleNotLoaded, Problem
 from envkit.launch import launcher
 from envkit.machine import host
@@ -184,7 +183,7 @@ class ModulesInstallation:
         note = receipt.unfinished(self.tree, self.stack.name)
         begun = replace(self, request=replace(self.request, jobs=cpus)).begun(folder, console, in_jobs=True)
         job = replace(begun, offline=True)  # nodes often have no network
-        build_jobs.build(job, words, self.stack.seconds, console, Path(note.log) if note else None)
+        in_jobs.build(job, words, self.stack.seconds, console, Path(note.log) if note else None)
 
     def begun(self, folder: Path, console: Console, *, in_jobs: bool = False) -> eb_command.Build:
         """Fetch the sources that are missing; return the build that is left to do. What is built again is set aside."""

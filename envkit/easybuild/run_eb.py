@@ -1,4 +1,4 @@
-"""Run EasyBuild, installed beside envkit, under another Python: ``python -I eb.py SITE_PACKAGES ARGUMENT...``.
+"""Run EasyBuild, installed beside envkit, under another Python: ``python -I run_eb.py SITE_PACKAGES ARGUMENT...``.
 
 EasyBuild makes environments for the interpreter that runs it, so this is the host's own, not envkit's. The
 folder goes on ``sys.path`` and not into PYTHONPATH, which every program of a build would inherit.

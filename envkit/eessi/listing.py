@@ -62,7 +62,7 @@ def read(found: Release, here: Machine) -> Modules:
 
 def read_inside(inside: Environment, version: str) -> Modules:
     """Read the modules of a release that can be read inside alone, with what it chose as target there."""
-    argv = inside.command(["sh", str(data("environments/shell/modules.sh"))])
+    argv = inside.command(["sh", str(data("environments/shell/eessi_modules.sh"))])
     told = entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=600))
     if told.status:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())

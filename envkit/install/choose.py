@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from envkit import methods
 from envkit.doctor.facts import Driver, Facts, Index, Preflight
 from envkit.errors import EnvkitError, Problem
-from envkit.install import choice
+from envkit.install import preference
 from envkit.machine.host import Accelerator, Host
+from envkit.methods import registry
 from envkit.planning import preflight
 from envkit.planning.method import Installation
 from envkit.planning.request import Request
@@ -52,22 +52,22 @@ class Look:
 
     def lacking(self, stack: Stack) -> Sequence[Problem]:
         """Return what keeps this machine from having a stack; what is cheap to find out, and enough, comes first."""
-        if refused := choice.refused_option(stack, self.request):
+        if refused := preference.refused_option(stack, self.request):
             return [refused]
-        if stack.name in choice.table().loaded and not choice.is_loaded(stack.name, self.request):
-            return [choice.problem("cray")]
-        quick = list(choice.driver_problems(stack, self.machine, *self.driver))
+        if stack.name in preference.table().loaded and not preference.is_loaded(stack.name, self.request):
+            return [preference.problem("cray")]
+        quick = list(preference.driver_problems(stack, self.machine, *self.driver))
         quick += self.unfit(stack)
         return quick or self.planned(stack)
 
     def unfit(self, stack: Stack) -> Sequence[Problem]:
         """Return what the method of a stack finds out quickly: what does not depend on the stack, once."""
-        return list(methods.method(stack.method).unfit(self.request, self.machine, stack))
+        return list(registry.method(stack.method).unfit(self.request, self.machine, stack))
 
     def planned(self, stack: Stack) -> list[Problem]:
         """Return what an installation of a stack would refuse, but for a licence to accept, and keep its plan."""
         try:
-            work = methods.method(stack.method).prepare(settled(self.request, stack), self.machine, stack)
+            work = registry.method(stack.method).prepare(settled(self.request, stack), self.machine, stack)
             problems = [one for one in work.problems() if not one.asks]
         except EnvkitError as error:
             return [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
@@ -91,7 +91,7 @@ class Look:
 
 def devices(request: Request, there: Accelerator) -> list[Accelerator]:
     """Return what is to compute, the best first: what was asked for, or this machine's GPUs and then its CPUs."""
-    if request.accelerator != choice.AUTO:
+    if request.accelerator != preference.AUTO:
         return [Accelerator(request.accelerator)]
     return list(dict.fromkeys((there, Accelerator.CPU)))
 
@@ -103,11 +103,11 @@ def settled(request: Request, stack: Stack) -> Request:
 
 def installed(request: Request, there: Accelerator) -> list[Request]:
     """Return the requests for what would do if it were installed: any method's, for the best that computes here."""
-    if not choice.is_open(request):
+    if not preference.is_open(request):
         return [request]
-    found = choice.candidates(request, devices(request, there), cray=CRAY.is_dir())
+    found = preference.candidates(request, devices(request, there), cray=CRAY.is_dir())
     best = [stack for stack in found if stack.accelerator == found[0].accelerator]
-    return [settled(request, stack) for stack in best if choice.refused_option(stack, request) is None]
+    return [settled(request, stack) for stack in best if preference.refused_option(stack, request) is None]
 
 
 def choose(request: Request, machine: Host) -> Installation:
@@ -116,9 +116,9 @@ def choose(request: Request, machine: Host) -> Installation:
     Raises HostProblem where there is none, with what each method lacks; NotWritable, UnknownStack, UsageProblem.
     """
     seen = Look(request=request, machine=machine)
-    candidates = choice.candidates(request, devices(request, machine.accelerator), cray=CRAY.is_dir())
+    candidates = preference.candidates(request, devices(request, machine.accelerator), cray=CRAY.is_dir())
     preflight.require([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
-    found = choice.first(request, candidates, seen.lacking)
-    why = choice.because(found, request, machine.accelerator)
-    print(*(f"envkit: {line}" for line in choice.lines(found.stack, why)), sep="\n", file=sys.stderr)
+    found = preference.first(request, candidates, seen.lacking)
+    why = preference.because(found, request, machine.accelerator)
+    print(*(f"envkit: {line}" for line in preference.lines(found.stack, why)), sep="\n", file=sys.stderr)
     return seen.works[found.stack.name]

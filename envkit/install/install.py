@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.console import Console
 
-from envkit import methods
 from envkit.apptainer import method as apptainer
 from envkit.environments import filelocks, lockfile, receipt, replaced
 from envkit.environments.prefix import Prefix
@@ -29,10 +28,10 @@ from envkit.errors import (
     UsageProblem,
     of_storage,
 )
-from envkit.install import choice, choose
+from envkit.install import choose, preference
 from envkit.launch import launcher
 from envkit.machine import host
-from envkit.methods import installed
+from envkit.methods import installed, registry
 from envkit.planning import preflight
 from envkit.planning.method import Installation
 from envkit.planning.plan import recipe_checksum
@@ -116,10 +115,10 @@ def prepare(request: Request) -> Installation:
     Where the method is left open, says on standard error which it is, and why.
     """
     machine = host.look(request.load)
-    if choice.is_open(request):
+    if preference.is_open(request):
         return choose.choose(request, machine)
     stack = chosen(request, machine.platform)
-    return methods.method(stack.method).prepare(request, machine, stack)
+    return registry.method(stack.method).prepare(request, machine, stack)
 
 
 def problems(work: Installation) -> list[Problem]:
@@ -151,13 +150,13 @@ def chosen(request: Request, platform: host.Platform) -> Stack:
             what=f"The lock is of {request.locked.name} by {request.locked.method}, not of {stack.name}.",
             fix="Leave out STACK, or give the recipe or the image that the lock was made with.",
         )
-    for option in choice.options(request):
+    for option in preference.options(request):
         if option.method != stack.method:
             raise UsageProblem(
                 what=f"{option.words} goes with --method {option.method}; {stack.name} is by {stack.method}.",
                 fix="Leave it out.",
             )
-    if refused := choice.refused_option(stack, request):
+    if refused := preference.refused_option(stack, request):
         raise UsageProblem(what=f"What was asked for does not go with {stack.name}: {refused.what}", fix=refused.fix)
     return stack
 
@@ -167,7 +166,7 @@ def selected(request: Request, platform: host.Platform) -> Stack:
     try:
         return select(
             request.wanted,
-            method=None if request.method == choice.AUTO else request.method,
+            method=None if request.method == preference.AUTO else request.method,
             framework=request.framework,
             accelerator=request.accelerator,
             release=request.release,
@@ -199,7 +198,7 @@ def installed_for(request: Request) -> Receipt | None:
     found = None if request.rebuild else installed.there(request.prefix.tree(here, stack.release), stack.name)
     if found is None:
         return None
-    is_other = methods.method(stack.method).is_other(request, stack, found) or not as_locked(request, found)
+    is_other = registry.method(stack.method).is_other(request, stack, found) or not as_locked(request, found)
     return None if is_other or found.damage() or found.gone() else found
 
 

@@ -2,13 +2,12 @@
 
 from rich.console import Console
 
-from envkit import methods
 from envkit.environments import filelocks, receipt
+from envkit.environments.discard import gone, say_left
 from envkit.environments.prefix import Prefix, Tree, not_writable
 from envkit.environments.receipt import Receipt
-from envkit.environments.removal import gone, say_left
 from envkit.errors import EnvironmentDamaged, NotWritable
-from envkit.methods import installed
+from envkit.methods import installed, registry
 from envkit.report.progress import say
 
 
@@ -48,4 +47,4 @@ def remove_from(tree: Tree, found: Receipt, *, dependencies: bool, console: Cons
     dependencies = dependencies and not unknown and not busy
     for kind in ("old", "new"):
         gone(tree, tree.replaced / kind / found.name)
-    methods.method(found.method).remove(tree, found, parts, dependencies=dependencies, console=console)
+    registry.method(found.method).remove(tree, found, parts, dependencies=dependencies, console=console)

@@ -14,7 +14,7 @@ from envkit.environments.names import is_name, shown
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
-from envkit.methods import NAMES, receipt_of
+from envkit.methods.registry import NAMES, receipt_of
 from envkit.system import files
 
 

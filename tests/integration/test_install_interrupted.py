@@ -201,7 +201,7 @@ def test_eb_is_killed(site: Site) -> None:
     site.hold("middle")
     running = site.install("toy-top")
     site.wait_for(running, "middle")
-    eb = [pid for pid, words in site.processes().items() if "eb.py" in words and "supervise.py" not in words]
+    eb = [pid for pid, words in site.processes().items() if "run_eb.py" in words and "supervise.py" not in words]
     os.kill(min(eb), signal.SIGKILL)
     running.expect(5)
     assert "Building toy-middle/1.0 failed in step build." in running.err

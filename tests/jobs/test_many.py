@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from envkit.easybuild.jobs.progress import JobsProgress, ModuleJob, blame, left_s, state
+from envkit.easybuild.in_jobs.progress import JobsProgress, ModuleJob, blame, left_s, state
 from envkit.jobs import many
 from envkit.jobs.scheduler import Record
 from envkit.planning.plan import Step

@@ -7,8 +7,8 @@
 # Ends the shell with status 3 when the release cannot be entered, 92 when a module cannot be loaded, be it the
 # module's fault or the modules tool's.
 
-# shellcheck source=envkit/environments/shell/module.sh
-. "${BASH_SOURCE[0]%/*}/module.sh"
+# shellcheck source=envkit/environments/shell/modules_tool.sh
+. "${BASH_SOURCE[0]%/*}/modules_tool.sh"
 envkit_repository=$1 envkit_version=$2 envkit_cpu=$3 envkit_python=$4 envkit_session=$5
 envkit_modulepath=$6 envkit_log=$7
 shift 8

@@ -6,8 +6,8 @@
 # in the folder MODULEPATH, by their full names.
 # Ends the shell with status 92 when a module cannot be loaded, be it the module's fault or the modules tool's.
 
-# shellcheck source=envkit/environments/shell/module.sh
-. "${BASH_SOURCE[0]%/*}/module.sh"
+# shellcheck source=envkit/environments/shell/modules_tool.sh
+. "${BASH_SOURCE[0]%/*}/modules_tool.sh"
 envkit_tool=$1 envkit_modulepath=$2
 shift 2
 

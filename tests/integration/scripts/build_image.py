@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 
 from envkit import cli
-from envkit.apptainer.image import ImageInstallation
-from envkit.apptainer.plan import Base, Wanted, plan
+from envkit.apptainer.installation import ImageInstallation
+from envkit.apptainer.layers import Base, Wanted, plan
 from envkit.easybuild import build
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError

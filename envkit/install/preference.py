@@ -1,4 +1,4 @@
-"""Which stack an installation takes where nobody names it: the first of choice.toml that can be had. Pure."""
+"""Which stack an installation takes where nobody names it: the first of preference.toml that can be had. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """choice.toml."""
+    """preference.toml."""
 
     order: dict[Accelerator, tuple[str, ...]]
     loaded: dict[str, str]
@@ -64,8 +64,8 @@ class Choice:
 
 @cache
 def table() -> Table:
-    """Return choice.toml."""
-    return toml.read(data("install/choice.toml"), Table)
+    """Return preference.toml."""
+    return toml.read(data("install/preference.toml"), Table)
 
 
 def is_open(request: Request) -> bool:
@@ -75,7 +75,7 @@ def is_open(request: Request) -> bool:
 
 
 def candidates(request: Request, devices: Sequence[Accelerator], *, cray: bool = False) -> list[Stack]:
-    """Return the stacks that agree with what was asked for, in the order of choice.toml, for each device in turn.
+    """Return the stacks that agree with what was asked for, in the order of preference.toml, for each device in turn.
 
     Raises UnknownStack where there is none, UsageProblem for options that no method has together.
     """
@@ -233,6 +233,6 @@ def of_method(method: str, request: Request, refused: Sequence[Refused]) -> Iter
 
 
 def problem(name: str, **values: object) -> Problem:
-    """Return words of choice.toml as a problem."""
+    """Return words of preference.toml as a problem."""
     words = table().problem[name]
     return Problem(what=words["what"].format_map(values), fix=words["fix"].format_map(values))

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Print where the software of a release that was entered lies, and the files of its modules, relative to their folder:
-#   sh modules.sh
+#   sh eessi_modules.sh
 # Folders of MODULEPATH that are not there are left out.
 
 printf '%s\n' "$EESSI_SOFTWARE_PATH"

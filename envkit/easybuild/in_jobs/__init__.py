@@ -16,8 +16,8 @@ from rich.console import Console
 
 from envkit.easybuild import eb_command
 from envkit.easybuild.build import cause, claimed, durations, record
-from envkit.easybuild.jobs.failed import UNSEEN, failure
-from envkit.easybuild.jobs.progress import JobsProgress, ModuleJob, blame
+from envkit.easybuild.in_jobs.failed import UNSEEN, failure
+from envkit.easybuild.in_jobs.progress import JobsProgress, ModuleJob, blame
 from envkit.environments import receipt
 from envkit.environments.prefix import Tree
 from envkit.errors import BuildFailed, EnvkitError, Interrupted, JobRefused

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from envkit import __version__
 from envkit.apptainer.build import LayerBuild, temporary_folder
-from envkit.apptainer.contents import ask
 from envkit.apptainer.dockerfile import Converted
-from envkit.apptainer.plan import ImagePlan, Layer
+from envkit.apptainer.image_facts import ask
+from envkit.apptainer.layers import ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments import receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit import methods
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
 from envkit.doctor import rules
@@ -15,8 +14,9 @@ from envkit.doctor.facts import Driver, Facts
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
 from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
-from envkit.install import choice, choose
+from envkit.install import choose, preference
 from envkit.machine.host import Accelerator, Host, Interpreter
+from envkit.methods import registry
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
 
@@ -42,17 +42,19 @@ def lacking_by(*methods: str) -> Callable[[Stack], Sequence[Problem]]:
 
 
 def test_each_stack_has_its_place() -> None:
-    for accelerator, ordered in choice.table().order.items():
+    for accelerator, ordered in preference.table().order.items():
         assert sorted(ordered) == sorted(name for name, one in STACKS.items() if one.accelerator == accelerator)
         assert len(set(ordered)) == len(ordered)
-    assert set(choice.table().method) == set(methods.NAMES)
+    assert set(preference.table().method) == set(registry.NAMES)
 
 
 def test_what_is_built_and_verified_comes_before_what_is_planned() -> None:
-    for ordered in choice.table().order.values():
+    for ordered in preference.table().order.values():
         for framework in ("pytorch", "tensorflow"):
             own = [name for name in ordered if STACKS[name].framework == framework]
-            planned = [STACKS[name].status.startswith("planned") for name in own if name not in choice.table().loaded]
+            planned = [
+                STACKS[name].status.startswith("planned") for name in own if name not in preference.table().loaded
+            ]
             assert planned == sorted(planned)
 
 
@@ -80,7 +82,7 @@ def test_what_is_built_and_verified_comes_before_what_is_planned() -> None:
 def test_what_comes_into_question(
     request_: dict[str, Any], devices: list[Accelerator], cray: bool, first: str, last: str
 ) -> None:
-    found = choice.candidates(asked(**request_), devices, cray=cray)
+    found = preference.candidates(asked(**request_), devices, cray=cray)
     assert (found[0].name, found[-1].name) == (first, last)
     assert len({stack.framework for stack in found if stack.accelerator == devices[-1]}) == 1
 
@@ -97,7 +99,7 @@ def test_what_comes_into_question(
 )
 def test_what_nothing_is_for(request_: dict[str, Any], device: Accelerator, error: type[Exception], what: str) -> None:
     with pytest.raises(error, match=what):
-        choice.candidates(asked(**request_), [device])
+        preference.candidates(asked(**request_), [device])
 
 
 @pytest.mark.parametrize(
@@ -116,9 +118,9 @@ def test_the_first_that_lacks_nothing(
     devices: list[Accelerator], fails: tuple[str, ...], stack: str, said: str
 ) -> None:
     request = asked()
-    found = choice.first(request, choice.candidates(request, devices), lacking_by(*fails))
+    found = preference.first(request, preference.candidates(request, devices), lacking_by(*fails))
     assert found.stack.name == stack
-    lines = choice.lines(found.stack, choice.because(found, request, devices[0]))
+    lines = preference.lines(found.stack, preference.because(found, request, devices[0]))
     assert lines[0].startswith(f"method   {found.stack.method}: ")
     assert lines[1] == f"stack    {stack}: {found.stack.status}"
     assert lines[2].startswith("because  ") and said in lines[2]
@@ -132,14 +134,14 @@ def test_what_comes_after_is_not_looked_at() -> None:
         looked.append(stack.name)
         return []
 
-    choice.first(asked(), choice.candidates(asked(), [CUDA, CPU]), lacking)
+    preference.first(asked(), preference.candidates(asked(), [CUDA, CPU]), lacking)
     assert looked == ["pytorch-2.13-cuda"]
 
 
 def test_no_method_works() -> None:
     request = asked(framework="tensorflow", accelerator="rocm")
     with pytest.raises(HostProblem) as error:
-        choice.first(request, choice.candidates(request, [ROCM]), lacking_by(*methods.NAMES))
+        preference.first(request, preference.candidates(request, [ROCM]), lacking_by(*registry.NAMES))
     listed = error.value.why.splitlines()
     assert error.value.exit_code == 3
     assert [line.split(" ")[0].rstrip(":") for line in listed if not line.startswith((" ", "no"))] == [
@@ -152,7 +154,7 @@ def test_no_method_works() -> None:
 def test_a_reason_that_several_stacks_share_is_told_once() -> None:
     request = asked(framework="tensorflow")
     with pytest.raises(HostProblem) as error:
-        choice.first(request, choice.candidates(request, [CPU]), lacking_by(*methods.NAMES))
+        preference.first(request, preference.candidates(request, [CPU]), lacking_by(*registry.NAMES))
     assert error.value.why.count("easybuild (tensorflow-2.21-cpu)") == 1
     assert "tensorflow-2.15-cpu" not in error.value.why
 
@@ -160,13 +162,13 @@ def test_a_reason_that_several_stacks_share_is_told_once() -> None:
 def test_an_option_of_one_method_is_named_where_it_leaves_none() -> None:
     request = asked(sandbox=True)
     with pytest.raises(HostProblem) as error:
-        choice.first(request, choice.candidates(request, [CPU]), lacking_by("apptainer"))
+        preference.first(request, preference.candidates(request, [CPU]), lacking_by("apptainer"))
     assert "eessi: it has no --sandbox, which is of apptainer alone.\n   -> Leave it out." in error.value.why
 
 
 @pytest.mark.parametrize("why", ["a\nb", "a\r\n\tb", "a\x1b]0;title\x07 b", "a\u2028b", "a\x85 b", "a\x00 b", "{a}\n"])
 def test_three_lines_whatever_is_in_them(why: str) -> None:
-    said = "\n".join(choice.lines(STACKS["pytorch-2.13-cpu"], why))
+    said = "\n".join(preference.lines(STACKS["pytorch-2.13-cpu"], why))
     assert len(said.splitlines()) == 3 and all(letter.isprintable() or letter == "\n" for letter in said)
 
 
@@ -185,9 +187,9 @@ def test_three_lines_whatever_is_in_them(why: str) -> None:
 )
 def test_the_driver(cuda: str, kernel: str, problem: str, stack: str, said: str, machine: Machine) -> None:
     driver = Driver(cuda=cuda, devices=("NVIDIA H100",), problem=problem)
-    found = choice.driver_problems(STACKS[stack], machine(accelerator=CUDA), driver, kernel)
+    found = preference.driver_problems(STACKS[stack], machine(accelerator=CUDA), driver, kernel)
     assert bool(found) == bool(said) and all(said in one.what and one.fix for one in found)
-    assert choice.driver_problems(STACKS[stack], machine(accelerator=CUDA), None, "") == []
+    assert preference.driver_problems(STACKS[stack], machine(accelerator=CUDA), None, "") == []
 
 
 def recorded(name: str) -> Facts:
@@ -213,11 +215,11 @@ def test_from_what_the_doctor_has_found(name: str, stack: str) -> None:
 
     request = asked()
     if stack:
-        assert choice.first(request, choice.candidates(request, [CPU]), lacking).stack.name == stack
+        assert preference.first(request, preference.candidates(request, [CPU]), lacking).stack.name == stack
         return
     with pytest.raises(HostProblem) as error:
-        choice.first(request, choice.candidates(request, [CPU]), lacking)
-    assert all(f"\n{method} (" in f"\n{error.value.why}" for method in methods.NAMES)
+        preference.first(request, preference.candidates(request, [CPU]), lacking)
+    assert all(f"\n{method} (" in f"\n{error.value.why}" for method in registry.NAMES)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_what_is_installed_for_something_else_will_not_do(
     install: Callable[..., ModuleReceipt], prefix: Prefix
 ) -> None:
     install("pytorch-2.13-cpu")
-    assert names(choice.candidates(asked(), [CPU]))[0] == "pytorch-2.13-cpu"
+    assert names(preference.candidates(asked(), [CPU]))[0] == "pytorch-2.13-cpu"
     for changes in ({"accelerator": "cuda"}, {"framework": "tensorflow"}, {"sandbox": True}):
         others = choose.installed(asked(prefix=prefix, **changes), CPU)
         assert "pytorch-2.13-cpu" not in [one.wanted for one in others]
@@ -302,4 +304,4 @@ def test_what_would_do_is_for_the_best_that_computes(there: Accelerator, request
 )
 def test_what_is_named_is_left_as_it_is(request_: dict[str, Any]) -> None:
     request = asked(**request_)
-    assert not choice.is_open(request) and choose.installed(request, CPU) == [request]
+    assert not preference.is_open(request) and choose.installed(request, CPU) == [request]

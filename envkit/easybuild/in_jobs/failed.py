@@ -5,7 +5,7 @@ from pathlib import Path
 
 from envkit.easybuild import eb_command
 from envkit.easybuild.build import cause
-from envkit.easybuild.jobs.progress import ModuleJob
+from envkit.easybuild.in_jobs.progress import ModuleJob
 from envkit.errors import BuildFailed, DiskFull, EnvkitError, HostProblem, JobLost
 from envkit.jobs import slurm
 from envkit.jobs.follow import lost

@@ -1,0 +1,22 @@
+"""The methods: each is a folder of that name, which has ``method.py``, what planning/method.py describes, and
+``receipt.py``. This is the one place that names them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from envkit.environments.receipt import Receipt
+    from envkit.planning.method import Method
+
+NAMES = ("easybuild", "apptainer", "eessi")
+
+
+def method(name: str) -> "Method":
+    """Return a method."""
+    return cast("Method", import_module(f"envkit.{name}.method"))
+
+
+def receipt_of(name: str) -> "type[Receipt]":
+    """Return the type of a method's receipts, which is the quicker to import."""
+    return cast("type[Receipt]", import_module(f"envkit.{name}.receipt").RECEIPT)
