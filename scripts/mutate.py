@@ -22,10 +22,18 @@ from types import CodeType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECKS = "checks build_checks fabric_checks gpu_checks machine_checks security_checks world_checks speed_checks values drift"
+CHECKS = (
+    "checks build_checks fabric_checks gpu_checks machine_checks security_checks world_checks speed_checks values drift"
+)
 GROUPS = {
-    "checks": ("envkit/verify/checks/*.py", [*(f"tests/verify/test_{name}.py" for name in CHECKS.split()), "-k", "not what_the_ranks_send"]),
-    "compat": ("envkit/compat/[cjk]*.py", ["tests/compat/test_judge.py", "-k", "not joint and not exit_codes and not put_in"]),
+    "checks": (
+        "envkit/verify/checks/*.py",
+        [*(f"tests/verify/test_{name}.py" for name in CHECKS.split()), "-k", "not what_the_ranks_send"],
+    ),
+    "compat": (
+        "envkit/compat/[cjk]*.py",
+        ["tests/compat/test_judge.py", "-k", "not joint and not exit_codes and not put_in"],
+    ),
     "diagnose": ("envkit/diagnose/[jsk][ucn]*.py", ["tests/test_diagnose.py", "-k", "not large and not compressed"]),
     "launcher": ("envkit/launch/launcher.py", ["tests/test_launcher.py"]),
     "receipt": ("envkit/environments/receipt.py", ["tests/test_receipt.py"]),

@@ -112,9 +112,7 @@ def test_in_a_slurm_job_what_srun_and_the_mpi_both_speak(
         ("", "", ""),
     ],
 )
-def test_what_a_job_is_told_that_srun_speaks(
-    family: str, speaks: str, kind: str, slurm: Callable[[str], None]
-) -> None:
+def test_what_a_job_is_told_that_srun_speaks(family: str, speaks: str, kind: str, slurm: Callable[[str], None]) -> None:
     """Where no srun here tells it, the first that the MPI speaks."""
     slurm(speaks)
     assert launcher.job_srun_type(family) == kind

@@ -228,3 +228,26 @@ def test_what_the_launcher_said_explains_how_it_ended() -> None:
     assert (
         result.cause == "Libraries of the host that are bound into the image want a newer C library than the image has."
     )
+
+
+FOUR = recorded.case("pytorch-4ranks").facts
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [((), "012"), ((3,), "03"), ((2, 3), "023"), ((1, 2, 3), "012")],
+)
+def test_weights_are_shown_of_rank_0_and_of_two_that_differ(other: Sequence[int], shown: str) -> None:
+    """Where none differs, of the next two."""
+    tasks = [one.training_torch for one in FOUR]
+    wrong = [tuple(float(10 * (rank in other) + number) for number in range(8)) for rank in range(4)]
+    facts = [
+        replace(one, training_torch=replace(task, weights=weights)) if task else one
+        for one, task, weights in zip(FOUR, tasks, wrong, strict=True)
+    ]
+    result = by_id(facts, replace(ASKED, size=4))["training-truth-torch"]
+    assert result.status is Status.FAIL
+    rows = re.findall(r"rank (\d): \[([^]]*)\]", f"{result.message} {result.cause}")
+    assert "".join(rank for rank, _ in rows) == shown
+    for rank, row in rows:
+        assert row == ", ".join(f"{number:g}" for number in wrong[int(rank)][:6]) + ", ..."

@@ -153,6 +153,14 @@ def test_the_hosts_of_a_slurm_step_are_those_asked_for() -> None:
     assert found(facts, "hosts-used").status is Status.FAIL
 
 
+@pytest.mark.parametrize("launcher", [None, "mpirun"])
+def test_the_nodes_of_a_step_count_only_for_what_srun_has_started(launcher: str | None) -> None:
+    by = Started(launcher=launcher, title=launcher, rank=0, size=4) if launcher else None
+    step = {"SLURM_STEP_NUM_NODES": "2"}
+    facts = [replace(one, environment=step, started=by) for one in on_hosts("a", "a", "a", "a")]
+    assert not [result for result in check(facts, ASKED) if result.id == "hosts-used"]
+
+
 @pytest.mark.parametrize(("nodes", "warns"), [("2", True), ("1", False), ("8", False)])
 def test_fewer_hosts_than_the_job_has(nodes: str, warns: bool) -> None:
     """Of 8 nodes, 4 ranks cannot be on each."""
