@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from envkit.binary.build_flags import BuildFlags, Extension
 from envkit.knowledge.known import catalogue
 from envkit.verify.checks import Expected, Result, Status, check, verdict
-from envkit.verify.facts import Device, Ended, Fact, Phase, RankFacts
+from envkit.verify.checks.elements import others
+from envkit.verify.facts import Barrier, Device, Ended, Fact, Phase, RankFacts
 
 from . import recorded
 
@@ -251,3 +252,42 @@ def test_weights_are_shown_of_rank_0_and_of_two_that_differ(other: Sequence[int]
     assert "".join(rank for rank, _ in rows) == shown
     for rank, row in rows:
         assert row == ", ".join(f"{number:g}" for number in wrong[int(rank)][:6]) + ", ..."
+
+
+@pytest.mark.parametrize(
+    ("times", "early"),
+    [
+        ([(0, 5), (1, 5), (2, 5), (4, 5)], False),
+        ([(0, 5), (1, 5), (2, 5), (5, 6)], False),
+        ([(0, 5), (1, 5), (2, 5), (6, 7)], True),  # one came when three had left
+        ([(0, 3), (1, 5), (2, 5), (4, 5)], True),  # one had left when another came
+    ],
+)
+def test_no_rank_may_leave_a_barrier_before_all_have_come(times: Sequence[tuple[float, float]], early: bool) -> None:
+    barriers = [Barrier(entered=entered, left=left) for entered, left in times]
+    facts = [replace(one, barrier=barrier) for one, barrier in zip(FOUR, barriers, strict=True)]
+    result = by_id(facts, replace(ASKED, size=4))["barrier"]
+    assert (result.status is Status.PASS) != early
+    assert ("on node1, ranks left" in result.message) == early
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([], ""),
+        (["0"], ""),
+        (["0", "0"], "; 1 more wrong, in 1 rank"),
+        (["0", "1", "1"], "; 2 more wrong, in 2 ranks"),
+    ],
+)
+def test_how_many_more_messages_were_wrong(ranks: Sequence[str], words: str) -> None:
+    assert others(ranks) == words
+
+
+def test_up_to_16_ranks_are_named_where_numbers_occur_twice() -> None:
+    for size in (16, 17):
+        facts = [replace(FOUR[0], world=replace(FOUR[0].world, rank=rank // 2, size=size)) for rank in range(size)]
+        message = by_id(facts, replace(ASKED, size=size))["ranks-unique"].message
+        told = ", ".join(str(rank // 2) for rank in range(16))
+        assert told + (", ..." if size > 16 else "") in message
+        assert ("..." in message) == (size > 16)

@@ -272,6 +272,27 @@ def test_the_rank_that_others_wait_for_is_named_with_its_place() -> None:
     assert "read_slowly" in result.message
 
 
+@pytest.mark.parametrize(
+    ("stacks", "words"),
+    [
+        (["", "", "", ""], "an unknown place"),
+        (["a", "a", "a", "a"], 'File "a.py", line 1 in f'),
+        (["a", "a", "b", ""], 'File "a.py", line 1 in f (RANK0); File "b.py", line 1 in f (RANK2); an unknown place'),
+    ],
+)
+def test_each_place_where_ranks_were_stuck_is_told_with_a_rank(stacks: list[str], words: str) -> None:
+    """The innermost call of each; the stack has its innermost call first."""
+    facts = []
+    for one, name in zip(GOOD, stacks, strict=True):
+        stack = f'Thread 1:\n  File "{name}.py", line 1 in f\n  File "outer.py", line 2 in g\n' if name else ""
+        facts.append(replace(one, ended=Ended(how="timeout", limit=60.0, stack=stack)))
+    for number in (0, 2):
+        words = words.replace(f"RANK{number}", facts[number].label)
+    message = found(facts, "rank-hung").message
+    assert words in message
+    assert "outer.py" not in message
+
+
 def test_ranks_that_wait_for_one_that_never_came() -> None:
     waiting = tuple(replace(one, world=None, ended=Ended(how="timeout", limit=60.0)) for one in GOOD[:3])
     result = found(waiting, "rank-hung")
