@@ -290,7 +290,13 @@ def test_one_that_is_being_built_again_is_said_to_be(install: Install, prefix: P
 
 
 @pytest.mark.parametrize(
-    "find", [lambda tree: installed.there(tree, "toy-cpu"), lambda tree: [*installed.all_in(tree)]]
+    "find",
+    [
+        lambda tree: installed.there(tree, "toy-cpu"),
+        lambda tree: [*installed.all_in(tree)],
+        lambda tree: [*receipt.parts_in(tree)],
+    ],
+    ids=["there", "all_in", "parts_in"],
 )
 def test_what_a_killed_installation_set_aside_is_there_again(
     find: Callable[[Tree], object], install: Install, tree: Tree
@@ -319,6 +325,7 @@ def test_records_lie_where_they_are_looked_for(tree: Tree, tmp_path: Path) -> No
     assert receipt.waiting(tree, "toy") == (
         f"Process {os.getpid()} on {os.uname().nodename} is installing toy (log: {tmp_path}); waiting for it."
     )
+    assert receipt.kept_path(tree, "toy") == tree.kept / "toy.json"
     assert receipt.path_of(tree, "toy") == tree.root / "environments" / "toy.json"
     assert receipt.built_path(tree, "Toy/1.0") == tree.root / "built" / "Toy--1.0.json"
 

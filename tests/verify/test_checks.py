@@ -11,7 +11,7 @@ from envkit.binary.build_flags import BuildFlags, Extension
 from envkit.knowledge.known import catalogue
 from envkit.verify.checks import Expected, Result, Status, check, verdict
 from envkit.verify.checks.elements import others
-from envkit.verify.facts import Barrier, Device, Ended, Fact, Phase, RankFacts
+from envkit.verify.facts import Barrier, Device, Ended, Fact, Phase, RankFacts, World
 
 from . import recorded
 
@@ -286,7 +286,7 @@ def test_how_many_more_messages_were_wrong(ranks: Sequence[str], words: str) -> 
 
 def test_up_to_16_ranks_are_named_where_numbers_occur_twice() -> None:
     for size in (16, 17):
-        facts = [replace(FOUR[0], world=replace(FOUR[0].world, rank=rank // 2, size=size)) for rank in range(size)]
+        facts = [replace(FOUR[0], world=World(rank=rank // 2, size=size)) for rank in range(size)]
         message = by_id(facts, replace(ASKED, size=size))["ranks-unique"].message
         told = ", ".join(str(rank // 2) for rank in range(16))
         assert told + (", ..." if size > 16 else "") in message

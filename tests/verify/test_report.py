@@ -200,6 +200,21 @@ def test_many_hosts_and_odd_ranks_are_shown_from_the_first_on(
     assert [" ".join(row) for block in found for row in block[17:]] == ([more] * 2 if more else [])
 
 
+def test_where_no_rank_is_odd_or_each_is_there_is_no_table_of_them(tmp_path: Path) -> None:
+    simulated.write(tmp_path, 32, 16)
+    shown = simulated.report(tmp_path, 32)
+    for ranks in (shown.ranks, tuple(replace(row, ended="status 1 in init") for row in shown.ranks)):
+        text = render(replace(shown, ranks=ranks))
+        assert "devices per host" in text
+        assert "local rank" not in text
+
+
+def test_lines_of_dashes_are_not_what_a_launcher_said() -> None:
+    said = "\n".join(["first", "-" * 60, "", "  - -", "last", "-" * 60])
+    text = render(replace(report("rank-killed"), launcher_status=1, launcher_said=said))
+    assert "said:\n          first\n          last\n\n" in text
+
+
 def test_up_to_16_ranks_are_a_line_each(tmp_path: Path) -> None:
     for ranks, column in ((16, "local rank"), (17, "devices per host")):
         simulated.write(tmp_path, ranks, ranks)
