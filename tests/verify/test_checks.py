@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from envkit.binary.build_flags import BuildFlags, Extension
 from envkit.knowledge.known import catalogue
 from envkit.verify.checks import Expected, Result, Status, check, verdict
+from envkit.verify.checks.collectives import short
 from envkit.verify.checks.elements import others
 from envkit.verify.facts import Barrier, Device, Ended, Fact, Phase, RankFacts, World
 
@@ -248,6 +249,7 @@ def test_weights_are_shown_of_rank_0_and_of_two_that_differ(other: Sequence[int]
     ]
     result = by_id(facts, replace(ASKED, size=4))["training-truth-torch"]
     assert result.status is Status.FAIL
+    assert ("the ranks' weights differ" if other else "the ranks agree on wrong weights") in result.message
     rows = re.findall(r"rank (\d): \[([^]]*)\]", f"{result.message} {result.cause}")
     assert "".join(rank for rank, _ in rows) == shown
     for rank, row in rows:
@@ -269,6 +271,14 @@ def test_no_rank_may_leave_a_barrier_before_all_have_come(times: Sequence[tuple[
     result = by_id(facts, replace(ASKED, size=4))["barrier"]
     assert (result.status is Status.PASS) != early
     assert ("on node1, ranks left" in result.message) == early
+
+
+@pytest.mark.parametrize("length", [1, 6, 7, 9])
+def test_a_vector_is_shown_by_its_first_six(length: int) -> None:
+    vector = [number / 2 for number in range(length)]
+    assert (
+        short(vector) == "[" + ", ".join(["0", "0.5", "1", "1.5", "2", "2.5"][:length]) + ", ..." * (length > 6) + "]"
+    )
 
 
 @pytest.mark.parametrize(

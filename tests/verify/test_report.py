@@ -238,6 +238,9 @@ def test_the_first_line_and_the_words_at_the_left() -> None:
         "FAIL  demo: 2 ranks in one world on 1 host, in 7.5 s",
         "      started with srun: of the job",
     ]
+    labels = [line.split("  ")[0] for line in lines]
+    places = [labels.index(label, 1) for label in ("FAIL", "launcher", "NOT PROVED", "framework", "passed", "skipped")]
+    assert places == sorted(places)
     at = lines.index("launcher  ended with status 9; the end of what it said:")
     assert lines[at + 1 : at + 8] == [*(f"          {letter}" for letter in "cdefgh"), ""]
     assert [line.split("  ")[0] for line in lines if re.match("[a-z]", line)] == [
