@@ -10,14 +10,16 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envkit.cli import run
 from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, rules
-from envkit.diagnose.known import done
+from envkit.diagnose.known import Sign, done, made
 from envkit.diagnose.place import Place
-from envkit.diagnose.scan import CHUNK, whole_lines
+from envkit.diagnose.scan import CHUNK, Seen, scan, whole_lines
+from envkit.knowledge.known import catalogue
 
 RULES = [rule for rule in rules() if not rule.quiet]
 FOLLOW_UP = "operations.cc:{}:3: error: 'shape' was not declared in this scope\n"
@@ -76,6 +78,87 @@ def test_a_line_that_a_rule_asks_for_must_stand_above_and_near() -> None:
     assert cause(line, head) == "step-failed"
     assert cause(head, *["-- ok"] * 5, line) == "step-failed"
     assert cause(line, *["-- ok"] * 5, head, line) == "cmake-4"
+
+
+def sign(literal: str) -> Sign:
+    return Sign(find=(literal,))
+
+
+def rule(literal: str = "broken", **fields: Any) -> Rule:
+    """A rule for lines with a literal."""
+    given = {"id": literal, "about": "", "cause": "c", "fix": "f", "example": "", "source": (), **fields}
+    return Rule(find=(literal,), **given)
+
+
+def seen(text: str, *rules: Rule) -> Seen:
+    return scan([text.encode()], rules, sign("all went well"))
+
+
+@pytest.mark.parametrize(("between", "near"), [(0, True), (3, True), (4, False), (9, False)])
+def test_how_near_a_line_above_must_stand(between: int, near: bool) -> None:
+    """At most four lines, where a rule does not say how many; the nearest of several counts."""
+    for first in ("", "the head\n" + "\n" * 9):
+        found = seen(first + "the head\n" + "\n" * between + "broken\n", rule(below=sign("the head")))
+        assert (found.hits.keys() == {"broken"}) == near
+        if near:
+            line = first.count("\n") + 1
+            above = found.hits["broken"].above
+            assert above is not None and (above.number, above.text) == (line, "the head")
+            assert found.hits["broken"].line.number == line + between + 1
+    assert not seen("broken\nthe head\n", rule(below=sign("the head"))).hits
+
+
+def test_lines_are_counted_from_1_over_all_blocks() -> None:
+    for empty in range(3):
+        blocks = [b"\n" * empty + b"broken\nx\n", b"\ny bad y\n  worse\n", b"bad\nlast"]
+        found = scan(blocks, [rule(), rule("bad"), rule("worse"), rule("last")], sign("all went well"))
+        lines = {name: (hit.line.number - empty, hit.line.text) for name, hit in found.hits.items()}
+        assert lines == {"broken": (1, "broken"), "bad": (4, "y bad y"), "worse": (5, "worse"), "last": (7, "last")}
+        assert (found.lines, found.size) == (6 + empty, sum(map(len, blocks)))
+
+
+def test_a_line_is_looked_at_4000_bytes_on_either_side() -> None:
+    for left, right in ((3999, 3993), (4001, 3995), (9000, 9000)):
+        found = seen("a" * left + "broken" + "b" * right + "\nnext", rule()).hits["broken"].line.text
+        assert found == "a" * min(left, 4000) + "broken" + "b" * min(right, 3994)
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    found = scan([b"\xff broken \xfe\n"], [rule()], sign("all went well"))
+    assert found.hits["broken"].line.text == "\ufffd broken \ufffd"
+
+
+@pytest.mark.parametrize("survives", [False, True])
+def test_of_what_ended_well_only_what_survives_is_kept(survives: bool) -> None:
+    one = rule(also=sign("a sign"), survives=survives)
+    found = seen("a sign\nbroken 1\nall went well\n", one)
+    assert (len(found.hits), len(found.signs)) == ((1, 1) if survives else (0, 0))
+    again = seen("a sign\nbroken 1\nall went well\nbroken 2\na sign\n", one)
+    assert (again.hits["broken"].line.number, again.signs[sign("a sign")].number) == ((2, 1) if survives else (4, 5))
+
+
+def test_the_first_of_several_lines_counts() -> None:
+    found = seen("a sign 1\nbroken 1\nbroken 2\na sign 2\n", rule(proof=sign("a sign")))
+    assert (found.hits["broken"].line.text, found.signs[sign("a sign")].text) == ("broken 1", "a sign 1")
+
+
+def test_blocks_are_cut_behind_lines() -> None:
+    assert [*whole_lines([b"a\nb", b"c", b"d\n", b"", b"e"])] == [b"a\n", b"bcd\n", b"e"]
+    assert [*whole_lines([b"a\n", b"\n"])] == [b"a\n", b"\n"]
+    assert [*whole_lines([])] == []
+    long = b"x" * CHUNK
+    assert [*whole_lines([long, b"y", b"z\n"])] == [long + b"y", b"z\n"]
+
+
+def test_a_rule_without_words_has_those_of_its_check() -> None:
+    table = {"find": ["x"], "example": "x", "source": []}
+    case = catalogue()["extension-loads"]["symbol"]
+    told = made("n", "build", {**table, "words": "extension-loads.symbol"})
+    assert (told.id, told.about, told.cause, told.fix) == ("n", "build", case["cause"], case["remedy"])
+    own = made("n", "build", {**table, "words": "extension-loads.symbol", "cause": "c", "fix": "f"})
+    assert (own.cause, own.fix) == ("c", "f")
+    none = made("n", "build", {**table, "words": "rank-hung.pass"})
+    assert (none.cause, none.fix) == ("", "")
 
 
 def test_what_ended_well_is_no_cause() -> None:

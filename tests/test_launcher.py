@@ -92,11 +92,35 @@ def test_in_a_slurm_job_what_srun_and_the_mpi_both_speak(
     chosen = launcher.choose(mpi, Wanted(ranks=4, nodes=2), JOB)
     assert " ".join(chosen.argv).replace(" --bind-to none", "") == argv
     assert mpi.family in chosen.why
+    assert chosen.launcher == argv.split()[0]
+    if chosen.launcher == "mpirun":
+        assert chosen.why == "srun here does not speak what Open MPI does (pmi2)"
+    else:
+        kind = argv.split()[1].removeprefix("--mpi=")
+        assert chosen.why == f"this is a Slurm job, and {mpi.family} and srun both speak {kind}"
+        assert not chosen.remote
+
+
+@pytest.mark.parametrize(
+    ("family", "speaks", "kind"),
+    [
+        ("Open MPI", "pmi2 pmix_v4", "pmix_v4"),
+        ("Open MPI", "pmi2", ""),
+        ("Open MPI", "", "pmix"),
+        ("MPICH", "", "pmi2"),
+        ("", "pmix", ""),
+        ("", "", ""),
+    ],
+)
+def test_what_a_job_is_told_that_srun_speaks(family: str, speaks: str, kind: str, slurm: Callable[[str], None]) -> None:
+    """Where no srun here tells it, the first that the MPI speaks."""
+    slurm(speaks)
+    assert launcher.job_srun_type(family) == kind
 
 
 def test_gloo_in_a_slurm_job_is_told_the_hosts(slurm: Callable[[str], None], fake: Fake) -> None:
     slurm("pmix")
-    scontrol = fake("scontrol", "printf 'n1\\nn2\\n'")
+    scontrol = fake("scontrol", '[ "$*" = "show hostnames n[1-2]" ] && printf \'n1\\nn2\\n\'')
     env = {**JOB, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "PATH": str(scontrol.parent)}
     assert words(None, Wanted(ranks=4), env) == "horovodrun -np 4 -H n1:2,n2:2"
 
@@ -157,8 +181,84 @@ def test_what_cannot_be_is_refused(
 
 def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(HostProblem, match=r"srun cannot be used here\."):
+    with pytest.raises(HostProblem, match=r"srun cannot be used here\.") as refused:
         launcher.choose(OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), JOB)
+    assert refused.value.why == "There is no srun on PATH."
+
+
+@pytest.mark.parametrize(
+    ("mpi", "wanted", "env", "why"),
+    [
+        (OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), {}, "This is no Slurm job."),
+        (OPEN_MPI_4, Wanted(ranks=4, hosts=HOSTS), {}, "--hosts a:2,b:1"),
+        (OPEN_MPI_4, Wanted(ranks=5), JOB, "It was granted 4 (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE)."),
+        (
+            INTEL,
+            Wanted(ranks=2, launcher="srun"),
+            JOB,
+            "Intel MPI, which this Horovod was built with, speaks nothing that srun has here: pmix, pmix_v4.",
+        ),
+        (
+            None,
+            Wanted(ranks=2, launcher="srun"),
+            JOB,
+            "Gloo, which this Horovod uses, speaks nothing that srun has here: pmix, pmix_v4.",
+        ),
+    ],
+)
+def test_why_it_is_refused(
+    mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str], why: str, slurm: Callable[[str], None]
+) -> None:
+    slurm("pmix pmix_v4")
+    with pytest.raises(EnvkitError) as refused:
+        launcher.choose(mpi, wanted, env)
+    assert refused.value.why == why
+
+
+@pytest.mark.parametrize(
+    ("mpi", "wanted", "env", "why"),
+    [
+        (OPEN_MPI_4, Wanted(ranks=1), {}, "it belongs to Open MPI, which this Horovod was built with"),
+        (None, Wanted(ranks=1), {}, "this Horovod has Gloo and no MPI"),
+        (MPICH, Wanted(ranks=1, launcher="horovodrun"), {}, "you asked for it"),
+    ],
+)
+def test_why_a_launcher_was_chosen(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str], why: str) -> None:
+    chosen = launcher.choose(mpi, wanted, env)
+    assert (chosen.why, chosen.remote) == (why, False)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "cpus", "slots"), [("4", "2(x2)", 4), ("6", "2(x2)", 6), ("2", "3(x2),1", 7), ("", "", 0)]
+)
+def test_a_slurm_job_has_room_for_its_tasks_or_its_cpus(tasks: str, cpus: str, slots: int) -> None:
+    env = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": tasks, "SLURM_JOB_CPUS_PER_NODE": cpus}
+    assert launcher.slurm_slots(env) == slots
+    assert launcher.slurm_slots({**env, "SLURM_JOB_ID": ""}) == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "argv"),
+    [
+        (3, None, "horovodrun -np 3 -H n1:1,n2:1,n3:1"),
+        (4, None, "horovodrun -np 4 -H n1:2,n2:2,n3:2"),
+        (3, 2, "horovodrun -np 3 -H n1:2,n2:2"),
+        (1, 1, "horovodrun -np 1"),
+    ],
+)
+def test_the_hosts_of_a_pbs_job_get_even_slots(ranks: int, nodes: int | None, argv: str, tmp_path: Path) -> None:
+    (tmp_path / "nodes").write_text("n1\nn2\nn3\n")
+    env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    assert words(None, Wanted(ranks=ranks, nodes=nodes), env) == argv
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_ranks_get_nothing_that_another_launch_has_left(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    left = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "1", "HOROVOD_LOCAL_RANK": "0"}
+    root = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
+    allowed = {f"{name}{end}": "1" for name in root for end in ("", "_CONFIRM")} if user == 0 else {}
+    assert launcher.variables({"PATH": "/bin", **left}) == {"PATH": "/bin", **allowed}
 
 
 @pytest.mark.parametrize(

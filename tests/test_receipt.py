@@ -1,4 +1,5 @@
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import receipt
+from envkit.environments import receipt, replaced
+from envkit.environments.lockfile import Lock
+from envkit.environments.lockfile import Machine as LockedMachine
 from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import Built
+from envkit.environments.receipt import Built, Kept, KeptFiles, Layer, Module, Parts
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.machine.host import Platform
 from envkit.methods import installed
@@ -202,3 +205,168 @@ def test_what_became_of_an_image(
         installed.find(prefix, "toy-image")
     assert said in f"{refused.value.what} {refused.value.why}"
     assert "envkit install toy-image" in refused.value.fix
+
+
+@pytest.fixture
+def copy(install: Install, prefix: Prefix, tree: Tree, tmp_path: Path) -> Tree:
+    """The tree of a prefix that was copied with toy-cpu in it."""
+    install("toy-cpu")
+    shutil.copytree(prefix.root, tmp_path / "copy")
+    return Tree(root=tmp_path / "copy" / tree.root.relative_to(prefix.root))
+
+
+def test_a_copied_environment_lies_where_it_was_copied_to(copy: Tree, tree: Tree, tmp_path: Path) -> None:
+    path = receipt.path_of(copy, "toy-cpu")
+    found, made = installed.read(path), installed.read(receipt.path_of(tree, "toy-cpu"))
+    assert found == msgspec.structs.replace(made, tree=str(copy.root), copied_from=str(tree.root))
+    assert (installed.there(tree, "toy-cpu"), installed.there(copy, "toy-cpu")) == (made, None)
+    assert installed.there(tree, "other") is None
+    with pytest.raises(EnvironmentDamaged, match=r"toy-cpu does not work where it lies\.") as damaged:
+        installed.find(Prefix(root=tmp_path / "copy"), "toy-cpu")
+    assert damaged.value.why.startswith(f"It was installed in {tree.root} and was copied or moved to {copy.root};")
+    assert damaged.value.fix.splitlines()[1:] == [
+        f"  envkit remove toy-cpu --dependencies --prefix {tmp_path}/copy",
+        f"  envkit install toy-cpu --prefix {tmp_path}/copy",
+    ]
+
+
+def test_a_receipt_that_says_where_it_was_copied_from_is_not_believed(install: Install, tree: Tree) -> None:
+    made = install("toy-cpu", copied_from="/elsewhere")
+    assert installed.there(tree, "toy-cpu") == msgspec.structs.replace(made, copied_from=msgspec.UNSET)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "why", "fix"),
+    [
+        ("toy-cpu", {"name": "other"}, "Its name is 'other', that of its file 'toy-cpu'.", "Put it back with"),
+        ("toy-cpu", {"tree": "software"}, "Its tree is 'software'.", "Put it back with 'envkit install toy-cpu'"),
+        ("toy cpu", {"name": "toy cpu"}, "Its name is 'toy cpu', that of its file 'toy cpu'.", "Delete it; what"),
+        ("toy-cpu", {"module": "a b"}, "It names 'a b'.", "Put it back with"),
+        ("toy-cpu", {"log": "a\x1bb"}, r"It names 'a\x1bb'.", "Put it back with"),
+        ("toy-cpu", {"requires": ("mpi", "\x07")}, r"It names '\x07'.", "Put it back with"),
+    ],
+)
+def test_a_receipt_that_none_of_envkits_is(
+    file: str, changes: dict[str, str], why: str, fix: str, install: Install, tree: Tree
+) -> None:
+    made = install("toy-cpu", **{name: value for name, value in changes.items() if name != "name"})
+    path = receipt.path_of(tree, file)
+    receipt.write(path, msgspec.structs.replace(made, name=changes.get("name", "toy-cpu")))
+    with pytest.raises(EnvironmentDamaged) as damaged:
+        installed.read(path)
+    assert damaged.value.what == f"The receipt {path} cannot be read."
+    assert damaged.value.why == why
+    assert damaged.value.fix.startswith(fix)
+
+
+def test_the_lock_of_an_environment(install: Install) -> None:
+    lock = Lock(
+        name="toy-cpu",
+        method="easybuild",
+        framework="pytorch",
+        accelerator="cpu",
+        release="",
+        machine=LockedMachine(type="x86_64", python="3.11"),
+        tools={},
+        parts=(),
+    )
+    assert installed.lock_of(install("toy-cpu", lock=lock)) == lock
+    with pytest.raises(EnvironmentMissing, match=r"The environment toy-cpu has no lock\.") as missing:
+        installed.lock_of(install("toy-cpu", envkit="0.0.9"))
+    assert missing.value.why == "It was installed by envkit 0.0.9, before there were locks."
+    assert missing.value.fix.endswith("envkit install toy-cpu --rebuild")
+
+
+def test_one_that_is_being_built_again_is_said_to_be(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("other", python="3.9.1")
+    install("other")
+    aside = replaced.Aside(modules=(), files=(), in_jobs=True)
+    receipt.write(tree.replaced / "toy-cpu.json", aside)
+    with pytest.raises(EnvironmentMissing, match=r"The environment toy-cpu is being built again\.") as missing:
+        installed.find(prefix, "toy-cpu")
+    assert missing.value.fix.endswith(f"envkit install toy-cpu --prefix {prefix.root}")
+    with pytest.raises(EnvironmentMissing, match=r"There is no environment 'toy'\."):
+        installed.find(prefix, "toy")
+
+
+@pytest.mark.parametrize(
+    "find",
+    [
+        lambda tree: installed.there(tree, "toy-cpu"),
+        lambda tree: [*installed.all_in(tree)],
+        lambda tree: [*receipt.parts_in(tree)],
+    ],
+    ids=["there", "all_in", "parts_in"],
+)
+def test_what_a_killed_installation_set_aside_is_there_again(
+    find: Callable[[Tree], object], install: Install, tree: Tree
+) -> None:
+    install("toy-cpu")
+    path = receipt.path_of(tree, "toy-cpu")
+    aside = tree.replaced / "old" / "toy-cpu" / path.relative_to(tree.root)
+    aside.parent.mkdir(parents=True)
+    path.rename(aside)
+    note = replaced.Aside(modules=(), files=(str(path.relative_to(tree.root)),))
+    receipt.write(tree.replaced / "toy-cpu.json", note)
+    assert find(tree)
+    assert path.exists()
+
+
+def test_what_the_files_of_an_environment_were(tree: Tree) -> None:
+    were = {"software/x": Kept(size=1, changed=2, sha256="0" * 64)}
+    receipt.write(receipt.kept_path(tree, "toy-cpu"), KeptFiles(files=were))
+    assert receipt.kept(tree, "toy-cpu") == were
+
+
+def test_records_lie_where_they_are_looked_for(tree: Tree, tmp_path: Path) -> None:
+    receipt.begin(tree, "toy", "building", tmp_path)
+    note = receipt.unfinished(tree, "toy")
+    assert note is not None and (note.stack, note.node) == ("toy", os.uname().nodename)
+    assert receipt.waiting(tree, "toy") == (
+        f"Process {os.getpid()} on {os.uname().nodename} is installing toy (log: {tmp_path}); waiting for it."
+    )
+    assert receipt.kept_path(tree, "toy") == tree.kept / "toy.json"
+    assert receipt.path_of(tree, "toy") == tree.root / "environments" / "toy.json"
+    assert receipt.built_path(tree, "Toy/1.0") == tree.root / "built" / "Toy--1.0.json"
+
+
+def test_what_environments_are_made_of(install: Install, install_image: InstallImage, tree: Tree) -> None:
+    """Receipts that cannot be read, and files that are none, are left out."""
+    install("toy-cpu")
+    install_image(debian="a1")
+    install("named-otherwise", "Toy/2.0")
+    (tree.environments / "named-otherwise.json").rename(tree.environments / "renamed.json")
+    modules = tuple(Module(name=name, easyconfig="", sha256="") for name in ("Toy/1.0", "../x"))
+    bad = Parts(name="bad", tree="/", modules=modules)
+    receipt.write(tree.environments / "bad.json", bad)
+    receipt.write(tree.environments / ".hidden.json", bad)
+    receipt.write(tree.environments / "toy-cpu.txt", bad)
+    (tree.environments / "broken.json").write_text("{")
+    found = {one.name: one for one in receipt.parts_in(tree)}
+    assert set(found) == {"toy-cpu", "toy-image"}
+    assert [one.name for one in found["toy-cpu"].modules] == ["Python/system", "Toy/1.0"]
+    assert found["toy-image"].layers == (Layer(name="debian", key="a1".ljust(64, "0")),)
+    named = {path.name for path in receipt.files_in(tree)}
+    assert named == {"toy-cpu.json", "toy-image.json", "renamed.json", "bad.json", "broken.json"}
+
+
+def test_two_paths_of_one_folder(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("a")
+    one = tmp_path / "a"
+    same = {name: receipt.is_same(one, tmp_path / name) for name in ("a", "b", "link", "gone")}
+    assert same == {"a": True, "b": False, "link": True, "gone": False}
+    assert receipt.is_same(tmp_path / "gone", tmp_path / "gone")
+
+
+def test_what_a_method_does_not_say_of_an_environment(install: Install) -> None:
+    made = install("toy-cpu")
+    assert (made.interpreter, made.flags, made.srun) == ("python", None, ())
+    assert (made.source, made.sha256, made.is_image) == ("", "", False)
+    assert [one.name for one in made.recipes] == ["Python/system", "Toy/1.0"]
+
+
+def test_an_image_has_no_recipes_of_modules(install_image: InstallImage) -> None:
+    made = install_image()
+    assert (made.recipes, made.is_image) == ((), True)

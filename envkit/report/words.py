@@ -68,8 +68,8 @@ def ratio(number: float | None) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """A number of things: 1 rank, 2 ranks."""
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+    """A number of things: 1 rank, 2 ranks, 2 processes."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith("s") else "s")
 
 
 def nccl_version(code: int) -> str:

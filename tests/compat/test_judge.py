@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from envkit.cli import run
-from envkit.compat.complete import Complete, Here, best
-from envkit.compat.judge import Verdict, judge, parse
-from envkit.compat.known import known, proofs
+from envkit.compat.complete import Complete, Here, best, distance
+from envkit.compat.judge import Verdict, covers, fits, is_cured, judge, parse
+from envkit.compat.known import Evidence, Rule, Status, known, proofs, rules
 from envkit.errors import UsageProblem
 from envkit.planning import compatibility
 
@@ -274,6 +274,105 @@ def test_the_nearest_where_none_has_it_all() -> None:
 def test_the_nearest_by_distance(text: str, parts: dict[str, str]) -> None:
     found = chosen(text)
     assert {name: found.judgement.parts.get(name) for name in parts} == parts
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "there", "far"),
+    [
+        ("torch", "2.13", "2.10", 0.15),
+        ("torch", "2.10", "2.13", 0.15),
+        ("torch", "2.0", "2.17", 0.85),
+        ("torch", "2.0", "2.19", 0.9),  # never as far as another major release
+        ("torch", "2.13.0", "2.13.5", 0.01),
+        ("torch", "2", "2.0", 0.01),
+        ("torch", "1.13", "2.13", 1),
+        ("torch", "4.0", "1.20", 3),
+        ("gcc", "12", "15", 0.15),
+        ("gcc", "15.1", "12.9", 0.15),
+        ("gcc", "12.2", "12.3", 0.01),
+        ("torch", "2.13", None, 3),
+        ("machine", "x86_64", "aarch64", 3),
+    ],
+)
+def test_how_far_a_version_is_from_another(name: str, asked: str, there: str | None, far: float) -> None:
+    assert distance(name, asked, there) == pytest.approx(far)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version", "is_one"),
+    [
+        (">=2", "2", True),
+        ("<3", "2", True),
+        ("<2.5", "2", False),  # not the whole series
+        (">=2.1", "2", False),
+        (">=2.1", "2.1", True),
+        ("==2.13.*", "2.13", True),
+        ("==2.13.*", "2.13.1", True),
+        ("==2.13.*", "2", False),
+        (">2.13", "2.14.0rc1", True),
+    ],
+)
+def test_a_rule_is_about_a_series_where_it_is_about_all_of_it(wanted: str, version: str, is_one: bool) -> None:
+    assert fits("torch", wanted, version) == is_one
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "asked", "is_one"),
+    [
+        ("python", "3.11.7", "3.11", True),
+        ("python", "3.11.7", "3.11.2", True),
+        ("python", "3.11.7", "3", True),
+        ("python", "3.11.7", "3.1", False),
+        ("torch", "2.13.0+cpu", "2.13.1", True),
+        ("torch", "2", "2.13", False),
+        ("gcc", "12.2.0", "12.4", True),
+        ("gcc", "12.2.0", "13", False),
+        ("machine", "x86_64", "x86_64", True),
+        ("machine", "x86_64", "aarch64", False),
+    ],
+)
+def test_a_version_is_of_the_release_that_is_asked_for(name: str, version: str, asked: str, is_one: bool) -> None:
+    assert covers(name, version, asked) == is_one
+
+
+@pytest.mark.parametrize(
+    ("cure", "measures", "cured"),
+    [
+        ((), None, False),
+        ((("a",),), None, True),
+        ((("a",),), [], False),
+        ((("a", "b"),), ["a"], False),
+        ((("a", "b"),), ["b", "c", "a"], True),
+        ((("a",), ("b",)), ["b"], True),
+        ((), ["a"], False),
+    ],
+)
+def test_a_rule_is_cured_by_all_of_one_list(
+    cure: tuple[tuple[str, ...], ...], measures: list[str] | None, cured: bool
+) -> None:
+    rule = Rule(id="r", when={}, status=Status.FAILS, evidence=Evidence.OBSERVED, source="s", cure=cure)
+    assert is_cured(rule, measures) == cured
+
+
+def test_what_shows_that_something_works_is_in_the_order_of_its_evidence() -> None:
+    order = [list(Evidence).index(one.evidence) for one in proofs()]
+    assert order == sorted(order)
+    assert len(order) == len(known().combination) + len(known().evidence)
+    for one in known().combination:
+        assert one.proof() in proofs()
+        assert (one.proof().parts, one.proof().source, one.proof().note) == (one.parts, one.how, one.note)
+
+
+def test_each_cell_of_a_table_is_a_rule() -> None:
+    for table in known().table:
+        cells = [(row, cell) for row, cells in table.rows.items() for cell in cells]
+        made = [*table.rules()]
+        assert [one.id for one in made] == [f"{table.id}-{row}{cell}" for row, cell in cells]
+        assert [one.when for one in made] == [{table.of: f"=={row}.*", table.other: cell} for row, cell in cells]
+        assert all(
+            (one.status, one.evidence, one.source) == (table.status, table.evidence, table.source) for one in made
+        )
+        assert all(one.note == table.note and one in rules() for one in made)
 
 
 MACHINES = [

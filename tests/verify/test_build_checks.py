@@ -184,6 +184,13 @@ def test_a_missing_file_tells_what_it_belongs_to(file: str, owner: str) -> None:
     assert owner in found.cause
 
 
+def test_a_missing_file_is_named_without_its_folder() -> None:
+    error = "ImportError: /x/lib/libmpi.so.40: cannot open shared object file: No such file or directory"
+    cause = results(load=Fact(error=error))["extension-loads"].cause
+    assert "libmpi.so.40 is " in cause
+    assert "/x/lib" not in cause
+
+
 def test_a_cut_extension_is_known_before_it_is_loaded() -> None:
     cut = {"extension_file": ExtensionFile(size=4096, wanted=65519152), "load": None}
     found = results(**cut, ended=Ended(how="signal", signal="SIGBUS"))["extension-present"]

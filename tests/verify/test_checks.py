@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from envkit.binary.build_flags import BuildFlags, Extension
 from envkit.knowledge.known import catalogue
 from envkit.verify.checks import Expected, Result, Status, check, verdict
-from envkit.verify.facts import Device, Ended, Fact, Phase, RankFacts
+from envkit.verify.checks.collectives import short
+from envkit.verify.checks.elements import others
+from envkit.verify.facts import Barrier, Device, Ended, Fact, Phase, RankFacts, World
 
 from . import recorded
 
@@ -228,3 +230,74 @@ def test_what_the_launcher_said_explains_how_it_ended() -> None:
     assert (
         result.cause == "Libraries of the host that are bound into the image want a newer C library than the image has."
     )
+
+
+FOUR = recorded.case("pytorch-4ranks").facts
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [((), "012"), ((3,), "03"), ((2, 3), "023"), ((1, 2, 3), "012")],
+)
+def test_weights_are_shown_of_rank_0_and_of_two_that_differ(other: Sequence[int], shown: str) -> None:
+    """Where none differs, of the next two."""
+    tasks = [one.training_torch for one in FOUR]
+    wrong = [tuple(float(10 * (rank in other) + number) for number in range(8)) for rank in range(4)]
+    facts = [
+        replace(one, training_torch=replace(task, weights=weights)) if task else one
+        for one, task, weights in zip(FOUR, tasks, wrong, strict=True)
+    ]
+    result = by_id(facts, replace(ASKED, size=4))["training-truth-torch"]
+    assert result.status is Status.FAIL
+    assert ("the ranks' weights differ" if other else "the ranks agree on wrong weights") in result.message
+    rows = re.findall(r"rank (\d): \[([^]]*)\]", f"{result.message} {result.cause}")
+    assert "".join(rank for rank, _ in rows) == shown
+    for rank, row in rows:
+        assert row == ", ".join(f"{number:g}" for number in wrong[int(rank)][:6]) + ", ..."
+
+
+@pytest.mark.parametrize(
+    ("times", "early"),
+    [
+        ([(0, 5), (1, 5), (2, 5), (4, 5)], False),
+        ([(0, 5), (1, 5), (2, 5), (5, 6)], False),
+        ([(0, 5), (1, 5), (2, 5), (6, 7)], True),  # one came when three had left
+        ([(0, 3), (1, 5), (2, 5), (4, 5)], True),  # one had left when another came
+    ],
+)
+def test_no_rank_may_leave_a_barrier_before_all_have_come(times: Sequence[tuple[float, float]], early: bool) -> None:
+    barriers = [Barrier(entered=entered, left=left) for entered, left in times]
+    facts = [replace(one, barrier=barrier) for one, barrier in zip(FOUR, barriers, strict=True)]
+    result = by_id(facts, replace(ASKED, size=4))["barrier"]
+    assert (result.status is Status.PASS) != early
+    assert ("on node1, ranks left" in result.message) == early
+
+
+@pytest.mark.parametrize("length", [1, 6, 7, 9])
+def test_a_vector_is_shown_by_its_first_six(length: int) -> None:
+    vector = [number / 2 for number in range(length)]
+    assert (
+        short(vector) == "[" + ", ".join(["0", "0.5", "1", "1.5", "2", "2.5"][:length]) + ", ..." * (length > 6) + "]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([], ""),
+        (["0"], ""),
+        (["0", "0"], "; 1 more wrong, in 1 rank"),
+        (["0", "1", "1"], "; 2 more wrong, in 2 ranks"),
+    ],
+)
+def test_how_many_more_messages_were_wrong(ranks: Sequence[str], words: str) -> None:
+    assert others(ranks) == words
+
+
+def test_up_to_16_ranks_are_named_where_numbers_occur_twice() -> None:
+    for size in (16, 17):
+        facts = [replace(FOUR[0], world=World(rank=rank // 2, size=size)) for rank in range(size)]
+        message = by_id(facts, replace(ASKED, size=size))["ranks-unique"].message
+        told = ", ".join(str(rank // 2) for rank in range(16))
+        assert told + (", ..." if size > 16 else "") in message
+        assert ("..." in message) == (size > 16)

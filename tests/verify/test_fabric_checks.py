@@ -121,6 +121,11 @@ def with_hardware(number: int, flags: Flags | None = None, **values: Any) -> Ran
         ({"cxi": ("cxi0",), "libraries": {"libcxi.so.1": "/x"}}, Flags(nccl=0), None),
         ({"cxi": ("cxi0",), "libraries": {"libcxi.so.1": "/x"}}, Flags(nccl=21803), "libnccl-net.so"),
         ({"cxi": ("cxi0",), "libraries": {"libcxi.so.1": "/x"}}, Flags(nccl=21803, rocm=True), "librccl-net.so"),
+        (
+            {"cxi": ("cxi0",), "libraries": {"libcxi.so.1": "/x", "libnccl-net.so": "/y"}},
+            Flags(nccl=21803, rocm=True),
+            None,  # one of the two that do
+        ),
         ({"interfaces": (card("hsn0", "10.1.0.1"),)}, Flags(nccl=0), "libcxi.so.1"),
     ],
 )

@@ -105,6 +105,12 @@ def test_the_node_that_differs_from_most_is_named(changed: dict[str, Any], words
     assert words in found.message
 
 
+def test_libraries_in_another_order_are_the_same() -> None:
+    two = ("/mpi/libmpi.so.40.30.4", "/mpi/libmpi_cxx.so.40")
+    found = results(rank(0, libraries={"libmpi": two}), rank(1, libraries={"libmpi": two[::-1]}))
+    assert found["versions-agree"].status is Status.PASS
+
+
 def test_on_one_node_the_rank_is_named() -> None:
     found = results(rank(0), rank(1), rank(2, imported=Import(version="2.0.0")))["versions-agree"]
     assert "on rank 2 (node1, pid 2)" in found.message

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,144 @@ def test_what_was_measured_is_in_tables() -> None:
     assert ["8", "torch", "ResNet-50", "9,000", "93", "%", "-", "-"] in [line.split() for line in lines]
 
 
+def tables(text: str) -> list[list[list[str]]]:
+    """The blocks of a text, each as lines of cells, without those of dashes."""
+    blocks = [[line for line in block.splitlines() if set(line) - set("- ")] for block in text.split("\n\n")]
+    return [[re.split(r"  +", line.strip()) for line in block] for block in blocks]
+
+
+def test_every_number_stands_under_the_name_of_its_column() -> None:
+    shown = report("pytorch-2ranks")
+    framework = replace(
+        shown.frameworks[0], flags={"rocm": 0, "cuda": 1, "nccl": 1, "mpi": None, "gloo": 1, "ddl": 0, "ccl": 0}
+    )
+    ranks = tuple(
+        replace(row, host="n1", rank=7, local_rank=3, size=9, device="GPU 3 H200", ended="status 4 in init")
+        for row in shown.ranks[:1]
+    )
+    bandwidth = (
+        Bandwidth(size_bytes=64 << 20, seconds=1e-3, bus_bytes_per_s=100e9, raw_seconds=8e-4, ratio=0.8),
+        Bandwidth(size_bytes=1024, seconds=2e-5, bus_bytes_per_s=5e6),
+    )
+    one = Scaling(ranks=8, framework="torch", model="ResNet-50", samples_per_s=9000.4, efficiency=0.934)
+    scaling = (one, replace(one, ranks=16, ddp_samples_per_s=8000.4, ddp_efficiency=0.5))
+    written = replace(shown, frameworks=(framework,), ranks=ranks, bandwidth=bandwidth, scaling=scaling)
+    assert tables(render(written, width=120))[1:5] == [
+        [
+            ["framework", "version", "rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl"],
+            ["torch", "2.13.0+cpu", "no", "yes", "yes", "?", "yes", "no", "no"],
+        ],
+        [
+            ["framework", "host", "rank", "local rank", "size", "device", "ended"],
+            ["torch", "n1", "7", "3", "9", "GPU 3 H200", "status 4 in init"],
+        ],
+        [
+            ["allreduce of", "time", "bus bandwidth", "raw library", "Horovod / raw"],
+            ["64 MiB", "1.00 ms", "100 GB/s", "125 GB/s", "0.80"],
+            ["1 KiB", "20.0 us", "5.00 MB/s", "-", "-"],
+        ],
+        [
+            ["ranks", "framework", "model", "samples/s", "efficiency", "DDP samples/s", "DDP efficiency"],
+            ["8", "torch", "ResNet-50", "9,000", "93 %", "-", "-"],
+            ["16", "torch", "ResNet-50", "9,000", "93 %", "8,000", "50 %"],
+        ],
+    ]
+
+
+@pytest.mark.parametrize(("hosts", "ranks", "more"), [(16, 16, ""), (17, 17, "and 1 more, in the JSON report")])
+def test_many_hosts_and_odd_ranks_are_shown_from_the_first_on(
+    hosts: int, ranks: int, more: str, tmp_path: Path
+) -> None:
+    """None of the hosts is like another, as many ranks as `ranks` have not come to their end."""
+    simulated.write(tmp_path, 2 * hosts, 2)
+    shown = simulated.report(tmp_path, 2 * hosts)
+    own = tuple(replace(row, devices={f"GPU {number}": 2}) for number, row in enumerate(shown.hosts))
+    odd = tuple(replace(row, ended="status 1 in init") if (row.rank or 0) < ranks else row for row in shown.ranks)
+    text = render(replace(shown, hosts=own, ranks=odd))
+    found = [block for block in tables(text) if block[0][0] == "framework" and "version" not in block[0]]
+    assert [block[0] for block in found] == [
+        ["framework", "hosts", "ranks", "devices per host", "ended"],
+        ["framework", "host", "rank", "local rank", "size", "device", "ended"],
+    ]
+    assert found[0][1] == ["torch", "n0001", "0-1", "2 x GPU 0", "done"]
+    assert [row[1] for row in found[0][1:17]] == [f"n{number:04}" for number in range(1, 17)]
+    assert found[1][1] == ["torch", "n0001", "0", "0", str(2 * hosts), f"GPU 0 {simulated.GPU}", "status 1 in init"]
+    assert [row[2] for row in found[1][1:17]] == [str(rank) for rank in range(16)]
+    assert [" ".join(row) for block in found for row in block[17:]] == ([more] * 2 if more else [])
+
+
+def test_where_no_rank_is_odd_or_each_is_there_is_no_table_of_them(tmp_path: Path) -> None:
+    simulated.write(tmp_path, 32, 16)
+    shown = simulated.report(tmp_path, 32)
+    for ranks in (shown.ranks, tuple(replace(row, ended="status 1 in init") for row in shown.ranks)):
+        text = render(replace(shown, ranks=ranks))
+        assert "devices per host" in text
+        assert "local rank" not in text
+
+
+def test_lines_of_dashes_are_not_what_a_launcher_said() -> None:
+    said = "\n".join(["first", "-" * 60, "", "  - -", "last", "-" * 60])
+    text = render(replace(report("rank-killed"), launcher_status=1, launcher_said=said))
+    assert "said:\n          first\n          last\n\n" in text
+
+
+def test_up_to_16_ranks_are_a_line_each(tmp_path: Path) -> None:
+    for ranks, column in ((16, "local rank"), (17, "devices per host")):
+        simulated.write(tmp_path, ranks, ranks)
+        assert column in render(simulated.report(tmp_path, ranks))
+
+
+def test_a_host_none_of_whose_ranks_is_known_has_its_processes_counted(tmp_path: Path) -> None:
+    simulated.write(tmp_path, 32, 16)
+    shown = simulated.report(tmp_path, 32)
+    text = render(replace(shown, hosts=tuple(replace(row, ranks=()) for row in shown.hosts)))
+    assert ["torch", "n0001", "16 processes", f"16 x {simulated.GPU}", "done"] in [
+        row for block in tables(text) for row in block
+    ]
+
+
+def test_the_first_line_and_the_words_at_the_left() -> None:
+    shown = replace(report("rank-killed"), launcher_status=9, launcher_said="\n".join("abcdefgh"))
+    started = Started(launcher="srun", why="of the job", command=("srun",))
+    lines = render(replace(shown, started=started), width=200).splitlines()
+    assert lines[:2] == [
+        "FAIL  demo: 2 ranks in one world on 1 host, in 7.5 s",
+        "      started with srun: of the job",
+    ]
+    labels = [line.split("  ")[0] for line in lines]
+    places = [labels.index(label, 1) for label in ("FAIL", "launcher", "NOT PROVED", "framework", "passed", "skipped")]
+    assert places == sorted(places)
+    at = lines.index("launcher  ended with status 9; the end of what it said:")
+    assert lines[at + 1 : at + 8] == [*(f"          {letter}" for letter in "cdefgh"), ""]
+    assert [line.split("  ")[0] for line in lines if re.match("[a-z]", line)] == [
+        *("launcher", "framework", "torch", "framework", "torch", "torch"),
+        *("passed", "skipped", "skipped", "slowest"),
+    ]
+    assert render(replace(shown, seconds=None, hosts=())).startswith("FAIL  demo: 2 ranks in one world\n")
+
+
+def test_the_three_slowest_phases_by_time() -> None:
+    timings = {"torch.a": 1.0, "torch.b": 4.26, "torch.c": 3.0, "torch.d": 2.0}
+    text = render(replace(report("pytorch-2ranks"), timings=timings))
+    assert text.endswith("slowest  torch.b 4.3 s, torch.c 3.0 s, torch.d 2.0 s\n")
+
+
+def test_each_status_has_its_colour() -> None:
+    shown = report("rank-killed")
+    worst = next(result for result in shown.results if result.status == "fail")
+    mild = replace(worst, id="mild", status=Status.WARN, message="mild")
+    failed = render(replace(shown, results=(*shown.results, mild)), colour=True)
+    passed = render(report("pytorch-2ranks"), colour=True)
+    assert failed.startswith("\x1b[1;31mFAIL\x1b[0m  demo")
+    assert passed.startswith("\x1b[32mPASS\x1b[0m  demo")
+    assert f"\x1b[1;31mFAIL\x1b[0m  {worst.id}" in failed
+    assert "\x1b[33mWARN\x1b[0m  mild" in failed
+    assert "\x1b[36mNOT PROVED\x1b[0m  " in failed
+    assert "\x1b[32mpassed\x1b[0m  (torch)" in passed
+    assert "\x1b[36mskipped\x1b[0m  flags-agree" in passed
+    assert "\x1b[2mslowest\x1b[0m  " in passed
+
+
 def test_a_terminal_is_not_obeyed_by_what_a_program_said() -> None:
     shown = replace(report("rank-killed"), launcher_said="one \x1b[2Jtwo\x07 \x1b]0;title\x07three", launcher_status=1)
     assert "one two three" in render(shown)
@@ -182,6 +321,8 @@ def test_thousands_of_ranks_are_reported_on_quickly_and_with_little_memory(tmp_p
         (words.ratio(None), "-"),
         (words.percent(0.934), "93 %"),
         (words.count(4096, "rank"), "4,096 ranks"),
+        (words.count(1, "process"), "1 process"),
+        (words.count(2, "process"), "2 processes"),
     ],
 )
 def test_numbers_and_names_are_written_as_the_field_does(written: str, right: str) -> None:

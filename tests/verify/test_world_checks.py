@@ -153,6 +153,14 @@ def test_the_hosts_of_a_slurm_step_are_those_asked_for() -> None:
     assert found(facts, "hosts-used").status is Status.FAIL
 
 
+@pytest.mark.parametrize("launcher", [None, "mpirun"])
+def test_the_nodes_of_a_step_count_only_for_what_srun_has_started(launcher: str | None) -> None:
+    by = Started(launcher=launcher, title=launcher, rank=0, size=4) if launcher else None
+    step = {"SLURM_STEP_NUM_NODES": "2"}
+    facts = [replace(one, environment=step, started=by) for one in on_hosts("a", "a", "a", "a")]
+    assert not [result for result in check(facts, ASKED) if result.id == "hosts-used"]
+
+
 @pytest.mark.parametrize(("nodes", "warns"), [("2", True), ("1", False), ("8", False)])
 def test_fewer_hosts_than_the_job_has(nodes: str, warns: bool) -> None:
     """Of 8 nodes, 4 ranks cannot be on each."""
@@ -262,6 +270,27 @@ def test_the_rank_that_others_wait_for_is_named_with_its_place() -> None:
     assert result.message.startswith("rank 3")
     assert "3 waiting" in result.message
     assert "read_slowly" in result.message
+
+
+@pytest.mark.parametrize(
+    ("stacks", "words"),
+    [
+        (["", "", "", ""], "an unknown place"),
+        (["a", "a", "a", "a"], 'File "a.py", line 1 in f'),
+        (["a", "a", "b", ""], 'File "a.py", line 1 in f (RANK0); File "b.py", line 1 in f (RANK2); an unknown place'),
+    ],
+)
+def test_each_place_where_ranks_were_stuck_is_told_with_a_rank(stacks: list[str], words: str) -> None:
+    """The innermost call of each; the stack has its innermost call first."""
+    facts = []
+    for one, name in zip(GOOD, stacks, strict=True):
+        stack = f'Thread 1:\n  File "{name}.py", line 1 in f\n  File "outer.py", line 2 in g\n' if name else ""
+        facts.append(replace(one, ended=Ended(how="timeout", limit=60.0, stack=stack)))
+    for number in (0, 2):
+        words = words.replace(f"RANK{number}", facts[number].label)
+    message = found(facts, "rank-hung").message
+    assert words in message
+    assert "outer.py" not in message
 
 
 def test_ranks_that_wait_for_one_that_never_came() -> None:
