@@ -13,7 +13,7 @@ from envkit.environments import receipt, replaced
 from envkit.environments.lockfile import Lock
 from envkit.environments.lockfile import Machine as LockedMachine
 from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import Built, Kept, KeptFiles, Layer, Module, Parts
+from envkit.environments.receipt import Built, Fingerprint, Fingerprints, Layer, Module, Parts
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.machine.host import Platform
 from envkit.methods import installed
@@ -313,8 +313,8 @@ def test_what_a_killed_installation_set_aside_is_there_again(
 
 
 def test_what_the_files_of_an_environment_were(tree: Tree) -> None:
-    were = {"software/x": Kept(size=1, changed=2, sha256="0" * 64)}
-    receipt.write(receipt.kept_path(tree, "toy-cpu"), KeptFiles(files=were))
+    were = {"software/x": Fingerprint(size=1, changed=2, sha256="0" * 64)}
+    receipt.write(receipt.kept_path(tree, "toy-cpu"), Fingerprints(files=were))
     assert receipt.kept(tree, "toy-cpu") == were
 
 
