@@ -115,7 +115,7 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     assert checks
     assert [module for module in checks if own(module) & measures] == []
     assert own("verify.facts") == {"errors"}
-    assert own("doctor.rules") == {"doctor.facts", "doctor.report", "system.resources"}
+    assert own("doctor.rules") == {"doctor.facts", "doctor.report", "system.resources", "system.toml"}
     assert own("compat.judge") == {"compat.known", "errors"}
     assert own("compat.complete") == {"compat.judge", "compat.known"}
 

@@ -13,6 +13,12 @@ from envkit.machine.runtime import Runtime
 Fake = Callable[..., Path]
 
 
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    """A folder of an earlier test may have had the same name."""
+    runtime.find.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("program", "says", "family", "version"),
     [

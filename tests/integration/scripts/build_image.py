@@ -8,7 +8,6 @@ from rich.console import Console
 from envkit import cli
 from envkit.apptainer.installation import ImageInstallation
 from envkit.apptainer.layers import Base, Wanted, plan
-from envkit.easybuild import build
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError
 from envkit.install import install
@@ -45,7 +44,7 @@ def main() -> int:
     )
     print("left: " + " ".join(work.missing), flush=True)
     with install.stoppable(), install.storage_explained(prefix):
-        work.build(build.new_log_folder(prefix, stack.name), Console())
+        work.build(prefix.new_log_folder(stack.name), Console())
     return 0
 
 
