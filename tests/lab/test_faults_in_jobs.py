@@ -113,15 +113,19 @@ def test_a_rank_that_aborts(verifying: Verifying, launcher: str) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_with_all_that_belongs_to_it(verifying: Verifying, rank: int) -> None:
-    """Open MPI gives the others one second, and passes on no more than some kilobytes."""
+    """Open MPI gives the others one second: where the machine is busy that may be too short, so it is tried again."""
     argv = [word for word in verifying.ranks("--timeout", "40") if word != "--json"]
-    done = verifying.run([*verifying.mpirun(*ON_TWO_HOSTS), *argv], fault=f"{rank}:allreduce:kill-rank")
+    for _ in range(3):
+        done = verifying.run([*verifying.mpirun(*ON_TWO_HOSTS), *argv], fault=f"{rank}:allreduce:kill-rank")
+        remove_what_the_killed_rank_left(verifying, rank)
+        if "vanished" in done.out:
+            break
+        remove_what_the_killed_rank_left(verifying, 1 - rank)  # Open MPI has killed that one, too
     assert done.out.count("FAIL  pytorch-2.13-cpu") == 1, done.out + done.err
     assert f"rank {rank} (node{rank}" in done.out
     assert "vanished" in done.out
     assert done.status == 137
     assert done.seconds < 30
-    remove_what_the_killed_rank_left(verifying, rank)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
