@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from envkit import __version__
@@ -73,17 +73,23 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
 
 def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Problem]:  # noqa: ARG001
     """Yield what is wrong with each way to the repository, if none fits; of a way that is forced, its plan tells."""
-    if request.access not in (None, "auto"):
-        return
-    copy = entry.copy_named(os.environ)
+    if request.access in (None, "auto"):
+        yield from refusals(tuple(os.environ.items()))
+
+
+@cache
+def refusals(settings: tuple[tuple[str, str], ...]) -> tuple[Problem, ...]:
+    """Return what is wrong with each way to the repository, none if one fits; servers are asked once for all stacks."""
+    env = dict(settings)
     problems = list[Problem]()
     for way, probe in access.PROBES.items():
-        found = probe(access.Wanted(version=known().default, copy=copy, env=os.environ, patience_s=PATIENCE_S)).problem
+        asked = access.Wanted(version=known().default, copy=entry.copy_named(env), env=env, patience_s=PATIENCE_S)
+        found = probe(asked).problem
         if found is None:
-            return
+            return ()
         why = f" ({found.why})" if found.why else ""
         problems.append(Problem(what=f"{way}: {found.what}{why}.", fix=found.fix))
-    yield from problems
+    return tuple(problems)
 
 
 def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001

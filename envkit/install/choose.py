@@ -61,7 +61,7 @@ class Look:
         return quick or self.planned(stack)
 
     def unfit(self, stack: Stack) -> Sequence[Problem]:
-        """Return what the method of a stack finds out quickly: what does not depend on the stack, once."""
+        """Return what the method of a stack finds out quickly."""
         return list(registry.method(stack.method).unfit(self.request, self.machine, stack))
 
     def planned(self, stack: Stack) -> list[Problem]:
