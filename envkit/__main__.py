@@ -6,16 +6,51 @@ import sys
 
 gc.set_threshold(100_000)  # most commands end before that
 
-if not sys.flags.ignore_environment:
-    for _folder in os.environ.get("PYTHONPATH", "/").split(os.pathsep):  # a relative one is whatever the caller is in
-        if not _folder.startswith("/") and (_here := os.path.abspath(_folder)) in sys.path:  # noqa: PTH100
-            sys.path.remove(_here)
+SETTINGS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT")
 
-from envkit.cli import run  # noqa: E402
+
+def isolate() -> None:
+    """Begin anew where the caller's settings of Python, or packages in the home folder, can change this program.
+
+    They are meant for the training, which gets them as they are. What a start-up file has printed is dropped, unless it
+    can be seen already.
+    """
+    home = getattr(sys.modules.get("site"), "USER_SITE", None) or ""
+    packages = os.listdir(home) if os.path.isdir(home) else []  # noqa: PTH112, PTH208
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    by_path = here in map(os.path.abspath, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    is_there_without = not by_path and not any(name.startswith("envkit") for name in packages)
+    if not sys.flags.isolated and is_there_without and (packages or any(map(os.environ.get, SETTINGS))):
+        os.execv(sys.executable, [sys.executable, "-I", *sys.orig_argv[1:]])
+
+
+def begin_anew() -> None:
+    """Drop what a start-up file of Python has printed and nobody has seen yet: it would be in front of a report."""
+    if sys.stdout is not None and not sys.stdout.isatty():
+        encoding, errors = sys.stdout.encoding, sys.stdout.errors
+        sys.stdout = os.fdopen(1, "w", encoding=encoding, errors=errors, closefd=False)
+
+
+isolate()
+
+try:
+    from envkit.cli import run
+except ImportError as error:
+    names = [
+        f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", *SETTINGS) if name in os.environ
+    ]
+    print(
+        f"envkit: its own Python, {sys.executable}, cannot import what envkit needs.\n\n  {error}\n\n"
+        f"What to do: {'Try without ' + ', '.join(names) + '. If that does not help, install' if names else 'Install'} "
+        "envkit again.",
+        file=sys.stderr,
+    )
+    os._exit(3)
 
 
 def main() -> None:
     """Run the command line and end with its exit code, at once: taking modules apart takes as long as some commands."""
+    begin_anew()
     os._exit(run())
 
 

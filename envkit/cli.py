@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -18,6 +19,7 @@ COMMANDS = {
     "export": ("export", "Write the recipe of an image, for plain 'apptainer build'."),
     "list": ("listing", "List what can be installed and what is."),
     "show": ("listing", "Show an environment: its parts, its paths, its module."),
+    "repair": ("repair", "Build again what is damaged of an environment."),
     "remove": ("remove", "Remove an environment."),
     "shell": ("enter", "Start a shell inside an environment."),
     "run": ("enter", "Run a command inside an environment, on one rank or several."),
@@ -142,7 +144,8 @@ def explain(error: EnvkitError) -> None:
         parts += ["", *(f"  {line}" for line in error.why.splitlines())]
     if error.fix:
         parts += ["", f"What to do: {error.fix}"]
-    print("\n".join(parts), file=sys.stderr)
+    with suppress(OSError):  # a terminal that is closed
+        print("\n".join(parts), file=sys.stderr, flush=True)
 
 
 def usage(message: str) -> NoReturn:

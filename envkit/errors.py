@@ -14,14 +14,14 @@ code  meaning
 3     this machine cannot do it as it is; each problem is listed with its remedy
 4     a source is missing, damaged, or cannot be fetched; a lock or a bundle cannot be read
 5     the build failed
-6     no such environment, or it is damaged
+6     no such environment, or it is damaged; for ``repair --dry-run``: something of it is
 7     a file could not be read or written: no space, no permission, or its storage has
       failed; for ``verify``: it passes, and a report or the baseline could not be written
 8     a job ended before its command did: time limit, cancelled, a node lost
 9     nobody knows whether it works, or it is risky (``compat``)
 10    what was built is for Horovod, and Horovod is not in it
 92    a module could not be loaded: it is not there or fails, or the modules tool does
-130   interrupted by Ctrl-C; 143: by SIGTERM
+130   interrupted by Ctrl-C; 143: by SIGTERM; 129: the terminal was closed
 141   the reader of standard output has gone
 ====  =====================================================================
 

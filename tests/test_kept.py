@@ -22,7 +22,8 @@ def prefix(tmp_path: Path) -> Path:
     tree = made / "x86_64-py3.11"
     for module in ("Python/system", PYTORCH, TENSORFLOW, *ON_TOP):
         files = [f"software/{module}/lib/file", f"modules/all/{module}.lua", f"modules/ai/{module}.lua"]
-        files += [f"built/{module.replace('/', '--')}.json", f"ebfiles_repo/{module}.eb"]
+        files += [f"built/{module.replace('/', '--')}{kind}" for kind in (".json", ".files")]
+        files += [f"ebfiles_repo/{module}.eb"]
         for name in files:
             write(tree / name)
     names = ("environments/tensorflow-2.21-cpu.json", "images/i.sif", "layers/debian-1.sif", "locks/a.lock")
@@ -51,7 +52,9 @@ def test_tensorflow_is_kept_and_everything_else_is_built_again(prefix: Path) -> 
     kept = {f"software/{name}/lib/file" for name in modules} | {
         f"modules/{kind}/{name}.lua" for kind in ("all", "ai") for name in modules
     }
-    assert left(prefix) == ALWAYS | kept | {f"built/{name.replace('/', '--')}.json" for name in modules}
+    assert left(prefix) == ALWAYS | kept | {
+        f"built/{name.replace('/', '--')}{kind}" for name in modules for kind in (".json", ".files")
+    }
 
 
 def test_what_is_made_of_something_else_is_not_kept(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:

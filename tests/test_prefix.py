@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.environments.prefix import Prefix, compiler_cache, locate
+from envkit.environments.prefix import Prefix, compiler_cache, locate, prune_logs
 from envkit.errors import HostProblem, NotWritable
 from envkit.machine.host import Platform
 
@@ -91,3 +91,18 @@ def test_the_compiler_cache_is_one_for_all_prefixes(monkeypatch: pytest.MonkeyPa
     assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "own")}) == tmp_path / "own"
     (tmp_path / "file").touch()
     assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "file" / "cache")}) == prefix.root / "ccache"
+
+
+def test_logs_that_nothing_refers_to_are_kept_in_a_bounded_number(prefix: Prefix) -> None:
+    there = [prefix.logs / f"toy-cpu-20260101-0000{number:02}" for number in range(15)]
+    others = [prefix.logs / "toy-cpu-more-20260101-000000", prefix.logs / "toy-20260101-000000"]
+    for folder in (*there, *others):
+        (folder / "tmp").mkdir(parents=True)
+        (folder / "build.log").touch()
+    prune_logs(prefix, "toy-cpu", {str(there[2])})
+    assert sorted(prefix.logs.iterdir()) == sorted([there[2], *there[5:], *others])
+    assert [folder.name for folder in (*there[2:3], *there[5:]) if (folder / "tmp").exists()] == [
+        there[13].name,
+        there[14].name,
+    ]
+    assert all((folder / "tmp").exists() for folder in others)

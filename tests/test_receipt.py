@@ -204,7 +204,7 @@ def test_what_became_of_an_image(
     with pytest.raises(EnvironmentDamaged, match="The environment toy-image is damaged") as refused:
         installed.find(prefix, "toy-image")
     assert said in f"{refused.value.what} {refused.value.why}"
-    assert "envkit install toy-image" in refused.value.fix
+    assert "envkit repair toy-image" in refused.value.fix
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_a_receipt_that_says_where_it_was_copied_from_is_not_believed(install: I
     ("file", "changes", "why", "fix"),
     [
         ("toy-cpu", {"name": "other"}, "Its name is 'other', that of its file 'toy-cpu'.", "Put it back with"),
-        ("toy-cpu", {"tree": "software"}, "Its tree is 'software'.", "Put it back with 'envkit install toy-cpu'"),
+        ("toy-cpu", {"tree": "software"}, "Its tree is 'software'.", "Put it back with 'envkit install toy-cpu "),
         ("toy cpu", {"name": "toy cpu"}, "Its name is 'toy cpu', that of its file 'toy cpu'.", "Delete it; what"),
         ("toy-cpu", {"module": "a b"}, "It names 'a b'.", "Put it back with"),
         ("toy-cpu", {"log": "a\x1bb"}, r"It names 'a\x1bb'.", "Put it back with"),

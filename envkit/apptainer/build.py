@@ -19,7 +19,7 @@ from envkit.machine import host, runtime
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report.progress import BuildProgress, LogTail
-from envkit.system import process
+from envkit.system import process, temporary
 from envkit.system.files import discard, replace
 
 SQUASHFS = "-comp zstd -Xcompression-level {}"
@@ -60,7 +60,9 @@ class LayerBuild:
                     shown.on({"event": "step", "step": match[1]})
             shown.tick()
 
-        scratch = Path(tempfile.mkdtemp(prefix="envkit-build-", dir=temporary_folder()))
+        temporary.sweep([temporary_folder()])
+        scratch = temporary_folder() / f"envkit-build-{temporary.own_name()}"
+        scratch.mkdir(mode=0o700)
         try:
             folder = self.folder
             if is_file(self.request.source):

@@ -16,12 +16,12 @@ import re
 import shlex
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envkit.errors import RecipeInvalid, of_storage
+from envkit.system import temporary
 
 INSTRUCTIONS = (
     *(
@@ -426,8 +426,8 @@ def by_spython(path: Path, text: str) -> str:
     from spython.main.parse.writers import SingularityWriter
 
     said = io.StringIO()
-    with tempfile.TemporaryDirectory(prefix="envkit-dockerfile-") as folder:
-        (Path(folder) / "Dockerfile").write_text(text)
+    with temporary.folder("dockerfile") as folder:
+        (folder / "Dockerfile").write_text(text)
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), contextlib.chdir(folder):
                 return str(SingularityWriter(DockerParser("Dockerfile").recipe).convert())

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,15 +17,15 @@ from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments.discard import gone, say_left
 from envkit.environments.environment import require_sources
 from envkit.environments.names import is_name
-from envkit.environments.prefix import Tree
+from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Parts, Receipt
-from envkit.errors import Problem, UsageProblem
+from envkit.errors import EnvironmentDamaged, Problem, UsageProblem
 from envkit.machine import host, runtime
 from envkit.machine.host import Accelerator
 from envkit.machine.site import find as find_site
 from envkit.planning import preflight
 from envkit.planning.request import Request
-from envkit.planning.stack import FRAMEWORKS, Stack
+from envkit.planning.stack import FRAMEWORKS, Stack, is_stack
 from envkit.report.progress import say
 from envkit.system import process
 from envkit.system.resources import data
@@ -69,6 +70,28 @@ def is_other(request: Request, stack: Stack, found: Receipt) -> bool:
         return False
     plan = prepare(request, host.look(request.load), stack).plan
     return [layer.key for layer in plan.layers] != [layer.key for layer in found.layers]
+
+
+def asked(prefix: Prefix, found: Receipt) -> Request:
+    """Return the request that installs what a receipt describes. Raises EnvironmentDamaged where it cannot be told."""
+    assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
+    request = Request(prefix=prefix, wanted=found.name, method=found.method, binds=found.binds)
+    request = replace(request, sandbox=not found.sha256)
+    origin = found.source
+    if found.settings or found.srun or not (is_stack(found.name) or "://" in origin or Path(origin).is_absolute()):
+        raise EnvironmentDamaged(
+            what=f"{found.name} is to be built again by the command that it was installed with.",
+            why="Its receipt does not say which site or file that named.",
+            fix=f"Run that again: envkit install {found.name} --method apptainer --prefix {prefix.root}, "
+            "with the options that it had.",
+        )
+    if is_stack(found.name):
+        return request
+    framework = found.framework if found.framework in FRAMEWORKS else None
+    request = replace(request, framework=framework, accelerator=found.accelerator)
+    if "://" in origin or Path(origin).suffix == ".sif" or Path(origin).is_dir():
+        return replace(request, source=origin)
+    return replace(request, dockerfile=Path(origin))
 
 
 def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Problem]:  # noqa: ARG001

@@ -2,12 +2,14 @@
 
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from envkit.environments.environment import ContainerEnvironment
+from envkit.environments.manifest import Damage, Measure
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Layer, Receipt, odd_text
 from envkit.system.files import sha256
@@ -77,6 +79,29 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
         if state.st_size == self.size and sha256(Path(self.image)) == self.sha256:
             return ""
         return f"its image {self.image} is not the one that was installed (SHA-256 {self.sha256})"
+
+    def damaged(self, *, is_quick: bool = False) -> list[Damage]:
+        """Return the image if it is not the one that was installed: read, or if quick only if its time differs."""
+        if (lost := self.broken()) or not self.sha256:
+            return [lost] if lost else []
+        with suppress(OSError):
+            if not self.damage() if is_quick else sha256(Path(self.image)) == self.sha256:
+                return []
+        return [Damage(module=self.name, path=self.image, how="changed")]
+
+    def broken(self) -> Damage | None:
+        """Return the image if it has gone or has another size."""
+        with suppress(OSError):
+            size = Path(self.image).stat().st_size
+            fits = not self.sha256 or size == self.size
+            return None if fits else Damage(module=self.name, path=self.image, how="changed")
+        return Damage(module=self.name, path=self.image, how="gone")
+
+    def measure(self) -> Measure:
+        """Return that it is one file; a folder, which can be changed, is not compared."""
+        is_file = int(bool(self.sha256))
+        unlisted = () if is_file else (self.name,)
+        return Measure(modules=is_file, files=is_file, size=self.size, unlisted=unlisted, behind=())
 
     def oddity(self) -> str:
         """Say what in it cannot be."""

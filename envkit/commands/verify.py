@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 )
 @click.option("--scale", metavar="N,N,...", help="Measure how training scales over these numbers of ranks.")
 @click.option("--with", "beside", type=click.Choice(["ddp"]), help="Measure PyTorch's DDP beside it, with --scale.")
+@click.option("--quick", is_flag=True, help="Where it fails, do not try what passes otherwise.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as one HTML file.")
@@ -83,6 +84,7 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
         limit_s=given["timeout"],
         shared=given["shared"],
         mpi_model=MpiModel(given["mpi_model"]) if given["mpi_model"] else None,
+        quick=given["quick"],
         **measured(given),
     )
     for path in filter(None, (given["junit"], given["html"])):
@@ -102,15 +104,23 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
         return as_rank.verify_as_rank(target, started, world_size(started, given), asked, show)
     start = wanted(given, asked.scale)
     if not sys.stderr.isatty():
-        return show(launch.verify(target, start, asked))
+        return show(launch.verify(target, start, asked, tell=tell))
     from envkit.verify.waiting import Waiting
 
     waiting = Waiting(sys.stderr, start.ranks)
     try:
-        made = launch.verify(target, start, asked, watch=waiting.look)
+        made = launch.verify(target, start, asked, watch=waiting.look, tell=lambda text: tell(text, waiting.wipe))
     finally:
         waiting.wipe()
     return show(made)
+
+
+def tell(text: str, before: Callable[[], None] = lambda: None) -> None:
+    """Say something on standard error while a verification goes on."""
+    before()
+    from envkit.report.words import plain
+
+    print(f"envkit: {plain(text)}", file=sys.stderr, flush=True)
 
 
 def submitted_one(context: click.Context, name: str | None, given: dict[str, Any]) -> int:
@@ -237,13 +247,13 @@ def find_target(name: str | None, prefix: str | None, framework: str | None) -> 
 
     if name is not None:
         found = with_horovod(prefix, name)
-        return target.installed(found, found.environment, framework)
+        return target.installed(found, found.environment, framework, prefix)
     here = target.standing(os.environ, framework)
     if here is not None:
         return here
     try:
         found = with_horovod(prefix, None)
-        return target.installed(found, found.environment, framework)
+        return target.installed(found, found.environment, framework, prefix)
     except EnvironmentMissing as error:
         raise EnvironmentMissing(
             what="There is no Horovod here: neither python nor python3 on PATH has it.",

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from envkit import diagnose
 from envkit.easybuild import eb_command
-from envkit.environments import filelocks, receipt
+from envkit.environments import filelocks, manifest, receipt
 from envkit.environments.prefix import ALMOST_NOTHING, Prefix, Tree
 from envkit.errors import BuildFailed, DiskFull, Interrupted
 from envkit.planning.plan import Plan, Step
@@ -111,7 +111,8 @@ def watched(job: eb_command.Build, shown: BuildProgress, held: dict[str, FileLoc
 
 
 def record(tree: Tree, step: Step, seconds: float) -> None:
-    """Record what a module was made from."""
+    """Record what a module was made from, and what its files are."""
+    manifest.write(tree, step.module)
     made = receipt.Built(
         module=step.module,
         easyconfig=step.easyconfig,

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from configparser import ConfigParser, Error
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from envkit.machine.host import Host, Program
 from envkit.planning.plan import ConfigGuess, Patch, Plan, Step
 from envkit.planning.stack import Stack, shelf
 from envkit.sources.fetch import Source
-from envkit.system import files, process, toml
+from envkit.system import files, process, temporary, toml
 from envkit.system.resources import data, easybuild_collection, recipes
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
@@ -80,8 +79,7 @@ def plan(eb: Eb, stack: Stack) -> Plan:
     kept = plan_cache(eb, stack) if eb.key else None
     if kept is not None and (found := read_cached(kept)) is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="envkit-plan-") as folder:
-        scratch = Path(folder)
+    with temporary.folder("plan") as scratch:
         events = scratch / "events.jsonl"
         nowhere = Tree(root=scratch / "tree")  # eb makes folders even in a dry run
         argv = [*eb.command(nowhere, scratch / "sources", scratch), "--dry-run", stack.easyconfig]

@@ -16,22 +16,23 @@ from envkit import __version__
 from envkit.easybuild import build, config_guess, eb_command, in_jobs
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
-from envkit.environments import receipt, replaced
+from envkit.environments import manifest, receipt, replaced
 from envkit.environments.discard import gone, say_left
 from envkit.environments.environment import Environment, ModuleEnvironment
 from envkit.environments.lockfile import Lock, Machine, Part
-from envkit.environments.prefix import Tree, listed
+from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.environments.receipt import Parts, Receipt
-from envkit.errors import BuildFailed, ModuleNotLoaded, Problem
+from envkit.errors import BuildFailed, EnvironmentDamaged, ModuleNotLoaded, Problem
 from envkit.launch import launcher
 from envkit.machine import host
 from envkit.machine.modules_tool import entered
 from envkit.planning import preflight
-from envkit.planning.plan import Plan
+from envkit.planning.plan import Plan, current_recipe
 from envkit.planning.request import Request
-from envkit.planning.stack import FRAMEWORKS, Stack
+from envkit.planning.stack import FRAMEWORKS, Stack, find_easyconfig, is_stack
 from envkit.report.progress import say
 from envkit.sources import fetch
+from envkit.sources.cache import forget
 from envkit.sources.fetch import Source
 from envkit.sources.progress import fetch_all
 from envkit.system import process
@@ -76,6 +77,27 @@ class ModulesInstallation:
         """The modules that are not there yet, in the order of building."""
         return build.missing(self.plan, self.tree)
 
+    @cached_property
+    def again(self) -> list[str]:
+        """The modules that are there and damaged, which are built again, in the order of building."""
+        modules = [step.module for step in self.plan.steps]
+        damaged = {one.module for one in manifest.damage(self.tree, modules, digests=False)}
+        return [module for module in modules if module in damaged or module in self.request.again]
+
+    @property
+    def left(self) -> list[str]:
+        """The modules that are not there, or damaged, in the order of building."""
+        wanted = {*self.missing, *self.again}
+        return [step.module for step in self.plan.steps if step.module in wanted]
+
+    @property
+    def accepted_eulas(self) -> tuple[str, ...]:
+        """The licences that are accepted, or were when what is built again was built."""
+        built = [
+            step for step in self.plan.steps if step.module in self.again and receipt.built(self.tree, step.module)
+        ]
+        return tuple(dict.fromkeys((*self.request.accepted_eulas, *(step.eula for step in built if step.eula))))
+
     @property
     def sources(self) -> Sequence[Source]:
         """Every source of every module."""
@@ -101,7 +123,7 @@ class ModulesInstallation:
 
     def parts(self) -> Iterator[Part]:
         """Yield each module with what it is made from."""
-        missing = set(self.missing)
+        missing = set(self.left)
         for step in self.plan.steps:
             part, record = step.part(), receipt.built(self.tree, step.module)
             is_kept = record is not None and step.module not in missing and not self.request.rebuild
@@ -111,16 +133,16 @@ class ModulesInstallation:
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop this installation; whether the sources can be had is asked last."""
-        remaining = len(self.missing) / max(len(self.plan.steps), 1)
+        remaining = len(self.left) / max(len(self.plan.steps), 1)
         prefix = self.request.prefix
         found = [
             *self.lacking,
             *preflight.prefix_problems(prefix, self.stack, remaining),
-            *preflight.plan_problems(self.plan, self.missing, self.request.accepted_eulas, self.host),
+            *preflight.plan_problems(self.plan, self.left, self.accepted_eulas, self.host),
             *self.copied(),
         ]
         if self.request.offline:
-            found += preflight.source_problems(self.sources_of(self.missing), prefix, self.stack)
+            found += preflight.source_problems(self.sources_of(self.left), prefix, self.stack)
         return found or list(self.refused)
 
     @cached_property
@@ -128,7 +150,7 @@ class ModulesInstallation:
         """What is said of the sources where they are sought, which is asked once."""
         if self.request.offline:
             return ()
-        wanted = self.sources_of(self.missing)
+        wanted = self.sources_of(self.left)
         return tuple(preflight.refused_sources(wanted, self.request.prefix, self.stack, self.host))
 
     def copied(self) -> Iterator[Problem]:
@@ -151,7 +173,7 @@ class ModulesInstallation:
 
     def listing(self) -> Iterator[str]:
         """Yield the steps as eb lists them, and how much there is to do."""
-        missing = set(self.missing)
+        missing = set(self.left)
         for step in self.plan.steps:
             yield f" * [{' ' if step.module in missing else 'x'}] {step.easyconfig} (module: {step.module})"
         left = self.sources_of(missing)
@@ -190,10 +212,14 @@ class ModulesInstallation:
         for line in eb_command.cuda_limits(self.plan):
             say(console, line)
         is_begun = replaced.of(self.tree, self.stack.name) is not None
-        rebuild = build.outdated(self.plan, self.tree) if self.request.rebuild and not is_begun else []
+        outdated = build.outdated(self.plan, self.tree) if self.request.rebuild else []
+        again = {*outdated, *self.again} if not is_begun else set[str]()
+        rebuild, accepted = [step.module for step in self.plan.steps if step.module in again], self.accepted_eulas
         wanted = {*self.missing, *rebuild}
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
         cache = self.request.prefix.sources
+        if rebuild and not self.request.rebuild:
+            forget(cache)
         fetch_all(self.sources_of(wanted), cache, self.request.offline, self.stack.name, console)
         config_guess.put(self.plan, cache)
         receipt.begin(self.tree, self.stack.name, "building", folder)
@@ -208,7 +234,7 @@ class ModulesInstallation:
             plan=self.plan,
             folder=folder,
             jobs=self.request.jobs or host.cores(),
-            accepted_eulas=self.request.accepted_eulas,
+            accepted_eulas=accepted,
             holding=replaced.lock_path(self.tree, self.stack.name),
             offline=self.request.offline,
         )
@@ -263,7 +289,7 @@ class ModulesInstallation:
             raise BuildFailed(
                 what=f"The module {self.stack.module} was built but cannot be entered.",
                 why=told.stderr.strip(),
-                fix="Run 'envkit install --rebuild', and report it if it stays so.",
+                fix=f"Run 'envkit install {self.stack.name} --rebuild', and report it if it stays so.",
             )
         facts = msgspec.json.decode(told.stdout)
         framework = next((name for name in FRAMEWORKS if facts["built_for"].get(name)), self.stack.framework)
@@ -295,7 +321,10 @@ class ModulesInstallation:
         )
 
     def settle(self, made: Receipt) -> Receipt:
-        """Return the receipt as it is: modules are where they stay."""
+        """Return the receipt as it is: modules are where they stay. What has no list of its files gets one."""
+        for module in self.steps:
+            if self.tree.has(module) and not manifest.path_of(self.tree, module).is_file():
+                manifest.write(self.tree, module)
         return made
 
     def made_from(self) -> Iterator[receipt.Module]:
@@ -355,6 +384,27 @@ def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: A
     return not isinstance(found, ModuleReceipt) or found.load != request.load
 
 
+def asked(prefix: Prefix, found: Receipt) -> Request:
+    """Return the request that installs what a receipt describes. Raises EnvironmentDamaged: its recipe has gone."""
+    assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
+    load = found.load if isinstance(found, ModuleReceipt) else ()
+    wanted = found.name if is_stack(found.name) else own_recipe(found)
+    return Request(prefix=prefix, wanted=wanted, method=found.method, load=load)
+
+
+def own_recipe(found: ModulesReceipt) -> str:
+    """Return the recipe of an environment, as an installation takes it. Raises EnvironmentDamaged."""
+    recipe = next((current_recipe(one.easyconfig) for one in found.modules if one.name == found.module), Path())
+    if not recipe.is_file():
+        raise EnvironmentDamaged(
+            what=f"{found.name} cannot be built again: its recipe has gone.",
+            why=f"It was {recipe}.",
+            fix="Put the recipe back, or remove the environment: "
+            f"envkit remove {found.name} --prefix {Path(found.tree).parent}",
+        )
+    return recipe.name if find_easyconfig(recipe.name) == recipe else str(recipe)
+
+
 def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
     """Remove the module of an environment; with ``dependencies`` all modules that no other one uses."""
     assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
@@ -372,7 +422,7 @@ def remove_module(tree: Tree, module: str) -> list[Path]:
     """Remove a module file and what it makes available; return what could not be removed."""
     folders = [tree.root / "modules" / name for name in listed(tree.root / "modules")]
     files = [folder / f"{module}{kind}" for folder in folders for kind in ("", ".lua")]
-    found = (*files, tree.software / module, receipt.built_path(tree, module))
+    found = (*files, tree.software / module, manifest.path_of(tree, module), receipt.built_path(tree, module))
     left = [path for path in found if os.path.lexists(path) and not gone(tree, path)]
     with_other_versions = (tree.software / module).parent
     if with_other_versions != tree.software and not listed(with_other_versions):

@@ -1,8 +1,11 @@
 """The receipt of modules that EasyBuild made."""
 
+from collections.abc import Collection
 from pathlib import Path
 
+from envkit.environments import manifest
 from envkit.environments.environment import ModuleEnvironment
+from envkit.environments.manifest import Damage, Measure
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Module, Receipt, odd_text
 from envkit.machine.modules_tool import ModulesTool
@@ -37,6 +40,26 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
     def gone(self) -> list[str]:
         """Return which of its modules have gone."""
         return [module.name for module in self.modules if not Tree(root=Path(self.tree)).has(module.name)]
+
+    def damaged(self, *, is_quick: bool = False) -> list[Damage]:
+        """Return the files of its modules that are not as they were built."""
+        tree, modules = Tree(root=Path(self.tree)), [module.name for module in self.modules]
+        found = manifest.damage(tree, modules, digests=not is_quick, every=not is_quick)
+        return [*found, *self.unloadable({one.module for one in found})]
+
+    def broken(self) -> Damage | None:
+        """Return the first library, program or module file of it that has gone or has another size."""
+        found = manifest.broken(Tree(root=Path(self.tree)), [module.name for module in self.modules])
+        return found or next(iter(self.unloadable(set())), None)
+
+    def unloadable(self, told: Collection[str]) -> list[Damage]:
+        """Return the module files that have gone, but for those of modules that are told already."""
+        lost = [module for module in self.gone() if module not in told]
+        return [Damage(module=module, path=str(self.folder / module), how="gone") for module in lost]
+
+    def measure(self) -> Measure:
+        """Return how much of it is compared."""
+        return manifest.measure(Tree(root=Path(self.tree)), [module.name for module in self.modules])
 
     def oddity(self) -> str:
         """Say what in it cannot be."""

@@ -16,6 +16,7 @@ from envkit.eessi import access, entry, injected
 from envkit.eessi.receipt import EessiReceipt
 from envkit.environments.environment import Environment
 from envkit.environments.lockfile import Machine
+from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Receipt
 from envkit.errors import Problem
 from envkit.knowledge.eessi import known
@@ -95,6 +96,13 @@ def refusals(settings: tuple[tuple[str, str], ...]) -> tuple[Problem, ...]:
 def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
     """Say whether what is asked for is another environment than what was installed."""
     return not isinstance(found, EessiReceipt)
+
+
+def asked(prefix: Prefix, found: Receipt) -> Request:
+    """Return the request that installs what a receipt describes, on the same release, by the same copy of it."""
+    assert isinstance(found, EessiReceipt)  # noqa: S101  (the registry says so)
+    access = f"dir:{found.copy}" if found.copy else None
+    return replace(easybuild.asked(prefix, found), release=found.release, access=access)
 
 
 remove = easybuild.remove

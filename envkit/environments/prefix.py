@@ -7,6 +7,7 @@
     PREFIX/x86_64-py3.11/          what belongs to one machine type and Python: a tree
     PREFIX/x86_64-eessi-2023.06/   what is built on top of a release of EESSI: a tree as well
         software/ modules/         EasyBuild's own layout
+        built/                     what each module was made from, and what its files were
         images/ layers/            Apptainer's images, and the layers they were made of
         environments/NAME.json     receipts: an environment exists when its receipt does
         kept/NAME.json             what their files were when they were installed
@@ -18,7 +19,7 @@
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +27,10 @@ import platformdirs
 
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.machine.host import Platform
+from envkit.system.files import discard
 
 ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
+KEPT_LOGS = 10
 TOLERATED = re.compile(r"[\w./+@=,~^-]+")
 
 
@@ -142,6 +145,21 @@ class Prefix:
             folder = first.with_name(f"{first.name}-{number}")
         folder.mkdir(parents=True)
         return folder
+
+
+def prune_logs(prefix: Prefix, stack: str, needed: Collection[str]) -> None:
+    """Remove the logs of earlier installations of a stack but for the latest, and what failed builds have left in them.
+
+    ``needed`` are the folders that something still refers to; of the others KEPT_LOGS stay, and of these the last keeps
+    its temporary files, which are part of the log of a build that failed.
+    """
+    dated = re.compile(rf"{re.escape(stack)}-\d{{8}}-\d{{6}}(-\d+)?")
+    there = [prefix.logs / name for name in listed(prefix.logs) if dated.fullmatch(name)]
+    for number, folder in enumerate(reversed(there)):
+        if number >= KEPT_LOGS and str(folder) not in needed:
+            discard(folder)
+        elif number > 1:
+            discard(folder / "tmp")
 
 
 def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:

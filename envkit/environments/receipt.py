@@ -16,6 +16,7 @@ import msgspec
 from envkit.environments import replaced
 from envkit.environments.environment import Environment
 from envkit.environments.lockfile import Lock, Part
+from envkit.environments.manifest import Damage, Measure
 from envkit.environments.names import is_module, is_name
 from envkit.environments.prefix import Tree, listed
 from envkit.system import files
@@ -89,6 +90,18 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def gone(self) -> list[str]:
         """Return what has gone of all that it was made of, what only building needs included."""
         return []
+
+    def damaged(self, *, is_quick: bool = False) -> list[Damage]:
+        """Return its files that are not as they were when it was built: all are read, or by size alone if quick."""
+        raise NotImplementedError
+
+    def broken(self) -> Damage | None:
+        """Return the first that has gone or has another size of what it is entered with; quicker still."""
+        raise NotImplementedError
+
+    def measure(self) -> Measure:
+        """Return how much of it is compared."""
+        raise NotImplementedError
 
     def oddity(self) -> str:
         """Say what in it cannot be: each of its words ends in a path, a shell or a terminal. Nothing if all can."""

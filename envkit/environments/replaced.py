@@ -13,8 +13,10 @@ Whatever ends an installation, the old one comes back: at once, or with the next
 installs, and what supervises eb, holds a lock, so that nothing is put back under a build that goes on.
 """
 
+import errno
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -86,7 +88,7 @@ def paths(root: Path, aside: Aside) -> list[str]:
     """Return what of all that is set aside lies below a folder: module files first, which tell that a module is."""
     folders = listed(root / "modules")
     found = [f"modules/{one}/{m}{kind}" for m in aside.modules for one in folders for kind in ("", ".lua")]
-    found += [path for module in aside.modules for path in (record(module), f"software/{module}")]
+    found += [path for module in aside.modules for path in (record(module), manifest(module), f"software/{module}")]
     return [path for path in (*found, *aside.files) if os.path.lexists(root / path)]
 
 
@@ -100,17 +102,39 @@ def record(module: str) -> str:
     return f"built/{module.replace('/', '--')}.json"
 
 
+def manifest(module: str) -> str:
+    """Return where in a tree it lies what the files of a module were when it was built."""
+    return f"built/{module.replace('/', '--')}.files"
+
+
 def move(source: Path, target: Path) -> None:
     """Move a file or a folder within a file system, in the place of what is there; a folder need not be writable."""
     target.parent.mkdir(parents=True, exist_ok=True)
     discard(target)
     if source.is_symlink() or not source.is_dir():
-        source.rename(target)
+        renamed(source, target)
         return
     mode = source.stat().st_mode
     source.chmod(mode | 0o700)
-    source.rename(target)
+    renamed(source, target)
     target.chmod(mode)
+
+
+def renamed(source: Path, target: Path) -> None:
+    """Rename a file or a folder; where a container's layers do not allow it (EXDEV), copy all and then rename that."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        staged = target.with_name(f".{target.name}.{os.getpid()}")
+        discard(staged)
+        if source.is_dir() and not source.is_symlink():
+            shutil.copytree(source, staged, symlinks=True)
+        else:
+            shutil.copy2(source, staged, follow_symlinks=False)
+        staged.rename(target)
+        discard(source)
 
 
 def settle(tree: Tree, name: str) -> None:

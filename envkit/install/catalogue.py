@@ -10,6 +10,8 @@ from envkit.machine.host import Platform
 from envkit.methods.installed import every
 from envkit.planning.stack import stacks
 
+SAID = {"gone": "has gone", "changed": "has changed", "added": "was added"}
+
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of ``envkit list``; ``state``: installed, damaged, begun, to be installed, or not for this machine."""
@@ -59,13 +61,23 @@ def entry(name: str, found: Receipt | EnvironmentDamaged) -> Entry:
     state = (
         f"installed, verified {found.verified}" if found.horovod else f"installed {found.verified}, no Horovod in it"
     )
+    if found.copied_from:
+        state = f"damaged: it was copied or moved here from {found.copied_from}"
+    elif lost := damage(found):
+        state = f"damaged: {lost}"
     return Entry(
         name=found.name,
         method=found.method,
         framework=found.framework,
         accelerator=found.accelerator,
-        state=f"damaged: it was copied or moved here from {found.copied_from}" if found.copied_from else state,
+        state=state,
     )
+
+
+def damage(found: Receipt) -> str:
+    """Say which file of an environment is damaged, as far as sizes tell it, and what mends it; nothing if none is."""
+    lost = found.broken()
+    return f"{shown(lost.path)} {SAID[lost.how]}; mend it with 'envkit repair {found.name}'" if lost else ""
 
 
 def to_json(found: list[Entry]) -> str:
@@ -97,4 +109,6 @@ def describe(receipt: Receipt) -> str:
         "Log": receipt.log,
         **receipt.described(),
     }
+    if lost := damage(receipt):
+        lines["Damaged"] = lost
     return "\n".join(f"{key + ':':<11} {value}" for key, value in lines.items())

@@ -1,5 +1,6 @@
 """Installing: plan, preflight, lock and look again, fetch, build, verify, write the receipt."""
 
+import os
 import shlex
 import shutil
 import sys
@@ -14,7 +15,9 @@ from rich.console import Console
 
 from envkit.apptainer import method as apptainer
 from envkit.environments import filelocks, lockfile, receipt, replaced
-from envkit.environments.prefix import Prefix
+from envkit.environments.manifest import Damage
+from envkit.environments.names import shown
+from envkit.environments.prefix import Prefix, Tree, prune_logs
 from envkit.environments.receipt import Receipt
 from envkit.errors import (
     BuildFailed,
@@ -34,17 +37,18 @@ from envkit.machine import host
 from envkit.methods import installed, registry
 from envkit.planning import preflight
 from envkit.planning.method import Installation
-from envkit.planning.plan import recipe_checksum
+from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.report.progress import say
 from envkit.sources import fetch
 from envkit.system import process
-from envkit.system.resources import easybuild_collection, recipes
 
 if TYPE_CHECKING:
     from envkit.binary.build_flags import BuildFlags
     from envkit.verify.report import Report
+
+SHOWN = 5  # damaged files of a module
 
 
 def install(request: Request, console: Console) -> "Report | None":
@@ -77,10 +81,12 @@ def install_now(request: Request, console: Console) -> "Report | None":
         if (there := find_installed(work.request)) is not None:
             say_already(there, console)
             return None
+        say_damaged(work, console)
         say_forced(work, console)
         say_unused(work, console)
         say_resumed(work, console)
         folder = request.prefix.new_log_folder(work.stack.name)
+        forget_logs(work)
         try:
             work.build(folder, console)
             return prove(work, folder, console)
@@ -90,12 +96,22 @@ def install_now(request: Request, console: Console) -> "Report | None":
             raise
 
 
+def forget_logs(work: Installation) -> None:
+    """Remove the logs of installations of this stack that are long past, but for those that something names."""
+    name = work.stack.name
+    notes = [receipt.unfinished(tree, name) for tree in work.request.prefix.trees(os.uname().machine)]
+    needed = {made.log for made in installed.installed(work.request.prefix)} | {note.log for note in notes if note}
+    prune_logs(work.request.prefix, name, needed)
+
+
 def say_put_back(work: Installation, console: Console) -> None:
     """Say that what was to be replaced is there again."""
     name, new = work.stack.name, replaced.new(work.tree, work.stack.name).root
     say(console, f"{name} is as it was before.")
     if any(new.glob("built/*.json")):
-        say(console, f"What was built is kept in {new}: 'envkit install {name} --rebuild' goes on from there.")
+        asked = work.request.wanted if (work.request.wanted or "").endswith(".eb") else name
+        again = f"envkit repair {name}" if work.request.again else f"envkit install {asked} --rebuild"
+        say(console, f"What was built is kept in {new}: '{again}' goes on from there.")
 
 
 @contextmanager
@@ -199,7 +215,8 @@ def installed_for(request: Request) -> Receipt | None:
     if found is None:
         return None
     is_other = registry.method(stack.method).is_other(request, stack, found) or not as_locked(request, found)
-    return None if is_other or found.damage() or found.gone() else found
+    is_damaged = bool(request.again or found.damage() or found.gone() or found.damaged(is_quick=True))
+    return None if is_other or is_damaged else found
 
 
 def as_locked(request: Request, found: Receipt) -> bool:
@@ -215,7 +232,8 @@ def say_already(there: Receipt, console: Console) -> None:
     for module in edited:
         say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")
     if edited:
-        say(console, f"Build again with 'envkit install {there.name} --rebuild'.")
+        asked = installed.recipe_of(Tree(root=Path(there.tree)), there.name) or there.name
+        say(console, f"Build again with 'envkit install {asked} --rebuild'.")
 
 
 def changed(module: receipt.Module) -> bool:
@@ -223,13 +241,32 @@ def changed(module: receipt.Module) -> bool:
     return recipe_checksum(current_recipe(module.easyconfig)) not in ("", module.sha256)
 
 
-def current_recipe(easyconfig: str) -> Path:
-    """Return where a recipe lies now: with this envkit, with this EasyBuild, or where it was when it was used."""
-    tail = easyconfig.rpartition("/easyconfigs/")[2]
-    for folder in (recipes("easyconfigs"), easybuild_collection()):
-        if (folder / tail).is_file():
-            return folder / tail
-    return Path(easyconfig)
+def say_damaged(work: Installation, console: Console) -> None:
+    """Say what of the environment that is there is damaged and mended now, and what of that has another recipe."""
+    there = None if work.request.rebuild else installed.there(work.tree, work.stack.name)
+    if there is None:
+        return
+    if not work.request.again:  # a repair has said it
+        found = there.damaged(is_quick=True)
+        if not found:
+            return
+        say(console, f"{there.name} is installed and damaged; what is damaged is built again:")
+        for line in damage_lines(found):
+            say(console, line)
+    made = {one.name: one.sha256 for one in there.recipes or (there.lock.parts if there.lock else ())}
+    others = [part.name for part in work.lock.parts if made.get(part.name) != part.sha256]
+    if others:
+        say(console, f"Made from another recipe than before, as it is planned now: {', '.join(others)}.")
+
+
+def damage_lines(found: Sequence[Damage], most: int | None = SHOWN) -> Iterator[str]:
+    """Yield each damaged module with its files, so many of them at most."""
+    for module in dict.fromkeys(one.module for one in found):
+        own = [one for one in found if one.module == module]
+        yield f"  {module}: {len(own)} {'file' if len(own) == 1 else 'files'}"
+        yield from (f"    {one.how:<8} {shown(one.path)}" for one in own[:most])
+        if len(own) > len(own[:most]):
+            yield f"    and {len(own) - len(own[:most])} more"
 
 
 def say_forced(work: Installation, console: Console) -> None:
@@ -316,7 +353,9 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
         say(console, "Verifying on 2 ranks")
         goal = target.installed(made, work.entered(made))
         built, required = goal.built, flags_of(work.request.locked)
-        report = verify(goal, launcher.Wanted(ranks=2), Options(require=required), env=work.env)
+        report = verify(
+            goal, launcher.Wanted(ranks=2), Options(require=required), env=work.env, tell=partial(say, console)
+        )
         say(console, render(report, width=console.width), end="")
         if report.verdict != "pass":
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")

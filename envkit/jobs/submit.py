@@ -1,14 +1,12 @@
 """Handing a job to its scheduler."""
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from envkit.errors import JobRefused
-from envkit.system import process
+from envkit.system import process, temporary
 
 ANSWER_S = 120.0
 
@@ -28,8 +26,8 @@ class Submitted:
 
 def submit(argv: Sequence[str], script: bytes, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the last line that a scheduler answers to a script. Raises JobRefused, explained by ``rows``."""
-    with tempfile.TemporaryDirectory(prefix="envkit-job-") as folder:
-        path = Path(folder) / "job.sh"
+    with temporary.folder("job") as folder:
+        path = folder / "job.sh"
         path.write_bytes(script)
         done = process.capture([*argv, str(path)], timeout_s=ANSWER_S)
     answer = done.stdout.strip().rpartition("\n")[2]

@@ -139,7 +139,7 @@ def placed(wanted: Wanted, env: Mapping[str, str]) -> Wanted:
         raise HostProblem(
             what="The hosts of this PBS job are not known.",
             why=f"PBS_NODEFILE names {env['PBS_NODEFILE']}: {error.strerror}.",
-            fix="Outside of a job: unset PBS_JOBID PBS_NODEFILE. In one: name the hosts (--hosts node1:2,node2:2).",
+            fix="Outside of a job: 'unset PBS_JOBID PBS_NODEFILE'. In one: name the hosts (--hosts node1:2,node2:2).",
         ) from error
     listed = list(dict.fromkeys(text.split()))[: wanted.nodes or None]
     slots = -(-wanted.ranks // max(len(listed), 1))
@@ -260,5 +260,5 @@ def mpi_of(environment: Environment, tree: str, env: Mapping[str, str]) -> Mpi:
     raise EnvironmentDamaged(
         what="The environment has no MPI launcher.",
         why=told.strip() or "mpirun was not found in it.",
-        fix="Build it again: 'envkit install --rebuild'.",
+        fix="If files of it are damaged, 'envkit repair' with its name builds those modules again.",
     )

@@ -1,7 +1,9 @@
 """What is installed, by whatever method: reading and finding receipts."""
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Union
@@ -15,6 +17,8 @@ from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.methods.registry import NAMES, receipt_of
+from envkit.planning.plan import current_recipe
+from envkit.planning.stack import stacks
 from envkit.system import files
 
 
@@ -47,12 +51,29 @@ def oddity(path: Path, found: Receipt) -> str:
 
 def damaged(path: Path, why: str) -> EnvironmentDamaged:
     """Say that a receipt cannot be read, or holds what none of envkit's does."""
-    again = f"Put it back with 'envkit install {path.stem}', or delete it" if is_name(path.stem) else "Delete it"
+    again = "Delete it"
+    if is_name(path.stem):
+        tree = Tree(root=path.parent.parent)
+        command = f"envkit install {recipe_of(tree, path.stem) or path.stem} --prefix {tree.root.parent}"
+        again = f"Put it back with '{command}', or delete it"
     return EnvironmentDamaged(
         what=f"The receipt {shown(str(path))} cannot be read.",
         why=shown(why),
         fix=f"{again}; what is built already is kept.",
     )
+
+
+def recipe_of(tree: Tree, name: str) -> str:
+    """Return the name or recipe that installs an environment whose modules are in a tree; nothing if none are."""
+    for stack in stacks():
+        if stack.name == name:
+            return name if stack.module and receipt.built(tree, stack.module) else ""
+    for path in tree.root.glob("built/*.json"):
+        with suppress(OSError, msgspec.DecodeError, RecursionError):
+            recipe = msgspec.json.decode(files.read(path), type=receipt.Built).easyconfig
+            if Path(recipe).stem == name and recipe.isprintable():
+                return shlex.quote(str(current_recipe(recipe)))
+    return ""
 
 
 def there(tree: Tree, name: str) -> Receipt | None:
@@ -95,6 +116,17 @@ def find(prefix: Prefix, name: str | None) -> Receipt:
     Raises EnvironmentMissing, or EnvironmentDamaged when its modules or its image have gone or lie elsewhere.
     """
     found = named(prefix, name)
+    require_in_place(prefix, found)
+    if damage := found.damage():
+        raise EnvironmentDamaged(
+            what=f"The environment {found.name} is damaged: {damage}.",
+            fix=f"Put it back with 'envkit repair {found.name} --prefix {prefix.root}'.",
+        )
+    return found
+
+
+def require_in_place(prefix: Prefix, found: Receipt) -> None:
+    """Require that an environment lies where it was installed. Raises EnvironmentDamaged."""
     if found.copied_from:
         raise EnvironmentDamaged(
             what=f"The environment {found.name} does not work where it lies.",
@@ -104,12 +136,6 @@ def find(prefix: Prefix, name: str | None) -> Receipt:
             f"  envkit remove {found.name} --dependencies --prefix {prefix.root}\n"
             f"  envkit install {found.name} --prefix {prefix.root}",
         )
-    if damage := found.damage():
-        raise EnvironmentDamaged(
-            what=f"The environment {found.name} is damaged: {damage}.",
-            fix=f"Put it back with 'envkit install {found.name} --prefix {prefix.root}'.",
-        )
-    return found
 
 
 def lock_of(made: Receipt) -> Lock:
@@ -162,6 +188,13 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
             what=f"The environment {name} is being built again.",
             why="It is offered again when the new one has passed, or as it was before if that fails.",
             fix=f"Wait for the installation. If none is running any more: envkit install {name} --prefix {prefix.root}",
+        )
+    recipe = next((one for tree in prefix.trees(os.uname().machine) if (one := recipe_of(tree, name or ""))), "")
+    if name and recipe:
+        return EnvironmentMissing(
+            what=f"There is no environment {name!r}.",
+            why="Its modules are there, but not its receipt: it was not verified, or its receipt has gone.",
+            fix=f"Have it verified, and mended where it is damaged: envkit install {recipe} --prefix {prefix.root}",
         )
     return EnvironmentMissing(
         what=f"There is no environment {name!r}." if name else "No environment is installed.",

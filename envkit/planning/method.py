@@ -8,7 +8,7 @@ from rich.console import Console
 
 from envkit.environments.environment import Environment
 from envkit.environments.lockfile import Lock
-from envkit.environments.prefix import Tree
+from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import Problem
 from envkit.machine.host import Host
@@ -106,6 +106,9 @@ class Method(Protocol):
 
     def is_other(self, request: Request, stack: Stack, found: Receipt) -> bool:
         """Say whether what is asked for is another environment than the one that a receipt describes."""
+
+    def asked(self, prefix: Prefix, found: Receipt) -> Request:
+        """Return the request that installs what a receipt describes. Raises EnvironmentDamaged where none can."""
 
     def remove(
         self, tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console

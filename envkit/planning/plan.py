@@ -9,6 +9,7 @@ import msgspec
 
 from envkit.environments import lockfile
 from envkit.sources.fetch import Source
+from envkit.system.resources import easybuild_collection, recipes
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +79,15 @@ def locked(sources: Iterable[Source]) -> Iterator[lockfile.File]:
     """Yield sources as a lock holds them."""
     for source in sources:
         yield lockfile.file(source.filename, source.sha256, source.urls, source.project)
+
+
+def current_recipe(easyconfig: str) -> Path:
+    """Return where a recipe lies now: with this envkit, with this EasyBuild, or where it was when it was used."""
+    tail = easyconfig.rpartition("/easyconfigs/")[2]
+    for folder in (recipes("easyconfigs"), easybuild_collection()):
+        if (folder / tail).is_file():
+            return folder / tail
+    return Path(easyconfig)
 
 
 def recipe_checksum(easyconfig: Path) -> str:

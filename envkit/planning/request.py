@@ -9,7 +9,7 @@ from envkit.environments.prefix import Prefix
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the user asked for."""
+    """What the user asked for; ``again`` are modules, or an image, that are damaged and to be built again."""
 
     prefix: Prefix
     wanted: str | None = None
@@ -23,6 +23,7 @@ class Request:
     bundle: Path | None = None
     offline: bool = False
     rebuild: bool = False
+    again: tuple[str, ...] = ()
     jobs: int = 0
     force: bool = False
     base: str = "auto"

@@ -57,6 +57,11 @@ def stacks() -> tuple[Stack, ...]:
     return tuple(msgspec.convert({"name": name, **table}, Stack) for name, table in tables.items())
 
 
+def is_stack(name: str) -> bool:
+    """Say whether envkit knows a stack by name."""
+    return any(stack.name == name for stack in stacks())
+
+
 def select(
     wanted: str | None,
     *,

@@ -69,6 +69,11 @@ class WrongContentError(Exception):
         self.actual = actual
 
 
+def forget(folder: Path) -> None:
+    """Have every file of a cache hashed again when it is next asked for: where files were damaged, others may be."""
+    (folder / STAMPS).unlink(missing_ok=True)
+
+
 class SourceCache:
     """The folder, and what is known to be verified in it. Its methods may be called from several threads."""
 

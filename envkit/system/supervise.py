@@ -5,7 +5,7 @@ parent holds open; the others are kept open to the end, for the locks that they 
 every process it started, when the parent closes the pipe or dies in whatever way, or when this process gets SIGTERM or
 SIGINT: first SIGTERM, after GRACE seconds SIGKILL (sooner when the parent has died, since nobody waits then).
 Processes that detach themselves are found too, because this process adopts orphans (PR_SET_CHILD_SUBREAPER).
-Ends with the command's exit status, 128 + N if it died by signal N.
+Ends with the command's exit status, 128 + N if it died by signal N, which it says on standard error.
 """
 
 import ctypes
@@ -47,6 +47,9 @@ def main(arguments: list[str]) -> int:
         if wake_reader in ready and set(os.read(wake_reader, 64)) & set(STOP_SIGNALS):
             break
         status = reap().get(child)
+    if status is not None and os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        os.write(2, f"envkit: what was started here was ended by {name}.\n".encode())
     ended = stop_descendants(grace_s if status is None else HASTE_S)
     status = ended.get(child, 0) if status is None else status
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envkit.errors import Interrupted, ModuleNotLoaded
 from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
-from envkit.inside.probe.started import Started, leftovers
+from envkit.inside.probe.started import Started, leftovers, variables_of
 from envkit.launch import mpi_model
 from envkit.system import files, process
 from envkit.verify import session
@@ -138,7 +138,7 @@ def report_in_haste(own: Attendance, show: Callable[[Report], int]) -> None:
     first_has_gone = not any(facts.launcher_rank == 0 and facts.ended for facts in found.facts)
     if (own.is_first or first_has_gone) and is_reporter(own):
         shutil.rmtree(own.meeting.shared, ignore_errors=True)
-        show(made(own, found))
+        show(made(own, found, in_haste=True))
     part(own)
 
 
@@ -175,8 +175,8 @@ def gathered(own: Attendance, patience_s: float) -> Gathered:
         pause = min(2 * pause, 0.5)
 
 
-def made(own: Attendance, found: Gathered) -> Report:
-    """The report on what was found."""
+def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
+    """The report on what was found; in haste, without looking for what explains it."""
     target, started, options = own.target, own.started, own.options
     expected = Expected(
         size=own.size,
@@ -190,6 +190,7 @@ def made(own: Attendance, found: Gathered) -> Report:
         launcher_said="".join(outside(own)),
         leftover=tuple(leftovers(os.environ)),
         horovod=str(target.horovod) if target.receipt is not None else "",
+        environment=target.words,
     )
     row = StartedRow(
         launcher=started.launcher,
@@ -198,7 +199,12 @@ def made(own: Attendance, found: Gathered) -> Report:
         job=started.job if started.launcher == "srun" else None,
         nodes=tuple(found.complete),
     )
-    return judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
+    made = judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
+    if made.verdict == "pass" or in_haste:
+        return made
+    from envkit.verify.explain import seen
+
+    return judged(target.name, found.facts, seen(expected, target, os.environ), options, [], row, own.began_monotonic)
 
 
 def announce(own: Attendance, status: int) -> None:
@@ -247,10 +253,13 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
         print(
             f"envkit: rank {own.started.rank} on {os.uname().nodename} sees nothing of rank 0 in "
             f"{own.meeting.shared.parent}. If rank 0 runs, that folder is not shared between the nodes: "
-            "name one that is, with --shared DIR.",
+            "name one that is, with --shared DIR. If no launcher has started this process, its variables are left over "
+            f"from one: 'unset {' '.join(variables_of(own.started, os.environ))}'",
             file=sys.stderr,
         )
-        part(own)
+        with suppress(OSError):
+            shutil.rmtree(local_folder(own.meeting.name), ignore_errors=True)
+            (own.meeting.shared / file_name()).unlink(missing_ok=True)
         with suppress(OSError):
             own.meeting.shared.rmdir()
         return 1

@@ -358,7 +358,11 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the measuring process ended (exit, signal, aborted by MPI, timeout, terminated from outside, stopped because
-    of another rank), with its Python stack and the end of what it said."""
+    of another rank), with its Python stack and the end of what it said.
+
+    `state` is what the kernel said of one that did not go on (T: stopped, D: waits for a device), `waits` where in the
+    kernel it waited; `memory_kills` is how many processes of its control group were killed for lack of memory.
+    """
 
     how: str
     status: int | None = None
@@ -366,6 +370,9 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     limit: float | None = None
     stack: str | None = None
     said: str | None = None
+    state: str | None = None
+    waits: str | None = None
+    memory_kills: int = 0
 
 
 class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -376,6 +383,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     phase: str
     phases: tuple[Phase, ...] = ()
+    state: str | None = None
     started: Started | None = None
     python: Python | None = None
     environment: dict[str, str] = msgspec.field(default_factory=dict)
@@ -438,6 +446,11 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
         """A variable of this rank that is a number, or None."""
         text = self.environment.get(name, "")
         return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step of it ended in an error, after which it had nothing to go on with."""
+        return any(fact is not None and fact.error for fact in (self.horovod, self.imported, self.load, self.init))
 
     @property
     def launcher_rank(self) -> int | None:

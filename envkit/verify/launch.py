@@ -5,19 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.errors import EnvkitError
 from envkit.inside.probe import node
 from envkit.inside.probe.started import leftovers
 from envkit.knowledge.known import known
 from envkit.launch import launcher, mpi_model
 from envkit.launch.launcher import Launch, Wanted
-from envkit.system import process
+from envkit.system import process, temporary
 from envkit.system.resources import data
 from envkit.verify import session
 from envkit.verify.options import Options
@@ -26,7 +26,9 @@ from envkit.verify.target import Target
 
 if TYPE_CHECKING:
     from envkit.verify.facts import Gathered
+    from envkit.verify.outcome import Expected
     from envkit.verify.report import Report
+    from envkit.verify.trials import Attempt
 
 LIMIT_S = 120.0
 SLOW_STEPS = {"import": 300.0, "load": 180.0}
@@ -51,54 +53,102 @@ def verify(
     *,
     env: Mapping[str, str] = os.environ,
     watch: Callable[[Path], None] = lambda _shared: None,
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> Report:
     """Start the ranks of the probe inside an environment and return the verdict on what they state.
 
+    Where that is FAIL, what explains it is looked for, and tried.
     Raises the EnvkitErrors of launcher.choose, session.of_starter and baseline.read. ``watch`` is called ten times a
-    second with the folder where the ranks meet.
+    second with the folder where the ranks meet, ``tell`` with what has failed before other starts are tried.
     """
     began = time.monotonic()
     options = options or Options()
     if options.baseline:
         read_baseline(options.baseline)
-    frameworks = (target.framework, *target.others)
     targets = [target, *(replace(target, framework=name) for name in target.others)]
     runs = [one_run(each, wanted, options, env, watch) for each in targets]
     others = [number for number in options.scale if number != wanted.ranks]
     smaller = [one_run(target, replace(wanted, ranks=n, nodes=None), options, env, watch) for n in others]
     from envkit.verify.judge import judged
-    from envkit.verify.outcome import Expected
     from envkit.verify.report import Started
 
     first = runs[0]
-    expected = Expected(
+    launch = first.launch
+    started = Started(
+        launcher=launch.launcher, why=launch.why, command=launch.argv, nodes=tuple(first.gathered.complete)
+    )
+    facts = [facts for run in runs for facts in run.gathered.facts]
+    scaled = [run.gathered.facts for run in (first, *smaller)]
+    expected = expected_of(target, wanted, options, env, runs)
+    made = judged(target.name, facts, expected, options, scaled, started, began)
+    if made.verdict == "pass":
+        return made
+    from envkit.verify.explain import explained
+
+    def passes(attempt: Attempt, seconds: float) -> bool:
+        return is_passing(target, attempt, replace(options, limit_s=seconds), env)
+
+    expected = explained(expected, made, target, wanted, options, env, passes, tell)
+    return judged(target.name, facts, expected, options, scaled, started, began)
+
+
+def expected_of(
+    target: Target, wanted: Wanted, options: Options, env: Mapping[str, str], runs: Sequence[Run]
+) -> Expected:
+    """What is expected of ranks, and how their launchers ended."""
+    from envkit.verify.outcome import Expected
+
+    return Expected(
         size=wanted.ranks,
         nodes=wanted.nodes or len(wanted.hosts) or None,
-        frameworks=frameworks,
+        frameworks=(target.framework, *target.others),
         required=target.requires | frozenset(options.require),
         built=target.built,
         drift=target.drift,
         measures=options.measures,
         launcher_status=next((run.status for run in runs if run.status), 0),
         launcher_said="".join(run.said for run in runs),
+        launcher=runs[0].launch.launcher,
         leftover=tuple(leftovers(env)),
-        shared=str(first.shared),
+        shared=str(runs[0].shared),
         horovod=str(target.horovod) if target.receipt is not None else "",
+        environment=target.words,
     )
-    return judged(
-        target.name,
-        [facts for run in runs for facts in run.gathered.facts],
-        expected,
-        options,
-        [run.gathered.facts for run in (first, *smaller)],
-        Started(
-            launcher=first.launch.launcher,
-            why=first.launch.why,
-            command=first.launch.argv,
-            nodes=tuple(first.gathered.complete),
-        ),
-        began,
-    )
+
+
+def is_passing(target: Target, attempt: Attempt, options: Options, env: Mapping[str, str]) -> bool:
+    """Say whether ranks pass that are started in another way, for ``options.limit_s`` in all at most."""
+    from envkit.verify import settings
+    from envkit.verify.checks import check
+    from envkit.verify.outcome import Status, verdict
+
+    plain = replace(options, bench=(), scale=(), baseline=None)
+    try:
+        with temporary.folder("home") as home, settings.raised(attempt.without):
+            changed = {**settings.without(env, attempt.without, home), **attempt.variables}
+            if attempt.mpi:
+                return mpi_alone(target, attempt, plain, changed)
+            run = one_run(target, attempt.wanted, plain, changed, lambda _shared: None, options.limit_s)
+    except (EnvkitError, OSError):
+        return False
+    expected = expected_of(replace(target, others=()), attempt.wanted, plain, changed, [run])
+    return verdict(check(run.gathered.facts, expected)) is Status.PASS
+
+
+def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[str, str]) -> bool:
+    """Say whether ranks of a plain MPI program become one world, within ``options.limit_s``."""
+    inside, launch = mpi_model.plan_launch(target.inside, target.mpi(env), attempt.wanted, env, options.mpi_model)
+    program = data("inside/mpi_alone.py")
+    argv = [target.python, str(program), attempt.mpi, str(attempt.wanted.ranks)]
+    until = time.monotonic() + (options.limit_s or LIMIT_S)
+    with temporary.folder("mpi") as folder:
+        status = process.supervise(
+            inside.command(argv, launch.argv, remote=launch.remote, visible=[program.parent]),
+            env=inside.variables(launcher.variables(env)),
+            log=folder / "log",
+            until=lambda: time.monotonic() > until,
+        )
+    return status == 0
 
 
 def read_baseline(path: Path) -> None:
@@ -109,15 +159,20 @@ def read_baseline(path: Path) -> None:
 
 
 def one_run(
-    target: Target, wanted: Wanted, options: Options, env: Mapping[str, str], watch: Callable[[Path], None]
+    target: Target,
+    wanted: Wanted,
+    options: Options,
+    env: Mapping[str, str],
+    watch: Callable[[Path], None],
+    most_s: float | None = None,
 ) -> Run:
-    """Start so many ranks, and gather what they leave."""
+    """Start so many ranks, for so long at most, and gather what they leave."""
     inside, launch = mpi_model.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
     target = replace(target, inside=inside)
     several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
     meeting = session.of_starter(several, options.shared)
     try:
-        status, said = start(target, launch, meeting, options, env, watch)
+        status, said = start(target, launch, meeting, options, env, watch, most_s)
         from envkit.verify.facts import gather
 
         gathered, shared = gather(meeting.shared), meeting.shared.parent
@@ -133,37 +188,38 @@ def start(
     options: Options,
     env: Mapping[str, str],
     watch: Callable[[Path], None],
+    most_s: float | None,
 ) -> tuple[int, str]:
     """Run the ranks to their end; the launcher's status and what it said."""
     probe = probe_command(target, meeting, options)
     inside = target.inside
     argv = inside.command(probe, launch.argv, remote=launch.remote, visible=visible(meeting))
-    with tempfile.TemporaryDirectory(prefix="envkit-verify-") as folder:
-        log = Path(folder) / "launcher.log"
-        patience = Patience(meeting.shared, options.limit_s or LIMIT_S)
+    log = meeting.shared / "launcher.log"
+    patience = Patience(meeting.shared, options.limit_s or LIMIT_S, most_s)
 
-        def look() -> None:
-            importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
-            _ = target.built, target.drift
-            patience.look()
-            watch(meeting.shared)
+    def look() -> None:
+        importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
+        _ = target.built, target.drift
+        patience.look()
+        watch(meeting.shared)
 
-        try:
-            status = process.supervise(
-                argv, env=inside.variables(launcher.variables(env)), log=log, watch=look, until=patience.is_over
-            )
-        finally:
-            node.salvage(meeting.name, str(meeting.shared))
-        return status, log.read_text(errors="replace")
+    try:
+        status = process.supervise(
+            argv, env=inside.variables(launcher.variables(env)), log=log, watch=look, until=patience.is_over
+        )
+    finally:
+        node.salvage(meeting.name, str(meeting.shared))
+    return status, log.read_text(errors="replace")
 
 
 class Patience:
-    """How long to wait for a launcher: for a first sign of its ranks, and after the last sign of any."""
+    """How long to wait for a launcher: for a first sign of its ranks, after the last sign of any, and in all."""
 
-    def __init__(self, shared: Path, limit_s: float) -> None:
+    def __init__(self, shared: Path, limit_s: float, most_s: float | None = None) -> None:
         self.shared = shared
-        self.limit_s = limit_s + FAREWELL_S
-        self.sign = time.monotonic()
+        self.limit_s = limit_s
+        self.sign = self.began = time.monotonic()
+        self.most_s = most_s
         self.seen = 0.0
 
     def look(self) -> None:
@@ -174,7 +230,9 @@ class Patience:
 
     def is_over(self) -> bool:
         """Whether nothing more is to be expected."""
-        return time.monotonic() - self.sign > self.limit_s
+        now = time.monotonic()
+        limit_s = self.limit_s + (FAREWELL_S if self.seen else 0)
+        return now - self.sign > limit_s or (self.most_s is not None and now - self.began > self.most_s)
 
 
 def probe_command(target: Target, meeting: Session, options: Options) -> list[str]:

@@ -12,7 +12,7 @@ from envkit.environments.environment import MpiModel
 class Options:
     """What the user may ask for: flags that must hold, seconds that any one step may take, the shared folder; sizes of
     messages (bytes) to time, worlds (ranks) to train in, DDP beside them; a file to hold the bandwidth against; how the
-    ranks in an image become one world.
+    ranks in an image become one world; ``quick``: nothing is tried where ranks fail.
     """
 
     require: tuple[str, ...] = ()
@@ -24,6 +24,7 @@ class Options:
     baseline: Path | None = None
     tolerance: float = 0.0
     mpi_model: MpiModel | None = None
+    quick: bool = False
 
     @property
     def measures(self) -> frozenset[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
 
 from envkit.binary.build_flags import BuildFlags
+from envkit.environments.manifest import Damage
 from envkit.knowledge.known import catalogue
 from envkit.verify.facts import RankFacts
+
+VALUE_LENGTH = 120
+SECRET = re.compile("SECRET|KEY|TOKEN|PASS|COOKIE|CRED|AUTH", re.IGNORECASE)
 
 
 class Status(StrEnum):
@@ -29,6 +34,59 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     how: str
 
 
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting in force: a variable, a line of a file, a limit, a folder of PATH, or packages in the home folder.
+
+    `kind` is variable, line (of a file of the user), machine (of one of the machine), limit, folder or packages;
+    `where` is the file or the folder, the number of the limit, "" for a variable.
+    """
+
+    kind: str
+    name: str
+    value: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        """The setting in words."""
+        if self.kind == "folder":
+            return f"{self.where}/{self.value.partition(', ')[0]} in PATH"
+        if self.kind == "packages":
+            return f"the packages in {self.where}"
+        if self.kind == "limit":
+            return f"the limit '{self.name} {self.value}'"
+        if SECRET.search(self.name):
+            return f"{self.name} (its value is not shown)"
+        text = f"{self.name}={self.value[:VALUE_LENGTH]}"
+        return f"{text} (set in {self.where})" if self.where else text
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """The same ranks started otherwise: `name` says how, `without` which settings, `passed` whether they passed.
+
+    `is_least`: with any of these settings they fail, as far as it was tried.
+    """
+
+    name: str
+    without: tuple[Setting, ...] = ()
+    passed: bool
+    seconds: float
+    is_least: bool = False
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of the session: its name in knowledge/settings.toml, and what it is (bytes, seconds or a number)."""
+
+    name: str
+    value: int
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder that ranks write to, or a host that they run on, and why that cannot be: the error in words."""
+
+    path: str
+    error: str
+
+
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for.
 
@@ -36,9 +94,15 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     `required` names flags, `built` is what the files say, `measures` names the facts about speed that were asked for.
     `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
     matter), `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
-    else's) and `launcher_said` what it said. `drift` is what has changed since the installation (None: unknown).
-    `leftover` are variables of another launch in the environment of this one, `horovod` is the folder of the package
-    that is to be verified ("": whichever is there).
+    else's), `launcher_said` what it said and `launcher` which it was. `drift` is what has changed since the
+    installation (None: unknown). `leftover` are variables of another launch in the environment of this one, `horovod`
+    is the folder of the package that is to be verified ("": whichever is there). `environment` is what a command of
+    envkit is told to name the environment ("": envkit has not installed it).
+
+    What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
+    those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
+    are low, `places` the folders for temporary files that cannot be written to, `cut` libraries of the MPI that are
+    shorter than they say, `mute` hosts that ssh does not reach.
     """
 
     size: int
@@ -51,22 +115,48 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     shared: str = ""
     launcher_status: int | None = None
     launcher_said: str = ""
+    launcher: str = ""
     measures: frozenset[str] = frozenset()
     drift: tuple[Change, ...] | None = None
     leftover: tuple[str, ...] = ()
     horovod: str = ""
+    environment: str = ""
+    damage: tuple[Damage, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    places: tuple[Place, ...] = ()
+    cut: tuple[str, ...] = ()
+    mute: tuple[Place, ...] = ()
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One check of one framework; `required` tells whether a skip keeps the verdict from PASS."""
+    """One check of one framework; `required` tells whether a skip keeps the verdict from PASS.
+
+    `case` is what the check found, `commands` are what the remedy says to type, and `because_of` names the check that
+    found the root cause, where this follows from it.
+    """
 
     id: str
+    case: str
     status: Status
     framework: str
     message: str
     cause: str = ""
     remedy: str = ""
+    commands: tuple[str, ...] = ()
     required: bool = True
+    because_of: str = ""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it keeps the verdict from PASS."""
+        return self.status is Status.FAIL or (self.status is Status.SKIP and self.required)
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether it says only that an earlier step failed."""
+        return self.status is Status.SKIP
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,14 +179,21 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
         return self.expected.size > 1 and all((facts.size, facts.rank) == (1, 0) for facts in self.facts)
 
     def outcome(self, check: str, case: str, /, **values: object) -> Result:
-        """The result that the catalogue words as `case` of `check`, under the id `check_id` if given."""
+        """The result that the catalogue words as `case` of `check`, under the id `check_id` if given.
+
+        Its commands are about an environment that envkit installed.
+        """
         words = catalogue()[check][case]
+        values = {"environment": self.expected.environment, **values}
         texts = {key: words.get(key, "").format(**values) for key in ("message", "cause", "remedy")}
+        commands = words.get("commands", ()) if self.expected.environment else ()
         return Result(
             id=str(values.get("check_id", check)),
+            case=case,
             status=Status(words["status"]),
             framework=self.framework,
             required=words.get("required", True),
+            commands=tuple(command.format(**values) for command in commands),
             **texts,
         )
 
@@ -106,6 +203,17 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
         reason = "after an error there" if facts.finished else f"it got as far as '{facts.phase}'"
         return self.outcome("not-measured", case, check_id=check, rank=facts.label, reason=reason)
 
+    def said(self) -> Iterator[str]:
+        """Yield every line that tells of a failure: errors that ranks met, their last words, the launcher's output."""
+        for facts in self.facts:
+            for name in ("horovod", "imported", "load", "init", "collectives_cpu", "exchanges_cpu", "values_cpu"):
+                fact = getattr(facts, name)
+                yield from ((fact.traceback or fact.error) if fact and fact.error else "").splitlines()
+            if facts.ended:
+                yield from (facts.ended.said or "").splitlines()
+                yield facts.ended.signal or ""
+        yield from self.expected.launcher_said.splitlines()
+
     def lacking(self, fact: str) -> RankFacts | None:
         """The first rank that has no such fact at all."""
         return next((facts for facts in self.facts if getattr(facts, fact) is None), None)
@@ -113,5 +221,4 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 def verdict(results: Sequence[Result]) -> Status:
     """PASS where nothing failed, nothing required was skipped, and something was checked; else FAIL."""
-    bad = any(r.status is Status.FAIL or (r.status is Status.SKIP and r.required) for r in results)
-    return Status.FAIL if bad or not results else Status.PASS
+    return Status.FAIL if not results or any(result.is_bad for result in results) else Status.PASS

@@ -11,6 +11,7 @@ from pathlib import Path
 from envkit.errors import NotWritable, UsageProblem
 from envkit.inside.probe.node import private
 from envkit.inside.probe.started import Started
+from envkit.system import temporary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,9 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
     """A session for ranks that are still to be started. Raises NotWritable, UsageProblem."""
-    name = os.urandom(8).hex()
     places = shared_places(chosen) if several_hosts or chosen else [Path(tempfile.gettempdir())]
-    return opened(name, places)
+    temporary.sweep(dict.fromkeys((*places, Path(tempfile.gettempdir()))))
+    return opened(temporary.own_name(), places)
 
 
 def shared_places(chosen: Path | None) -> list[Path]:

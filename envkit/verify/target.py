@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, Environment
+from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.launch import launcher
@@ -23,6 +25,7 @@ from envkit.system.resources import data
 
 if TYPE_CHECKING:
     from envkit.binary.build_flags import BuildFlags
+    from envkit.environments.manifest import Damage
     from envkit.verify.outcome import Change
 
 PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}  # what people say: the Python package
@@ -32,7 +35,8 @@ PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}  # what people say: 
 class Target:
     """An environment with Horovod, the way in, and the flags it must have.
 
-    ``framework`` is torch or tensorflow; ``others`` are those that this Horovod is for, too.
+    ``framework`` is torch or tensorflow; ``others`` are those that this Horovod is for, too; ``words`` are what names
+    it on envkit's command line, where envkit has installed it.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Target:
     known_mpi: Mpi | None = None
     known_built: bytes | None = None
     receipt: Receipt | None = None
+    words: str = ""
 
     @functools.cached_property
     def built(self) -> BuildFlags | None:
@@ -70,6 +75,15 @@ class Target:
 
         return changes(self.receipt, self.built) if self.receipt is not None else None
 
+    def damage(self, *, every: bool = False) -> list[Damage]:
+        """The files of its modules that are not as they were built; with ``every`` each is read to the end."""
+        if self.receipt is None or not self.receipt.recipes:
+            return []
+        from envkit.environments import manifest
+
+        tree = Tree(root=Path(self.receipt.tree))
+        return manifest.damage(tree, [module.name for module in self.receipt.recipes], every=every)
+
     def mpi(self, env: Mapping[str, str]) -> Mpi | None:
         """The MPI that the extension was built with, if any."""
         if self.known_mpi is None and self.built is not None and self.built.flag("mpi"):
@@ -77,8 +91,11 @@ class Target:
         return self.known_mpi
 
 
-def installed(receipt: Receipt, inside: Environment, framework: str | None = None) -> Target:
-    """The target that a receipt describes, entered by ``inside``. Raises UsageProblem for another framework."""
+def installed(receipt: Receipt, inside: Environment, framework: str | None = None, prefix: str | None = None) -> Target:
+    """The target that a receipt describes, entered by ``inside``; ``prefix`` is what was said of where it lies.
+
+    Raises UsageProblem for another framework.
+    """
     package = PACKAGES[receipt.framework]
     return Target(
         name=receipt.name,
@@ -94,6 +111,7 @@ def installed(receipt: Receipt, inside: Environment, framework: str | None = Non
         known_mpi=receipt.mpi,
         known_built=receipt.flags,
         receipt=receipt,
+        words=shlex.join([receipt.name, *(["--prefix", prefix] if prefix else [])]),
     )
 
 

@@ -163,6 +163,21 @@ def test_damage(place: Site, tree: Path) -> None:
     place.run("run", "toy-base-1.0", "--", "toy-base")
 
 
+def test_what_is_damaged_is_built_again_by_the_eb_of_eessi(place: Site) -> None:
+    """Which makes read-only what it installs."""
+    install(place, "toy-top").expect(0)
+    begun = place.begun()
+    program = on_top(place) / "software/toy-base/1.0/bin/toy-base"
+    program.parent.chmod(0o755)
+    program.unlink()
+    place.run("repair", "toy-top-1.0", "--dry-run", status=6)
+    told = place.run("repair", "toy-top-1.0")
+    assert f"    gone     {program}\n" in told.out
+    assert place.begun()[len(begun) :] == ["toy-base/1.0"]
+    assert "Nothing of toy-top-1.0 is damaged" in place.run("repair", "toy-top-1.0").out
+    place.run("run", "toy-top-1.0", "--", "toy-top")
+
+
 def test_removal(place: Site) -> None:
     install(place, "toy-top").expect(0)
     removed = place.run("remove", "toy-top-1.0", "--dependencies")

@@ -201,7 +201,7 @@ def test_an_image_that_is_not_what_it_was(
     done = stacks.envkit("verify", IMAGE, "-n", "2", instead={Path(image.image).parent: images})
     assert (done.returncode, done.stdout) == (6, "")
     assert f"The environment {IMAGE} is damaged: its image" in done.stderr
-    assert said in done.stderr and "envkit install" in done.stderr
+    assert said in done.stderr and "envkit repair" in done.stderr
 
 
 def test_an_image_that_was_only_touched_is_what_it_was(stacks: Site, image: ImageReceipt) -> None:

@@ -98,6 +98,6 @@ def test_module_that_has_gone(site: Site) -> None:
     (site.tree / "modules" / "all" / "toy-base" / "1.0.lua").unlink()
     damaged = site.run("run", "--", "true", status=6)
     assert "The environment toy-base-1.0 is damaged: its module toy-base/1.0 has gone." in damaged.err
-    assert "What to do: Put it back with 'envkit install " in damaged.err
+    assert "What to do: Put it back with 'envkit repair toy-base-1.0 --prefix " in damaged.err
     site.installed("toy-base")
     assert site.run("run", "--", "toy-base").out == "toy 0\n"

@@ -128,6 +128,8 @@ def test_side_by_side_cancelled_left_alone_and_resumed(user: User) -> None:
     assert "Installed toy-both-1.0." in out and "Resuming" not in out.partition("Installed")[0][-200:]
     assert site.is_offered("toy-both")
     assert "Nothing to do." in user.install("toy-both", EACH).stdout
+    assert "Nothing of toy-both-1.0 is damaged" in site.run("repair", "toy-both-1.0").out
+    assert len(list((site.tree / "built").glob("*.files"))) == 5
     (guess,) = site.prefix.glob("sources/generic/*/ConfigureMake/config.guess")
     assert sha256(guess) == CONFIG_GUESS and os.access(guess, os.X_OK)
     printed = "".join(path.read_text() for path in site.prefix.glob("logs/*/jobs/*.out"))

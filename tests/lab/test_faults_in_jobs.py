@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 SRUN = ["srun", "--mpi=pmix", "--nodes=2", "--ntasks-per-node=1"]
 ON_TWO_HOSTS = ("--host", "node0:1,node1:1", "-np", "2")
-SOON = ("--timeout", "15")
+SOON = ("--timeout", "15", "--quick")
 
 
 @pytest.fixture

@@ -197,12 +197,15 @@ def test_the_order_of_the_records_does_not_matter() -> None:
     assert check(GOOD[::-1], ASKED) == check(GOOD, ASKED)
 
 
+KEYS = {"status", "message", "cause", "remedy", "commands", "pattern", "required", "when"}
+
+
 def test_every_case_is_worded_in_full() -> None:
     for name, cases in catalogue().items():
         for case, words in cases.items():
             status = Status(words["status"])
             assert words["message"], (name, case)
-            assert set(words) <= {"status", "message", "cause", "remedy", "pattern", "required", "when"}, (name, case)
+            assert set(words) <= KEYS, (name, case)
             if status in {Status.FAIL, Status.WARN}:
                 assert words["cause"] and words["remedy"], (name, case)
 

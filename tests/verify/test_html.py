@@ -95,7 +95,9 @@ def test_it_needs_no_script_and_nothing_from_elsewhere() -> None:
 
 def test_what_others_said_is_escaped() -> None:
     hostile = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\x1b[31m\x00"
-    result = Result(id=hostile, status=Status.FAIL, framework=hostile, message=hostile, cause=hostile, remedy=hostile)
+    result = Result(
+        id=hostile, case="some", status=Status.FAIL, framework=hostile, message=hostile, cause=hostile, remedy=hostile
+    )
     shown = report("rank-killed")
     started = Started(launcher=hostile, why=hostile, command=(hostile,), job=hostile, nodes=(hostile,))
     rows = tuple(replace(row, host=hostile, device=f"GPU {hostile}", ended=hostile) for row in shown.ranks)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from envkit.inside.probe import node
+from envkit.inside.probe.process import memory_kills, state
 from envkit.verify import arithmetic
 from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.facts import Fact, RankFacts, load
@@ -157,6 +158,44 @@ def test_a_death_stops_those_that_wait_for_it(probe: Probe) -> None:
     assert time.monotonic() - start < 20
     assert sorted(map(ended, ran.facts)) == ["signal", "stopped", "stopped"]
     assert all("in _exchange" in str(f.ended and f.ended.stack) for f in ran.facts if ended(f) == "stopped")
+
+
+def test_a_rank_that_fails_by_itself_stops_those_that_wait_for_it(probe: Probe) -> None:
+    start = time.monotonic()
+    ran = probe(3, faults="raise-init", timeout=60)
+    assert time.monotonic() - start < 15
+    assert sorted(map(ended, ran.facts)) == ["exit", "stopped", "stopped"]
+    results = check(ran.facts, Expected(size=3, frameworks=("torch",)))
+    assert results[0].status is Status.FAIL and "rank 2" in results[0].message and "init failed" in results[0].message
+
+
+@pytest.mark.parametrize(
+    ("records", "alone"),
+    [
+        ([{"phase": "init", "init": {"error": "x"}}, {"phase": "init"}], True),
+        ([{"phase": "exit", "init": {"error": "x"}}, {"phase": "init"}], True),
+        ([{"phase": "exit", "init": {"error": "x"}}, {"phase": "load"}], False),
+        ([{"phase": "exit", "init": {"error": "x"}}, {"phase": "init", "ended": {"how": "stopped"}}], False),
+        ([{"phase": "barrier", "alltoall": {"error": "x"}}, {"phase": "barrier", "alltoall": {"error": "x"}}], False),
+        ([{"phase": "a", "b": {"sum": {"f": {"error": "x"}}}}, {"phase": "b"}], True),
+        ([{"phase": "init", "environment": {"A": "error"}}, {"phase": "init"}], False),
+    ],
+)
+def test_who_is_left_alone(records: list[dict[str, object]], alone: bool) -> None:
+    assert node.is_left_alone(records) is alone
+
+
+def test_a_process_that_is_stopped_is_known_by_its_state() -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeping:
+        os.kill(sleeping.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 5
+        while state(sleeping.pid)["state"] != "T" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found = state(sleeping.pid)
+        sleeping.kill()
+    assert found["state"] == "T"
+    assert state(sleeping.pid)["state"] is None
+    assert memory_kills() >= 0
 
 
 def test_a_step_may_have_a_limit_of_its_own(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def test_a_failure_is_told_with_its_cause_and_remedy() -> None:
     worst = next(result for result in shown.results if result.status == "fail")
     text = " ".join(render(shown).split())
     assert f"FAIL {worst.id} (torch): {worst.message} cause {worst.cause} remedy {worst.remedy}" in text
-    assert [f"NOT PROVED {unproved}" in text for unproved in shown.skipped(required=True)] == [True]
+    assert shown.unmeasured
+    assert f"because of this not measured: {', '.join(shown.unmeasured)}" in text
 
 
 def test_failures_come_before_warnings() -> None:
@@ -239,7 +240,7 @@ def test_the_first_line_and_the_words_at_the_left() -> None:
         "      started with srun: of the job",
     ]
     labels = [line.split("  ")[0] for line in lines]
-    places = [labels.index(label, 1) for label in ("FAIL", "launcher", "NOT PROVED", "framework", "passed", "skipped")]
+    places = [labels.index(label, 1) for label in ("FAIL", "launcher", "framework", "passed", "skipped")]
     assert places == sorted(places)
     at = lines.index("launcher  ended with status 9; the end of what it said:")
     assert lines[at + 1 : at + 8] == [*(f"          {letter}" for letter in "cdefgh"), ""]
@@ -266,7 +267,7 @@ def test_each_status_has_its_colour() -> None:
     assert passed.startswith("\x1b[32mPASS\x1b[0m  demo")
     assert f"\x1b[1;31mFAIL\x1b[0m  {worst.id}" in failed
     assert "\x1b[33mWARN\x1b[0m  mild" in failed
-    assert "\x1b[36mNOT PROVED\x1b[0m  " in failed
+    assert "\x1b[1m     because of this\x1b[0m" in failed
     assert "\x1b[32mpassed\x1b[0m  (torch)" in passed
     assert "\x1b[36mskipped\x1b[0m  flags-agree" in passed
     assert "\x1b[2mslowest\x1b[0m  " in passed

@@ -77,7 +77,15 @@ def test_a_failure_has_message_cause_and_remedy() -> None:
 
 def results(*stated: tuple[Status, bool]) -> tuple[Result, ...]:
     return tuple(
-        Result(id="one", status=status, framework="torch", message=f"message {number}", required=required, cause="why")
+        Result(
+            id="one",
+            case="some",
+            status=status,
+            framework="torch",
+            message=f"message {number}",
+            required=required,
+            cause="why",
+        )
         for number, (status, required) in enumerate(stated)
     )
 

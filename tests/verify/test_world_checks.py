@@ -234,8 +234,8 @@ def test_how_a_rank_died_tells_why(ended: Ended | None, words: str) -> None:
 
 @pytest.mark.parametrize(("launcher", "phase", "words"), [
     ("srun", "init", "SLURM_PMIX_FENCE=ring"),
-    ("mpirun", "init", "Build Horovod again"),
-    ("srun", "import", "Build Horovod again"),
+    ("mpirun", "init", "build Horovod again"),
+    ("srun", "import", "build Horovod again"),
 ])  # fmt: skip
 def test_a_crash_that_the_barrier_of_slurm_can_cause(launcher: str, phase: str, words: str) -> None:
     assert GOOD[0].started
@@ -246,7 +246,7 @@ def test_a_crash_that_the_barrier_of_slurm_can_cause(launcher: str, phase: str, 
     dead = replace(facts[3], ended=Ended(how="signal", signal="SIGSEGV"), phase=phase)
     assert words in found((*facts[:3], dead), "rank-died").remedy
     on_one_node = tuple(replace(one, host="node0") for one in (*facts[:3], dead))
-    assert "Build Horovod again" in found(on_one_node, "rank-died").remedy
+    assert "build Horovod again" in found(on_one_node, "rank-died").remedy
 
 
 def test_the_last_words_of_a_rank_are_told() -> None:

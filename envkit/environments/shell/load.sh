@@ -24,7 +24,7 @@ for envkit_word; do
     if [ "$envkit_word" = -- ]; then
         export MODULEPATH=$envkit_modulepath${MODULEPATH:+:$MODULEPATH}
         envkit_kind=full
-        envkit_fix="If a file of it has gone, 'envkit install' with the environment's name brings it back. If \
+        envkit_fix="If a file of it has gone, 'envkit repair' with the environment's name brings it back. If \
 '$envkit_tool bash list' fails, too, it is the tool that is broken."
     elif ! envkit_load "$envkit_tool" "$envkit_word" "$envkit_kind"; then
         envkit_give_up "the module $envkit_word could not be loaded." "$envkit_tool" "$envkit_fix"

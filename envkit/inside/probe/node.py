@@ -18,18 +18,21 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
+from .process import state
 from .record import read
 
 VERSION = 2
 WRITE_S = 5.0
 EARLY_S = 10.0
 EARLY_WRITE_S = 0.5
-BEREAVED_S = 5.0
+BEREAVED_S = 2.5
+LEFT_S = 8.0  # an operation that this Horovod has not fails in every rank, in one sooner than in another
 LAST_S = 20.0
 QUICK_S = 0.1
 EARLIER_S = 60.0
 ALARM = "stop"
 BAD = ("signal", "timeout", "terminated", "aborted")
+NEEDED = ("horovod", "import", "load", "init")
 
 
 def name_of_node() -> str:
@@ -83,6 +86,7 @@ class Node:
         self.written = 0.0
         self.began = time.time()
         self.bad_since = 0.0
+        self.left_since = 0.0
 
     def holds(self) -> bool:
         """Whether this process is the one that writes for the node; tries to become it."""
@@ -102,7 +106,9 @@ class Node:
             now = time.time()
             records = self.records()
             self.heed(records)
-            if self.bad_since and now - self.bad_since > BEREAVED_S:
+            self.left_since = (self.left_since or now) if is_left_alone(records) else 0.0
+            waits = ((self.bad_since, BEREAVED_S), (self.left_since, LEFT_S))
+            if any(since and now - since > patience for since, patience in waits):
                 touch(os.path.join(self.local, "stop"))
             if now - self.written > (EARLY_WRITE_S if now - self.began < EARLY_S else WRITE_S):
                 self.write(records)
@@ -144,6 +150,9 @@ class Node:
     def write(self, records: List[Dict[str, Any]]) -> None:
         """Put the node's file into the shared folder, by rename."""
         self.written = time.time()
+        for record in records:
+            if "ended" not in record:
+                record["state"] = state(record["pid"])["state"]
         shared = common(records)
         ranks = [{name: fact for name, fact in record.items() if name not in shared} for record in records]
         content = {
@@ -179,8 +188,21 @@ def common(records: List[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def ended_badly(record: Dict[str, Any]) -> bool:
+    """Whether a rank has ended so that the others wait in vain: with a signal or a status, or with nothing to init."""
     ended = record.get("ended")
-    return bool(ended and (ended["how"] in BAD or ended.get("status")))
+    failed = any(isinstance(record.get(name), dict) and "error" in record[name] for name in NEEDED)
+    return bool(ended and (ended["how"] in BAD or ended.get("status") or failed))
+
+
+def holds_error(fact: Any) -> bool:
+    """Whether a fact, or a part of it, is an error."""
+    return isinstance(fact, dict) and ("error" in fact or any(map(holds_error, fact.values())))
+
+
+def is_left_alone(records: List[Dict[str, Any]]) -> bool:
+    """Whether a rank failed in a step that another is still in: it waits for what never comes."""
+    failed = {name for record in records for name, fact in record.items() if holds_error(fact)}
+    return any(record["phase"] in failed - record.keys() and "ended" not in record for record in records)
 
 
 def is_newer(path: str, moment: float) -> bool:

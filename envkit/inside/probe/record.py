@@ -59,7 +59,10 @@ class Record:
 def failure(error: BaseException) -> Dict[str, str]:
     """An exception as a fact."""
     tail = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-2000:]
-    return {"error": "%s: %s" % (type(error).__name__, str(error)[:2000]), "traceback": tail}
+    said = str(error)[:2000]
+    if isinstance(error, SyntaxError) and error.filename and error.filename not in said:  # it tells the name alone
+        said += " in %s" % error.filename
+    return {"error": "%s: %s" % (type(error).__name__, said), "traceback": tail}
 
 
 def attempt(measure: Callable[[], Any]) -> Any:

@@ -46,18 +46,19 @@ def look(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
 
     Variables outlive their launcher: in a shell that a rank has opened, in a script that somebody has copied. Those
     that name one rank of several, and contradict no others, are believed, since ranks that are missing are noticed.
-    One rank alone, and launchers that contradict each other, have to be seen: a launcher above this process, or what
-    it listens at.
+    One rank alone, one that lacks the size which its launcher tells, and launchers that contradict each other, have to
+    be seen: a launcher above this process, or what it listens at.
     """
     with open(LAUNCHERS) as stream:
         rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
     told = [(row, found) for row, found in ((row, started(row, env)) for row in rows) if found]
     chosen = told[0][1] if told else None
-    if chosen and (chosen.size == 1 or not all(agree(found, chosen) for _, found in told)):
+    is_cut = bool(told and told[0][1].size is None and "size" in told[0][0])
+    if chosen and (chosen.size == 1 or is_cut or not all(agree(found, chosen) for _, found in told)):
         above = launcher_above("|".join(row["parents"] for row in rows if "parents" in row))
         seen = [pair for pair in told if above and re.match(pair[0].get("parents", "$") + "$", above)]
         seen = seen or [pair for pair in told if "parents" not in pair[0] or listens(pair[0], env)]
-        seen = seen or [pair for pair in told if pair[1].size != 1]
+        seen = seen or [pair for pair in told if pair[1].size != 1 and not is_cut]
         chosen = seen[0][1] if seen else None
     believed = [row for row, found in told if chosen and agree(found, chosen)]
     kept = {name for row in believed for name in names(row, env)}
@@ -65,6 +66,14 @@ def look(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     if chosen is None and not any(answers(*place) for place in pmix_servers(env)):
         dead.update(name for name in env if PMIX.match(name))
     return chosen, sorted(dead - kept)
+
+
+def variables_of(one: Started, env: Mapping[str, str]) -> List[str]:
+    """The variables that say that this process is such a rank."""
+    with open(LAUNCHERS) as stream:
+        rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
+    told = [(row, started(row, env)) for row in rows]
+    return sorted({name for row, found in told if found and agree(found, one) for name in names(row, env)})
 
 
 def fits(row: Dict[str, Any], env: Mapping[str, str]) -> bool:

@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from .connection import Connection
+from .process import memory_kills, state
 from .record import Record
 
 TICK_S = 1.0
@@ -161,22 +162,20 @@ def watch(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) -
 
 
 def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) -> Dict[str, Any]:
-    phase, since, looked = "start", time.time(), 0.0
+    phase, since, looked, kills = "start", time.time(), 0.0, memory_kills()
     while True:
         limit = limits.get(phase, limits["*"])
         left = since + limit - time.time()
         if left <= 0:
-            child.end()
-            return {"how": "timeout", "limit": limit}
+            return dict(given_up(child), how="timeout", limit=limit)
         if time.time() - looked > TICK_S:  # also while the child is quick: others look for what this writes
             looked = time.time()
             if stopped():
-                child.end()
-                return {"how": "stopped"}
+                return dict(given_up(child), how="stopped")
         if select.select([child.pipe], [], [], min(left, TICK_S))[0]:
             told = child.says()
             if not told:
-                return ending(child, limit)
+                return dict(ending(child, limit), memory_kills=memory_kills() - kills)
             phase, since = told.split()[-1], time.time()
             child.connection.hold(child.pid)
             if phase == "joined":
@@ -184,6 +183,13 @@ def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) 
         elif ABORTING in child.told("said"):
             child.end()
             return {"how": "aborted"}
+
+
+def given_up(child: Child) -> Dict[str, Any]:
+    """End a child that does not go on; what the kernel said of it before."""
+    found = state(child.pid)
+    child.end()
+    return dict(found)
 
 
 def ending(child: Child, limit: float) -> Dict[str, Any]:

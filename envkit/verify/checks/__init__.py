@@ -1,10 +1,24 @@
-"""From facts to results: pure, and in an order in which the first failure usually causes the others."""
+"""From facts to results: pure, and the root cause first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from envkit.verify.checks import build, collectives, drift, fabric, gpu, machine, process, security, speed, truth, world
+from envkit.verify.causes import ranked
+from envkit.verify.checks import (
+    build,
+    collectives,
+    drift,
+    fabric,
+    gpu,
+    machine,
+    process,
+    security,
+    settings,
+    speed,
+    truth,
+    world,
+)
 from envkit.verify.facts import RankFacts, ordered
 from envkit.verify.outcome import Expected, Ranks, Result, Status, verdict
 
@@ -63,16 +77,34 @@ CHECKS: tuple[Callable[[Ranks], list[Result]], ...] = (
 )
 
 
+UNSEEN: tuple[Callable[[Ranks], list[Result]], ...] = (
+    process.rank_missing,
+    process.launcher_ended,
+    world.leftover,
+    drift.drift,
+)  # of ranks that left no record at all
+EXPLAINING: tuple[Callable[[Ranks], list[Result]], ...] = (
+    settings.settings,
+    drift.damage,
+    settings.limits,
+    settings.places,
+    settings.hosts,
+    settings.trials,
+)  # where something failed
+
+
 def check(facts: Sequence[RankFacts], expected: Expected) -> list[Result]:
-    """Every check of every framework expected; of one that left no record at all, only that."""
+    """Every check of every framework expected, the root cause first."""
     results: list[Result] = []
     for framework in expected.frameworks:
         of_framework = ordered([f for f in facts if f.framework == framework])
         ranks = Ranks(framework=framework, facts=of_framework, expected=expected)
-        for one in CHECKS if of_framework else CHECKS[:1]:
-            results += one(ranks)
+        found = [result for one in (CHECKS if of_framework else UNSEEN) for result in one(ranks)]
+        if verdict(found) is Status.FAIL:
+            found += [result for one in EXPLAINING for result in one(ranks)]
+        results += found
     for framework in expected.left_out:
         results.append(
             Ranks(framework=framework, facts=(), expected=expected).outcome("left-out", "skip", framework=framework)
         )
-    return results
+    return ranked(results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
+from envkit.environments.manifest import Damage
 from envkit.verify.checks.nodes import listing
 from envkit.verify.outcome import Change, Ranks, Result
 
@@ -17,6 +18,23 @@ def drift(ranks: Ranks) -> list[Result]:
     by_kind = {kind: [_words(change) for change in changes if change.kind == kind] for kind in kinds}
     found = [ranks.outcome("drift", kind, what=listing(what)) for kind, what in by_kind.items() if what]
     return found or [ranks.outcome("drift", "pass")]
+
+
+def damage(ranks: Ranks) -> list[Result]:
+    """The files that are not as they were when the environment was built; those that were added if a rank met them."""
+    said = "\n".join(ranks.said())
+    found = [one for one in ranks.expected.damage if one.how != "added" or one.path in said or is_always_run(one)]
+    if not found:
+        cut = ranks.expected.cut
+        return [ranks.outcome("damage", "mpi", what=listing(cut), path=cut[0])] if cut else []
+    modules = list(dict.fromkeys(one.module for one in found))
+    what = listing([f"{one.path} ({one.how})" for one in found])
+    return [ranks.outcome("damage", "found", what=what, modules=", ".join(modules), count=len(found))]
+
+
+def is_always_run(damage: Damage) -> bool:
+    """Whether every Python of the environment runs a file when it starts, and tells nobody."""
+    return damage.path.endswith((".pth", "/sitecustomize.py", "/usercustomize.py"))
 
 
 def _words(change: Change) -> str:

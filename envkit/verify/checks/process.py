@@ -6,6 +6,10 @@ import operator
 import re
 import statistics
 from collections.abc import Sequence
+from pathlib import PurePath
+
+from msgspec import to_builtins
+from msgspec.structs import fields
 
 from envkit.diagnose import Certainty, first_cause
 from envkit.knowledge.known import catalogue, known
@@ -13,7 +17,7 @@ from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Ranks, Result
 
 SAID_LINES = 8
-SAID_LENGTH = 600
+SAID_LENGTH = 300
 
 
 def rank_missing(ranks: Ranks) -> list[Result]:
@@ -31,6 +35,11 @@ def rank_missing(ranks: Ranks) -> list[Result]:
         values["said"] = last_lines(ranks.expected.launcher_said[: entering.start()])
     elif not found:
         case = fitting("rank-missing", ranks.expected.launcher_said) or "none"
+        match = re.search(catalogue()["rank-missing"][case].get("pattern", ""), ranks.expected.launcher_said)
+        values |= {name: text or "" for name, text in match.groupdict().items()} if match else {}
+        said = telling(ranks.expected.launcher_said)
+        values["said"] = f"it said: {said}" if said else "it said nothing"
+        values["status"] = ranks.expected.launcher_status
     else:
         case = "not-shared" if all(facts.size == size for facts in ranks.facts) else "fewer"
     return [ranks.outcome("rank-missing", case, **values)]
@@ -69,7 +78,11 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
     status = ranks.expected.launcher_status
     if status is None:
         return []
-    found = first_cause(ranks.expected.launcher_said.splitlines()) if status else None
+    said = ranks.expected.launcher_said
+    if killed := re.search(catalogue()["launcher-ended"]["signal"]["pattern"], said):
+        program = PurePath(ranks.expected.launcher).name or "the launcher"
+        return [ranks.outcome("launcher-ended", "signal", signal=killed[1], program=program)]
+    found = first_cause(said.splitlines()) if status else None
     if found is not None and found.certainty is not Certainty.UNKNOWN:
         values = {"line": found.line, "cause": found.cause, "remedy": found.fix}
         return [ranks.outcome("launcher-ended", "known", status=status, **values)]
@@ -77,18 +90,24 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
 
 
 def rank_died(ranks: Ranks) -> list[Result]:
-    dead = [facts for facts in ranks.facts if not facts.finished and not _hung(facts)]
+    dead = [facts for facts in ranks.facts if not facts.finished and not _hung(facts) and not _is_stopped(facts)]
     if not dead:
         return [ranks.outcome("rank-died", "pass")] if ranks.facts else []
     first = min(dead, key=_is_consequence)
-    values = {"rank": first.label, "phase": first.phase, "others": len(dead) - 1, "said": _said(first)}
+    values: dict[str, object] = {"rank": first.label, "phase": first.phase, "others": len(dead) - 1}
+    values |= {"said": _said(first), "launcher": ranks.expected.launcher or "the launcher"}
     if first.ended is None:
-        return [ranks.outcome("rank-died", "killed", **values)]
+        seen = re.search(catalogue()["rank-died"]["noticed"]["pattern"], ranks.expected.launcher_said)
+        case = "noticed" if seen else "killed"
+        return [ranks.outcome("rank-died", case, **values, noticed=seen[0].strip() if seen else "")]
     values |= {"signal": first.ended.signal, "code": first.ended.status}
     known = fitting("rank-died", first.ended.said or "")
     by_signal = first.ended.signal if first.ended.signal in catalogue()["rank-died"] else ""
     case = first.ended.how if first.ended.how == "terminated" else known or by_signal or first.ended.how
     case = "early-message" if case == "SIGSEGV" and _may_be_early_message(first, ranks) else case
+    healthy = len(dead) == len(ranks.facts) and not any(facts.failed for facts in ranks.facts)
+    case = "outside" if case == "terminated" and healthy else case
+    case = "memory" if case == "SIGKILL" and first.ended.memory_kills else case
     return [ranks.outcome("rank-died", case, **values)]
 
 
@@ -106,16 +125,33 @@ def _is_consequence(facts: RankFacts) -> int:
 
 
 def _said(facts: RankFacts) -> str:
-    """The last line that a rank said, in a parenthesis that fits a message."""
-    said = (facts.ended.said if facts.ended else None) or ""
-    lines = [line.strip() for line in said.splitlines() if line.strip(" -*=")]
-    return f"; it said: {lines[-1][:200]}" if lines else ""
+    """The most telling line that a rank said last, as a part of a message."""
+    line = telling((facts.ended.said if facts.ended else None) or "")
+    return f"; it said: {line}" if line else ""
+
+
+def telling(text: str) -> str:
+    """The line that a rule of diagnose knows, else the first that speaks of an error, else the last."""
+    noise = re.compile("|".join(known("launch")["noise"]))
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -*=")]
+    lines = [line for line in lines if not noise.search(line)]
+    found = first_cause(lines)
+    if found is not None and found.certainty is not Certainty.UNKNOWN:
+        return found.line[:SAID_LENGTH]
+    errors = (line for line in lines if re.search(known("launch")["error"], line))
+    return next(errors, lines[-1] if lines else "")[:SAID_LENGTH]
 
 
 def rank_hung(ranks: Ranks) -> list[Result]:
     hung = [facts for facts in ranks.facts if _hung(facts)]
+    if stopped := [facts for facts in ranks.facts if _is_stopped(facts)]:
+        labels = ", ".join(facts.label for facts in stopped[:4])
+        values: dict[str, object] = {"ranks": labels, "phase": stopped[0].phase, "host": stopped[0].host}
+        return [ranks.outcome("rank-hung", "stopped", pids=", ".join(str(f.pid) for f in stopped[:4]), **values)]
     if not hung:
         return [ranks.outcome("rank-hung", "pass")] if ranks.facts else []
+    if (raised := _raised(ranks.facts, hung)) is not None:
+        return [raised_result(ranks, *raised, hung)]
     furthest = max(len(facts.phases) for facts in ranks.facts)
     late = [facts for facts in hung if len(facts.phases) < furthest]
     culprits = late or hung
@@ -123,10 +159,34 @@ def rank_hung(ranks: Ranks) -> list[Result]:
     labels = ", ".join(facts.label for facts in culprits[:4]) + (", ..." if len(culprits) > 4 else "")
     dead = any(not facts.finished and not _hung(facts) for facts in ranks.facts)
     alone = len(ranks.facts) < ranks.expected.size
-    case = "bereaved" if dead else "late" if late else "lacking" if alone else "together"
+    one_host = len({facts.host for facts in ranks.facts}) == 1
+    waiting = "here" if one_host else "together"
+    case = "bereaved" if dead else "late" if late else "lacking" if alone else waiting
     values = {"ranks": labels, "phase": culprits[0].phase, "limit": limit or "a few", "where": _places(culprits)}
     values |= {"since": _seconds_in_phase(culprits[0]), "missing": missing(ranks)}
     return [ranks.outcome("rank-hung", case, waiting=len(hung) - len(late), **values)]
+
+
+def _raised(facts: Sequence[RankFacts], hung: Sequence[RankFacts]) -> tuple[RankFacts, str, str] | None:
+    """The rank that failed in a step in which another was left waiting: rank, step, error."""
+    names = {field.encode_name: field.name for field in fields(RankFacts)}
+    for step in dict.fromkeys(one.phase for one in hung if one.phase in names):
+        for one in facts:
+            if error := _error_in(to_builtins(getattr(one, names[step]))):
+                return one, step, error
+    return None
+
+
+def _error_in(fact: object) -> str:
+    """The first error in a fact or a part of it, nothing where there is none."""
+    if not isinstance(fact, dict):
+        return ""
+    return str(fact.get("error") or "") or next(filter(None, map(_error_in, fact.values())), "")
+
+
+def raised_result(ranks: Ranks, one: RankFacts, step: str, error: str, hung: Sequence[RankFacts]) -> Result:
+    """The result for a rank that failed by itself while others waited for it."""
+    return ranks.outcome("rank-hung", "raised", rank=one.label, phase=step, error=error, waiting=len(hung))
 
 
 def rank_late(ranks: Ranks) -> list[Result]:
@@ -150,6 +210,11 @@ def _arrival(facts: RankFacts, phase: str) -> float | None:
 def _seconds_in_phase(facts: RankFacts) -> str:
     """When a rank came to the step it did not leave, counted from the start of the probe."""
     return f"{facts.phases[-1].at - facts.phases[0].at:.0f}" if facts.phases else "0"
+
+
+def _is_stopped(facts: RankFacts) -> bool:
+    """Whether a rank, or the process of it that measures, was stopped by a signal and never went on."""
+    return facts.state == "T" or (facts.ended is not None and facts.ended.state == "T")
 
 
 def _hung(facts: RankFacts) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 import envkit.report.words as words
 from envkit.binary.build_flags import FLAGS, FRAMEWORKS
 from envkit.verify.facts import RankFacts, ordered
-from envkit.verify.outcome import Expected, Result, Status, verdict
+from envkit.verify.outcome import Expected, Result, Status, Trial, verdict
 from envkit.verify.speed import Bandwidth, Scaling
 
 VERSION: Final = 2
@@ -95,6 +95,15 @@ class HostRow(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(f"{number} {how}" for how, number in self.ended.items())
 
 
+class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The same ranks, started otherwise, and without some settings; `seconds` is how long that took."""
+
+    name: str
+    without: tuple[str, ...]
+    passed: bool
+    seconds: float
+
+
 class SomeFacts(RankFacts, frozen=True, kw_only=True, omit_defaults=True):
     """Part of a rank's record: what it has in common with all ranks, with those of its host, or with none."""
 
@@ -136,7 +145,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     frameworks: tuple[FrameworkRow, ...]
     hosts: tuple[HostRow, ...]
     ranks: tuple[RankRow, ...]
+    cause: Result | None
     results: tuple[Result, ...]
+    trials: tuple[TrialRow, ...]
     timings: dict[str, float]
     bandwidth: tuple[Bandwidth, ...]
     scaling: tuple[Scaling, ...]
@@ -156,11 +167,26 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return f"{asked} asked for; found: {', '.join(worlds) or 'none'}"
 
     @property
+    def has_fabric(self) -> bool:
+        """Whether a node has a fast network."""
+        return any(one.fabric and (one.fabric.infiniband or one.fabric.cxi) for one in records(self))
+
+    @property
     def problems(self) -> tuple[Result, ...]:
-        """What failed, then what is a warning."""
-        return tuple(
-            result for status in (Status.FAIL, Status.WARN) for result in self.results if result.status is status
-        )
+        """What failed by itself, the root cause first, then what is a warning."""
+        failed = [one for one in self.results if one.is_bad and one.status is Status.FAIL and not one.because_of]
+        return (*failed, *(one for one in self.results if one.status is Status.WARN))
+
+    @property
+    def consequences(self) -> tuple[Result, ...]:
+        """What failed because of the root cause."""
+        return tuple(one for one in self.results if one.status is Status.FAIL and one.because_of)
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """The required checks whose facts are lacking because of a root cause that was found."""
+        found = (one.id for one in self.results if one.is_bad and one.is_unmeasured and one.because_of)
+        return tuple(dict.fromkeys(found))
 
     @property
     def odd(self) -> tuple[RankRow, ...]:
@@ -187,10 +213,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return [name for name in dict.fromkeys(result.id for result in of_framework) if name not in others]
 
     def skipped(self, *, required: bool) -> list[str]:
-        """What was skipped, by reason."""
+        """What was skipped, by reason; what is lacking because of the root cause is none of it."""
         skips: dict[tuple[str, str], list[str]] = {}
         for result in self.results:
-            if result.status is Status.SKIP and result.required is required:
+            if result.status is Status.SKIP and result.required is required and not result.because_of:
                 skips.setdefault((result.framework, result.message), []).append(result.id)
         return [
             f"{', '.join(dict.fromkeys(ids))} ({framework}): {message}" for (framework, message), ids in skips.items()
@@ -226,7 +252,9 @@ def make_report(
         frameworks=tuple(_framework_row(name, in_order, expected) for name in expected.frameworks),
         hosts=tuple(_host_row(host) for hosts in groups for host in hosts),
         ranks=tuple(_rank_row(one) for one in in_order),
+        cause=results[0] if results and results[0].is_bad else None,
         results=tuple(results),
+        trials=tuple(map(_trial_row, expected.trials)),
         timings=_slowest(in_order),
         bandwidth=tuple(bandwidth),
         scaling=tuple(scaling),
@@ -317,6 +345,11 @@ def _host_row(group: Sequence[RankFacts]) -> HostRow:
         gpus=max(map(_gpus_present, group)),
         ended=dict(Counter(_ended(facts) for facts in group)),
     )
+
+
+def _trial_row(trial: Trial) -> TrialRow:
+    without = tuple(map(str, trial.without))
+    return TrialRow(name=trial.name, without=without, passed=trial.passed, seconds=trial.seconds)
 
 
 def _gpus_present(facts: RankFacts) -> int:

@@ -16,6 +16,8 @@ _COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.WARN: "yellow", Sta
 _SHOWN_RANKS = 16
 _SHOWN_HOSTS = 16
 _SHOWN_LINES = 6
+_SHOWN_CONSEQUENCES = 4
+_EXPLAINED = ("settings", "damage")  # what the launcher said adds nothing to these
 
 
 def to_text(report: Report, stream: TextIO) -> str:
@@ -29,7 +31,10 @@ def render(report: Report, *, width: int = 80, colour: bool = False) -> str:
     paper = Paper(width=width, colour=colour)
     blocks = [
         _head(report, paper),
-        *(_problem(result, paper) for result in report.problems),
+        *(_problem(result, paper) for result in report.problems[:1]),
+        _consequences(report, paper),
+        _trials(report, paper),
+        *(_problem(result, paper) for result in report.problems[1:]),
         _launcher(report, paper),
         *_not_proved(report, paper),
         _builds(report, paper),
@@ -64,12 +69,35 @@ def _problem(result: Result, paper: Paper) -> list[str]:
     lines = paper.paragraph(result.status.upper(), _COLOURS[result.status], text)
     for name, why in (("cause", result.cause), ("remedy", result.remedy)):
         lines += paper.paragraph(f"      {name:>6}", "bold", why)
+    for command in result.commands:
+        lines += paper.paragraph("            ", "bold", command)
     return lines
+
+
+def _consequences(report: Report, paper: Paper) -> list[str]:
+    """What follows from the root cause, a line each, and the names of what was not measured because of it."""
+    follows = report.consequences
+    told = [f"{one.id} ({one.framework}): {one.message}" for one in follows[:_SHOWN_CONSEQUENCES]]
+    told += [f"and {len(follows) - len(told)} more, in the JSON report"] if len(follows) > len(told) else []
+    if unmeasured := report.unmeasured:
+        told.append(f"not measured: {', '.join(unmeasured)}")
+    lines = [line for text in told for line in paper.paragraph("            ", "dim", text)]
+    return [paper.styled("     because of this", "bold"), *lines] if lines else []
+
+
+def _trials(report: Report, paper: Paper) -> list[str]:
+    """How often the ranks were started otherwise, and how long that took."""
+    if not report.trials:
+        return []
+    seconds = words.duration(sum(trial.seconds for trial in report.trials))
+    passed = sum(trial.passed for trial in report.trials)
+    tried = f"{words.count(len(report.trials), 'other start')} in {seconds}, {passed or 'none'} of which passed"
+    return paper.paragraph("       tried", "bold", f"{tried}; each is in the JSON report")
 
 
 def _launcher(report: Report, paper: Paper) -> list[str]:
     said = [line for line in report.launcher_said.splitlines() if line.strip("- ")]
-    if report.verdict == "pass" or not said:
+    if report.verdict == "pass" or not said or (report.cause and report.cause.id in _EXPLAINED):
         return []
     text = f"ended with status {report.launcher_status}; the end of what it said:"
     lines = paper.paragraph("launcher", "bold", text)

@@ -1,0 +1,329 @@
+"""What the files of a module were when it was built, and which of them are not that any more.
+
+A list lies beside the record of its module, ``TREE/built/MODULE.files``: all of its folder of software but for what
+EasyBuild notes of the build itself, and its module file in every category. One that names anything else is damaged. No
+link is followed, and what lies behind one that leads out of the tree is not compared.
+
+Python writes compiled files (.pyc) whenever it likes: one counts that it would take for its source and cannot read.
+Of what was added only that counts which takes the place of something, or is loaded: packages and libraries.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from envkit.binary import bytecode
+from envkit.environments import replaced
+from envkit.environments.prefix import Tree
+from envkit.environments.replaced import Aside
+from envkit.system import files
+
+MOST = 64_000_000  # bytes of a list, and of a compiled file; the list of PyTorch has 4 million
+LONGEST = 4096  # a path
+AT_ONCE = 4
+READ = 1 << 20
+NOTES = "easybuild"  # where eb keeps the recipe and the log in a module: written after all else, and never loaded
+CACHE = "__pycache__"
+LIBRARY = re.compile(r"\.so(\.\d+)*$")
+EXECUTABLE = 0o111
+READABLE = 0o444
+
+Found = tuple[str, os.stat_result]
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a file was: bytes, time of change in ns, SHA-256; of a link, where it leads."""
+
+    size: int
+    changed: int
+    sha256: str = ""
+    link: str = ""
+    is_program: bool = False
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a module, by their paths in the tree."""
+
+    module: str
+    files: dict[str, Kept]
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a module that is not as it was when that was built."""
+
+    module: str
+    path: str
+    how: Literal["gone", "changed", "added"]
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is compared, and which modules are not: ``unlisted`` have no list, ``behind`` lie behind a link."""
+
+    modules: int
+    files: int
+    size: int
+    unlisted: tuple[str, ...]
+    behind: tuple[str, ...]
+
+
+def path_of(tree: Tree, module: str) -> Path:
+    """Return where the list of a module lies."""
+    return tree.root / replaced.manifest(module)
+
+
+def write(tree: Tree, module: str) -> None:
+    """List the files of a module as they are now; of one that lies behind a link there is no list."""
+    path = path_of(tree, module)
+    path.unlink(missing_ok=True)
+    if is_behind(tree, module):
+        return
+    there = scanned(tree, module)
+    made = at_once(kept, there.values())
+    found = {name: one for name, one in zip(there, made, strict=True) if one is not None}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, msgspec.json.encode(Manifest(module=module, files=found)), own=True)
+
+
+def read(tree: Tree, module: str) -> Manifest | None:
+    """Return the list of a module, None without one. Raises ValueError for one that is damaged itself."""
+    path = path_of(tree, module)
+    try:
+        if path.lstat().st_size > MOST:
+            raise ValueError(f"It is larger than {MOST // 1_000_000} MB.")
+        found = msgspec.json.decode(files.read(path), type=Manifest)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if found.module != module or not all(is_own(module, name) for name in found.files):
+        raise ValueError(f"It is no list of files of {module}.")
+    return found
+
+
+def damage(tree: Tree, modules: Sequence[str], *, digests: bool = True, every: bool = False) -> list[Damage]:
+    """Return the files of modules that are not as they were when the modules were built, in the order of the modules.
+
+    With ``digests`` a file whose time alone differs is read; with ``every`` each is; else presence and size count. A
+    list that is damaged itself counts as a file of its module. What has no list, or lies behind a link, gives nothing.
+    """
+    return [one for module in modules for one in damage_of(tree, module, digests=digests, every=every)]
+
+
+def damage_of(tree: Tree, module: str, *, digests: bool, every: bool) -> Iterator[Damage]:
+    """Yield what is damaged of a module."""
+    try:
+        known = None if is_behind(tree, module) else read(tree, module)
+    except ValueError:
+        yield Damage(module=module, path=str(path_of(tree, module)), how="changed")
+        return
+    if known is None:
+        return
+    there = scanned(tree, module, has_cached=digests or every)
+    both = [name for name in known.files if name in there]
+
+    def differs(name: str) -> bool:
+        return is_other(known.files[name], *there[name], is_read=True)
+
+    def is_touched(name: str) -> bool:
+        return there[name][1].st_mtime_ns != known.files[name].changed
+
+    others = {name for name in both if is_other(known.files[name], *there[name], is_read=False)}
+    read_too = [name for name in both if name not in others and (every or (digests and is_touched(name)))]
+    others |= {name for name, is_changed in zip(read_too, at_once(differs, read_too), strict=True) if is_changed}
+    for name in known.files:
+        if name in others:
+            yield Damage(module=module, path=str(tree.root / name), how="changed")
+        elif name not in there and not is_cached(name):
+            yield Damage(module=module, path=str(tree.root / name), how="gone")
+    for name in sorted(added(known, there)):
+        yield Damage(module=module, path=str(tree.root / name), how="added")
+
+
+def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
+    """Return the first library, program or module file that has gone or has another size; quick. None if all fit."""
+    for module in modules:
+        try:
+            known = None if is_behind(tree, module) else read(tree, module)
+        except ValueError:
+            return Damage(module=module, path=str(path_of(tree, module)), how="changed")
+        for name, one in known.files.items() if known else ():
+            if one.is_program or name.startswith("modules/") or LIBRARY.search(name):
+                path = f"{tree.root}/{name}"
+                try:
+                    state = os.lstat(path)
+                except OSError:
+                    return Damage(module=module, path=path, how="gone")
+                if is_other(one, path, state, is_read=False):
+                    return Damage(module=module, path=path, how="changed")
+    return None
+
+
+def measure(tree: Tree, modules: Sequence[str]) -> Measure:
+    """Return how much of some modules can be compared."""
+    found, unlisted, behind = list[Manifest](), list[str](), list[str]()
+    for module in modules:
+        known = None
+        with suppress(ValueError):
+            known = read(tree, module)
+        if known is None:
+            unlisted.append(module)
+        elif is_behind(tree, module):
+            behind.append(module)
+        else:
+            found.append(known)
+    sizes = [one.size for known in found for one in known.files.values()]
+    return Measure(
+        modules=len(found), files=len(sizes), size=sum(sizes), unlisted=tuple(unlisted), behind=tuple(behind)
+    )
+
+
+def is_behind(tree: Tree, module: str) -> bool:
+    """Say whether the folder of a module is a link, or lies behind one."""
+    return (tree.software / module).is_symlink() or not replaced.is_inside(tree.root, f"software/{module}")
+
+
+def is_own(module: str, name: str) -> bool:
+    """Say whether a path can be that of a file of a module: below its folder, or its module file in a category."""
+    if len(name) > LONGEST or "\0" in name or any(odd in f"{name}/" for odd in ("//", "/./", "/../")):
+        return False
+    if name.startswith(f"software/{module}/"):
+        return True
+    top, _, rest = name.partition("/")
+    return top == "modules" and rest.partition("/")[2] in (module, f"{module}.lua")
+
+
+def scanned(tree: Tree, module: str, *, has_cached: bool = True) -> dict[str, Found]:
+    """Return the files of a module, by their paths in the tree as they can be written: path, and state.
+
+    What Python writes anew is left out unless it ``has_cached``.
+    """
+    found = dict[str, Found]()
+    todo = list[str]()
+    for name in replaced.paths(tree.root, Aside(modules=(module,), files=())):
+        if name.startswith("modules/"):
+            with suppress(OSError):
+                found[name] = (f"{tree.root}/{name}", os.lstat(tree.root / name))
+        elif name.startswith("software/"):
+            todo.append(name)
+    notes = f"software/{module}/{NOTES}"
+    while todo:
+        folder = todo.pop()
+        with suppress(OSError), os.scandir(f"{tree.root}/{folder}") as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    if name != notes and (has_cached or entry.name != CACHE):
+                        todo.append(name)
+                else:
+                    with suppress(OSError):
+                        found[plain(name)] = (entry.path, entry.stat(follow_symlinks=False))
+    return found
+
+
+def plain(name: str) -> str:
+    """Return a path as it can be written: bytes that are no text are spelled out."""
+    return name if name.isascii() else os.fsencode(name).decode(errors="backslashreplace")
+
+
+def kept(found: Found) -> Kept | None:
+    """Return what is to be known of a file; None of a pipe, a device or one that has gone meanwhile."""
+    path, state = found
+    try:
+        if stat.S_ISLNK(state.st_mode):
+            return Kept(size=state.st_size, changed=state.st_mtime_ns, link=plain(os.readlink(path)))  # noqa: PTH115
+        if not stat.S_ISREG(state.st_mode):
+            return None
+        is_program = bool(state.st_mode & EXECUTABLE)
+        return Kept(size=state.st_size, changed=state.st_mtime_ns, sha256=sha256(path), is_program=is_program)
+    except OSError:
+        return None
+
+
+def is_other(known: Kept, path: str, state: os.stat_result, *, is_read: bool) -> bool:
+    """Say whether a file is not what it was, by its state and, with ``is_read``, all of it; one that cannot be is."""
+    try:
+        if stat.S_ISLNK(state.st_mode):
+            return plain(os.readlink(path)) != known.link  # noqa: PTH115
+        if known.link or not stat.S_ISREG(state.st_mode):
+            return True
+        if is_cached(path):
+            return is_read and is_unreadable(known, Path(path), state)
+        if state.st_size != known.size or not state.st_mode & READABLE:
+            return True
+        if known.is_program and not state.st_mode & EXECUTABLE:
+            return True
+        return is_read and sha256(path) != known.sha256
+    except OSError:
+        return True
+
+
+def is_cached(name: str) -> bool:
+    """Say whether a file is one that Python writes anew when it lacks it."""
+    return name.endswith(".pyc") and f"/{CACHE}/" in name
+
+
+def is_unreadable(known: Kept, path: Path, state: os.stat_result) -> bool:
+    """Say whether Python takes a compiled file for its source and cannot read it, or nobody has written it anew."""
+    if state.st_size > MOST:
+        return True
+    data = files.read(path)
+    if hashlib.sha256(data).hexdigest() == known.sha256 or not bytecode.is_taken(path, data[: bytecode.HEADER]):
+        return False
+    return state.st_mtime_ns == known.changed or not bytecode.is_whole(data)
+
+
+def added(known: Manifest, there: dict[str, Found]) -> set[str]:
+    """Return what was added that takes the place of something or is loaded: files, and packages by their folder."""
+    unknown = [name for name in there if name not in known.files and not name.endswith(".pyc")]
+    if not unknown:
+        return set()
+    packages = {package for name in known.files if (package := package_of(name))}
+    found = set[str]()
+    for name in unknown:
+        folder, file = name.rpartition("/")[::2]
+        place, package = folder.rpartition("/")[2], package_of(name)
+        is_code = file.endswith((".py", ".so"))
+        if name.startswith("modules/") or (place == "site-packages" and (is_code or file.endswith(".pth"))):
+            found.add(name)
+        elif package and package not in packages and is_code:
+            found.add(package)
+        elif LIBRARY.search(file) and (place in ("lib", "lib64") or place.endswith(".libs")):
+            found.add(name)
+    return found
+
+
+def package_of(name: str) -> str:
+    """Return the folder directly in site-packages that a file lies in, if that can be imported."""
+    before, there, after = name.partition("/site-packages/")
+    package, below, _ = after.partition("/")
+    return f"{before}{there}{package}" if below and package.isidentifier() else ""
+
+
+def sha256(path: str) -> str:
+    """Return the SHA-256 of a plain file. Raises OSError, for a link or a pipe as well."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        digest, size = hashlib.sha256(), os.fstat(descriptor).st_size
+        while chunk := os.read(descriptor, min(READ, size + 1)):
+            digest.update(chunk)
+        return digest.hexdigest()
+    finally:
+        os.close(descriptor)
+
+
+def at_once(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """Return what a function makes of each item, by some threads; what is not begun is dropped when it is stopped."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        return list(pool.map(function, items))
+    finally:
+        pool.shutdown(cancel_futures=True)

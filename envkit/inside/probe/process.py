@@ -1,0 +1,36 @@
+"""What the kernel says of a process, and of the memory of all in its control group."""
+
+import os
+from typing import Dict, Optional
+
+
+def state(pid: int) -> Dict[str, Optional[str]]:
+    """What the kernel says of a process: its state (R, S, D, T, Z) and where in the kernel it waits."""
+    found = {"state": None, "waits": None}  # type: Dict[str, Optional[str]]
+    try:
+        with open("/proc/%d/stat" % pid) as stream:
+            found["state"] = stream.read().rpartition(")")[2].split()[0]
+        with open("/proc/%d/wchan" % pid) as stream:
+            found["waits"] = stream.read().strip("0\n") or None
+    except (OSError, IndexError):
+        pass
+    return found
+
+
+def memory_kills() -> int:
+    """How many processes of this control group the kernel has killed for lack of memory; 0 where that is not told."""
+    try:
+        with open("/proc/self/cgroup") as stream:
+            paths = [line.rstrip("\n").split(":", 2)[1:] for line in stream]
+        for controllers, path in paths:
+            if controllers in ("", "memory"):
+                folder = os.path.join("/sys/fs/cgroup", controllers, path.lstrip("/"))
+                for name in ("memory.events", "memory.oom_control"):
+                    if os.path.exists(os.path.join(folder, name)):
+                        with open(os.path.join(folder, name)) as stream:
+                            told = dict(line.split() for line in stream if len(line.split()) == 2)
+                        if "oom_kill" in told:
+                            return int(told["oom_kill"])
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,0 +1,77 @@
+"""Repairing: what is damaged of an environment is found by its files, and built again in its place."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from envkit.environments.manifest import Measure
+from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import Receipt
+from envkit.errors import EnvironmentDamaged, HostProblem
+from envkit.install import install
+from envkit.machine.host import Platform
+from envkit.methods import installed, registry
+from envkit.planning.request import Request
+from envkit.report.progress import say
+
+
+def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
+    """Build again what is damaged of an environment, and prove it; say the same and change nothing if ``is_dry``.
+
+    Return the exit code: 1 where the new one does not pass, 6 where it is damaged and not built again. Raises
+    EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, and what an installation does.
+    """
+    tree, found = installed.placed(prefix, name)
+    installed.require_in_place(prefix, found)
+    damaged, lost = found.damaged(), found.damage()
+    for line in uncompared(found):
+        say(console, line)
+    if not damaged and not lost:
+        say(console, f"Nothing of {found.name} is damaged: {compared(found.measure())}.")
+        return 0
+    say(console, f"{found.name} is damaged{'' if damaged else f': {lost}'}{':' if damaged else '.'}")
+    for line in install.damage_lines(damaged, None if is_dry else install.SHOWN):
+        say(console, line)
+    if is_dry:
+        say(console, f"Build it again with 'envkit repair {found.name} --prefix {prefix.root}'.")
+        return EnvironmentDamaged.exit_code
+    request = replace(asked(prefix, tree.root, found), again=tuple(dict.fromkeys(one.module for one in damaged)))
+    with install.stoppable():
+        report = install.install_now(request, console)
+    return 0 if report is None or report.verdict == "pass" else 1
+
+
+def asked(prefix: Prefix, root: Path, found: Receipt) -> Request:
+    """Return the request that builds an environment again. Raises HostProblem where that would be in another tree."""
+    request = registry.method(found.method).asked(prefix, found)
+    own = prefix.tree(Platform.own(), request.release or "")
+    if own.root != root:
+        raise HostProblem(
+            what=f"{found.name} cannot be built again here.",
+            why=f"It is in {root}; what this machine and its Python build is in {own.root}.",
+            fix="Repair it where it was built, or with the Python that it was built for first on PATH.",
+        )
+    return request
+
+
+def compared(measure: Measure) -> str:
+    """Say how much was compared."""
+    if not measure.files:
+        return "no file of it could be compared"
+    files = "1 file" if measure.files == 1 else f"{measure.files} files"
+    return f"{files} ({measure.size / 1_000_000:.0f} MB) as built"
+
+
+def uncompared(found: Receipt) -> Iterator[str]:
+    """Yield a line on what is not compared, and why, and what can be done about it."""
+    measure = found.measure()
+    if measure.unlisted and not found.is_image:
+        yield f"Not compared, since nothing says what its files were: {', '.join(measure.unlisted)}."
+        recipe = installed.recipe_of(Tree(root=Path(found.tree)), found.name) or found.name
+        yield f"To build the last of them again all the same: envkit install {recipe} --rebuild"
+    elif measure.unlisted:
+        yield f"Not compared: {found.name} is a folder, which can be changed."
+    if measure.behind:
+        yield f"Not compared, since it lies behind a link: {', '.join(measure.behind)}."

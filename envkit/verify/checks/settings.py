@@ -1,0 +1,107 @@
+"""Where something failed: do the user's own settings, or the limits of the session, explain it?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from envkit.knowledge.known import known
+from envkit.verify.outcome import Limit, Ranks, Result, Setting, Trial
+from envkit.verify.settings import commands
+from envkit.verify.trials import AGAIN, MPI_ALONE
+
+SHOWN = 4
+MEANINGS = {
+    AGAIN: (
+        "The failure did not come again: something that has passed, such as a signal, a busy machine or a full disk.",
+        "Verify again; if it fails now and then, look at the first failure above and at the log of the node.",
+    ),
+    MPI_ALONE: (
+        "MPI and its launcher work here; what fails is Horovod, the framework, or what they load besides.",
+        "Look at the first failure above, and at what the ranks have loaded (mpi-loaded, preloaded, search-path).",
+    ),
+    "on one node": (
+        "On each node the environment works; the nodes do not reach each other, or are not alike.",
+        "Name the network that they share (OMPI_MCA_btl_tcp_if_include), and look at what the nodes differ in.",
+    ),
+    "with TCP in place of the fabric": (
+        "MPI and Horovod work; the fast network, or the libraries for it, does not.",
+        "Load the fabric's modules, or do without it: OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp.",
+    ),
+    "with Gloo in place of MPI": (
+        "The framework and Horovod work; MPI or its launcher does not.",
+        "Look at the MPI first. Until it works: horovodrun --gloo.",
+    ),
+}
+
+
+def settings(ranks: Ranks) -> list[Result]:
+    """The settings without which the ranks pass, or else those that are in force."""
+    for trial in ranks.expected.trials:
+        if trial.is_least:
+            return [_proven(ranks, trial)]
+    if not ranks.expected.settings:
+        return []
+    return [ranks.outcome("settings", "in-force", settings=_listed(ranks.expected.settings))]
+
+
+def _proven(ranks: Ranks, trial: Trial) -> Result:
+    """The result for a trial that passed without some settings."""
+    named = _listed(trial.without)
+    files = list(dict.fromkeys(one.where for one in trial.without if one.kind in ("line", "machine")))
+    where = f"; {', '.join(files)} has it" if files else ""
+    case = "without" if len(trial.without) == 1 else "together"
+    result = ranks.outcome("settings", case, settings=named, where=where)
+    return replace(result, commands=tuple(commands(trial.without)))
+
+
+def _listed(settings: Sequence[Setting]) -> str:
+    """Settings in words."""
+    more = f" and {len(settings) - 2 * SHOWN} more" if len(settings) > 2 * SHOWN else ""
+    return ", ".join(map(str, settings[: 2 * SHOWN])) + more
+
+
+def trials(ranks: Ranks) -> list[Result]:
+    """What passed otherwise, though nothing of the user's settings was taken away."""
+    tried = [trial for trial in ranks.expected.trials if not trial.without]
+    told = [(trial.name, *MEANINGS[trial.name]) for trial in tried if trial.passed]
+    results = [ranks.outcome("trials", "passes", how=how, meaning=meaning, fix=fix) for how, meaning, fix in told]
+    if any(trial.name == MPI_ALONE and not trial.passed for trial in tried):
+        results.append(ranks.outcome("trials", "mpi-fails"))
+    return results
+
+
+def limits(ranks: Ranks) -> list[Result]:
+    """The limits that are low: those that a rank has met, then the others."""
+    said = list(ranks.said())
+    return [_limit(ranks, limit, said) for limit in ranks.expected.limits]
+
+
+def places(ranks: Ranks) -> list[Result]:
+    """The folders for temporary files that cannot be written to."""
+    return [ranks.outcome("places", "unwritable", path=one.path, error=one.error) for one in ranks.expected.places]
+
+
+def hosts(ranks: Ranks) -> list[Result]:
+    """The hosts that ssh does not reach."""
+    told = [f"{one.path} ({one.error})" for one in ranks.expected.mute]
+    return [ranks.outcome("hosts", "mute", hosts=", ".join(told), host=ranks.expected.mute[0].path)] if told else []
+
+
+def _limit(ranks: Ranks, limit: Limit, said: Sequence[str]) -> Result:
+    words = known("settings")["limits"][limit.name]
+    value = f"{limit.value // words['unit']:,}" + {1048576: " MB", 1024: " KB"}.get(words["unit"], "")
+    letter = words["option"].removeprefix("-")
+    values = {"what": words["what"], "option": words["option"], "value": value, "letter": letter}
+    met = next(_met(words["said"], said), None)
+    if met is None:
+        return ranks.outcome("limits", "few" if limit.value < words["few"] * words["unit"] else "low", **values)
+    return replace(ranks.outcome("limits", "met", said=met, **values), commands=(f"ulimit -S{letter} hard",))
+
+
+def _met(pattern: str, said: Sequence[str]) -> Iterator[str]:
+    for line in said:
+        if re.search(pattern, line):
+            yield line.strip()[:200]

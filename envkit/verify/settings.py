@@ -1,0 +1,195 @@
+"""What of a user's own settings may keep ranks from working, and how ranks are started without them."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shlex
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from envkit.knowledge.known import known
+from envkit.launch import launcher
+from envkit.verify.outcome import Limit, Place, Setting
+
+LINE = re.compile(r"\s*([\w.]+)\s*=\s*(.*?)\s*")
+ROOM = 1 << 20  # bytes
+LONGEST = 100_000  # bytes of a file of settings
+SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+
+
+def in_force(env: Mapping[str, str]) -> list[Setting]:
+    """The settings in force that may matter, the more suspicious first."""
+    found = [*variables(launcher.variables(env), env), *lines(env), *limits(), *folders(env), *packages(env)]
+    return sorted(found, key=lambda one: bool(re.fullmatch(known("settings")["harmless"], one.name)))
+
+
+def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield those variables that a user sets; those that envkit sets for root are none of them."""
+    table = known("settings")
+    for pattern in table["variables"]:
+        for name in sorted(ranks):
+            if name in env and re.fullmatch(pattern, name) and not re.fullmatch(table["unless"], name):
+                yield Setting(kind="variable", name=name, value=env[name])
+
+
+def lines(env: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the lines of the files of settings in the home folder."""
+    for name in known("settings")["files"]:
+        yield from lines_of(Path(env.get("HOME") or "/nothing", name), "line")
+
+
+def of_machine(libraries: Iterable[str]) -> list[Setting]:
+    """The lines of the machine's own settings of Open MPI, and of those beside its libraries."""
+    beside = (Path(library).resolve().parents[1] / "etc" for library in libraries)
+    places = dict.fromkeys((*map(Path, known("settings")["machine"]), *beside))
+    return [one for place in places for one in lines_of(place / "openmpi-mca-params.conf", "machine")]
+
+
+def lines_of(path: Path, kind: str) -> Iterator[Setting]:
+    """Yield the lines of a file of settings; of two that say the same thing the last counts."""
+    matches = (LINE.fullmatch(line.partition("#")[0]) for line in text(path).splitlines())
+    for name, value in {match[1]: match[2] for match in matches if match}.items():
+        yield Setting(kind=kind, name=name, value=value, where=str(path))
+
+
+def folders(env: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the folders of PATH, the system's left out, that have a program which may take the environment's place."""
+    for folder in dict.fromkeys(env.get("PATH", "").split(os.pathsep)):
+        there = [name for name in known("settings")["programs"] if folder and os.access(f"{folder}/{name}", os.X_OK)]
+        if there and folder not in SYSTEM:
+            yield Setting(kind="folder", name="PATH", value=", ".join(there), where=folder)
+
+
+def packages(env: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the folders of Python packages in the home folder, which every Python of that version has."""
+    base = Path(env.get("PYTHONUSERBASE") or f"{env.get('HOME') or '/nothing'}/.local")
+    if not env.get("PYTHONNOUSERSITE"):
+        for folder in sorted(base.glob("lib/python3*/site-packages")):
+            if any(folder.iterdir()):
+                yield Setting(kind="packages", name="PYTHONNOUSERSITE", value="", where=str(folder))
+
+
+def limits() -> Iterator[Setting]:
+    """Yield the limits of this session that it may raise by itself."""
+    for limit in low_limits():
+        soft, hard = resource.getrlimit(number := getattr(resource, limit.name))
+        if hard == resource.RLIM_INFINITY or hard > soft:
+            option = known("settings")["limits"][limit.name]["option"]
+            yield Setting(kind="limit", name=f"ulimit {option}", value=str(limit.value), where=str(number))
+
+
+@contextmanager
+def raised(dropped: Iterable[Setting]) -> Iterator[None]:
+    """Raise limits of this session, as far as it may, while ranks are started."""
+    before = {int(one.where): resource.getrlimit(int(one.where)) for one in of(dropped, "limit")}
+    for number, (_, hard) in before.items():
+        resource.setrlimit(number, (hard, hard))
+    try:
+        yield
+    finally:
+        for number, both in before.items():
+            resource.setrlimit(number, both)
+
+
+def text(path: Path) -> str:
+    """The beginning of a file, nothing where it cannot be read."""
+    with suppress(OSError):
+        with path.open(errors="replace") as stream:
+            return stream.read(LONGEST)
+    return ""
+
+
+def without(env: Mapping[str, str], dropped: Iterable[Setting], home: Path) -> dict[str, str]:
+    """The variables of ranks that have not these settings; ``home`` is an empty folder to stand in for the home."""
+    gone = list(dropped)
+    left = {name: value for name, value in env.items() if not any(one.name == name for one in of(gone, "variable"))}
+    if places := {one.where for one in of(gone, "folder")}:
+        left["PATH"] = os.pathsep.join(one for one in env.get("PATH", "").split(os.pathsep) if one not in places)
+    if any(of(gone, "packages")):
+        left["PYTHONNOUSERSITE"] = "1"
+    if files := {one.where for one in of(gone, "line")}:
+        stand_in(
+            Path(env["HOME"]), home, {Path(file): [o for o in of(gone, "line") if o.where == file] for file in files}
+        )
+        left["HOME"] = str(home)
+    if of(gone, "machine"):
+        left["OMPI_MCA_mca_base_param_files"] = ",".join(machine_files(env, gone, home))
+    return left
+
+
+def machine_files(env: Mapping[str, str], gone: Sequence[Setting], home: Path) -> Iterator[str]:
+    """Yield what Open MPI reads in place of the machine's own settings: the user's, and those without some lines."""
+    yield f"{home if of(gone, 'line') else env.get('HOME', '')}/.openmpi/mca-params.conf"
+    for number, file in enumerate(dict.fromkeys(one.where for one in of(gone, "machine"))):
+        copy = home / f"machine-{number}.conf"
+        copy.write_text(without_lines(Path(file), [one for one in of(gone, "machine") if one.where == file]))
+        yield str(copy)
+
+
+def of(settings: Iterable[Setting], kind: str) -> list[Setting]:
+    """Those of one kind."""
+    return [one for one in settings if one.kind == kind]
+
+
+def stand_in(real: Path, home: Path, files: Mapping[Path, Sequence[Setting]]) -> None:
+    """Make a home folder that leads to all of another, but for some lines of files in it."""
+    parts = {file.relative_to(real).parts[0] for file in files}
+    for entry in real.iterdir():
+        if entry.name not in parts:
+            (home / entry.name).symlink_to(entry)
+    for part in parts:
+        for entry in (real / part).iterdir():
+            (home / part).mkdir(exist_ok=True)
+            if entry not in files:
+                (home / part / entry.name).symlink_to(entry)
+    for file, dropped in files.items():
+        (home / file.relative_to(real)).write_text(without_lines(file, dropped))
+
+
+def without_lines(file: Path, dropped: Iterable[Setting]) -> str:
+    """A file of settings without some of its lines."""
+    names = {one.name for one in dropped}
+    kept = [line for line in text(file).splitlines() if not (match := LINE.fullmatch(line)) or match[1] not in names]
+    return "".join(f"{line}\n" for line in kept)
+
+
+def commands(settings: Sequence[Setting]) -> Iterator[str]:
+    """Yield what to type to be without these settings."""
+    if names := [one.name for one in of(settings, "variable")]:
+        yield f"unset {' '.join(names)}"
+    for one in of(settings, "machine"):
+        if not os.access(one.where, os.W_OK):  # Open MPI then reads the user's own alone
+            yield 'export OMPI_MCA_mca_base_param_files="$HOME/.openmpi/mca-params.conf"'
+    for one in (*of(settings, "line"), *(one for one in of(settings, "machine") if os.access(one.where, os.W_OK))):
+        yield f"sed -i.before '/^[[:space:]]*{one.name}[[:space:]]*=/d' {shlex.quote(one.where)}"
+    for one in of(settings, "folder"):
+        yield f"PATH=$(printf %s \"$PATH\" | tr : '\\n' | grep -vxF {shlex.quote(one.where)} | paste -sd:)"
+    for one in of(settings, "limit"):
+        yield f"ulimit -S{one.name[-1]} hard"
+    if of(settings, "packages"):
+        yield "export PYTHONNOUSERSITE=1"
+
+
+def unwritable(env: Mapping[str, str]) -> Iterator[Place]:
+    """Yield the folders for temporary files that cannot be written to, where ranks and launchers write."""
+    for folder in dict.fromkeys((env.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm")):  # noqa: S108
+        try:
+            with tempfile.TemporaryFile(dir=folder) as stream:
+                stream.write(b"\0" * ROOM)
+                stream.flush()
+        except OSError as error:
+            yield Place(path=folder, error=error.strerror or str(error))
+
+
+def low_limits() -> list[Limit]:
+    """The limits of this session that are too low for a rank."""
+    found = []
+    for name, words in known("settings")["limits"].items():
+        soft, _ = resource.getrlimit(getattr(resource, name))
+        if soft != resource.RLIM_INFINITY and soft < words["enough"] * words["unit"]:
+            found.append(Limit(name=name, value=soft))
+    return found

@@ -1,0 +1,121 @@
+"""The differential runs: where ranks fail, they are started otherwise, and what then passes tells the cause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from envkit.launch.launcher import Wanted
+from envkit.verify.outcome import Setting, Trial
+
+LEAST_S = 30.0
+MOST_S = 60.0
+WORTH_S = 2.0
+CONTROL = 1.5
+AGAIN = "once more, as they were"
+MPI_ALONE = "as a plain MPI program, without Horovod"
+ENOUGH_S = 20.0  # for ranks that pass; those that hang are not to take all the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One start of the ranks: what is asked for, without which settings, with which variables.
+
+    ``mpi`` is a library of which a plain MPI program is started in place of Horovod.
+    """
+
+    wanted: Wanted
+    without: tuple[Setting, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    mpi: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """Trials within a time; ``passes`` starts ranks, for so many seconds at most, and says whether they passed."""
+
+    passes: Callable[[Attempt, float], bool]
+    until: float
+    done: list[Trial] = field(default_factory=list)
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the time."""
+        return self.until - time.monotonic()
+
+    def run(self, name: str, attempt: Attempt) -> bool:
+        """Try, and keep what came out of it; what there is no time for does not pass."""
+        if self.left_s < WORTH_S:
+            return False
+        began = time.monotonic()
+        passed = self.passes(attempt, min(self.left_s, max(self.left_s / 2, ENOUGH_S)))
+        seconds = round(time.monotonic() - began, 1)
+        self.done.append(Trial(name=name, without=attempt.without, passed=passed, seconds=seconds))
+        return passed
+
+
+def time_for(failed_s: float) -> float:
+    """How long trials may take (s): as long as the run that failed, but LEAST_S at least and MOST_S at most."""
+    return min(max(failed_s, LEAST_S), MOST_S)
+
+
+def differences(
+    trials: Trials,
+    wanted: Wanted,
+    settings: Sequence[Setting],
+    of_machine: Sequence[Setting],
+    *,
+    other_launcher: bool,
+    fabric: bool,
+    mpi: str = "",
+) -> None:
+    """Try what may tell the cause, until something does."""
+    for name, without in (("without your settings", settings), ("without the machine's settings of MPI", of_machine)):
+        whole = Attempt(wanted=wanted, without=tuple(without))
+        if without and trials.run(name, whole):
+            # without the same start as it was, in as long as ranks need to pass, nothing is proven
+            if trials.left_s > CONTROL * trials.done[-1].seconds and not trials.run(AGAIN, Attempt(wanted=wanted)):
+                least = fewest(trials, whole)
+                trials.done.append(replaced(trials.done, least))
+            return
+    if not settings and trials.run(AGAIN, Attempt(wanted=wanted)):
+        return
+    for name, attempt in others(wanted, other_launcher=other_launcher, fabric=fabric):
+        if trials.run(name, attempt):
+            break
+    if mpi:
+        trials.run(MPI_ALONE, Attempt(wanted=wanted, mpi=mpi))
+
+
+def fewest(trials: Trials, passing: Attempt) -> tuple[Setting, ...]:
+    """The fewest settings found without which ranks pass, of those without which they have passed."""
+    found = passing.without
+    while len(found) > 1:
+        half = len(found) // 2
+        for part in (found[:half], found[half:]):
+            if trials.run("without some of your settings", replace(passing, without=part)):
+                found = part
+                break
+        else:
+            return found
+    return found
+
+
+def replaced(done: list[Trial], least: Sequence[Setting]) -> Trial:
+    """Take out the trial that passed without these settings alone; return it as the one that tells the cause."""
+    number = next(n for n, one in enumerate(done) if one.passed and one.without == tuple(least))
+    found = done.pop(number)
+    return Trial(name=found.name, without=found.without, passed=True, seconds=found.seconds, is_least=True)
+
+
+def others(wanted: Wanted, *, other_launcher: bool, fabric: bool) -> Iterator[tuple[str, Attempt]]:
+    """Yield the other ways to start the ranks, the more telling first."""
+    if fabric:
+        tcp = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "UCX_TLS": "self,sm,tcp", "FI_PROVIDER": "tcp"}
+        yield "with TCP in place of the fabric", Attempt(wanted=wanted, variables=tcp)
+    if (wanted.nodes or len(wanted.hosts) or 1) > 1:
+        hosts = tuple((host, wanted.ranks) for host, _ in wanted.hosts[:1])
+        yield "on one node", Attempt(wanted=replace(wanted, nodes=1 if wanted.nodes else None, hosts=hosts))
+    if other_launcher:
+        yield "with Gloo in place of MPI", Attempt(wanted=replace(wanted, launcher="horovodrun"))

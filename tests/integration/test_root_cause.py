@@ -1,0 +1,77 @@
+"""One root cause, found by trial where ranks really fail, and the commands that mend it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..stacks import ENVKIT, Site
+
+pytestmark = pytest.mark.integration
+STACK = "pytorch-2.13-cpu"
+
+
+def verified(stacks: Site, before: Sequence[str], home: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """The status, report and standard error of a verification in a shell that ran some commands before."""
+    (home / ".openmpi").mkdir(parents=True, exist_ok=True)
+    script = "\n".join([*before, 'exec "$0" "$@"'])
+    argv = ["bash", "-c", script, str(ENVKIT), "verify", STACK, "-n", "2", "--json", *options]
+    env = {**os.environ, "HOME": str(home), "ENVKIT_PREFIX": str(stacks.prefix)}
+    done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        (["export OMPI_MCA_btl=openib HOROVOD_CYCLE_TIME=2"], "OMPI_MCA_btl=openib"),
+        (["export HOROVOD_CPU_OPERATIONS=GLOO"], "HOROVOD_CPU_OPERATIONS=GLOO"),
+        (["export OPAL_PREFIX=/nowhere OMPI_MCA_mpi_yield_when_idle=1"], "OPAL_PREFIX=/nowhere"),
+        (["echo 'btl = openib' >~/.openmpi/mca-params.conf"], ".openmpi/mca-params.conf"),
+        (["mkdir ~/bin", r"printf '#!/bin/sh\nexit 3\n' >~/bin/mpirun", "chmod +x ~/bin/mpirun", "PATH=~/bin:$PATH"],
+         "bin/mpirun in PATH"),
+    ],
+)  # fmt: skip
+def test_a_setting_of_the_user_is_found_by_trial_and_its_commands_mend_it(
+    before: list[str], named: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    installed(STACK)
+    status, report, said = verified(stacks, before, tmp_path)
+    cause = report["cause"]
+    assert (status, cause["id"]) == (1, "settings"), report["results"][:3]
+    assert named in cause["message"] and report["results"][0] == cause
+    assert "The ranks fail (" in said
+    assert {result["because_of"] for result in report["results"] if result["status"] == "fail"} == {"", "settings"}
+    assert report["trials"][-1]["passed"]
+    assert cause["case"] == ("without" if len(report["trials"][-1]["without"]) == 1 else "together")  # no time for more
+    status, report, said = verified(stacks, [*before, *cause["commands"]], tmp_path)
+    assert (status, report["cause"], report["trials"]) == (0, None, []), said
+
+
+def test_nothing_is_tried_that_was_not_asked_for(stacks: Site, installed: Callable[[str], str], tmp_path: Path) -> None:
+    installed(STACK)
+    status, report, _ = verified(stacks, ["export OMPI_MCA_btl=openib"], tmp_path, "--quick")
+    assert (status, report["trials"]) == (1, []) and report["cause"]["id"] != "settings"
+    [told] = [result for result in report["results"] if result["id"] == "settings"]
+    assert (told["case"], told["status"]) == ("in-force", "warn") and "OMPI_MCA_btl=openib" in told["message"]
+
+
+def test_a_damaged_file_is_the_cause_whatever_follows_from_it(
+    stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    installed(STACK)
+    receipt = json.loads(stacks.envkit("show", STACK, "--json").stdout)
+    library = next(Path(receipt["tree"]).glob("software/PyTorch/*/lib/python3*/site-packages/torch/lib/libc10.so"))
+    empty = tmp_path / "empty"
+    empty.touch()
+    done = stacks.envkit("verify", STACK, "--json", instead={library: empty})
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["cause"]["id"], report["trials"]) == (1, "damage", [])
+    assert str(library) in report["cause"]["message"]
+    assert report["cause"]["commands"] == [f"envkit repair {STACK}"]
+    ids = {result["id"] for result in report["results"] if result["because_of"] == "damage"}
+    assert "framework-present" in ids

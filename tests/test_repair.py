@@ -1,0 +1,172 @@
+"""What ``envkit repair`` finds and asks for, where nothing is built; what else is said of a damaged environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from envkit.apptainer import method as apptainer
+from envkit.apptainer.receipt import ImageReceipt
+from envkit.easybuild import method as easybuild
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.eessi import method as eessi
+from envkit.eessi.receipt import EessiReceipt
+from envkit.environments import manifest, receipt
+from envkit.environments.prefix import Prefix, Tree
+from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem
+from envkit.install import catalogue, repair
+from envkit.install.install import damage_lines
+
+Install = Callable[..., ModuleReceipt]
+MODULES = ("Python/system", "Toy/1.0")
+
+
+@pytest.fixture
+def made(install: Install) -> ModuleReceipt:
+    """An environment with lists of its files."""
+    found = install("toy-cpu", *MODULES)
+    for module in MODULES:
+        manifest.write(tree_of(found), module)
+    return found
+
+
+def tree_of(found: ModuleReceipt | ImageReceipt) -> Tree:
+    return Tree(root=Path(found.tree))
+
+
+def look(prefix: Prefix, capsys: pytest.CaptureFixture[str], name: str = "toy-cpu") -> tuple[int, str]:
+    status = repair.repair(prefix, name, is_dry=True, console=Console(width=1000))
+    return status, capsys.readouterr().out
+
+
+def test_nothing_is_damaged(prefix: Prefix, made: ModuleReceipt, capsys: pytest.CaptureFixture[str]) -> None:
+    assert look(prefix, capsys) == (0, "Nothing of toy-cpu is damaged: 6 files (0 MB) as built.\n")
+    assert not catalogue.damage(made)
+
+
+def test_every_damaged_file_is_named(prefix: Prefix, made: ModuleReceipt, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = tree_of(made)
+    (tree.software / "Toy/1.0/file").write_text("x")
+    (tree.modulepath / "Python/system.lua").unlink()
+    status, said = look(prefix, capsys)
+    assert (status, said) == (
+        6,
+        f"""toy-cpu is damaged:
+  Python/system: 1 file
+    gone     {tree.modulepath}/Python/system.lua
+  Toy/1.0: 1 file
+    changed  {tree.software}/Toy/1.0/file
+Build it again with 'envkit repair toy-cpu --prefix {prefix.root}'.
+""",
+    )
+    expected = f"{tree.modulepath}/Python/system.lua has gone; mend it with 'envkit repair toy-cpu'"
+    assert catalogue.damage(made) == expected
+    assert f"Damaged:    {expected}" in catalogue.describe(made)
+    assert {entry.name: entry.state for entry in catalogue.entries(prefix)}["toy-cpu"] == f"damaged: {expected}"
+
+
+def test_only_the_first_files_of_a_module_are_named() -> None:
+    found = [manifest.Damage(module="Toy/1.0", path=f"/t/\x1b{number}", how="gone") for number in range(8)]
+    assert list(damage_lines(found, 1)) == ["  Toy/1.0: 8 files", r"    gone     '/t/\x1b0'", "    and 7 more"]
+    assert len(list(damage_lines(found, None))) == 9
+
+
+def test_modules_without_lists(prefix: Prefix, install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    made = install("toy-cpu", *MODULES)
+    status, said = look(prefix, capsys)
+    assert status == 0
+    assert "Not compared, since nothing says what its files were: Python/system, Toy/1.0." in said
+    (tree_of(made).modulepath / "Python/system.lua").unlink()
+    status, said = look(prefix, capsys)
+    assert status == 6
+    assert "  Python/system: 1 file\n    gone " in said
+
+
+def test_what_was_copied_is_refused(
+    prefix: Prefix, install: Install, made: ModuleReceipt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    receipt.write(receipt.path_of(tree_of(made), "toy-cpu"), msgspec.structs.replace(made, tree="/elsewhere/tree"))
+    with pytest.raises(EnvironmentDamaged, match="does not work where it lies"):
+        look(prefix, capsys)
+
+
+def test_a_recipe_that_has_gone(prefix: Prefix, made: ModuleReceipt) -> None:
+    with pytest.raises(EnvironmentDamaged, match="its recipe has gone") as refused:
+        easybuild.asked(prefix, made)
+    assert refused.value.fix.endswith(f"envkit remove toy-cpu --prefix {prefix.root}")
+
+
+def test_of_another_python(prefix: Prefix, install: Install) -> None:
+    other = install("pytorch-2.13-cpu", *MODULES, python="3.9.1")
+    with pytest.raises(HostProblem, match="cannot be built again here"):
+        repair.asked(prefix, Path(other.tree), other)
+
+
+def test_a_receipt_that_has_gone_is_told_with_what_puts_it_back(
+    prefix: Prefix, made: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree, recipe = tree_of(made), tmp_path / "toy-cpu.eb"
+    built = receipt.Built(module="Toy/1.0", easyconfig=str(recipe), sha256="", seconds=1)
+    receipt.write(receipt.built_path(tree, "Toy/1.0"), built)
+    receipt.path_of(tree, "toy-cpu").unlink()
+    with pytest.raises(EnvironmentMissing) as missing:
+        look(prefix, capsys)
+    assert missing.value.fix.endswith(f"envkit install {recipe} --prefix {prefix.root}")
+
+
+def test_what_is_asked_for_again(prefix: Prefix, install: Install, tmp_path: Path) -> None:
+    request = easybuild.asked(prefix, install("pytorch-2.13-cpu", *MODULES, load=("gcc/13",)))
+    assert (request.wanted, request.method, request.load) == ("pytorch-2.13-cpu", "easybuild", ("gcc/13",))
+    recipe = tmp_path / "toy-1.0.eb"
+    recipe.touch()
+    module = receipt.Module(name="Toy/1.0", easyconfig=str(recipe), sha256="")
+    own = msgspec.structs.replace(install("toy-1.0", "Toy/1.0"), modules=(module,))
+    assert easybuild.asked(prefix, own).wanted == str(recipe)
+    given = {name: getattr(own, name) for name in EessiReceipt.__struct_fields__ if hasattr(own, name)}
+    on_top = EessiReceipt(**given, release="2023.06", copy="/copy")
+    request = eessi.asked(prefix, on_top)
+    assert (request.wanted, request.method) == (str(recipe), "eessi")
+    assert (request.release, request.access) == ("2023.06", "dir:/copy")
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("docker://a/b@sha256:" + "0" * 64, {"source": "docker://a/b@sha256:" + "0" * 64}),
+        ("/there/toy.sif", {"source": "/there/toy.sif"}),
+        ("/there/Dockerfile", {"dockerfile": Path("/there/Dockerfile")}),
+    ],
+)
+def test_an_image_that_is_asked_for_again(
+    prefix: Prefix, install_image: Callable[..., ImageReceipt], origin: str, expected: dict[str, Any]
+) -> None:
+    found = msgspec.structs.replace(install_image(), source=origin, binds=("/scratch",))
+    request = apptainer.asked(prefix, found)
+    assert {name: getattr(request, name) for name in expected} == expected
+    assert (request.wanted, request.method, request.binds) == ("toy-image", "apptainer", ("/scratch",))
+    for unknown in ({"source": "toy.sif"}, {"settings": {"A": "1"}}, {"srun": ("--mpi=pmi2",)}):
+        with pytest.raises(EnvironmentDamaged, match="the command that it was installed with"):
+            apptainer.asked(prefix, msgspec.structs.replace(found, **unknown))
+
+
+def test_an_image(
+    prefix: Prefix, install_image: Callable[..., ImageReceipt], capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = Path(install_image().image)
+    before = image.stat()
+    assert look(prefix, capsys, "toy-image") == (0, "Nothing of toy-image is damaged: 1 file (0 MB) as built.\n")
+    image.write_text("toy-imagf")
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    status, said = look(prefix, capsys, "toy-image")
+    assert (status, f"    changed  {image}\n" in said) == (6, True)
+    image.write_text("short")
+    assert "has changed; mend it" in {e.name: e.state for e in catalogue.entries(prefix)}["toy-image"]
+    image.unlink()
+    assert "has gone; mend it" in {e.name: e.state for e in catalogue.entries(prefix)}["toy-image"]
+    assert f"    gone     {image}\n" in look(prefix, capsys, "toy-image")[1]

@@ -1,0 +1,274 @@
+"""The user's own settings: which are in force, what it is to be without them, and what that tells."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from envkit.environments.manifest import Damage
+from envkit.launch.launcher import Wanted
+from envkit.verify import settings
+from envkit.verify.checks import Expected, check
+from envkit.verify.explain import mute
+from envkit.verify.facts import Ended, Fact, RankFacts
+from envkit.verify.outcome import Limit, Place, Result, Setting, Trial
+from envkit.verify.trials import MPI_ALONE
+
+from . import recorded
+
+GOOD = recorded.case("pytorch-4ranks").facts
+ASKED = Expected(size=4, frameworks=("torch",), environment="toy-cpu --prefix /p")
+DEAD = replace(GOOD[1], phase="init", init=None, world=None, ended=Ended(how="signal", signal="SIGSEGV"))
+BROKEN = (GOOD[0], DEAD, *GOOD[2:])
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home folder with settings of Open MPI, packages, and something else."""
+    made = tmp_path / "home"
+    (made / ".openmpi").mkdir(parents=True)
+    (made / ".openmpi" / "mca-params.conf").write_text("# mine\nbtl = openib\n  pml=ob1 # why\nnothing\n")
+    (made / ".openmpi" / "other").write_text("kept")
+    (made / ".local/lib/python3.11/site-packages/numpy").mkdir(parents=True)
+    (made / "data").mkdir()
+    return made
+
+
+def named(found: list[Setting]) -> list[str]:
+    return [str(one) for one in found]
+
+
+def test_what_is_in_force(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mpirun").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "mpirun").chmod(0o755)
+    env = {
+        "HOME": str(home),
+        "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "OMPI_MCA_btl": "openib",
+        "OMPI_COMM_WORLD_RANK": "",
+        "HOROVOD_CONTROLLER": "gloo",
+        "EDITOR": "vi",
+    }
+    conf = home / ".openmpi/mca-params.conf"
+    assert named(settings.in_force(env)) == [
+        "OMPI_MCA_btl=openib",
+        "HOROVOD_CONTROLLER=gloo",
+        f"btl=openib (set in {conf})",
+        f"pml=ob1 (set in {conf})",
+        f"{tmp_path / 'bin'}/mpirun in PATH",
+        f"the packages in {home}/.local/lib/python3.11/site-packages",
+        "LANG=C.UTF-8",
+    ]
+    assert not settings.in_force({"PATH": "/usr/bin", "HOME": str(tmp_path / "nothing")})
+
+
+def test_secrets_are_not_shown_and_another_programs_settings_not_taken() -> None:
+    env = {"HOROVOD_SECRET_KEY": "s3cret", "TF_VAR_password": "s3cret", "TF_CLI_CONFIG_FILE": "x", "PATH": "/usr/bin"}
+    assert named(settings.in_force(env)) == ["HOROVOD_SECRET_KEY (its value is not shown)"]
+
+
+def test_being_without_them(home: Path, tmp_path: Path) -> None:
+    env = {"HOME": str(home), "PATH": "/mine:/usr/bin", "OMPI_MCA_btl": "openib", "EDITOR": "vi"}
+    dropped = [
+        Setting(kind="variable", name="OMPI_MCA_btl", value="openib"),
+        Setting(kind="line", name="btl", value="openib", where=str(home / ".openmpi/mca-params.conf")),
+        Setting(kind="folder", name="PATH", value="mpirun", where="/mine"),
+        Setting(kind="packages", name="PYTHONNOUSERSITE", value="", where="x"),
+    ]
+    other = tmp_path / "other"
+    other.mkdir()
+    left = settings.without(env, dropped, other)
+    assert left == {"HOME": str(other), "PATH": "/usr/bin", "EDITOR": "vi", "PYTHONNOUSERSITE": "1"}
+    assert (other / ".openmpi/mca-params.conf").read_text() == "# mine\n  pml=ob1 # why\nnothing\n"
+    assert (other / ".openmpi/other").read_text() == "kept"
+    assert (other / "data").resolve() == home / "data"
+    assert "btl = openib" in (home / ".openmpi/mca-params.conf").read_text()
+    assert settings.without(env, [], other) == env
+
+
+def test_being_without_a_setting_of_the_machine(home: Path, tmp_path: Path) -> None:
+    etc = tmp_path / "mpi" / "etc"
+    etc.mkdir(parents=True)
+    (etc / "openmpi-mca-params.conf").write_text("btl = ^ofi\npml = ob1\npml = ucx\n")
+    of_machine = settings.of_machine([str(tmp_path / "mpi/lib/libmpi.so.40")])
+    mine = [one for one in of_machine if one.where.startswith(str(tmp_path))]
+    assert [(one.kind, one.name, one.value) for one in mine] == [("machine", "btl", "^ofi"), ("machine", "pml", "ucx")]
+    other = tmp_path / "other"
+    other.mkdir()
+    left = settings.without({"HOME": str(home)}, mine[1:], other)
+    own, copy = left["OMPI_MCA_mca_base_param_files"].split(",")
+    assert own == f"{home}/.openmpi/mca-params.conf" and Path(copy).read_text() == "btl = ^ofi\n"
+    assert list(settings.commands(mine[1:])) == [f"sed -i.before '/^[[:space:]]*pml[[:space:]]*=/d' {mine[1].where}"]
+
+
+def test_the_commands_do_what_the_trial_did(home: Path) -> None:
+    conf = home / ".openmpi/mca-params.conf"
+    dropped = [
+        Setting(kind="variable", name="OMPI_MCA_btl", value="openib"),
+        Setting(kind="line", name="btl", value="openib", where=str(conf)),
+        Setting(kind="folder", name="PATH", value="mpirun", where="/mi ne"),
+        Setting(kind="packages", name="PYTHONNOUSERSITE", value="", where="x"),
+    ]
+    script = "\n".join([*settings.commands(dropped), 'echo "$PATH|$PYTHONNOUSERSITE|${OMPI_MCA_btl-none}"'])
+    env = {"PATH": "/mi ne:/usr/bin:/bin:/mi ne", "OMPI_MCA_btl": "openib"}
+    done = subprocess.run(["/bin/bash", "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("/usr/bin:/bin|1|none\n", "")
+    assert conf.read_text() == "# mine\n  pml=ob1 # why\nnothing\n"
+    assert conf.with_name("mca-params.conf.before").read_text().startswith("# mine\nbtl = openib\n")
+
+
+@pytest.fixture
+def few_files() -> Iterator[int]:
+    """A low limit on open files, which may be raised again."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    yield before[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_limit_is_raised_for_a_trial_and_low_again_after_it(few_files: int) -> None:
+    [low] = settings.limits()
+    assert str(low) == "the limit 'ulimit -n 200'"
+    assert list(settings.commands([low])) == ["ulimit -Sn hard"]
+    with pytest.raises(ZeroDivisionError), settings.raised([low]):
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_files
+        raise ZeroDivisionError
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 200
+    assert Limit(name="RLIMIT_NOFILE", value=200) in settings.low_limits()
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    [place] = settings.unwritable({"TMPDIR": str(tmp_path / "absent")})
+    assert (place.path, place.error) == (str(tmp_path / "absent"), os.strerror(2))
+    assert not list(settings.unwritable({"TMPDIR": str(tmp_path)}))
+
+
+def found(facts: tuple[RankFacts, ...], **asked: Any) -> list[Result]:
+    return check(facts, replace(ASKED, **asked))
+
+
+BTL = Setting(kind="variable", name="OMPI_MCA_btl", value="openib")
+LINE = Setting(kind="line", name="btl", value="openib", where="/home/me/.openmpi/mca-params.conf")
+
+
+def test_a_setting_without_which_the_ranks_pass_is_the_cause() -> None:
+    trials = (
+        Trial(name="without your settings", without=(BTL, LINE), passed=True, seconds=2.0),
+        Trial(name="without some", without=(LINE,), passed=True, seconds=2.0, is_least=True),
+    )
+    first = found(BROKEN, settings=(BTL, LINE), trials=trials)[0]
+    assert (first.id, first.case) == ("settings", "without")
+    assert first.message == "the ranks pass without btl=openib (set in /home/me/.openmpi/mca-params.conf)"
+    assert first.commands == ("sed -i.before '/^[[:space:]]*btl[[:space:]]*=/d' /home/me/.openmpi/mca-params.conf",)
+
+
+def test_settings_that_nothing_is_known_of_are_no_cause() -> None:
+    failing = (Trial(name="without your settings", without=(BTL,), passed=False, seconds=2.0),)
+    results = found(BROKEN, settings=(BTL,), trials=failing)
+    assert results[0].id == "rank-died"
+    [told] = [one for one in results if one.id == "settings"]
+    assert (told.case, told.status, told.commands) == ("in-force", "warn", ())
+    assert not [one for one in found(GOOD, settings=(BTL,)) if one.id == "settings"]
+
+
+@pytest.mark.parametrize(("how", "words"), [("on one node", "nodes"), ("with Gloo in place of MPI", "MPI")])
+def test_what_passes_otherwise_is_told(how: str, words: str) -> None:
+    results = found(BROKEN, trials=(Trial(name=how, passed=True, seconds=2.0),))
+    [told] = [one for one in results if one.id == "trials"]
+    assert how in told.message and words in told.cause and told.remedy
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "case"),
+    [
+        (40, "OSError: [Errno 24] Too many open files: '/x'", "met"),
+        (40, "ImportError: no", "few"),
+        (900, "OSError: [Errno 24] Too many open files: '/x'", "met"),
+        (900, "ImportError: no", "low"),
+    ],
+)
+def test_a_limit_is_the_cause_where_a_rank_has_met_it_or_nothing_could_start(value: int, error: str, case: str) -> None:
+    facts = (GOOD[0], replace(GOOD[1], init=Fact(error=error), world=None), *GOOD[2:])
+    results = found(facts, limits=(Limit(name="RLIMIT_NOFILE", value=value),))
+    [told] = [one for one in results if one.id == "limits"]
+    assert told.case == case and f"{value} (ulimit -n)" in told.message
+    assert (results[0].id == "limits") is (case in ("met", "few"))
+    if case == "met":
+        assert told.commands == ("ulimit -Sn hard",) and "Too many open files" in told.cause
+
+
+def test_a_folder_without_room_is_the_cause() -> None:
+    first = found(BROKEN, places=(Place(path="/tmp", error="No space left on device"),))[0]
+    assert first.message == "/tmp cannot be written to: No space left on device"
+
+
+def test_damage_is_the_cause_and_its_remedy_names_the_environment() -> None:
+    gone = Damage(module="PyTorch/2.13", path="/t/software/PyTorch/2.13/lib/libtorch.so", how="gone")
+    first = found(BROKEN, damage=(gone,))[0]
+    assert (first.id, first.commands) == ("damage", ("envkit repair toy-cpu --prefix /p",))
+    assert "libtorch.so (gone)" in first.message and "PyTorch/2.13" in first.message
+    assert "NAME" not in first.remedy
+    assert found(BROKEN, damage=(gone,), environment="")[0].commands == ()
+
+
+def test_what_was_added_matters_only_where_a_rank_met_it() -> None:
+    path = "/t/software/PyTorch/2.13/lib/python3.11/site-packages/typing.py"
+    extra = (Damage(module="PyTorch/2.13", path=path, how="added"),)
+    assert found(BROKEN, damage=extra)[0].id == "rank-died"
+    error = Fact(error="ImportError: x", traceback=f'  File "{path}", line 3')
+    facts = (GOOD[0], replace(GOOD[1], load=error, init=None, world=None), *GOOD[2:])
+    assert found(facts, damage=extra)[0].id == "damage"
+
+
+def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\n[ "$5" = up ] && exit\necho "ssh: Could not resolve hostname $5" >&2\nexit 255\n')
+    ssh.chmod(0o755)
+    wanted = Wanted(ranks=4, hosts=(("up", 1), ("down", 1), ("gone", 2)))
+    found_mute = mute(wanted, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert [(one.path, one.error) for one in found_mute] == [
+        ("down", "ssh: Could not resolve hostname down"),
+        ("gone", "ssh: Could not resolve hostname gone"),
+    ]
+    first = found((), mute=tuple(found_mute), launcher_status=1, launcher_said="ssh: connect to host down port 22")[0]
+    assert first.id == "hosts" and "down (ssh: Could not" in first.message and "gone" in first.message
+
+
+@pytest.mark.parametrize(("passed", "case"), [(True, "passes"), (False, "mpi-fails")])
+def test_what_a_plain_mpi_program_tells(passed: bool, case: str) -> None:
+    results = found(BROKEN, trials=(Trial(name=MPI_ALONE, passed=passed, seconds=1.0),))
+    [told] = [one for one in results if one.id == "trials"]
+    assert (told.case, told.status) == (case, "warn") and "MPI" in told.cause
+
+
+def test_several_settings_are_told_together_with_what_mends_them() -> None:
+    trials = (Trial(name="without some", without=(BTL, LINE), passed=True, seconds=2.0, is_least=True),)
+    first = found(BROKEN, settings=(BTL, LINE), trials=trials)[0]
+    assert (first.case, len(first.commands)) == ("together", 2) and "/home/me/.openmpi" in first.remedy
+
+
+def test_where_all_is_well_nothing_of_it_is_told() -> None:
+    told = found(
+        GOOD, settings=(BTL,), limits=(Limit(name="RLIMIT_NOFILE", value=1),), places=(Place(path="/x", error="y"),)
+    )
+    assert not {one.id for one in told} & {"settings", "limits", "places", "damage", "trials"}
+
+
+def test_a_library_of_the_mpi_that_is_cut_is_the_cause() -> None:
+    first = found(BROKEN, cut=("/usr/lib/openmpi3/mca_btl_vader.so",))[0]
+    assert (first.id, first.case) == ("damage", "mpi") and "mca_btl_vader.so" in first.message
+
+
+@pytest.mark.parametrize("name", ["sitecustomize.py", "zz.pth"])
+def test_what_every_python_runs_matters_though_no_rank_tells_of_it(name: str) -> None:
+    path = f"/t/software/Python/3.11/lib/python3.11/site-packages/{name}"
+    assert found(BROKEN, damage=(Damage(module="Python/3.11", path=path, how="added"),))[0].id == "damage"

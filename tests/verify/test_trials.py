@@ -1,0 +1,111 @@
+"""Finding by trial which settings keep ranks from passing: the fewest, in few trials, within a time."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from envkit.launch.launcher import Wanted
+from envkit.verify.outcome import Setting
+from envkit.verify.trials import AGAIN, LEAST_S, MOST_S, MPI_ALONE, Attempt, Trials, differences, time_for
+
+WANTED = Wanted(ranks=2)
+MANY = tuple(Setting(kind="variable", name=f"V{number}", value="x") for number in range(12))
+
+
+class Ranks:
+    """Ranks that pass without any one of some sets of settings, or otherwise."""
+
+    def __init__(self, *cures: set[str], otherwise: str = "") -> None:
+        self.cures, self.otherwise, self.tried = cures, otherwise, list[Attempt]()
+
+    def passes(self, attempt: Attempt, seconds: float) -> bool:
+        assert 0 < seconds <= MOST_S
+        self.tried.append(attempt)
+        names = {one.name for one in attempt.without}
+        return any(cure <= names for cure in self.cures) or (
+            bool(self.otherwise) and self.otherwise in (attempt.wanted.launcher, *attempt.variables)
+        )
+
+
+def run(ranks: Ranks, settings: tuple[Setting, ...] = MANY, *, seconds: float = 60, fabric: bool = False) -> Trials:
+    trials = Trials(passes=ranks.passes, until=time.monotonic() + seconds)
+    differences(trials, WANTED, settings, (), other_launcher=True, fabric=fabric)
+    return trials
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_one_setting_among_many_is_found_in_few_trials(number: int) -> None:
+    ranks = Ranks({f"V{number}"})
+    trials = run(ranks)
+    [least] = [trial for trial in trials.done if trial.is_least]
+    assert [one.name for one in least.without] == [f"V{number}"]
+    assert len(ranks.tried) <= 10 and all(not trial.is_least for trial in trials.done[:-1])
+
+
+def test_a_failure_that_does_not_come_again_is_no_settings_fault() -> None:
+    trials = run(Ranks(set()))
+    assert [(trial.name, trial.passed) for trial in trials.done] == [("without your settings", True), (AGAIN, True)]
+    assert not any(trial.is_least for trial in trials.done)
+
+
+def test_without_time_for_the_same_start_again_no_setting_is_blamed() -> None:
+    ranks = Ranks({"V1"})
+
+    def slow(attempt: Attempt, seconds: float) -> bool:
+        time.sleep(1.0)
+        return ranks.passes(attempt, seconds)
+
+    trials = Trials(passes=slow, until=time.monotonic() + 2.3)
+    differences(trials, WANTED, MANY, (), other_launcher=True, fabric=False)
+    assert [(trial.name, trial.passed, trial.is_least) for trial in trials.done] == [
+        ("without your settings", True, False)
+    ]
+
+
+def test_two_that_both_have_to_go_are_told_together() -> None:
+    for seed in range(20):
+        pair = set(random.Random(seed).sample([one.name for one in MANY], 2))
+        [least] = [trial for trial in run(Ranks(pair)).done if trial.is_least]
+        assert pair <= {one.name for one in least.without}
+
+
+def test_without_a_cure_other_ways_to_start_are_tried() -> None:
+    ranks = Ranks(otherwise="horovodrun")
+    trials = run(ranks)
+    assert [(trial.name, trial.passed) for trial in trials.done] == [
+        ("without your settings", False),
+        ("with Gloo in place of MPI", True),
+    ]
+    assert not any(trial.is_least for trial in trials.done)
+    assert "with TCP in place of the fabric" in [trial.name for trial in run(Ranks(), fabric=True).done]
+
+
+def test_a_plain_mpi_program_comes_last() -> None:
+    ranks = Ranks()
+    trials = Trials(passes=ranks.passes, until=time.monotonic() + 60)
+    differences(trials, WANTED, MANY, (), other_launcher=True, fabric=False, mpi="/lib/libmpi.so.40")
+    assert (trials.done[-1].name, ranks.tried[-1].mpi) == (MPI_ALONE, "/lib/libmpi.so.40")
+
+
+def test_without_settings_there_is_nothing_to_be_without() -> None:
+    assert [trial.name for trial in run(Ranks(), ()).done] == [AGAIN, "with Gloo in place of MPI"]
+
+
+def test_on_one_node_where_there_are_several() -> None:
+    tried: list[Attempt] = []
+    trials = Trials(passes=lambda attempt, _: tried.append(attempt) or False, until=time.monotonic() + 60)  # type: ignore[func-returns-value]
+    hosts = (("one", 2), ("two", 2))
+    differences(trials, Wanted(ranks=4, hosts=hosts), (), (), other_launcher=False, fabric=False)
+    assert [one.wanted.hosts for one in tried] == [hosts, (("one", 4),)]
+
+
+def test_no_time_no_trial() -> None:
+    ranks = Ranks({"V1"})
+    assert run(ranks, seconds=1).done == [] and not ranks.tried
+
+
+def test_the_time_there_is() -> None:
+    assert [time_for(seconds) for seconds in (0.5, 45, 300)] == [LEAST_S, 45, MOST_S]
