@@ -3,7 +3,8 @@
     python -m tests.built [STACK]...
 
 builds those that have changed since, or those named, in $ENVKIT_PREFIX, and writes down what it found. Without a GPU
-all that is compiled for one is read, and allreduce and training run on CPU tensors.
+all that is compiled for one is read, and allreduce and training run on CPU tensors. "STACK with FAMILY" is a stack that
+is compiled with another MPI than the machine's own, which is put first on PATH while it is built, and then no more.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from envkit.apptainer.layers import Base, Wanted, plan
+from envkit.easybuild import mpi
+from envkit.easybuild.eb_command import rules
 from envkit.environments.prefix import locate
 from envkit.planning.stack import Stack, stacks
 from envkit.system.resources import recipes
 
+from . import mpis
 from .stacks import Site
 
 RECORDS = {"apptainer": recipes("containers") / "verified.toml", "easybuild": recipes("easyconfigs") / "verified.toml"}
 FLAGS = {
     "tensorflow-2.15-cpu": {"mpi", "gloo"},
+    "pytorch-2.13-cpu with MPICH": {"mpi", "gloo"},
+    "pytorch-2.13-cpu with Intel MPI": {"mpi", "gloo"},
     "tensorflow-2.21-cpu-image": {"mpi", "gloo"},
     "pytorch-2.13-cuda-image": {"cuda", "nccl", "mpi", "gloo"},
     "tensorflow-2.13-rocm-image": {"rocm", "nccl", "mpi", "gloo"},
@@ -37,13 +43,22 @@ NEEDED = re.compile(r"\('([\w-]+)', '([\w.]+)'|'name': '([\w-]+)', 'version': '(
 
 def stack_of(name: str) -> Stack:
     """The stack of a name."""
-    [stack] = [stack for stack in stacks() if stack.name == name]
+    [stack] = [stack for stack in stacks() if stack.name == name.partition(" with ")[0]]
     return stack
+
+
+def family_of(name: str) -> str:
+    """The family of MPI that a name asks for; nothing for the machine's own."""
+    return name.partition(" with ")[2]
 
 
 def made_of(name: str) -> str:
     """A SHA-256 of all that a stack is made of; of an image but for the probe, which says what is true of it."""
     stack = stack_of(name)
+    if family := family_of(name):
+        made = mpi.variants(stack)[rules()["toolchains"][family]]
+        recipe = made_of_recipes(recipes("easyconfigs") / made.easyconfig)
+        return hashlib.sha256(repr((recipe, mpis.WHEELS[family])).encode()).hexdigest()
     if stack.method == "easybuild":
         return made_of_recipes(recipes("easyconfigs") / stack.easyconfig)
     base = Base(bootstrap="debootstrap", reference="http://mirror.invalid/debian")
@@ -83,19 +98,35 @@ def has_changed(name: str) -> bool:
     return found(name).get("made_of") != made_of(name)
 
 
+def installed(name: str, site: Site) -> Site:
+    """Build what of a stack is not there as its recipes have it, and return where: each family of MPI apart."""
+    env = dict[str, str]()
+    if family := family_of(name):
+        own = site.prefix / f"with-{family.replace(' ', '-')}"
+        own.mkdir(parents=True, exist_ok=True)
+        if not (own / "sources").exists():
+            (own / "sources").symlink_to(site.prefix / "sources")
+        env = mpis.put(family, own.with_name(f"{own.name}-mpi"))
+        site = Site(own)
+    done = site.envkit("install", stack_of(name).name, "--rebuild", timeout_s=BUILD_S, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return site
+
+
 def build(name: str, site: Site) -> dict[str, Any]:
     """Build a stack from its recipe, and verify it on two ranks; return what to write down."""
-    done = site.envkit("install", name, "--rebuild", timeout_s=BUILD_S)
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = site.envkit("verify", name, "-n", "2", "--json")
+    stack, family = stack_of(name).name, family_of(name)
+    site = installed(name, site)
+    told = site.envkit("verify", stack, "-n", "2", "--json")
     report = json.loads(told.stdout)
     assert (told.returncode, report["verdict"]) == (0, "pass"), told.stdout + told.stderr
     passed = {result["id"] for result in report["results"] if result["status"] == "pass"}
     assert {"allreduce", "broadcast", "allgather", "flags-agree", "extension-loads", "world-size"} <= passed
+    assert not family or family in json.dumps(report["started"]), report["started"]
     stated = report["facts"][0]["common"]["flags"]
     flags = {flag for flag, value in stated.items() if value}
     assert flags == FLAGS[name], flags
-    shown = json.loads(site.envkit("show", name, "--json").stdout)
+    shown = json.loads(site.envkit("show", stack, "--json").stdout)
     size = {"size_mb": round(shown["size"] / 1e6)} if "size" in shown else {}
     return {
         "made_of": made_of(name),

@@ -219,7 +219,7 @@ TOOLCHAIN: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
 # Modules whose software is elsewhere, by its folder among what EasyBuild has installed, and what they load.
 ELSEWHERE = (
     ("Python", "3.11.3-GCCcore-12.3.0", "Python/system", ("GCCcore/12.3.0",)),
-    ("PyTorch", "2.1.2-foss-2023a", "PyTorch/2.13.0-gompi-system", ("foss/2023a", "Python/3.11.3-GCCcore-12.3.0")),
+    ("PyTorch", "2.1.2-foss-2023a", "PyTorch/2.13.0", ("foss/2023a", "Python/3.11.3-GCCcore-12.3.0")),
 )
 
 

@@ -17,8 +17,8 @@ PYTHONS = ("3.10.13", "3.11.7", "3.12.1", "3.13.0")
 HOSTS = [(python, arch) for python in PYTHONS for arch in ARCHS]
 SHA256 = re.compile(r"[0-9a-f]{64}")
 UNSUPPORTED = {  # the first whose name is in a recipe's counts
-    "gompi-system-CUDA-13.0": {(python, arch) for python, arch in HOSTS if arch != "x86_64" or python == "3.10.13"},
-    "gompi-system-ROCm-5.7": set(HOSTS) - {("3.11.7", "x86_64")},
+    "CUDA-13.0": {(python, arch) for python, arch in HOSTS if arch != "x86_64" or python == "3.10.13"},
+    "ROCm-5.7": set(HOSTS) - {("3.11.7", "x86_64")},
     "PyTorch-2.13.0": {("3.10.13", "x86_64")},
     "TensorFlow-2.15.1": {(python, arch) for python in ("3.12.1", "3.13.0") for arch in ARCHS},
     "TensorFlow-2.21.0": set[tuple[str, str]](),
@@ -26,7 +26,7 @@ UNSUPPORTED = {  # the first whose name is in a recipe's counts
 
 
 def stack_of(recipe: Path) -> str | None:
-    return next((stack for stack in UNSUPPORTED if stack in recipe.name and "-system" in recipe.name), None)
+    return next((stack for stack in UNSUPPORTED if stack in recipe.name and "-foss-" not in recipe.name), None)
 
 
 def supports(recipe: Path, python: str, arch: str) -> bool:
@@ -140,7 +140,7 @@ def test_images_take_a_new_compiler(recipe: Path) -> None:
 
 
 def test_torch_is_never_taken_from_the_package_index() -> None:
-    recipe = EASYCONFIGS / "PyTorch-2.13.0-gompi-system.eb"
+    recipe = EASYCONFIGS / "PyTorch-2.13.0.eb"
     [torch] = [options for name, _, options in parsed(recipe, "3.11.7", "x86_64")["exts_list"] if name == "torch"]
     [source] = torch["sources"]
     assert source["filename"].startswith("torch-2.13.0+cpu-")

@@ -64,20 +64,20 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_mpi_by_what_its_launcher_says(told: str, family: str, version: str, fake: Fake, env: dict[str, str]) -> None:
     fake("mpicxx")
     launcher = fake("mpirun", says(told))
-    assert host.mpi(env) == host.Program(path=launcher, version=version, family=family)
+    assert list(host.mpis(env)) == [host.Program(path=launcher, version=version, family=family)]
 
 
 @pytest.mark.parametrize("name", ["mpicxx", "mpirun"])
 def test_mpi_needs_a_compiler_wrapper_and_a_launcher(name: str, fake: Fake, env: dict[str, str]) -> None:
     fake(name, says(OPEN_MPI_4))
-    assert host.mpi(env) is None
+    assert not list(host.mpis(env))
 
 
 def test_an_mpi_without_its_headers_is_none(fake: Fake, env: dict[str, str]) -> None:
     """As where Debian's openmpi-bin is installed without libopenmpi-dev."""
     fake("mpirun", says(OPEN_MPI_5))
     fake("mpicxx", "echo 'fatal error: mpi.h: No such file or directory' >&2; exit 1")
-    assert host.mpi(env) is None
+    assert not list(host.mpis(env))
 
 
 @pytest.mark.parametrize("version", ["3.25.1", "4.0.0", "3.30.0-rc2", "3.18.0-dirty"])

@@ -10,7 +10,7 @@ from envkit.system.resources import recipes
 
 from . import built, stacks
 
-PYTORCH, TENSORFLOW = "PyTorch/2.13.0-gompi-system", "TensorFlow/2.21.0-gompi-system"
+PYTORCH, TENSORFLOW = "PyTorch/2.13.0", "TensorFlow/2.21.0"
 ON_TOP = ("Horovod/0.28.1-gompi-system-PyTorch-2.13.0", "Horovod/0.28.1-gompi-system-TensorFlow-2.21.0")
 
 
@@ -82,9 +82,7 @@ def test_two_sessions_have_folders_of_their_own(tmp_path: Path, monkeypatch: pyt
         lock.release()
 
 
-@pytest.mark.parametrize(
-    "file", ["TensorFlow-2.15.1-gompi-system.eb", "Horovod-0.28.1_legacy-keras.patch", "gompi-system.eb"]
-)
+@pytest.mark.parametrize("file", ["TensorFlow-2.15.1.eb", "Horovod-0.28.1_legacy-keras.patch", "gompi-system.eb"])
 def test_a_stack_has_changed_when_something_that_it_is_made_of_has(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

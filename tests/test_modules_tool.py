@@ -197,7 +197,7 @@ def test_settings_for_a_build(way: str, real: ModulesTool, tree: Path) -> None:
 def test_what_is_asked_inside_says_why_it_was_not_reached(real: ModulesTool, tree: Path) -> None:
     made = toy(failing("killed", real, tree), tree)
     with pytest.raises(ModuleNotLoaded, match=r"^the module toy/1\.0 could not be loaded\.$") as problem:
-        launcher.mpi_of(made, "", settings(tree))
+        launcher.mpi_of(made, settings(tree))
     assert problem.value.why == f"The modules tool {made.tool.command} was killed by SIGKILL."
     assert problem.value.fix.startswith("Run it again.")
 

@@ -35,10 +35,18 @@ def parts(stack: Stack, platform: Platform) -> list[Path]:
     own = recipes("easyconfigs")
     found = [own / stack.easyconfig]
     parameters = parsed(found[0], platform)
-    toolchain = "{name}-{version}".format_map(parameters["toolchain"])
+    toolchain = "-{name}-{version}".format_map(parameters["toolchain"])
     for name, version, *suffix in parameters["dependencies"]:
-        found += own.glob(f"{name}-{version}-{toolchain}{''.join(suffix[:1])}.eb")
+        if name in ("PyTorch", "TensorFlow"):
+            found += own.glob(f"{name}-{version}{'' if suffix[1:] else toolchain}{''.join(suffix[:1])}.eb")
     return found
+
+
+def version_of(parameters: dict[str, Any]) -> str:
+    """The version of the module that a recipe makes."""
+    toolchain = "-{name}-{version}".format_map(parameters["toolchain"])
+    toolchain = "" if toolchain == "-system-system" else toolchain
+    return f"{parameters['version']}{toolchain}{parameters.get('versionsuffix', '')}"
 
 
 def served(stack: Stack, platform: Platform) -> bool:
@@ -224,8 +232,7 @@ def test_unknown_recipes(wanted: str, near: str) -> None:
 def test_the_recipe_of_a_stack_is_there_and_makes_its_module(name: str) -> None:
     stack = STACKS[name]
     made = parsed(recipes("easyconfigs") / stack.easyconfig, HERE)
-    toolchain = f"-{made['toolchain']['name']}-{made['toolchain']['version']}"
-    assert stack.module == f"{made['name']}/{made['version']}{toolchain}{made['versionsuffix']}"
+    assert stack.module == f"{made['name']}/{version_of(made)}"
     assert stack.easyconfig == stack.module.replace("/", "-") + ".eb"
 
 
@@ -243,7 +250,7 @@ def test_a_stack_is_for_the_platforms_that_its_recipes_serve(name: str) -> None:
 def test_times_are_of_modules_that_a_stack_has(name: str) -> None:
     stack = STACKS[name]
     made = [parsed(recipe, HERE) for recipe in parts(stack, HERE)]
-    modules = {f"{one['name']}/{one['version']}-gompi-system{one.get('versionsuffix', '')}" for one in made}
+    modules = {f"{one['name']}/{version_of(one)}" for one in made}
     assert set(stack.seconds) <= modules
 
 

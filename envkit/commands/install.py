@@ -45,6 +45,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Install what this lock says ('envkit show NAME --lock'), or refuse; STACK can be left out.",
 )
 @click.option("--rebuild", is_flag=True, help="Build again what has changed, and what depends on it.")
+@options.mpi
 @click.option("--release", metavar="RELEASE", help="Of EESSI: the release to build on. Default: STACK's own.")
 @click.option(
     "--access",
@@ -89,7 +90,7 @@ def install(
     eulas: tuple[str, ...], jobs: int | None, rebuild: bool, force: bool, release: str | None, access: str | None,
     base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
     site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None, submit: bool,
-    job_per_module: bool, locked: Path | None, **of_job: str | None,
+    job_per_module: bool, locked: Path | None, mpi: str, **of_job: str | None,
 ) -> int:  # fmt: skip
     """Install a Horovod environment and prove that it works.
 
@@ -131,7 +132,7 @@ def install(
         load=load, release=release, locked=wanted, access=access, accepted_eulas=eulas, bundle=bundle,
         offline=offline or bundle is not None, rebuild=rebuild, jobs=jobs or 0, force=force, base=base,
         build_args=build_args, source=source, dockerfile=dockerfile, sandbox=sandbox, site=site, binds=binds,
-        sign=sign, signed_by=signed_by,
+        sign=sign, signed_by=signed_by, mpi=mpi,
     )  # fmt: skip
     console = Console()
     if dry_run:

@@ -61,7 +61,7 @@ def image_options(function: Function) -> Function:
         click.option(
             "--uid", type=click.IntRange(min=1), metavar="UID", help="The user that the image runs as, if not root."
         ),
-        click.option("--mpi", type=click.Choice(["Open MPI", "MPICH", "Intel MPI"]), help="Of --image: its MPI."),
+        click.option("--mpi", type=click.Choice([*options.MPI]), callback=options.family, help="Of --image: its MPI."),
         click.option(
             "--image", metavar="IMAGE@sha256:DIGEST", help="The image. Default: what NAME was taken over from."
         ),

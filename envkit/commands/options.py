@@ -23,6 +23,20 @@ def load(function: Function) -> Function:
     return click.option("--load", metavar="MODULE", multiple=True, callback=modules, help=text)(function)
 
 
+MPI = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
+
+
+def family(_context: click.Context, _option: click.Parameter, given: str | None) -> str:
+    """Return a family of MPI as machine/host.py names it; nothing where none was given."""
+    return MPI.get(given or "", "")
+
+
+def mpi(function: Function) -> Function:
+    """Add ``--mpi`` where Horovod is compiled."""
+    text = "Of EasyBuild: compile Horovod with the machine's MPI of this family. Default: the first on PATH."
+    return click.option("--mpi", type=click.Choice([*MPI]), callback=family, help=text)(function)
+
+
 def modules(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words of an option that names modules. Raises UsageProblem for what cannot be one."""
     from envkit.environments.names import require_modules

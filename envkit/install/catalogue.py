@@ -90,13 +90,16 @@ def receipt_json(receipt: Receipt) -> str:
     return msgspec.json.format(msgspec.json.encode(receipt)).decode()
 
 
+def came_with(receipt: Receipt) -> str:
+    """Say where the MPI of an environment is from, and what that means; nothing of the machine's own."""
+    if receipt.wheel_mpi:
+        return " (of a wheel: TCP alone between nodes, no fast network)"
+    return " (came with it)" if receipt.mpi and receipt.mpi.embedded else ""
+
+
 def describe(receipt: Receipt) -> str:
     """Return a receipt for people."""
-    mpi = (
-        f"{receipt.mpi.family} {receipt.mpi.version}{' (came with it)' if receipt.mpi.embedded else ''}"
-        if receipt.mpi
-        else "none"
-    )
+    mpi = f"{receipt.mpi.family} {receipt.mpi.version}{came_with(receipt)}" if receipt.mpi else "none"
     lines = {
         "Name": receipt.name,
         "Method": receipt.method,

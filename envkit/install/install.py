@@ -130,7 +130,7 @@ def prepare(request: Request) -> Installation:
 
     Where the method is left open, says on standard error which it is, and why.
     """
-    machine = host.look(request.load)
+    machine = host.look(request.load, request.mpi)
     if preference.is_open(request):
         return choose.choose(request, machine)
     stack = chosen(request, machine.platform)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from envkit.binary.loader import read_loader_cache
 from envkit.environments.environment import Environment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
@@ -110,6 +111,8 @@ def srun(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> Launch:
     argv += ["-N", str(wanted.nodes)] if wanted.nodes else []
     argv += ["--overlap"] if env.get("SLURM_STEP_ID") else []
     family = mpi.family if mpi else ""
+    if (library := library_of_slurm(family, env)) and (variable := table()["mpi"][family]["variable"]) not in env:
+        argv += [f"--export=ALL,{variable}={library}"]
     return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
 
 
@@ -154,10 +157,30 @@ def srun_types() -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b", text)))
 
 
-def srun_type(family: str) -> str:
+def srun_type(family: str, env: Mapping[str, str] = os.environ) -> str:
     """Return the first type that both an MPI family and this srun speak, or nothing."""
-    speaks = table()["mpi"].get(family, {}).get("speaks", ())
-    return next((kind for kind in speaks if kind in srun_types()), "")
+    words = table()["mpi"].get(family, {})
+    if words.get("library") and not library_of_slurm(family, env):
+        return ""
+    return next((kind for kind in words.get("speaks", ()) if kind in srun_types()), "")
+
+
+def library_of_slurm(family: str, env: Mapping[str, str]) -> str:
+    """Return the library by which an MPI speaks with Slurm: as its variable names it, or where Slurm has it."""
+    words = table()["mpi"].get(family, {})
+    if given := env.get(words.get("variable", "")):
+        return given
+    srun = process.which("srun", path=env.get("PATH"))
+    root = Path(srun).resolve().parents[1] if srun else Path("/usr")
+    cached = read_loader_cache(LOADER_CACHE.read_bytes()) if LOADER_CACHE.is_file() else {}
+    for name in words.get("library", ()):
+        places = [root / lib / name for lib in ("lib", "lib64", "lib/slurm", "lib64/slurm")] + cached.get(name, [])
+        if found := next((place for place in places if place.is_file()), None):
+            return str(found)
+    return ""
+
+
+LOADER_CACHE = Path("/etc/ld.so.cache")
 
 
 def job_srun_type(family: str) -> str:
@@ -249,14 +272,13 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def mpi_of(environment: Environment, tree: str, env: Mapping[str, str]) -> Mpi:
+def mpi_of(environment: Environment, env: Mapping[str, str], *, embedded: bool = False) -> Mpi:
     """Ask the environment which MPI it brings. Raises EnvironmentDamaged, ModuleNotLoaded."""
     argv = ["sh", "-c", "command -v mpirun; mpirun --version"]
     told = entered(process.capture(environment.command(argv), env=environment.variables(variables(env)))).stdout
-    path = told.partition("\n")[0]
     for family, pattern in MPI_FAMILIES:
         if match := re.search(pattern, told):
-            return Mpi(family=family, version=match[1], embedded=path.startswith(tree))
+            return Mpi(family=family, version=match[1], embedded=embedded)
     raise EnvironmentDamaged(
         what="The environment has no MPI launcher.",
         why=told.strip() or "mpirun was not found in it.",

@@ -5,7 +5,7 @@ import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -65,7 +65,10 @@ class Interpreter:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """This machine, as seen with the modules in ``load`` and nothing else of the caller's loaded."""
+    """This machine, as seen with the modules in ``load`` and nothing else of the caller's loaded.
+
+    ``mpi`` is what programs are compiled with; ``other_mpis`` could be taken in its place.
+    """
 
     machine: str
     python: Interpreter
@@ -76,6 +79,7 @@ class Host:
     accelerator: Accelerator
     load: tuple[str, ...]
     env: Mapping[str, str]
+    other_mpis: tuple[Program, ...] = ()
 
     @property
     def platform(self) -> Platform:
@@ -83,16 +87,21 @@ class Host:
         return Platform(machine=self.machine, python=self.python.minor)
 
 
-def look(load: Sequence[str] = ()) -> Host:
-    """Look at this machine. Raises HostProblem when a module in ``load`` cannot be loaded."""
+def look(load: Sequence[str] = (), mpi_family: str = "") -> Host:
+    """Look at this machine, and take the first of its MPI libraries, or the first of a family.
+
+    Raises HostProblem when a module in ``load`` cannot be loaded, or there is no MPI of that family.
+    """
     tool = modules_tool.find_modules_tool()
     env = modules_tool.clean(os.environ, tool, load)
+    chosen, others = by_preference(list(mpis(env)), mpi_family)
     return Host(
         machine=platform.machine(),
         python=interpreter(env),
         modules_tool=tool,
         compiler=compiler(env),
-        mpi=mpi(env),
+        mpi=chosen,
+        other_mpis=others,
         cmake=cmake(env),
         accelerator=accelerator(),
         load=tuple(load),
@@ -137,20 +146,56 @@ def compiler(env: Mapping[str, str]) -> Program | None:
     return Program(path=Path(found), version=version.stdout.strip()) if compiles.status == 0 else None
 
 
-def mpi(env: Mapping[str, str]) -> Program | None:
-    """Return the MPI library whose compiler wrapper, headers and launcher are there; distributions split them."""
-    wrapper = process.which("mpicxx", path=env["PATH"])
-    if wrapper is None:
-        return None
-    compiles = process.capture([wrapper, "-fsyntax-only", "-include", "mpi.h", "-xc++", "/dev/null"], env=env)
-    return launcher_mpi(env) if compiles.status == 0 else None
+def mpis(env: Mapping[str, str]) -> Iterator[Program]:
+    """Yield the MPI libraries whose compiler wrapper, headers and launcher are there, as they come on PATH.
+
+    Distributions split them into packages, and Debian has them side by side, as mpirun.openmpi and mpirun.mpich.
+    """
+    seen = set[Path]()
+    for folder in map(Path, env["PATH"].split(os.pathsep)):
+        for variant in VARIANTS:
+            wrapper = folder / f"mpicxx{variant}"
+            if not os.access(wrapper, os.X_OK) or wrapper.resolve() in seen:
+                continue
+            seen.add(wrapper.resolve())
+            beside = folder / f"mpirun{variant}"
+            launcher = str(beside) if beside.is_file() else process.which("mpirun", path=env["PATH"])
+            compiles = [str(wrapper), "-fsyntax-only", "-include", "mpi.h", "-xc++", "/dev/null"]
+            if launcher is not None and process.capture(compiles, env=compiling(folder, env)).status == 0:
+                yield of_launcher(launcher, env)
+
+
+def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` as the compiler wrappers in a folder need it: those of Intel MPI ask where they lie."""
+    return {"I_MPI_ROOT": str(folder.parent), **env} if (folder / "impi_info").is_file() else dict(env)
+
+
+VARIANTS = ("", ".openmpi", ".mpich")
+
+
+def by_preference(found: Sequence[Program], family: str) -> tuple[Program | None, tuple[Program, ...]]:
+    """Return the first MPI, of a family if one is named, and the others. Raises HostProblem without any of it."""
+    fitting = [one for one in found if family in ("", one.family)]
+    if family and not fitting:
+        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in found)
+        raise HostProblem(
+            what=f"There is no {family} here that programs can be compiled with.",
+            why=f"Its mpicxx, mpi.h and mpirun have to be on PATH. There is {there or 'no MPI at all'}.",
+            fix="Load its module (--load), put its bin folder on PATH, or install its development package "
+            "(Debian, Ubuntu: libopenmpi-dev or libmpich-dev). Without --mpi the first that there is would be taken.",
+        )
+    chosen = fitting[0] if fitting else None
+    return chosen, tuple(one for one in found if one != chosen)
 
 
 def launcher_mpi(env: Mapping[str, str]) -> Program | None:
     """Return the MPI whose launcher is on PATH, with or without a compiler wrapper."""
     launcher = process.which("mpirun", path=env.get("PATH", os.defpath))
-    if launcher is None:
-        return None
+    return of_launcher(launcher, env) if launcher else None
+
+
+def of_launcher(launcher: str, env: Mapping[str, str]) -> Program:
+    """Return the MPI that a launcher belongs to."""
     told = process.capture([launcher, "--version"], env=env).stdout
     for family, pattern in MPI_FAMILIES:
         if match := re.search(pattern, told):

@@ -9,7 +9,10 @@ from envkit.environments.prefix import Prefix
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the user asked for; ``again`` are modules, or an image, that are damaged and to be built again."""
+    """What the user asked for; ``mpi`` is a family as host.py names them.
+
+    ``again`` are modules, or an image, that are damaged and to be built again.
+    """
 
     prefix: Prefix
     wanted: str | None = None
@@ -17,6 +20,7 @@ class Request:
     framework: str | None = None
     accelerator: str = "auto"
     load: tuple[str, ...] = ()
+    mpi: str = ""
     release: str | None = None
     access: str | None = None
     accepted_eulas: tuple[str, ...] = ()

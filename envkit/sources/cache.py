@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.errors import ChecksumMismatch, DiskFull, NotWritable, of_storage
+from envkit.system.temporary import has_ended
 
 STAMPS = ".verified.json"
 CHUNK_BYTES = 1 << 20
@@ -250,10 +251,4 @@ def _write_all(write: Callable[[memoryview], int], chunk: bytes) -> None:
 def _is_dead(part: Path, host: str, pid: int) -> bool:
     if host != socket.gethostname():
         return time.time() - part.stat().st_mtime > FOREIGN_PART_AGE_S
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    return has_ended(pid)

@@ -44,11 +44,22 @@ def folder(kind: str, place: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
+def has_ended(pid: int) -> bool:
+    """Say whether no process of this namespace has a number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def sweep(places: Iterable[Path]) -> None:
     """Remove the folders of this user that processes of this node have left which were killed."""
     for path in (path for place in places for path in place.glob("envkit-*of-*")):
         match = OF_PROCESS.fullmatch(path.name)
-        if match and match["node"] == this_node() and not Path(f"/proc/{match['pid']}").exists():
+        if match and match["node"] == this_node() and has_ended(int(match["pid"])):
             with suppress(OSError):
                 if path.lstat().st_uid == os.geteuid():
                     shutil.rmtree(path, ignore_errors=True)

@@ -191,6 +191,7 @@ def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
         leftover=tuple(leftovers(os.environ)),
         horovod=str(target.horovod) if target.receipt is not None else "",
         environment=target.words,
+        wheel_mpi=target.wheel_mpi,
     )
     row = StartedRow(
         launcher=started.launcher,

@@ -113,6 +113,7 @@ def expected_of(
         shared=str(runs[0].shared),
         horovod=str(target.horovod) if target.receipt is not None else "",
         environment=target.words,
+        wheel_mpi=target.wheel_mpi,
     )
 
 

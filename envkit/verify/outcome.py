@@ -97,7 +97,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     else's), `launcher_said` what it said and `launcher` which it was. `drift` is what has changed since the
     installation (None: unknown). `leftover` are variables of another launch in the environment of this one, `horovod`
     is the folder of the package that is to be verified ("": whichever is there). `environment` is what a command of
-    envkit is told to name the environment ("": envkit has not installed it).
+    envkit is told to name the environment ("": envkit has not installed it), `wheel_mpi` the MPI of a wheel that stands
+    in for the machine's own ("": none does).
 
     What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
     those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
@@ -121,6 +122,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     leftover: tuple[str, ...] = ()
     horovod: str = ""
     environment: str = ""
+    wheel_mpi: str = ""
     damage: tuple[Damage, ...] = ()
     settings: tuple[Setting, ...] = ()
     trials: tuple[Trial, ...] = ()

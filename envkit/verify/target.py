@@ -75,6 +75,11 @@ class Target:
 
         return changes(self.receipt, self.built) if self.receipt is not None else None
 
+    @property
+    def wheel_mpi(self) -> str:
+        """The MPI of a wheel that stands in for the machine's own; nothing without one."""
+        return self.receipt.wheel_mpi if self.receipt is not None else ""
+
     def damage(self, *, every: bool = False) -> list[Damage]:
         """The files of its modules that are not as they were built; with ``every`` each is read to the end."""
         if self.receipt is None or not self.receipt.recipes:
@@ -87,7 +92,7 @@ class Target:
     def mpi(self, env: Mapping[str, str]) -> Mpi | None:
         """The MPI that the extension was built with, if any."""
         if self.known_mpi is None and self.built is not None and self.built.flag("mpi"):
-            return launcher.mpi_of(self.inside, "", env)
+            return launcher.mpi_of(self.inside, env)
         return self.known_mpi
 
 

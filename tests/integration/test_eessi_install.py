@@ -230,7 +230,7 @@ def horovod(
     """Horovod on top of a tree that has PyTorch: the wheels of the stack pytorch-2.13-cpu stand in for EESSI's."""
     needs("lmod")
     installed("pytorch-2.13-cpu")
-    software = next(stacks.prefix.glob("*-py*/software/PyTorch/2.13.0-gompi-system")).parents[1]
+    software = next(stacks.prefix.glob("*-py*/software/PyTorch/2.13.0")).parents[1]
     folder = tmp_path_factory.mktemp("eessi-horovod")
     root = eessi_tree.make(folder / "repository")
     eessi_tree.add_extend(root)

@@ -146,7 +146,7 @@ SHAPE = ["--nodes", "2", "--gpus-per-node", "1"]
 
 
 def test_the_image_that_is_named(capsys: Output) -> None:
-    words = ["--image", IMAGE, "--mpi", "MPICH", "--name", "mine", *SHAPE, "--", "true"]
+    words = ["--image", IMAGE, "--mpi", "mpich", "--name", "mine", *SHAPE, "--", "true"]
     assert run(["job", "mpijob", *words]) == 0
     made = yaml.safe_load(capsys.readouterr().out)
     assert made["metadata"]["name"] == "mine" and made["spec"]["mpiImplementation"] == "MPICH"

@@ -35,8 +35,9 @@ def rank(number: int, *interfaces: Interface, **facts: Any) -> RankFacts:
     return RankFacts(framework="torch", host=f"node{number + 1}", pid=1, phase="exit", **{**stated, **facts})
 
 
-def results(*facts: RankFacts) -> dict[str, Result]:
-    ranks = Ranks(framework="torch", facts=facts, expected=Expected(size=len(facts), frameworks=("torch",)))
+def results(*facts: RankFacts, wheel_mpi: str = "") -> dict[str, Result]:
+    expected = Expected(size=len(facts), frameworks=("torch",), wheel_mpi=wheel_mpi)
+    ranks = Ranks(framework="torch", facts=facts, expected=expected)
     every = (checks.interface_named, checks.network_shared, checks.fabric_libraries, checks.nccl_network)
     return {result.id: result for check in every for result in check(ranks)}
 
@@ -133,6 +134,14 @@ def test_hardware_without_its_library_is_told(hardware: dict[str, Any], flags: F
     found = results(with_hardware(0, flags, **hardware), with_hardware(1, flags, **hardware)).get("fabric-libraries")
     assert (found is not None and found.status is Status.WARN) == bool(lacking)
     assert lacking is None or (found is not None and lacking in found.message)
+
+
+@pytest.mark.parametrize(("nccl", "warned"), [(0, True), (21803, False)])
+def test_an_mpi_of_a_wheel_uses_no_fast_hardware(nccl: int, warned: bool) -> None:
+    facts = [with_hardware(number, Flags(nccl=nccl), infiniband=INFINIBAND) for number in (0, 1)]
+    found = results(*facts, wheel_mpi="Open MPI 4.1.8")["fabric-libraries"]
+    assert (found.status is Status.WARN) == warned
+    assert not warned or found.message == "node1 has mlx5_0, and Open MPI 4.1.8 of this environment speaks TCP alone"
 
 
 SOCKETS = ("NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>")

@@ -52,6 +52,9 @@ def fabric_libraries(ranks: Ranks) -> list[Result]:
     asked = False
     for members in nodes.values():
         facts = members[0]
+        if ranks.expected.wheel_mpi and (hardware := _hardware(facts.fabric)) and not _is_nccl(facts):
+            values = {"host": facts.host, "hardware": ", ".join(hardware.values()), "mpi": ranks.expected.wheel_mpi}
+            return [ranks.outcome("fabric-libraries", "wheel", **values)]
         for need in known("fabric")["needs"]:
             if facts.fabric is None or facts.fabric.error or not _applies(need, facts):
                 continue
@@ -127,6 +130,11 @@ def _hardware(fabric: Fabric | None) -> dict[str, str]:
     slingshot = [*fabric.cxi, *(one.name for one in fabric.interfaces if re.match(pattern, one.name))]
     found = {"infiniband": " ".join(active), "slingshot": " ".join(slingshot)}
     return {kind: names for kind, names in found.items() if names}
+
+
+def _is_nccl(facts: RankFacts) -> bool:
+    """Whether the collectives of training go by NCCL, and not by MPI."""
+    return bool(facts.flags and facts.flags.nccl)
 
 
 def _applies(need: dict[str, str], facts: RankFacts) -> bool:

@@ -1,0 +1,58 @@
+"""Horovod that is compiled with MPICH or Intel MPI, under every launcher of the cluster that speaks with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .. import built
+from ..stacks import Site
+from .cluster import Cluster
+from .conftest import STACK
+from .test_inside_jobs import assert_passed
+from .verifying import Verifying
+
+pytestmark = pytest.mark.integration
+
+BOTH = ["--nodes=2", "--ntasks-per-node=2"]
+
+
+@pytest.fixture(scope="module", params=["MPICH", "Intel MPI"])
+def prefix(request: pytest.FixtureRequest, stacks: Site) -> Path:
+    """Where that Horovod is; it takes minutes to build, and what it is made of rarely changes."""
+    name = f"{STACK} with {request.param}"
+    if not request.config.getoption("all") and not built.has_changed(name):
+        pytest.skip("it is built with --all, or when what it is made of has changed")
+    return built.installed(name, stacks).prefix
+
+
+@pytest.fixture
+def verifying(prefix: Path, cluster: Cluster) -> Iterator[Verifying]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
+    made = Verifying(cluster, {"ENVKIT_PREFIX": str(prefix), "PATH": path}, cluster.folder / "v")
+    yield made
+    assert made.left() == []
+
+
+def test_in_a_job_envkit_starts_them(verifying: Verifying) -> None:
+    """With srun and PMI2, where Slurm has a library for it that Intel MPI asks for, or else with their own mpiexec."""
+    done = verifying.batch(f"envkit verify {STACK} --json", options=BOTH)
+    assert_passed(done, done.report["started"]["launcher"], 4, 2)
+    assert done.report["started"]["launcher"] in ("srun", "mpiexec")
+
+
+def test_a_job_starts_them_with_their_own_launcher(verifying: Verifying) -> None:
+    ranks = " ".join(verifying.ranks())
+    done = verifying.batch(f"envkit run {STACK} -- mpiexec -n 4 -ppn 2 {ranks}", options=BOTH)
+    assert_passed(done, "mpiexec", 4, 2)
+
+
+def test_a_launcher_of_another_mpi_is_told(verifying: Verifying) -> None:
+    """Each process would be a world of its own."""
+    done = verifying.run(verifying.mpirun("-n", "2", *verifying.ranks("--quick")))
+    assert done.status == 1 and done.report["verdict"] == "fail"
+    assert "world-size" in done.failed | {done.report["cause"]["id"]}, done.report["cause"]
