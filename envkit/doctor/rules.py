@@ -30,6 +30,7 @@ def easybuild(facts: Facts) -> Verdict:
     if facts.sources:
         return partly("easybuild", f"{found.stack} can be built from a bundle", *facts.sources)
     with_what = [f"{tool.path.rpartition('/')[2]} {tool.version}" for tool in (facts.builder.compiler,) if tool]
+    with_what += [f"{one.family} {one.version}" for one in (facts.builder.mpi,) if one]
     with_what += [facts.modules.family] if facts.modules else []
     return Verdict(method="easybuild", state=State.WORKS, why=f"{found.stack} can be built ({', '.join(with_what)})")
 
@@ -102,6 +103,8 @@ def notes(facts: Facts) -> Iterator[Note]:
     built = facts.preflights.get("easybuild")
     if built and not built.problems and facts.sources is None:
         yield note("sources-not-asked", stack=built.stack)
+    if built and facts.builder and (facts.builder.mpi is None or facts.builder.mpi.family not in toolchains()):
+        yield note("no-mpi")
     yield from on_gpus(facts)
     yield from on_node(facts)
     for one in facts.schedulers or ():
@@ -149,6 +152,13 @@ def refusal(name: str, **values: object) -> Refusal:
 def note(name: str, **values: object) -> Note:
     """Return words as a note."""
     return Note(id=name, **{key: text.format_map(values) for key, text in words()[name].items()})
+
+
+@cache
+def toolchains() -> dict[str, str]:
+    """Return the toolchain for each family of MPI that Horovod can be compiled with."""
+    found: dict[str, str] = toml.read(data("easybuild/easybuild.toml"), toml.Tables)["toolchains"]
+    return found
 
 
 @cache

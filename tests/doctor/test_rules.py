@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.doctor.facts import Driver, Facts, Index, Missing, Preflight, Refusal, Scheduler, Way
+from envkit.doctor.facts import Driver, Facts, Index, Missing, Preflight, Refusal, Scheduler, Tool, Way
 from envkit.doctor.report import Report, State, Verdict
 from envkit.doctor.rules import judge, words
 from envkit.doctor.terminal import render
@@ -40,6 +40,13 @@ def states(found: Facts) -> dict[str, str]:
 
 def noted(found: Facts) -> set[str]:
     return {note.id for note in judge(found).notes}
+
+
+def test_the_mpi_that_horovod_would_be_compiled_with() -> None:
+    there = inner("root", "builder", mpi=Tool(path="/opt/mpich/bin/mpirun", family="MPICH", version="4.3.2"))
+    assert "MPICH 4.3.2" in of(judge(there), "easybuild").why and "no-mpi" not in noted(there)
+    for mpi in (None, Tool(path="/opt/hp/bin/mpirun", family="unknown", version="unknown")):
+        assert "no-mpi" in noted(inner("root", "builder", mpi=mpi))
 
 
 @pytest.mark.parametrize(
