@@ -243,7 +243,7 @@ def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:
     assert first.id == "hosts" and "down (ssh: Could not" in first.message and "gone" in first.message
 
 
-@pytest.mark.parametrize(("passed", "case"), [(True, "passes"), (False, "mpi-fails")])
+@pytest.mark.parametrize(("passed", "case"), [(True, "mpi-passes"), (False, "mpi-fails")])
 def test_what_a_plain_mpi_program_tells(passed: bool, case: str) -> None:
     results = found(BROKEN, trials=(Trial(name=MPI_ALONE, passed=passed, seconds=1.0),))
     [told] = [one for one in results if one.id == "trials"]
