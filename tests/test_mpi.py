@@ -17,6 +17,7 @@ from envkit.errors import HostProblem, UsageProblem
 from envkit.launch import launcher
 from envkit.machine import host
 from envkit.machine.host import MPI_FAMILIES, Host, Program, by_preference
+from envkit.planning.compatibility import MPIS, versions
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
 from envkit.system.resources import recipes
@@ -208,3 +209,14 @@ def test_an_mpi_without_its_development_package_is_named(machine: Machine, fake:
     assert method.found(None, True, method.without_wrappers(machine(mpi=None, env={"PATH": "/nowhere"}))) == (
         "from a wheel (none on this machine)"
     )
+
+
+@pytest.mark.parametrize(
+    ("found", "named"), [(MPICH, "mpich"), (INTEL, "impi"), (OPEN_MPI, "openmpi"), (None, "openmpi")]
+)
+def test_what_goes_together_is_judged_with_the_mpi_of_the_machine(
+    found: Program | None, named: str, machine: Machine
+) -> None:
+    parts, _ = versions(stack("pytorch-2.13-cpu"), machine(mpi=found))
+    assert [name for name in parts if name in MPIS.values()] == [named]
+    assert parts[named] == (found.version if found else "4.1.4")

@@ -13,6 +13,7 @@ from envkit.errors import Problem
 from envkit.machine.host import Accelerator, Host, capability
 from envkit.planning.stack import Stack, find_easyconfig
 
+MPIS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "impi"}  # as compat.toml names them
 SYSTEM = "-system"  # in the name of a recipe: by the machine's own compiler and Python
 
 
@@ -20,7 +21,7 @@ def here(machine: Host) -> Here:
     """Return what a machine has of a combination."""
     own = {"python": machine.python.version}
     own |= {"gcc": machine.compiler.version} if machine.compiler else {}
-    own |= {"openmpi": machine.mpi.version} if machine.mpi and machine.mpi.family == "Open MPI" else {}
+    own |= {MPIS[machine.mpi.family]: machine.mpi.version} if machine.mpi and machine.mpi.family in MPIS else {}
     own |= {GPU: capability(machine.env)} if machine.accelerator is Accelerator.CUDA else {}
     parts = {name: version for name, version in own.items() if is_version(version)}
     return Here(accelerator=machine.accelerator.value, parts={"machine": machine.machine, **parts})
@@ -59,7 +60,7 @@ def versions(stack: Stack, machine: Host, modules: Iterable[str] = ()) -> tuple[
     parts = of_modules(modules) | parts
     own = here(machine).parts if "cuda" in parts or SYSTEM in stack.easyconfig else {}
     wanted = ({GPU} if "cuda" in parts else set()) | (
-        {"gcc", "python", "openmpi"} if SYSTEM in stack.easyconfig else set()
+        {"gcc", "python", *MPIS.values()} if SYSTEM in stack.easyconfig else set()
     )
     parts |= {name: version for name, version in own.items() if name in wanted}
     return parts, measures_of(stack.easyconfig)
@@ -67,8 +68,11 @@ def versions(stack: Stack, machine: Host, modules: Iterable[str] = ()) -> tuple[
 
 def of_combination(found: Combination, machine: Host) -> dict[str, str]:
     """Return the parts of a combination, with the machine's own."""
-    own = here(machine).parts
-    return found.parts | {name: version for name, version in own.items() if name in (*found.host, GPU)}
+    own, mpis = here(machine).parts, {*MPIS.values()}
+    of_host = {*found.host, GPU} | (mpis if mpis & {*found.host} else set())
+    mine = {name: version for name, version in own.items() if name in of_host}
+    replaced = mpis if mpis & mine.keys() else set()
+    return {name: version for name, version in found.parts.items() if name not in replaced} | mine
 
 
 def of_name(stem: str) -> dict[str, str]:
