@@ -30,9 +30,10 @@ def in_force(env: Mapping[str, str]) -> list[Setting]:
 def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Setting]:
     """Yield those variables that a user sets; those that envkit sets for root are none of them."""
     table = known("settings")
+    not_own = f"{table['unless']}|{table['of_mpirun']}" if "OMPI_COMM_WORLD_SIZE" in env else table["unless"]
     for pattern in table["variables"]:
         for name in sorted(ranks):
-            if name in env and re.fullmatch(pattern, name) and not re.fullmatch(table["unless"], name):
+            if name in env and re.fullmatch(pattern, name) and not re.fullmatch(not_own, name):
                 yield Setting(kind="variable", name=name, value=env[name])
 
 

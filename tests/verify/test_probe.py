@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.inside.probe import node
+from envkit.inside.probe import node, shared_object
 from envkit.inside.probe.process import memory_kills, state
 from envkit.verify import arithmetic
 from envkit.verify.checks import Expected, Status, check, verdict
@@ -140,6 +141,14 @@ def test_a_killed_probe_leaves_no_process_and_its_facts_can_be_salvaged(
     assert facts.ended is None
     assert facts.phase == "collectives_cpu"
     assert not list(tmp_path.glob("envkit-*"))
+
+
+def test_the_name_of_a_node_is_not_that_of_the_one_where_mpiexec_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "node0")
+    monkeypatch.delenv("MPI_LOCALRANKID", raising=False)
+    assert node.name_of_node() == "node0"
+    monkeypatch.setenv("MPI_LOCALRANKID", "1")
+    assert node.name_of_node() == socket.gethostname()
 
 
 def test_a_rank_killed_with_its_watchdog_does_not_hold_up_the_others(tmp_path: Path) -> None:
@@ -305,3 +314,17 @@ def test_how_often_a_nodes_file_is_written(tmp_path: Path, monkeypatch: pytest.M
     assert min(written) == 1000.0
     assert 15 <= sum(moment < 1010 for moment in written) <= 21
     assert 3 <= sum(moment >= 1010 for moment in written) <= 5
+
+
+@pytest.mark.parametrize(("length", "cut"), [(0, True), (20, True), (100, True), (None, False)])
+def test_a_library_that_is_cut(length: int | None, cut: bool, tmp_path: Path) -> None:
+    library = tmp_path / "libmpi.so"
+    library.write_bytes(Path(sys.executable).resolve().read_bytes()[:length])
+    told = shared_object.shared_object(str(library))
+    assert (told["size"] < told["wanted"]) == cut
+
+
+def test_the_text_by_which_a_linker_finds_a_library_is_no_cut_one(tmp_path: Path) -> None:
+    (tmp_path / "libmpi.so").write_text("INPUT(libmpi.so.12)\n")
+    with pytest.raises(ValueError, match=r"^not a 64-bit"):
+        shared_object.shared_object(str(tmp_path / "libmpi.so"))

@@ -71,6 +71,14 @@ def test_what_is_in_force(home: Path, tmp_path: Path) -> None:
     assert not settings.in_force({"PATH": "/usr/bin", "HOME": str(tmp_path / "nothing")})
 
 
+@pytest.mark.parametrize(("inside", "shown"), [(True, ["OMPI_MCA_btl=self", "PMIX_MCA_gds=hash"]), (False, 4)])
+def test_what_mpirun_sets_for_its_ranks_is_not_the_users(inside: bool, shown: list[str] | int, home: Path) -> None:
+    env = {"HOME": str(home / "nothing"), "PATH": "/usr/bin", "OMPI_MCA_ess": "^singleton", "OMPI_MCA_btl": "self"}
+    env |= {"OMPI_MCA_orte_num_nodes": "1", "PMIX_MCA_gds": "hash"} | ({"OMPI_COMM_WORLD_SIZE": "2"} if inside else {})
+    found = named(list(settings.variables(env, env)))
+    assert found == shown if inside else len(found) == shown
+
+
 def test_secrets_are_not_shown_and_another_programs_settings_not_taken() -> None:
     env = {"HOROVOD_SECRET_KEY": "s3cret", "TF_VAR_password": "s3cret", "TF_CLI_CONFIG_FILE": "x", "PATH": "/usr/bin"}
     assert named(settings.in_force(env)) == ["HOROVOD_SECRET_KEY (its value is not shown)"]

@@ -232,6 +232,18 @@ def test_how_a_rank_died_tells_why(ended: Ended | None, words: str) -> None:
     assert words in result.cause
 
 
+@pytest.mark.parametrize(("launcher", "case"), [("mpirun", "other-launcher"), ("srun", "no-pmi")])
+def test_a_launcher_of_another_mpi(launcher: str, case: str) -> None:
+    """As MPICH 4.3 says it under mpirun of Open MPI, and aborts."""
+    assert GOOD[0].started
+    said = "[unset]: launcher not compatible with PMI1 client\nAbort(337242639): Fatal error in internal_Init_thread"
+    ended = Ended(how="signal", signal="SIGABRT", said=said)
+    facts = tuple(replace(one, ended=ended, phase="init", world=None) for one in GOOD)
+    facts = tuple(replace(one, started=replace(GOOD[0].started, launcher=launcher, title="That")) for one in facts)
+    result = found(facts, "rank-died")
+    assert result.case == case and ("That started it" in result.cause) == (case == "other-launcher")
+
+
 @pytest.mark.parametrize(("launcher", "phase", "words"), [
     ("srun", "init", "SLURM_PMIX_FENCE=ring"),
     ("mpirun", "init", "build Horovod again"),

@@ -36,8 +36,12 @@ NEEDED = ("horovod", "import", "load", "init")
 
 
 def name_of_node() -> str:
-    """What this node is called; Slurm's name first, since several of its nodes may share one host name."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    """What this node is called; Slurm's name first, since several of its nodes may share one host name.
+
+    The launcher of MPICH and Intel MPI takes the variables of the node that it was started on to every other one.
+    """
+    of_slurm = os.environ.get("SLURMD_NODENAME") if "MPI_LOCALRANKID" not in os.environ else None
+    return of_slurm or socket.gethostname()
 
 
 def file_name() -> str:

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Tuple
 LOAD, DYNAMIC = 1, 2
 NEEDED, STRTAB, RPATH, RUNPATH = 1, 5, 15, 29
 PATHS_SHOWN = 20
+MAGIC = b"\x7fELF\x02\x01"
 
 
 def shared_object(path: str) -> Dict[str, Any]:
@@ -17,10 +18,10 @@ def shared_object(path: str) -> Dict[str, Any]:
     size = os.stat(path).st_size
     with open(path, "rb") as stream:
         head = stream.read(64)
+        if not MAGIC.startswith(head[:6]):  # such as the text by which a linker finds the library
+            raise ValueError("not a 64-bit little-endian ELF file")
         if len(head) < 64:
             return {"size": size, "wanted": 64, "needed": None, "folders": []}
-        if head[:6] != b"\x7fELF\x02\x01":
-            raise ValueError("not a 64-bit little-endian ELF file")
         table, sections = struct.unpack_from("<QQ", head, 32)
         entry, count, section, number = struct.unpack_from("<HHHH", head, 54)
         wanted = max(table + entry * count, sections + section * number)

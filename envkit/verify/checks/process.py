@@ -101,7 +101,10 @@ def rank_died(ranks: Ranks) -> list[Result]:
         case = "noticed" if seen else "killed"
         return [ranks.outcome("rank-died", case, **values, noticed=seen[0].strip() if seen else "")]
     values |= {"signal": first.ended.signal, "code": first.ended.status}
+    values |= {"started": first.started.title if first.started else values["launcher"]}
     known = fitting("rank-died", first.ended.said or "")
+    by_srun = first.started is not None and first.started.launcher == "srun"
+    known = "no-pmi" if known == "other-launcher" and by_srun else known
     by_signal = first.ended.signal if first.ended.signal in catalogue()["rank-died"] else ""
     case = first.ended.how if first.ended.how == "terminated" else known or by_signal or first.ended.how
     case = "early-message" if case == "SIGSEGV" and _may_be_early_message(first, ranks) else case
