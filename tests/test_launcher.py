@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -116,6 +117,29 @@ def test_what_a_job_is_told_that_srun_speaks(family: str, speaks: str, kind: str
     """Where no srun here tells it, the first that the MPI speaks."""
     slurm(speaks)
     assert launcher.job_srun_type(family) == kind
+
+
+@pytest.mark.parametrize("place", ["lib/libpmi2.so", "lib64/slurm/libpmi2.so", "variable", ""])
+def test_intel_mpi_is_told_the_library_of_slurm_or_starts_its_ranks_itself(
+    place: str, slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under srun without it each rank would be a world of its own."""
+    slurm("pmi2 pmix")
+    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/nonexistent"))
+    library = Path(str(shutil.which("srun"))).parents[1] / (place or "lib/libother.so")
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.touch()
+    if place == "variable":
+        monkeypatch.setenv("I_MPI_PMI_LIBRARY", str(library))
+    chosen = launcher.choose(INTEL, Wanted(ranks=4, nodes=2), {**os.environ, **JOB})
+    assert launcher.job_srun_type("Intel MPI") == ("pmi2" if place else "")
+    exported = [word for word in chosen.argv if word.startswith("--export=")]
+    if not place:
+        assert chosen.argv[:3] == ("mpiexec", "-n", "4") and "Slurm has no libpmi2.so here" in chosen.why
+    elif place == "variable":
+        assert chosen.launcher == "srun" and not exported
+    else:
+        assert exported == [f"--export=ALL,I_MPI_PMI_LIBRARY={library}"]
 
 
 def test_gloo_in_a_slurm_job_is_told_the_hosts(slurm: Callable[[str], None], fake: Fake) -> None:

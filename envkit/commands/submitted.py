@@ -53,6 +53,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
         usage(f"{found.name} has no Horovod, so there is nothing to verify.")
     inside = given["launcher"] != "auto" or given["scale"] or given["mpi_model"] == "inside"
     speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and not inside else ""
+    exported = launcher.srun_export(found.mpi.family) if found.mpi else ()
     asked = {**given, **sizes(given), "time": given["time"] or VERIFYING}
     made = batch.prepared((), found.name, site, site.job.sbatch if site else (), asked)
     shape = f"--nodes {made.shape.nodes} --ranks-per-node {made.shape.ranks_per_node}"
@@ -60,7 +61,9 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
     made = replace(made, log=str(folder / "log").replace("%", "%%"))
     try:
-        text = slurm.verification(made, words, folder / REPORT, speaks=speaks, srun=site.srun if site else own)
+        text = slurm.verification(
+            made, words, folder / REPORT, speaks=speaks, srun=[*exported, *(site.srun if site else own)]
+        )
         taken = sent(text)
     except EnvkitError:
         shutil.rmtree(folder)

@@ -40,8 +40,9 @@ def text(job: Job, found: "Receipt", site: "Site | None", *, array: str, is_foll
     from envkit.launch import launcher
 
     speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and job.model != "inside" else ""
+    exported = launcher.srun_export(found.mpi.family) if found.mpi else ()
     job = replace(job, words=site.job.sbatch if site else ())
-    return script(job, speaks=speaks, srun=site.srun if site else found.srun, array=array)
+    return script(job, speaks=speaks, srun=[*exported, *(site.srun if site else found.srun)], array=array)
 
 
 def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") -> str:
@@ -90,7 +91,8 @@ def launcher(job: Job, speaks: str, words: Sequence[str]) -> tuple[str, ...]:
     # srun does not take the number over from the job (since 22.05)
     number = () if counts or not cpus else (f"--cpus-per-task={cpus}",)
     binding = () if binds or not cpus else ("--cpu-bind=cores",)
-    return ("srun", f"--mpi={speaks}", "--export=ALL", *number, *binding, *words)
+    exported = () if any(word.startswith("--export=") for word in words) else ("--export=ALL",)
+    return ("srun", f"--mpi={speaks}", *exported, *number, *binding, *words)
 
 
 def directives(job: Job, array: str) -> list[str]:

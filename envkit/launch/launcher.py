@@ -60,8 +60,7 @@ def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ)
         kind = srun_type(family)
         if kind:
             return srun(mpi, wanted, env)
-        why = f"srun here does not speak what {family} does ({', '.join(srun_types())})"
-        return mpi_launcher(mpi, wanted, why)
+        return mpi_launcher(mpi, wanted, without_srun(family))
     if wanted.launcher == "auto":
         return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with")
     program = wanted.launcher
@@ -111,8 +110,7 @@ def srun(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> Launch:
     argv += ["-N", str(wanted.nodes)] if wanted.nodes else []
     argv += ["--overlap"] if env.get("SLURM_STEP_ID") else []
     family = mpi.family if mpi else ""
-    if (library := library_of_slurm(family, env)) and (variable := table()["mpi"][family]["variable"]) not in env:
-        argv += [f"--export=ALL,{variable}={library}"]
+    argv += srun_export(family, env)
     return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
 
 
@@ -165,6 +163,14 @@ def srun_type(family: str, env: Mapping[str, str] = os.environ) -> str:
     return next((kind for kind in words.get("speaks", ()) if kind in srun_types()), "")
 
 
+def without_srun(family: str) -> str:
+    """Say why srun cannot start the ranks of an MPI here."""
+    words = table()["mpi"].get(family, {})
+    if words.get("library") and not library_of_slurm(family, os.environ):
+        return f"Slurm has no {words['library'][0]} here, which {family} asks for under srun"
+    return f"srun here does not speak what {family} does ({', '.join(srun_types())})"
+
+
 def library_of_slurm(family: str, env: Mapping[str, str]) -> str:
     """Return the library by which an MPI speaks with Slurm: as its variable names it, or where Slurm has it."""
     words = table()["mpi"].get(family, {})
@@ -185,8 +191,20 @@ LOADER_CACHE = Path("/etc/ld.so.cache")
 
 def job_srun_type(family: str) -> str:
     """Return what srun_type does, for a job; the first that the MPI speaks where no srun here tells its own."""
-    speaks = table()["mpi"].get(family, {}).get("speaks", ())
-    return srun_type(family) if srun_types() else next(iter(speaks), "")
+    words = table()["mpi"].get(family, {})
+    if srun_types() or words.get("library"):
+        return srun_type(family)
+    return next(iter(words.get("speaks", ())), "")
+
+
+def srun_export(family: str, env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the word for srun that names Slurm's library to an MPI which asks for it; without srun it must not be set.
+
+    With it ranks that nobody has started, or the MPI's own launcher, would seek Slurm and fail.
+    """
+    words = table()["mpi"].get(family, {})
+    library = library_of_slurm(family, env)
+    return (f"--export=ALL,{words['variable']}={library}",) if library and words["variable"] not in env else ()
 
 
 def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
