@@ -263,7 +263,8 @@ class ModulesInstallation:
         fitting = list[str]()
         for step in self.plan.steps:
             again = [one for one in step.dependencies if one in modules]
-            made = receipt.built(replaced.new(self.tree, self.stack.name), step.module)
+            new = replaced.new(self.tree, self.stack.name)
+            made = receipt.built(new, step.module) if mpi.is_of(new, step.module, self.host.mpi) else None
             if step.module in modules and made and made.sha256 == step.checksum() and {*again} <= {*fitting}:
                 fitting.append(step.module)
         return fitting

@@ -1,7 +1,9 @@
 """Which MPI Horovod is compiled with: the family of the host's own decides the toolchain of the recipes."""
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +12,9 @@ import msgspec
 from envkit.easybuild.eb_command import rules
 from envkit.environments.prefix import Tree
 from envkit.errors import Problem, UsageProblem
-from envkit.machine.host import Host, Program, compiling
+from envkit.machine.host import Host, Program, compiling, of_launcher
 from envkit.planning.request import Request
-from envkit.planning.stack import Stack
+from envkit.planning.stack import Stack, is_stack
 from envkit.system import process, temporary
 from envkit.system.resources import recipes
 
@@ -34,15 +36,19 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
                 fix="Leave it out, or choose a stack whose recipe is for the machine's own: see 'envkit list'.",
             )
         return stack, machine
-    own = [toolchain for toolchain in map(toolchain_of, mpis(machine)) if toolchain in known]
+    there = mpis(machine)
+    own = [toolchain for toolchain in map(toolchain_of, there) if toolchain in known]
     preferred = list(dict.fromkeys([*own, *known]))
     built = [] if request.mpi else [one for one in preferred if tree.has(known[one].module)]
     toolchain = (built or preferred)[0]
-    fitting = [one for one in mpis(machine) if toolchain_of(one) == toolchain]
-    if not request.mpi:
-        fitting.sort(key=lambda one: one.path != built_with(tree, toolchain))
-    others = tuple(one for one in mpis(machine) if one not in fitting[:1])
-    return known[toolchain], replace(machine, mpi=fitting[0], other_mpis=others) if fitting else machine
+    before = None if request.mpi else built_with(tree, toolchain)
+    if before and os.access(before, os.X_OK) and not any(one.path == before for one in there):
+        there = [of_launcher(str(before), machine.env), *there]  # it need not be on PATH now
+    fitting = sorted((one for one in there if toolchain_of(one) == toolchain), key=lambda one: one.path != before)
+    others = tuple(one for one in there if one not in fitting[:1])
+    is_last_resort = toolchain == next(iter(modules()))  # which has a wheel, and says what does not fit
+    chosen = fitting[0] if fitting else machine.mpi if is_last_resort else None
+    return known[toolchain], replace(machine, mpi=chosen, other_mpis=others)
 
 
 def mpis(machine: Host) -> list[Program]:
@@ -63,8 +69,11 @@ def modules() -> dict[str, str]:
 def variants(stack: Stack) -> dict[str, Stack]:
     """Return a stack by the toolchain of each MPI that it has recipes for; none if it brings its own MPI."""
     first, *_ = modules()
-    if f"-{first}-system" not in stack.easyconfig or Path(stack.easyconfig).is_absolute():
+    if Path(stack.easyconfig).is_absolute():
         return {}
+    of_name = next((one for one in modules() if re.search(rf"(^|-){one}-system", stack.easyconfig)), "")
+    if of_name != first or not is_stack(stack.name):
+        return {of_name: stack} if of_name else {}
     found = {one: named(stack, first, one) for one in modules()}
     return {one: made for one, made in found.items() if (recipes("easyconfigs") / made.easyconfig).is_file()}
 
@@ -82,26 +91,49 @@ def named(stack: Stack, first: str, toolchain: str) -> Stack:
 
 def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
     """Yield what keeps programs from being linked with the MPI that a stack is to be built with."""
-    toolchain = next((one for one in modules() if f"-{one}-system" in stack.easyconfig), "")
-    mpi = machine.mpi
-    if not toolchain or mpi is None or toolchain_of(mpi) != toolchain:
+    toolchain = next((one for one in modules() if re.search(rf"(^|-){one}-system", stack.easyconfig)), "")
+    mpi, first = machine.mpi, next(iter(modules()))
+    if not toolchain:
+        return
+    if mpi is None or toolchain_of(mpi) != toolchain:
+        if toolchain != first and not (tree.has(modules()[toolchain]) and built_with(tree, toolchain)):
+            families = " or ".join(family for family, one in rules()["toolchains"].items() if one == toolchain)
+            yield Problem(
+                what=f"{stack.name} is to be built with {families}, and none is here that programs compile with.",
+                fix="Load its module (--load), or put its bin folder, with mpicxx and mpirun, on PATH.",
+            )
         return
     if tree.has(module := modules()[toolchain]):
         there = built_with(tree, toolchain)
-        if there not in (None, mpi.path):
+        if there and there.resolve() != mpi.path.resolve():
             yield Problem(
                 what=f"{module} of this prefix is the MPI of {there}, not {mpi.family} {mpi.version} ({mpi.path}).",
                 fix="For that one, put its bin folder first on PATH, or load its module; for this one, choose another "
                 "folder with --prefix.",
             )
         return
-    if toolchain == next(iter(modules())) and str(mpi.path) != process.which("mpirun", path=machine.env["PATH"]):
+    if not re.fullmatch(r"[\w.+@:,/-]+", str(mpi.path)):
         yield Problem(
-            what=f"{mpi.family} {mpi.version} ({mpi.path}) is not the first MPI on PATH, which EasyBuild takes.",
+            what=f"The folder of {mpi.family} {mpi.version} cannot be named in a recipe: {mpi.path}",
+            fix="Reach it by a link whose path has letters, digits and _ . + @ : , - alone, and put that on PATH.",
+        )
+        return
+    taken = {name: process.which(name, path=machine.env["PATH"]) for name in ("mpirun", "mpicc")}
+    if toolchain == first and any(Path(path or "/").parent != mpi.path.parent for path in taken.values()):
+        yield Problem(
+            what=f"{mpi.family} {mpi.version} ({mpi.path}) is not the first MPI on PATH, which EasyBuild takes: "
+            f"that is {' and '.join(sorted({path or 'none' for path in taken.values()}))}.",
             fix="Put its bin folder first on PATH, or load its module (--load). Where both are of Debian: "
             "update-alternatives --config mpi, and --config mpirun, as root.",
         )
-    wrapper = wrapper_of(mpi)
+        return
+    if toolchain == first and mpi.path.name != "mpirun":
+        yield Problem(
+            what=f"{mpi.family} {mpi.version} is there as {mpi.path.name}, and mpirun is that of another MPI.",
+            fix="Make it the first: update-alternatives --config mpi, and --config mpirun, as root.",
+        )
+        return
+    wrapper = wrapper_of(mpi, machine.env)
     with temporary.folder("mpi") as folder:
         (folder / "hello.cc").write_text(HELLO)
         env = compiling(wrapper.parent, machine.env)
@@ -116,15 +148,23 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
 
 
 def built_with(tree: Tree, toolchain: str) -> Path | None:
-    """Return the launcher of the MPI that a module stands for which starts it by a script; None of another module."""
-    script = tree.software / modules()[toolchain] / "bin" / "mpirun"
-    try:
-        found = re.search(r'^exec "(/[^"]+)"', script.read_text(errors="replace"), re.MULTILINE)
-    except OSError:
-        return None
-    return Path(found[1]) if found else None
+    """Return the launcher of the MPI that a module stands for which starts it by scripts; None of another module."""
+    for name in ("mpirun", "mpiexec", "mpicxx", "mpicc"):
+        script = tree.software / modules()[toolchain] / "bin" / name
+        with suppress(OSError):
+            if found := re.search(r'^exec "(/[^"]+)"', script.read_text(errors="replace"), re.MULTILINE):
+                return Path(found[1]).with_name(Path(found[1]).name.replace(name, "mpirun"))
+    return None
 
 
-def wrapper_of(mpi: Program) -> Path:
-    """Return the compiler wrapper that lies beside a launcher, under the same variant of its name."""
-    return mpi.path.with_name(mpi.path.name.replace("mpirun", "mpicxx"))
+def is_of(tree: Tree, module: str, mpi: Program | None) -> bool:
+    """Say whether a module that is there is no MPI, or the one that is given."""
+    toolchain = next((one for one, name in modules().items() if name == module), "")
+    there = built_with(tree, toolchain) if toolchain else None
+    return there is None or (mpi is not None and there == mpi.path)
+
+
+def wrapper_of(mpi: Program, env: Mapping[str, str]) -> Path:
+    """Return the compiler wrapper that lies beside a launcher, under the same variant of its name; or the first."""
+    beside = mpi.path.with_name(mpi.path.name.replace("mpirun", "mpicxx"))
+    return beside if beside.is_file() else Path(process.which("mpicxx", path=env["PATH"]) or beside)

@@ -6,6 +6,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -155,14 +156,42 @@ def mpis(env: Mapping[str, str]) -> Iterator[Program]:
     for folder in map(Path, env["PATH"].split(os.pathsep)):
         for variant in VARIANTS:
             wrapper = folder / f"mpicxx{variant}"
-            if not os.access(wrapper, os.X_OK) or wrapper.resolve() in seen:
+            if not os.access(wrapper, os.X_OK) or not wrapper.is_file() or wrapper.resolve() in seen:
                 continue
             seen.add(wrapper.resolve())
-            beside = folder / f"mpirun{variant}"
-            launcher = str(beside) if beside.is_file() else process.which("mpirun", path=env["PATH"])
-            compiles = [str(wrapper), "-fsyntax-only", "-include", "mpi.h", "-xc++", "/dev/null"]
-            if launcher is not None and process.capture(compiles, env=compiling(folder, env)).status == 0:
-                yield of_launcher(launcher, env)
+            compiles = [str(wrapper), "-E", "-dM", "-include", "mpi.h", "-xc++", "/dev/null"]
+            told = process.capture(compiles, env=compiling(folder, env), timeout_s=PATIENCE_S)
+            if told.status == 0 and (found := launcher_beside(folder, variant, family_of_header(told.stdout), env)):
+                yield found
+
+
+def family_of_header(macros: str) -> str:
+    """Return the family of the MPI whose mpi.h defines these macros; nothing where they do not tell."""
+    return next((family for family, macro in HEADERS if re.search(rf"^#define {macro}\b", macros, re.MULTILINE)), "")
+
+
+def launcher_beside(folder: Path, variant: str, family: str, env: Mapping[str, str]) -> Program | None:
+    """Return the launcher of the family that a compiler wrapper is of: beside it, or else the first on PATH.
+
+    Debian's alternatives for the two are chosen apart.
+    """
+    others = [folder / f"mpirun{one}" for one in VARIANTS if one != variant]
+    first = process.which("mpirun", path=env["PATH"])
+    for place in (folder / f"mpirun{variant}", *others, *([Path(first)] if first else [])):
+        if os.access(place, os.X_OK) and place.is_file():
+            found = of_launcher(str(place), env)
+            if family in ("", found.family):
+                return found
+    return None
+
+
+def by_its_own_name(path: Path) -> Path:
+    """Return a program by the name that stays its own, where what it is called is one of Debian's alternatives."""
+    with suppress(OSError):
+        link = path.readlink()
+        if link.is_relative_to("/etc/alternatives"):
+            return link.readlink()
+    return path
 
 
 def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
@@ -170,6 +199,8 @@ def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     return {"I_MPI_ROOT": str(folder.parent), **env} if (folder / "impi_info").is_file() else dict(env)
 
 
+PATIENCE_S = 10
+HEADERS = (("Open MPI", "OPEN_MPI"), ("Intel MPI", "I_MPI_VERSION"), ("MPICH", "MPICH_VERSION"))
 VARIANTS = ("", ".openmpi", ".mpich")
 
 
@@ -195,16 +226,19 @@ def launcher_mpi(env: Mapping[str, str]) -> Program | None:
 
 
 def of_launcher(launcher: str, env: Mapping[str, str]) -> Program:
-    """Return the MPI that a launcher belongs to."""
-    told = process.capture([launcher, "--version"], env=env).stdout
+    """Return the MPI that a launcher belongs to; Intel's calls what lies beside it by PATH."""
+    path = Path(launcher)
+    beside = {**env, "PATH": os.pathsep.join((str(path.parent), env.get("PATH", os.defpath)))}
+    told = process.capture([launcher, "--version"], env=beside, timeout_s=PATIENCE_S).stdout[:10_000]
     for family, pattern in MPI_FAMILIES:
         if match := re.search(pattern, told):
-            return Program(path=Path(launcher), version=match[1], family=family)
-    return Program(path=Path(launcher), version="unknown", family="unknown")
+            named = path if family == "Open MPI" else by_its_own_name(path)
+            return Program(path=named, version=match[1], family=family)
+    return Program(path=path, version="unknown", family="unknown")
 
 
 MPI_FAMILIES = (
-    ("Open MPI", r"\(Open MPI\) (\S+)"),
+    ("Open MPI", r"\((?:Open MPI|OpenRTE)\) (\S+)"),
     ("MPICH", r"HYDRA build details:\s+Version:\s+(\S+)"),
     ("Intel MPI", r"Intel\(R\) MPI Library for Linux\* OS, Version (\S+)"),
 )

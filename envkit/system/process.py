@@ -94,6 +94,9 @@ def settled(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, **{name: absolute(env[name]) or nothing[name] for name in nothing if name in env}}
 
 
+NOT_STARTED = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.EPERM)
+
+
 def capture(
     argv: Sequence[str],
     *,
@@ -119,7 +122,9 @@ def capture(
             errors="replace",
             start_new_session=left_s < timeout_s,
         )
-    except (FileNotFoundError, PermissionError) as error:
+    except OSError as error:
+        if error.errno not in NOT_STARTED:
+            raise
         return Completed(argv=tuple(argv), status=127, stdout="", stderr=str(error), seconds=0.0)
     stdout, stderr, status = outcome(running, argv, left_s, limit if left_s < timeout_s else None)
     return Completed(argv=tuple(argv), status=status, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began)
