@@ -107,6 +107,16 @@ def read(tree: Tree, module: str) -> Manifest | None:
     return found
 
 
+HARMLESS = re.compile(
+    r"\.dist-info/(RECORD|INSTALLER|REQUESTED|WHEEL|direct_url\.json|licenses/.*)$|/share/(doc|man)/|\.(md|rst)$|/LICENSE[^/]*$"
+)
+
+
+def is_harmless(damage: Damage) -> bool:
+    """Say whether nothing that runs reads a file: the notes of packages, documentation, licences."""
+    return HARMLESS.search(damage.path) is not None
+
+
 def damage(tree: Tree, modules: Sequence[str], *, digests: bool = True, every: bool = False) -> list[Damage]:
     """Return the files of modules that are not as they were when the modules were built, in the order of the modules.
 

@@ -74,7 +74,7 @@ def mpi_launcher(mpi: Mpi | None, wanted: Wanted, why: str, program: str = "") -
     place = place_words(words, wanted)
     if mpi is None or mpi.family != "Open MPI":
         return Launch(argv=(program, "-n", str(wanted.ranks), *place), why=why, remote=bool(wanted.hosts))
-    newer = int(mpi.version.partition(".")[0]) >= 5
+    newer = (whole(mpi.version.partition(".")[0]) or 5) >= 5  # one built from its repository has no number
     argv = [program, "-np", str(wanted.ranks), *place]
     if not place:
         argv += ["--map-by", ":OVERSUBSCRIBE"] if newer else ["--oversubscribe"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from envkit.environments.manifest import is_harmless
 from envkit.inside.probe.shared_object import shared_object
 from envkit.launch.launcher import Wanted
 from envkit.system import process
@@ -73,6 +74,11 @@ def mpi_libraries(target: Target) -> list[str]:
     return [path for one in target.built.extensions for path in one.mpi_libraries] if target.built else []
 
 
+def is_open_mpi(target: Target) -> bool:
+    """Whether Horovod may be built with Open MPI, whose settings the machine has."""
+    return target.known_mpi is None or target.known_mpi.family == "Open MPI"
+
+
 def cut_libraries(target: Target) -> Iterator[str]:
     """Yield the libraries of the MPI, and what they load, that are shorter than they say; the MPI may be the host's."""
     for folder in dict.fromkeys(Path(path).resolve().parent for path in mpi_libraries(target)):
@@ -102,7 +108,7 @@ def explained(
     expected = seen(expected, target, env)
     if not made.ranks:
         expected = replace(expected, mute=tuple(mute(wanted, env)))
-    is_damaged = bool(expected.cut) or any(one.how != "added" for one in expected.damage)
+    is_damaged = bool(expected.cut) or any(one.how != "added" and not is_harmless(one) for one in expected.damage)
     if options.quick or is_damaged or not any(map(can_be_explained, made.results)):
         return expected
     most_s = time_for(made.seconds or 0)
@@ -115,7 +121,7 @@ def explained(
         trials,
         wanted,
         expected.settings,
-        settings.of_machine(mpi_libraries(target)),
+        settings.of_machine(mpi_libraries(target)) if is_open_mpi(target) else [],
         other_launcher=has_gloo and not by_horovodrun,
         fabric=made.has_fabric,
         mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(made) else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -13,17 +14,26 @@ from pathlib import Path
 
 from envkit.knowledge.known import known
 from envkit.launch import launcher
+from envkit.system import process
 from envkit.verify.outcome import Limit, Place, Setting
 
 LINE = re.compile(r"\s*([\w.]+)\s*=\s*(.*?)\s*")
 ROOM = 1 << 20  # bytes
+SLURM_S = 10
 LONGEST = 100_000  # bytes of a file of settings
 SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 def in_force(env: Mapping[str, str]) -> list[Setting]:
     """The settings in force that may matter, the more suspicious first."""
-    found = [*variables(launcher.variables(env), env), *lines(env), *limits(), *folders(env), *packages(env)]
+    found = [
+        *variables(launcher.variables(env), env),
+        *of_ended_job(env),
+        *lines(env),
+        *limits(),
+        *folders(env),
+        *packages(env),
+    ]
     return sorted(found, key=lambda one: bool(re.fullmatch(known("settings")["harmless"], one.name)))
 
 
@@ -35,6 +45,17 @@ def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Sett
         for name in sorted(ranks):
             if name in env and re.fullmatch(pattern, name) and not re.fullmatch(not_own, name):
                 yield Setting(kind="variable", name=name, value=env[name])
+
+
+def of_ended_job(env: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield the variables of a job of Slurm that is none any more, as a shell has kept them: launchers believe them."""
+    job = env.get("SLURM_JOB_ID") or env.get("SLURM_JOBID", "")
+    if not job or process.which("squeue", path=env.get("PATH")) is None:
+        return
+    told = process.capture(["squeue", "--noheader", f"--jobs={job}"], env=env, timeout_s=SLURM_S)
+    if told.status or not told.stdout.strip():
+        for name in sorted(name for name in env if name.startswith("SLURM_")):
+            yield Setting(kind="variable", name=name, value=env[name])
 
 
 def lines(env: Mapping[str, str]) -> Iterator[Setting]:
@@ -183,6 +204,8 @@ def unwritable(env: Mapping[str, str]) -> Iterator[Place]:
                 stream.write(b"\0" * ROOM)
                 stream.flush()
         except OSError as error:
+            if error.errno == errno.EFBIG:  # the session's own limit
+                continue
             yield Place(path=folder, error=error.strerror or str(error))
 
 

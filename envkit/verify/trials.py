@@ -11,6 +11,7 @@ from envkit.verify.outcome import Setting, Trial
 
 LEAST_S = 30.0
 MOST_S = 60.0
+TIMES = 3  # without the settings, once more as they were, and without some: each takes as long as ranks need to start
 WORTH_S = 2.0
 CONTROL = 1.5
 AGAIN = "once more, as they were"
@@ -56,8 +57,8 @@ class Trials:
 
 
 def time_for(failed_s: float) -> float:
-    """How long trials may take (s): as long as the run that failed, but LEAST_S at least and MOST_S at most."""
-    return min(max(failed_s, LEAST_S), MOST_S)
+    """How long trials may take (s), by how long the run took that failed: LEAST_S at least and MOST_S at most."""
+    return min(max(TIMES * failed_s, LEAST_S), MOST_S)
 
 
 def differences(

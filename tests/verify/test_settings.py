@@ -79,6 +79,34 @@ def test_what_mpirun_sets_for_its_ranks_is_not_the_users(inside: bool, shown: li
     assert found == shown if inside else len(found) == shown
 
 
+@pytest.mark.parametrize(
+    ("squeue", "ended"),
+    [("echo '4711 R'", False), ("exit 0", True), ("echo 'Invalid job id specified' >&2; exit 1", True), ("", False)],
+)
+def test_what_is_left_of_a_job_that_has_ended(squeue: str, ended: bool, tmp_path: Path) -> None:
+    """Hydra believes it, and starts nothing; where there is no squeue, as in an image, nobody can tell."""
+    if squeue:
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
+        (tmp_path / "squeue").chmod(0o755)
+    env = {"PATH": str(tmp_path), "SLURM_JOB_ID": "4711", "SLURM_NODELIST": "n1"}
+    assert named(list(settings.of_ended_job(env))) == (["SLURM_JOB_ID=4711", "SLURM_NODELIST=n1"] if ended else [])
+    assert not list(settings.of_ended_job({"PATH": str(tmp_path)}))
+
+
+def test_shared_memory_is_not_mended_by_another_folder() -> None:
+    places = (Place(path="/dev/shm", error="No space left on device"), Place(path="/tmp", error="Read-only"))  # noqa: S108
+    shm, tmp = (one for one in found(BROKEN, places=places) if one.id == "places")
+    assert "--shm-size" in shm.remedy and "TMPDIR" not in shm.remedy and "TMPDIR" in tmp.remedy
+
+
+def test_notes_of_a_package_explain_nothing() -> None:
+    notes = Damage(module="PyTorch/2.13.0", path="/p/lib/torch-2.13.0.dist-info/RECORD", how="changed")
+    assert not [one for one in found(BROKEN, damage=(notes,)) if one.id == "damage"]
+    library = Damage(module="PyTorch/2.13.0", path="/p/lib/torch/lib/libtorch.so", how="changed")
+    [told] = [one for one in found(BROKEN, damage=(notes, library)) if one.id == "damage"]
+    assert "libtorch.so" in told.message and "RECORD" not in told.message
+
+
 def test_secrets_are_not_shown_and_another_programs_settings_not_taken() -> None:
     env = {"HOROVOD_SECRET_KEY": "s3cret", "TF_VAR_password": "s3cret", "TF_CLI_CONFIG_FILE": "x", "PATH": "/usr/bin"}
     assert named(settings.in_force(env)) == ["HOROVOD_SECRET_KEY (its value is not shown)"]

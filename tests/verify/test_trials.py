@@ -108,4 +108,4 @@ def test_no_time_no_trial() -> None:
 
 
 def test_the_time_there_is() -> None:
-    assert [time_for(seconds) for seconds in (0.5, 45, 300)] == [LEAST_S, 45, MOST_S]
+    assert [time_for(seconds) for seconds in (0.5, 15, 300)] == [LEAST_S, 45, MOST_S]

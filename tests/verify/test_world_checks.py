@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from envkit.verify.checks import Expected, Result, Status, check, process
+from envkit.verify.checks.process import telling
 from envkit.verify.checks.world import family
 from envkit.verify.facts import Ended, Phase, RankFacts, Started, World
 
@@ -230,6 +231,26 @@ def test_how_a_rank_died_tells_why(ended: Ended | None, words: str) -> None:
     assert "rank 3" in result.message
     assert "'init'" in result.message
     assert words in result.cause
+
+
+@pytest.mark.parametrize(("started", "case"), [(1, "as-started"), (4, "singletons")])
+def test_a_launcher_around_it_that_was_given_another_number(started: int, case: str) -> None:
+    assert GOOD[0].started and GOOD[0].world
+    alone = replace(GOOD[0], world=replace(GOOD[0].world, size=1), started=replace(GOOD[0].started, size=started))
+    assert found((alone,), "world-size").case.startswith(case)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "I tensorflow/core/util/port.cc:113] oneDNN custom operations are on. You may see slightly different errors",
+        "2026-11-23 03:00:00.123456: W tensorflow/stream_executor/x.cc:1] Could not load dynamic library",
+        "I0000 00:00:1732330000.1 1 port.cc:113] error",
+    ],
+)
+def test_what_tensorflow_notes_is_no_last_word(line: str) -> None:
+    said = f"{line}\nAt least one pair of MPI processes are unable to reach each other for MPI communications."
+    assert telling(said).startswith("At least one pair")
 
 
 @pytest.mark.parametrize(("launcher", "case"), [("mpirun", "other-launcher"), ("srun", "no-pmi")])

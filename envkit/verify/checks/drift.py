@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from envkit.environments.manifest import Damage
+from envkit.environments.manifest import Damage, is_harmless
 from envkit.verify.checks.nodes import listing
 from envkit.verify.outcome import Change, Ranks, Result
 
@@ -23,7 +23,8 @@ def drift(ranks: Ranks) -> list[Result]:
 def damage(ranks: Ranks) -> list[Result]:
     """The files that are not as they were when the environment was built; those that were added if a rank met them."""
     said = "\n".join(ranks.said())
-    found = [one for one in ranks.expected.damage if one.how != "added" or one.path in said or is_always_run(one)]
+    damage = [one for one in ranks.expected.damage if not is_harmless(one)]
+    found = [one for one in damage if one.how != "added" or one.path in said or is_always_run(one)]
     if not found:
         cut = ranks.expected.cut
         return [ranks.outcome("damage", "mpi", what=listing(cut), path=cut[0])] if cut else []

@@ -28,6 +28,10 @@ def world_size(ranks: Ranks) -> list[Result]:
     values = {"count": len(ranks.facts), "size": wanted}
     if all(facts.size == wanted for facts in ranks.facts):
         return [ranks.outcome("world-size", "pass", **values)]
+    started = {facts.started.size if facts.started else None for facts in ranks.facts}
+    if started == {facts.size for facts in ranks.facts} and len(started) == 1 and len(ranks.facts) in started:
+        launcher = ranks.facts[0].started.title if ranks.facts[0].started else ""
+        return [ranks.outcome("world-size", "as-started", launcher=launcher, **values)]
     if ranks.are_singletons:
         return [_singletons(ranks)]
     told = ", ".join(sorted({str(facts.size) for facts in ranks.facts}))
