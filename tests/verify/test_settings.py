@@ -94,7 +94,7 @@ def test_what_is_left_of_a_job_that_has_ended(squeue: str, ended: bool, tmp_path
 
 
 def test_shared_memory_is_not_mended_by_another_folder() -> None:
-    places = (Place(path="/dev/shm", error="No space left on device"), Place(path="/tmp", error="Read-only"))  # noqa: S108
+    places = (Place(path="/dev/shm", error="No space left on device"), Place(path="/tmp", error="Read-only"))
     shm, tmp = (one for one in found(BROKEN, places=places) if one.id == "places")
     assert "--shm-size" in shm.remedy and "TMPDIR" not in shm.remedy and "TMPDIR" in tmp.remedy
 
