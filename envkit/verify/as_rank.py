@@ -185,6 +185,7 @@ def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
         required=target.requires | frozenset(options.require),
         built=target.built,
         drift=target.drift,
+        broken=target.broken,
         measures=options.measures,
         shared=str(own.meeting.shared.parent),
         launcher_said="".join(outside(own)),

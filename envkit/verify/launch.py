@@ -105,6 +105,7 @@ def expected_of(
         required=target.requires | frozenset(options.require),
         built=target.built,
         drift=target.drift,
+        broken=target.broken,
         measures=options.measures,
         launcher_status=next((run.status for run in runs if run.status), 0),
         launcher_said="".join(run.said for run in runs),
@@ -200,7 +201,7 @@ def start(
 
     def look() -> None:
         importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
-        _ = target.built, target.drift
+        _ = target.built, target.drift, target.broken
         patience.look()
         watch(meeting.shared)
 

@@ -95,7 +95,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
     matter), `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
     else's), `launcher_said` what it said and `launcher` which it was. `drift` is what has changed since the
-    installation (None: unknown). `leftover` are variables of another launch in the environment of this one, `horovod`
+    installation (None: unknown), `broken` the first library, program or module file that has another size than it was
+    built with, or has gone. `leftover` are variables of another launch in the environment of this one, `horovod`
     is the folder of the package that is to be verified ("": whichever is there). `environment` is what a command of
     envkit is told to name the environment ("": envkit has not installed it), `wheel_mpi` the MPI of a wheel that stands
     in for the machine's own ("": none does).
@@ -119,6 +120,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = ""
     measures: frozenset[str] = frozenset()
     drift: tuple[Change, ...] | None = None
+    broken: Damage | None = None
     leftover: tuple[str, ...] = ()
     horovod: str = ""
     environment: str = ""

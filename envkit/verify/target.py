@@ -75,6 +75,11 @@ class Target:
 
         return changes(self.receipt, self.built) if self.receipt is not None else None
 
+    @functools.cached_property
+    def broken(self) -> Damage | None:
+        """The first library, program or module file of its modules that has gone or has another size."""
+        return self.receipt.broken() if self.receipt is not None and self.receipt.recipes else None
+
     @property
     def wheel_mpi(self) -> str:
         """The MPI of a wheel that stands in for the machine's own; nothing without one."""

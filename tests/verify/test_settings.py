@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from envkit.environments.manifest import Damage
 from envkit.launch.launcher import Wanted
 from envkit.verify import settings
-from envkit.verify.checks import Expected, check
+from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.explain import mute
 from envkit.verify.facts import Ended, Fact, RankFacts
 from envkit.verify.outcome import Limit, Place, Result, Setting, Trial
@@ -97,6 +97,13 @@ def test_shared_memory_is_not_mended_by_another_folder() -> None:
     places = (Place(path="/dev/shm", error="No space left on device"), Place(path="/tmp", error="Read-only"))
     shm, tmp = (one for one in found(BROKEN, places=places) if one.id == "places")
     assert "--shm-size" in shm.remedy and "TMPDIR" not in shm.remedy and "TMPDIR" in tmp.remedy
+
+
+def test_what_is_damaged_is_told_where_all_passes_too() -> None:
+    broken = Damage(module="MPICH/system", path="/p/software/MPICH/system/bin/mpirun", how="gone")
+    [told] = [one for one in found(GOOD, broken=broken) if one.id == "damage"]
+    assert (told.status, told.case) == ("warn", "unused") and "bin/mpirun" in told.message
+    assert verdict(found(GOOD, broken=broken)) is Status.PASS
 
 
 def test_notes_of_a_package_explain_nothing() -> None:

@@ -102,6 +102,8 @@ def check(facts: Sequence[RankFacts], expected: Expected) -> list[Result]:
         found = [result for one in (CHECKS if of_framework else UNSEEN) for result in one(ranks)]
         if verdict(found) is Status.FAIL:
             found += [result for one in EXPLAINING for result in one(ranks)]
+        else:
+            found += drift.broken(ranks)
         results += found
     for framework in expected.left_out:
         results.append(

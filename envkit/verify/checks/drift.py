@@ -33,6 +33,14 @@ def damage(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("damage", "found", what=what, modules=", ".join(modules), count=len(found))]
 
 
+def broken(ranks: Ranks) -> list[Result]:
+    """Where all passed: a program or a library that is not as it was built, which something else may use."""
+    found = ranks.expected.broken
+    if found is None:
+        return []
+    return [ranks.outcome("damage", "unused", path=found.path, how=found.how, module=found.module)]
+
+
 def is_always_run(damage: Damage) -> bool:
     """Whether every Python of the environment runs a file when it starts, and tells nobody."""
     return damage.path.endswith((".pth", "/sitecustomize.py", "/usercustomize.py"))
