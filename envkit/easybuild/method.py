@@ -479,8 +479,8 @@ def mpi_limits(machine: host.Host, plan: Plan) -> Iterator[str]:
     if is_embedded(plan):
         yield "          It knows no fast network: between nodes it speaks TCP alone. Load the module of the site's MPI"
         yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
-    elif machine.other_mpis:
-        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in machine.other_mpis)
+    elif others := [one for one in machine.other_mpis if mpi.toolchain_of(one)]:
+        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in others)
         yield f"          --mpi would choose another: {there}"
 
 

@@ -200,6 +200,11 @@ def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 PATIENCE_S = 10
+PACKAGES = {
+    "Open MPI": "its development package (Debian, Ubuntu: libopenmpi-dev)",
+    "MPICH": "its development package (Debian, Ubuntu: libmpich-dev)",
+    "Intel MPI": "it (from Intel's oneAPI, or as the wheels impi-rt and impi-devel)",
+}
 HEADERS = (("Open MPI", "OPEN_MPI"), ("Intel MPI", "I_MPI_VERSION"), ("MPICH", "MPICH_VERSION"))
 VARIANTS = ("", ".openmpi", ".mpich")
 
@@ -212,8 +217,8 @@ def by_preference(found: Sequence[Program], family: str) -> tuple[Program | None
         raise HostProblem(
             what=f"There is no {family} here that programs can be compiled with.",
             why=f"Its mpicxx, mpi.h and mpirun have to be on PATH. There is {there or 'no MPI at all'}.",
-            fix="Load its module (--load), put its bin folder on PATH, or install its development package "
-            "(Debian, Ubuntu: libopenmpi-dev or libmpich-dev). Without --mpi the first that there is would be taken.",
+            fix=f"Load its module (--load), put its bin folder on PATH, or install {PACKAGES[family]}. "
+            "Without --mpi the first that there is would be taken.",
         )
     chosen = fitting[0] if fitting else None
     return chosen, tuple(one for one in found if one != chosen)

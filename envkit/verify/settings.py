@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shlex
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -82,7 +83,7 @@ def folders(env: Mapping[str, str]) -> Iterator[Setting]:
     """Yield the folders of PATH, the system's left out, that have a program which may take the environment's place."""
     for folder in dict.fromkeys(env.get("PATH", "").split(os.pathsep)):
         there = [name for name in known("settings")["programs"] if folder and os.access(f"{folder}/{name}", os.X_OK)]
-        if there and folder not in SYSTEM:
+        if there and folder not in SYSTEM and Path(folder) != Path(sys.executable).parent:
             yield Setting(kind="folder", name="PATH", value=", ".join(there), where=folder)
 
 
