@@ -95,12 +95,13 @@ def look(load: Sequence[str] = (), mpi_family: str = "") -> Host:
     """
     tool = modules_tool.find_modules_tool()
     env = modules_tool.clean(os.environ, tool, load)
+    compiles_with = compiler(env)  # first: every wrapper of an MPI calls it
     chosen, others = by_preference(list(mpis(env)), mpi_family)
     return Host(
         machine=platform.machine(),
         python=interpreter(env),
         modules_tool=tool,
-        compiler=compiler(env),
+        compiler=compiles_with,
         mpi=chosen,
         other_mpis=others,
         cmake=cmake(env),
