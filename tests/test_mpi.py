@@ -7,13 +7,19 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from envkit.commands.options import MPI
 from envkit.easybuild import method, mpi
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
+from envkit.install.install import say_taken_over
 from envkit.launch import launcher
 from envkit.machine import host
 from envkit.machine.host import MPI_FAMILIES, Host, Program, by_preference
@@ -223,3 +229,13 @@ def test_what_goes_together_is_judged_with_the_mpi_of_the_machine(
     parts, _ = versions(stack("pytorch-2.13-cpu"), machine(mpi=found))
     assert [name for name in parts if name in MPIS.values()] == [named]
     assert parts[named] == (found.version if found else "4.1.4")
+
+
+@pytest.mark.parametrize(("module", "said"), [("Toy/2.0", True), ("Toy/1.0", False)])
+def test_what_the_name_stood_for_is_said(
+    module: str, said: bool, install: Callable[..., ModuleReceipt], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = install(mpi=Mpi(family="MPICH", version="4.0.2"))
+    work: Any = SimpleNamespace(tree=Tree(root=Path(made.tree)), stack=SimpleNamespace(name=made.name, module=module))
+    say_taken_over(work, Console())
+    assert ("toy-cpu is now the one with MPICH 4.0.2" in capsys.readouterr().out) == said

@@ -85,6 +85,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
         say_forced(work, console)
         say_unused(work, console)
         say_resumed(work, console)
+        say_taken_over(work, console)
         folder = request.prefix.new_log_folder(work.stack.name)
         forget_logs(work)
         try:
@@ -222,6 +223,17 @@ def installed_for(request: Request) -> Receipt | None:
 def as_locked(request: Request, found: Receipt) -> bool:
     """Say whether what is installed is what is locked, if anything is."""
     return request.locked is None or bool(found.lock and not list(lockfile.refusals(request.locked, found.lock)))
+
+
+def say_taken_over(work: Installation, console: Console) -> None:
+    """Say that the name stands for an environment of another MPI, and will stand for the new one."""
+    there = installed.there(work.tree, work.stack.name)
+    if there and there.mpi and work.stack.module and work.stack.module not in there.names:
+        say(
+            console,
+            f"{there.name} is now the one with {there.mpi.family} {there.mpi.version}; when this has passed, it",
+        )
+        say(console, "is the new one. What was built of the other stays, and --mpi brings it back.")
 
 
 def say_already(there: Receipt, console: Console) -> None:
