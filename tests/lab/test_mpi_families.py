@@ -17,7 +17,7 @@ from .conftest import STACK
 from .test_inside_jobs import assert_passed
 from .verifying import Verifying
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.all]
 
 BOTH = ["--nodes=2", "--ntasks-per-node=2"]
 
@@ -25,10 +25,7 @@ BOTH = ["--nodes=2", "--ntasks-per-node=2"]
 @pytest.fixture(scope="module", params=["MPICH", "Intel MPI"])
 def prefix(request: pytest.FixtureRequest, stacks: Site) -> Path:
     """Where that Horovod is; it takes minutes to build, and what it is made of rarely changes."""
-    name = f"{STACK} with {request.param}"
-    if not request.config.getoption("all") and not built.has_changed(name):
-        pytest.skip("it is built with --all, or when what it is made of has changed")
-    return built.installed(name, stacks).prefix
+    return built.installed(f"{STACK} with {request.param}", stacks).prefix
 
 
 @pytest.fixture
