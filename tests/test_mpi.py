@@ -213,9 +213,9 @@ def test_the_open_mpi_that_eb_would_not_take(machine: Machine, tree: Tree) -> No
 def test_an_mpi_without_its_development_package_is_named(machine: Machine, fake: Callable[..., Path]) -> None:
     launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
     seen = machine(mpi=None, env={"PATH": f"{launcher.parent}:/usr/bin:/bin"})
-    told = method.found(None, True, method.without_wrappers(seen))
+    told = method.found(None, True, mpi.without_wrappers(seen))
     assert told.startswith(f"from a wheel (Open MPI 4.1.4 ({launcher}) is here without mpicxx or mpi.h")
-    assert method.found(None, True, method.without_wrappers(machine(mpi=None, env={"PATH": "/nowhere"}))) == (
+    assert method.found(None, True, mpi.without_wrappers(machine(mpi=None, env={"PATH": "/nowhere"}))) == (
         "from a wheel (none on this machine)"
     )
 

@@ -311,7 +311,7 @@ class ModulesInstallation:
             tree=tree,
             module=self.stack.module,
             modules=tuple(self.made_from()),
-            mpi=launcher.mpi_of(inside, self.env, embedded=is_embedded(self.plan)) if facts["horovod"] else None,
+            mpi=launcher.mpi_of(inside, self.env, embedded=mpi.is_embedded(self.plan)) if facts["horovod"] else None,
             horovod=facts["horovod"],
             site_packages=tuple(facts["site_packages"]),
             library_path=tuple(facts["library_path"]),
@@ -454,7 +454,7 @@ def counts(machine: host.Host, plan: Plan) -> Machine:
         type=machine.machine,
         python=machine.python.version,
         compiler=f"GCC {machine.compiler.version}" if machine.compiler else "",
-        mpi="from a wheel" if is_embedded(plan) else named if mpi_module(plan) else "",
+        mpi="from a wheel" if mpi.is_embedded(plan) else named if mpi.module_of(plan) else "",
         load=machine.load,
     )
 
@@ -464,34 +464,14 @@ def embedded(plan: Plan) -> dict[str, bool]:
     return {step.module: "/embedded/" in step.easyconfig for step in plan.steps}
 
 
-def mpi_module(plan: Plan) -> str:
-    """Return the module of the machine's MPI that a plan has; nothing if it brings its own."""
-    return next((module for module in mpi.modules().values() if module in plan.modules), "")
-
-
-def is_embedded(plan: Plan) -> bool:
-    """Say whether the MPI of a plan is a wheel's."""
-    return embedded(plan).get(mpi_module(plan), False)
-
-
-def mpi_limits(machine: host.Host, plan: Plan) -> Iterator[str]:
-    """Yield which other MPI there is, and what a wheel's cannot do."""
-    if is_embedded(plan):
-        yield "          It knows no fast network: between nodes it speaks TCP alone. Load the module of the site's MPI"
-        yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
-    elif others := [one for one in machine.other_mpis if mpi.toolchain_of(one)]:
-        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in others)
-        yield f"          --mpi would choose another: {there}"
-
-
 def uses(machine: host.Host, plan: Plan) -> Iterator[str]:
     """Yield what a plan uses of the machine."""
     own = embedded(plan)
     python = machine.python
     yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
-    if mpi_module(plan):
-        yield f"MPI:      {found(machine.mpi, is_embedded(plan), without_wrappers(machine))}"
-        yield from mpi_limits(machine, plan)
+    if mpi.module_of(plan):
+        yield f"MPI:      {found(machine.mpi, mpi.is_embedded(plan), mpi.without_wrappers(machine))}"
+        yield from mpi.limits(machine, plan)
     if "CMake/system" in own:
         yield f"CMake:    {found(machine.cmake, own['CMake/system'])}"
     if hooks := eb_command.site_hooks(os.environ):
@@ -507,14 +487,6 @@ def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]
         *preflight.known_problems(machine, stack, force=request.force),
         *preflight.prefix_problems(request.prefix, stack, 1.0),
     ]
-
-
-def without_wrappers(machine: host.Host) -> str:
-    """Say which MPI is on PATH that programs cannot be compiled with; nothing without one."""
-    there = host.launcher_mpi(machine.env)
-    if there is None or machine.mpi is not None:
-        return ""
-    return f"{there.family} {there.version} ({there.path}) is here without mpicxx or mpi.h, which its -dev package has"
 
 
 def found(program: host.Program | None, stood_in: bool, otherwise: str = "") -> str:

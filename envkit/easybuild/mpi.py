@@ -12,7 +12,8 @@ import msgspec
 from envkit.easybuild.eb_command import rules
 from envkit.environments.prefix import Tree
 from envkit.errors import Problem, UsageProblem
-from envkit.machine.host import Host, Program, compiling, of_launcher
+from envkit.machine.host import Host, Program, compiling, launcher_mpi, of_launcher
+from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, is_stack
 from envkit.system import process, temporary
@@ -168,3 +169,32 @@ def wrapper_of(mpi: Program, env: Mapping[str, str]) -> Path:
     """Return the compiler wrapper that lies beside a launcher, under the same variant of its name; or the first."""
     beside = mpi.path.with_name(mpi.path.name.replace("mpirun", "mpicxx"))
     return beside if beside.is_file() else Path(process.which("mpicxx", path=env["PATH"]) or beside)
+
+
+def module_of(plan: Plan) -> str:
+    """Return the module of the machine's MPI that a plan has; nothing if it brings its own."""
+    return next((module for module in modules().values() if module in plan.modules), "")
+
+
+def is_embedded(plan: Plan) -> bool:
+    """Say whether the MPI of a plan is a wheel's."""
+    module = module_of(plan)
+    return any(step.module == module and "/embedded/" in step.easyconfig for step in plan.steps)
+
+
+def limits(machine: Host, plan: Plan) -> Iterator[str]:
+    """Yield which other MPI there is, and what a wheel's cannot do."""
+    if is_embedded(plan):
+        yield "          It knows no fast network: between nodes it speaks TCP alone. Load the module of the site's MPI"
+        yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
+    elif others := [one for one in machine.other_mpis if toolchain_of(one)]:
+        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in others)
+        yield f"          --mpi would choose another: {there}"
+
+
+def without_wrappers(machine: Host) -> str:
+    """Say which MPI is on PATH that programs cannot be compiled with; nothing without one."""
+    there = launcher_mpi(machine.env)
+    if there is None or machine.mpi is not None:
+        return ""
+    return f"{there.family} {there.version} ({there.path}) is here without mpicxx or mpi.h, which its -dev package has"
