@@ -1,5 +1,6 @@
 """The words of an installation."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from envkit.install.install import own_command
         ("venv/bin/envkit", None, "venv/bin/envkit"),
         ("venv/bin/envkit", "venv/bin/envkit", "envkit"),
         ("venv/bin/envkit", "other/bin/envkit", "venv/bin/envkit"),
-        ("venv/envkit/__main__.py", None, "envkit"),
         ("gone/bin/envkit", None, "envkit"),
     ],
 )
@@ -26,6 +26,16 @@ def test_how_this_envkit_is_called_again(
         (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / program).touch(0o755)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [called, "install"])
+    monkeypatch.setattr(sys, "executable", str((tmp_path / called).with_name("python3")))
     monkeypatch.setenv("PATH", str((tmp_path / on_path).parent) if on_path else "/nowhere")
     assert own_command() == (shown if shown == "envkit" else str(tmp_path / shown))
+
+
+def test_no_setting_of_python_keeps_the_program_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "encodings.py").write_text("raise SystemExit(9)")
+    (tmp_path / "link").symlink_to(Path(sys.executable).with_name("envkit"))
+    settings = {"PYTHONHOME": str(tmp_path), "PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    for program in (Path(sys.executable).with_name("envkit"), tmp_path / "link"):
+        told = subprocess.run([program, "--version"], env=settings, cwd=tmp_path, capture_output=True, text=True)
+        assert (told.returncode, told.stderr) == (0, "")
+        assert told.stdout.startswith("envkit, version")

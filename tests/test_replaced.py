@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -5,6 +7,7 @@ import pytest
 from envkit.environments import replaced
 from envkit.environments.prefix import Tree
 from envkit.environments.replaced import Aside
+from envkit.errors import HostProblem
 
 FILES = ("images/toy.sif", "environments/toy.json", "layers/image-1.sif")
 
@@ -108,3 +111,19 @@ def test_a_note_that_names_what_lies_elsewhere_is_none(tree: Tree, note: str) ->
     tree.replaced.mkdir()
     (tree.replaced / "toy.json").write_text(note)
     assert replaced.of(tree, "toy") is None
+
+
+def test_what_cannot_be_moved_leaves_all_as_it_was(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file that is immutable, or on which something is mounted."""
+    before, rename = content(tree), Path.rename
+
+    def refused(self: Path, target: Path) -> Path:
+        if self == tree.root / FILES[1]:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with replaced.guarded(tree, "toy"), pytest.raises(HostProblem) as caught:
+        replaced.set_aside(tree, "toy", Aside(modules=(), files=FILES))
+    assert f"{FILES[1]} cannot be moved: Device or resource busy" in caught.value.why
+    assert content(tree) == before

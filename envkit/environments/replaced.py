@@ -63,7 +63,7 @@ def new(tree: Tree, name: str) -> Tree:
 def set_aside(tree: Tree, name: str, aside: Aside) -> None:
     """Set modules and files aside, within ``guarded`` unless they are built in jobs.
 
-    Raises HostProblem where something of them lies elsewhere, behind a link.
+    Raises HostProblem where something of them lies elsewhere, behind a link, or cannot be moved.
     """
     elsewhere = [path for path in paths(tree.root, aside) if not is_inside(tree.root, path)]
     if elsewhere:
@@ -81,7 +81,16 @@ def set_aside(tree: Tree, name: str, aside: Aside) -> None:
     os.close(descriptor)
     staged.replace(tree.replaced / f"{name}.json")
     for path in paths(tree.root, aside):
-        move(tree.root / path, tree.replaced / "old" / name / path)
+        try:
+            move(tree.root / path, tree.replaced / "old" / name / path)
+        except OSError as error:
+            put_back(tree, name)
+            raise HostProblem(
+                what=f"{name} cannot be built again in its place; it is as it was.",
+                why=f"{tree.root / path} cannot be moved: {error.strerror}.",
+                fix="See what holds it (lsattr -d, findmnt), have it freed, and run this again; "
+                "or install into another --prefix.",
+            ) from error
 
 
 def paths(root: Path, aside: Aside) -> list[str]:

@@ -396,10 +396,9 @@ def require_no_horovod(work: Installation, folder: Path) -> None:
 
 
 def own_command() -> str:
-    """Return what calls this envkit: its name, or where that is not found on PATH the path it was called by."""
-    called, found = Path(sys.argv[0]), shutil.which("envkit")
-    is_script = called.name == "envkit" and called.is_file()
-    return str(called.absolute()) if is_script and not (found and called.samefile(found)) else "envkit"
+    """Return what calls this envkit: its name, or where that is another on PATH, or none, its path."""
+    own, found = Path(sys.executable).with_name("envkit"), shutil.which("envkit")
+    return str(own) if own.is_file() and not (found and own.samefile(found)) else "envkit"
 
 
 def lock_of(work: Installation, made: Receipt, built: "BuildFlags | None") -> lockfile.Lock:

@@ -193,6 +193,7 @@ def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
         horovod=str(target.horovod) if target.receipt is not None else "",
         environment=target.words,
         wheel_mpi=target.wheel_mpi,
+        shadows=target.shadows,
     )
     row = StartedRow(
         launcher=started.launcher,

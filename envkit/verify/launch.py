@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 LIMIT_S = 120.0
 SLOW_STEPS = {"import": 300.0, "load": 180.0}
 FAREWELL_S = 60.0
+HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
+LOG_READ = 1 << 16  # bytes of the launcher's log that are searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +118,8 @@ def expected_of(
         horovod=str(target.horovod) if target.receipt is not None else "",
         environment=target.words,
         wheel_mpi=target.wheel_mpi,
+        shadows=target.shadows,
+        cores=len(os.sched_getaffinity(0)) if runs[0].launch.launcher != "srun" else 0,
     )
 
 
@@ -197,7 +202,7 @@ def start(
     inside = target.inside
     argv = inside.command(probe, launch.argv, remote=launch.remote, visible=visible(meeting))
     log = meeting.shared / "launcher.log"
-    patience = Patience(meeting.shared, options.limit_s or LIMIT_S, most_s)
+    patience = Patience(meeting.shared, log, options.limit_s or LIMIT_S, most_s)
 
     def look() -> None:
         importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
@@ -215,24 +220,38 @@ def start(
 
 
 class Patience:
-    """How long to wait for a launcher: for a first sign of its ranks, after the last sign of any, and in all."""
+    """How long to wait for a launcher: for a first sign of its ranks, after the last sign of any, and in all.
 
-    def __init__(self, shared: Path, limit_s: float, most_s: float | None = None) -> None:
+    One that has said that a rank will never start is waited for until the others have been silent for HOPELESS_S.
+    """
+
+    def __init__(self, shared: Path, log: Path, limit_s: float, most_s: float | None = None) -> None:
         self.shared = shared
+        self.log = log
         self.limit_s = limit_s
         self.sign = self.began = time.monotonic()
         self.most_s = most_s
         self.seen = 0.0
+        self.read = 0
+        self.hopeless_since: float | None = None
 
     def look(self) -> None:
-        """Look for a sign of life: a node's file that was written anew."""
+        """Look for a sign of life, a node's file that was written anew, and for what the launcher has said."""
         newest = max((path.stat().st_mtime for path in self.shared.glob("*.json")), default=0.0)
         if newest > self.seen:
             self.seen, self.sign = newest, time.monotonic()
+        if self.hopeless_since is None and self.log.exists() and self.log.stat().st_size not in (self.read, 0):
+            with self.log.open(errors="replace") as stream:
+                text = stream.read(LOG_READ)
+            self.read = self.log.stat().st_size
+            if re.search(known("launch")["hopeless"], text, re.MULTILINE):
+                self.hopeless_since = time.monotonic()
 
     def is_over(self) -> bool:
         """Whether nothing more is to be expected."""
         now = time.monotonic()
+        if self.hopeless_since is not None and now - max(self.sign, self.hopeless_since) > HOPELESS_S:
+            return True
         limit_s = self.limit_s + (FAREWELL_S if self.seen else 0)
         return now - self.sign > limit_s or (self.most_s is not None and now - self.began > self.most_s)
 

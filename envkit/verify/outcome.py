@@ -99,7 +99,9 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     built with, or has gone. `leftover` are variables of another launch in the environment of this one, `horovod`
     is the folder of the package that is to be verified ("": whichever is there). `environment` is what a command of
     envkit is told to name the environment ("": envkit has not installed it), `wheel_mpi` the MPI of a wheel that stands
-    in for the machine's own ("": none does).
+    in for the machine's own ("": none does). `shadows` are files of the working folder that a script in it
+    imports in place of the environment's packages, `cores` those that this process may use, where ranks inherit that
+    (0: they do not).
 
     What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
     those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
@@ -125,6 +127,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     horovod: str = ""
     environment: str = ""
     wheel_mpi: str = ""
+    shadows: tuple[str, ...] = ()
+    cores: int = 0
     damage: tuple[Damage, ...] = ()
     settings: tuple[Setting, ...] = ()
     trials: tuple[Trial, ...] = ()

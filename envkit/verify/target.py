@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -85,6 +85,15 @@ class Target:
         """The MPI of a wheel that stands in for the machine's own; nothing without one."""
         return self.receipt.wheel_mpi if self.receipt is not None else ""
 
+    @functools.cached_property
+    def shadows(self) -> tuple[str, ...]:
+        """What in the working folder has the name of a package of the environment, and stands before it."""
+        names = {path.name for folder in self.site_packages if folder.is_dir() for path in folder.iterdir()}
+        packages = {"horovod", self.framework, *others_of(names)}
+        return tuple(
+            path for name in sorted(packages) for path in (f"{name}.py", f"{name}/__init__.py") if is_file(path)
+        )
+
     def damage(self, *, every: bool = False) -> list[Damage]:
         """The files of its modules that are not as they were built; with ``every`` each is read to the end."""
         if self.receipt is None or not self.receipt.recipes:
@@ -99,6 +108,21 @@ class Target:
         if self.known_mpi is None and self.built is not None and self.built.flag("mpi"):
             return launcher.mpi_of(self.inside, env)
         return self.known_mpi
+
+
+def others_of(names: Iterable[str]) -> Iterator[str]:
+    """Yield the packages and modules among the names of what lies in site-packages."""
+    for name in names:
+        if name.removesuffix(".py").isidentifier() and not name.startswith("_"):
+            yield name.removesuffix(".py")
+
+
+def is_file(path: str) -> bool:
+    """Whether there is such a file in the working folder, which may have gone."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
 
 
 def installed(receipt: Receipt, inside: Environment, framework: str | None = None, prefix: str | None = None) -> Target:

@@ -90,16 +90,30 @@ def differences(
 
 
 def fewest(trials: Trials, passing: Attempt) -> tuple[Setting, ...]:
-    """The fewest settings found without which ranks pass, of those without which they have passed."""
-    found = passing.without
+    """The fewest settings found without which ranks pass, of those without which they have passed.
+
+    Parts are tried, then all but a part, then smaller parts (Zeller and Hildebrandt, "Simplifying and isolating
+    failure-inducing input", 2002): one setting is found by halving, several that have to go together by what is left.
+    """
+    tried: dict[tuple[Setting, ...], bool] = {}
+
+    def passes(left_out: tuple[Setting, ...]) -> bool:
+        if left_out not in tried:
+            tried[left_out] = trials.run("without some of your settings", replace(passing, without=left_out))
+        return tried[left_out]
+
+    found, parts = passing.without, 2
     while len(found) > 1:
-        half = len(found) // 2
-        for part in (found[:half], found[half:]):
-            if trials.run("without some of your settings", replace(passing, without=part)):
-                found = part
-                break
+        pieces = [found[number * len(found) // parts : (number + 1) * len(found) // parts] for number in range(parts)]
+        rests = [tuple(one for one in found if one not in piece) for piece in pieces]
+        if part := next(filter(passes, pieces), None):
+            found, parts = part, 2
+        elif rest := next(filter(passes, rests), None) if parts > 2 else None:
+            found, parts = rest, max(parts - 1, 2)
+        elif parts == len(found):
+            break
         else:
-            return found
+            parts = min(2 * parts, len(found))
     return found
 
 

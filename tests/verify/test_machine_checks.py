@@ -52,8 +52,9 @@ def rank(number: int, **facts: Any) -> RankFacts:
     return RankFacts(framework="torch", host="node1", pid=number, phase="exit", **{**stated, **facts})
 
 
-def results(*facts: RankFacts) -> dict[str, Result]:
-    ranks = Ranks(framework="torch", facts=facts, expected=Expected(size=len(facts), frameworks=("torch",)))
+def results(*facts: RankFacts, cores: int = 0) -> dict[str, Result]:
+    expected = Expected(size=len(facts), frameworks=("torch",), cores=cores)
+    ranks = Ranks(framework="torch", facts=facts, expected=expected)
     every = (
         checks.versions_agree,
         checks.nodes_agree,
@@ -189,6 +190,12 @@ def test_how_ranks_are_bound(first: tuple[int, ...], second: tuple[int, ...], co
     assert found.status is (Status.WARN if words else Status.PASS)
     assert (words or "") in found.message
     assert "--bind-to none" in found.remedy or not words
+
+
+def test_a_session_that_is_bound_itself_is_not_the_launchers_fault() -> None:
+    bound = rank(0, affinity=(0,)), rank(1, affinity=(0,))
+    assert "as many as this session may use" in results(*bound, cores=1)["binding"].message
+    assert "The launcher" in results(*bound, cores=8)["binding"].cause
 
 
 def test_cores_that_the_job_was_not_given_are_not_counted() -> None:

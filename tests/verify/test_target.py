@@ -78,3 +78,14 @@ def test_nothing_of_the_probe_is_taken_for_the_environments(tmp_path: Path) -> N
     env = site(tmp_path, TORCH)
     told = subprocess.run([sys.executable, str(INSIDE)], env=env, capture_output=True, text=True, check=True)
     assert str(INSIDE.parent) not in json.loads(told.stdout)["site_packages"]
+
+
+def test_what_stands_before_the_packages_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = target.standing(site(tmp_path, TORCH, installed="numpy"))
+    work = tmp_path / "work"
+    for path in ("horovod/__init__.py", "numpy.py", "torch/README", "mine.py", "data/__init__.py"):
+        (work / path).parent.mkdir(parents=True, exist_ok=True)
+        (work / path).touch()
+    monkeypatch.chdir(work)
+    assert found is not None
+    assert found.shadows == ("horovod/__init__.py", "numpy.py")

@@ -209,6 +209,9 @@ def test_an_older_horovod_lacks_some_reductions() -> None:
     facts = with_result(world(), -1, "allreduce", "min float32", LACKING)
     result = judged(facts)["allreduce"]
     assert (result.status, "not there: min float32" in result.message) == (Status.WARN, True)
+    assert "older" in result.cause
+    set_so = [replace(one, environment={**one.environment, "HOROVOD_CPU_OPERATIONS": "ccl"}) for one in facts]
+    assert "HOROVOD_CPU_OPERATIONS=ccl is set" in judged(set_so)["allreduce"].cause
 
 
 @pytest.mark.parametrize("fact", ["collectives_cpu", "exchanges_cpu", "process_sets", "barrier"])

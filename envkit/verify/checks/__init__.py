@@ -52,6 +52,7 @@ CHECKS: tuple[Callable[[Ranks], list[Result]], ...] = (
     machine.search_path,
     machine.dev_shm,
     machine.binding,
+    build.working_folder,
     fabric.interface_named,
     fabric.network_shared,
     fabric.fabric_libraries,

@@ -47,6 +47,13 @@ def extension_present(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("extension-present", case, framework=ranks.framework, rank=rank, path=path)]
 
 
+def working_folder(ranks: Ranks) -> list[Result]:
+    """Whether the working folder has what a script in it imports in place of the environment's packages."""
+    paths = ranks.expected.shadows
+    name = paths[0].removesuffix("/__init__.py").removesuffix(".py") if paths else ""
+    return [ranks.outcome("working-folder", "shadows", paths=", ".join(paths), name=name)] if paths else []
+
+
 def extension_loads(ranks: Ranks) -> list[Result]:
     if any(f.horovod and not f.horovod.error and not _extension(f) for f in ranks.facts):
         return [ranks.outcome("extension-loads", "absent")]

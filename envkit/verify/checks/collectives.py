@@ -15,6 +15,8 @@ from envkit.verify.checks.nodes import by_node
 from envkit.verify.facts import Compared, Fact, RankFacts, Values
 from envkit.verify.outcome import Ranks, Result
 
+SETTING = "HOROVOD_CPU_OPERATIONS"
+
 
 class _Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A check: where its results are in the facts, and what a rank must get.
@@ -140,7 +142,9 @@ def _collective(ranks: Ranks, operation: _Operation, where: str) -> Result:
     if all(answer.absent for answer in answers):
         return _failed(ranks, check, answers[0], where, needed=operation.needed)
     values = {"check_id": check, "size": ranks.expected.size, "where": where, "absent": ", ".join(absent)}
-    return ranks.outcome("collective", "partly" if absent else "pass", **values)
+    values["setting"] = next((one for facts in ranks.facts if (one := facts.environment.get(SETTING))), "")
+    case = "pass" if not absent else "partly-set" if values["setting"] else "partly"
+    return ranks.outcome("collective", case, **values)
 
 
 def _larger(ranks: Ranks, where: str) -> Result:

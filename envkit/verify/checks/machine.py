@@ -89,6 +89,8 @@ def binding(ranks: Ranks) -> list[Result]:
             "count": len(members),
             "fix": _more_cores(members[0]),
         }
+        if len(used) <= ranks.expected.cores < min(len(members), cores):
+            return [ranks.outcome("binding", "session", **values)]
         if len(used) < min(len(members), cores):
             return [ranks.outcome("binding", "stacked", **values)]
         if fewest == 1 and cores >= len(members) * known("machine")["binding"]["wasted"]:
