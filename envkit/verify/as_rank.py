@@ -14,7 +14,7 @@ from pathlib import Path
 
 from envkit.errors import Interrupted, ModuleNotLoaded
 from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
-from envkit.inside.probe.started import Started, leftovers, variables_of
+from envkit.inside.probe.started import Started, is_unseen, leftovers, variables_of
 from envkit.launch import mpi_model
 from envkit.system import files, process
 from envkit.verify import session
@@ -34,17 +34,22 @@ BEAT_S = 2.0
 PARTING_S = 5.0
 CLOCKS_S = 0.5
 HASTE_S = 0.6
+UNSEEN_S = 30.0  # for hvd.init(), which waits long for a launcher that has gone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attendance:
-    """This rank's part in a verification. ``size`` is how many ranks there should be."""
+    """This rank's part in a verification. ``size`` is how many ranks there should be.
+
+    ``unseen`` are the variables that name it, where nothing is to be seen of the launcher that they tell of.
+    """
 
     target: Target
     started: Started
     size: int
     options: Options
     meeting: Session
+    unseen: tuple[str, ...] = ()
     began: float = field(default_factory=time.time)
     began_monotonic: float = field(default_factory=time.monotonic)
 
@@ -70,7 +75,8 @@ def verify_as_rank(
     if options.baseline:
         read_baseline(options.baseline)
     meeting = session.of_ranks(started, size, options.shared)
-    own = Attendance(target=target, started=started, size=size, options=options, meeting=meeting)
+    unseen = tuple(variables_of(started, env)) if is_unseen(started, env) else ()
+    own = Attendance(target=target, started=started, size=size, options=options, meeting=meeting, unseen=unseen)
     with process.interruptible():
         try:
             work(own, env)
@@ -83,6 +89,8 @@ def verify_as_rank(
 def work(own: Attendance, env: Mapping[str, str]) -> None:
     """Run the probe as this rank; leave what was said where the environment could not be entered."""
     probe = [*probe_command(own.target, own.meeting, own.options), "--attended"]
+    if own.unseen and own.options.limit_s is None:
+        probe += ["--limit", f"init={UNSEEN_S:g}"]
     limit = 10 * (own.options.limit_s or LIMIT_S) + FAREWELL_S
     inside = mpi_model.enter_as_rank(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
     argv = inside.command(probe, visible=visible(own.meeting))
@@ -194,6 +202,7 @@ def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
         environment=target.words,
         wheel_mpi=target.wheel_mpi,
         shadows=target.shadows,
+        unseen=own.unseen,
     )
     row = StartedRow(
         launcher=started.launcher,
@@ -253,13 +262,7 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
     """Make the report in the first rank's stead, if this rank is the first to try and sees what others left."""
     found = gather(own.meeting.shared, since=own.began - PATIENCE_S)
     if not any(facts.launcher_rank == 0 for facts in found.facts):
-        print(
-            f"envkit: rank {own.started.rank} on {os.uname().nodename} sees nothing of rank 0 in "
-            f"{own.meeting.shared.parent}. If rank 0 runs, that folder is not shared between the nodes: "
-            "name one that is, with --shared DIR. If no launcher has started this process, its variables are left over "
-            f"from one: 'unset {' '.join(variables_of(own.started, os.environ))}'",
-            file=sys.stderr,
-        )
+        print(nothing_of_the_first(own), file=sys.stderr)
         with suppress(OSError):
             shutil.rmtree(local_folder(own.meeting.name), ignore_errors=True)
             (own.meeting.shared / file_name()).unlink(missing_ok=True)
@@ -271,6 +274,19 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
     time.sleep(PARTING_S)
     status = announced(own)
     return 1 if status is None else status
+
+
+def nothing_of_the_first(own: Attendance) -> str:
+    """What to say where rank 0 has left nothing."""
+    seen = f"envkit: rank {own.started.rank} on {os.uname().nodename} sees nothing of rank 0"
+    unset = f"'unset {' '.join(variables_of(own.started, os.environ))}'"
+    if own.unseen:
+        return f"{seen}, nor of {own.started.title}. The variables that name this rank are left over from one: {unset}"
+    return (
+        f"{seen} in {own.meeting.shared.parent}. If rank 0 runs, that folder is not shared between the nodes: name one "
+        "that is, with --shared DIR. If no launcher has started this process, its variables are left over from one: "
+        f"{unset}"
+    )
 
 
 def part(own: Attendance) -> None:

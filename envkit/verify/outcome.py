@@ -101,7 +101,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     envkit is told to name the environment ("": envkit has not installed it), `wheel_mpi` the MPI of a wheel that stands
     in for the machine's own ("": none does). `shadows` are files of the working folder that a script in it
     imports in place of the environment's packages, `cores` those that this process may use, where ranks inherit that
-    (0: they do not).
+    (0: they do not), `unseen` the variables that name this rank, where nothing is to be seen of a launcher.
 
     What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
     those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
@@ -129,6 +129,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     wheel_mpi: str = ""
     shadows: tuple[str, ...] = ()
     cores: int = 0
+    unseen: tuple[str, ...] = ()
     damage: tuple[Damage, ...] = ()
     settings: tuple[Setting, ...] = ()
     trials: tuple[Trial, ...] = ()

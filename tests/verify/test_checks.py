@@ -304,3 +304,14 @@ def test_up_to_16_ranks_are_named_where_numbers_occur_twice() -> None:
         told = ", ".join(str(rank // 2) for rank in range(16))
         assert told + (", ..." if size > 16 else "") in message
         assert ("..." in message) == (size > 16)
+
+
+@pytest.mark.parametrize("size", [1, None])
+def test_variables_of_a_launcher_that_has_gone_are_the_cause(size: int | None) -> None:
+    """One of two ranks, alone in its world or never in any: nothing of its launcher is to be seen."""
+    [one, _] = changed(-1, world=World(rank=0, size=size))
+    found = by_id([one], replace(ASKED, unseen=("PMI_RANK", "PMI_SIZE")))
+    assert found["rank-missing"].remedy == "Be without them: unset PMI_RANK PMI_SIZE"
+    results = check([one], replace(ASKED, unseen=("PMI_RANK", "PMI_SIZE")))
+    assert next(result for result in results if result.status is Status.FAIL).id == "rank-missing"
+    assert "unset" not in by_id([one])["rank-missing"].remedy

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.inside.probe.started import LAUNCHERS, Started, counts, detect, leftovers, look
+from envkit.inside.probe.started import LAUNCHERS, Started, counts, detect, is_unseen, leftovers, look
 from envkit.launch.launcher import ranks_here, slurm_slots, variables
 
 
@@ -180,3 +180,36 @@ def test_strange_variables_of_launchers() -> None:
 def test_a_rank_that_lacks_the_size_its_launcher_tells_has_to_be_seen() -> None:
     env = {"OMPI_COMM_WORLD_RANK": "3"}
     assert (detect(env), leftovers(env)) == (None, ["OMPI_COMM_WORLD_RANK"])
+
+
+UNSEEN = (
+    "import os; from envkit.inside.probe.started import detect, is_unseen; "
+    "print(is_unseen(detect(os.environ), os.environ))"
+)
+
+
+@pytest.mark.parametrize(
+    ("variables", "above", "unseen"),
+    [
+        (OMPI, "bash", True),
+        (OMPI, "orted", False),
+        (HYDRA, "bash", True),
+        (HYDRA, "hydra_pmi_proxy", False),
+        (HYDRA, "orted", True),
+        (FLUX + "f1", "bash", False),  # of Flux nothing is known but its variables
+    ],
+)
+def test_whether_anything_is_to_be_seen_of_a_launcher(variables: str, above: str, unseen: bool, tmp_path: Path) -> None:
+    launcher = tmp_path / above
+    shutil.copy(shutil.which("bash") or "", launcher)
+    argv = [str(launcher), "-c", '"$@"; exit $?', "launcher", sys.executable, "-c", UNSEEN]
+    done = subprocess.run(argv, env=told(variables) | {"PATH": os.environ["PATH"]}, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (str(unseen), "")
+
+
+def test_a_launcher_that_listens_is_not_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        env = told(f"{HYDRA} PMI_PORT=127.0.0.1:{server.getsockname()[1]}")
+        one = detect(env)
+        assert one is not None
+        assert not is_unseen(one, env)

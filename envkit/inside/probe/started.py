@@ -76,6 +76,22 @@ def variables_of(one: Started, env: Mapping[str, str]) -> List[str]:
     return sorted({name for row, found in told if found and agree(found, one) for name in names(row, env)})
 
 
+def is_unseen(one: Started, env: Mapping[str, str]) -> bool:
+    """Whether nothing is there of the launcher that these variables tell of, so that they may be left over.
+
+    It neither is above this process, whose ancestors can all be seen, nor listens. False where that is not known of it.
+    """
+    with open(LAUNCHERS) as stream:
+        rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
+    told = [(row, started(row, env)) for row in rows]
+    rows = [row for row, found in told if found and agree(found, one)]
+    if not rows or any("parents" not in row or listens(row, env) for row in rows):
+        return False
+    names, is_all = ancestors()
+    pattern = re.compile("(?:%s)$" % "|".join(row["parents"] for row in rows))
+    return is_all and not any(map(pattern.match, names))
+
+
 def fits(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
     needed = [row["rank"]] + row.get("needs", [])
     return all(env.get(name) for name in needed) and not any(env.get(name) for name in row.get("unless", []))
@@ -118,18 +134,23 @@ def whole(text: str) -> Optional[int]:
 
 def launcher_above(patterns: str) -> str:
     """The name of the nearest process above this one that is one of these launchers, or nothing."""
+    names = ancestors()[0] if patterns else []
+    return next((name for name in names if re.match("(?:%s)$" % patterns, name)), "")
+
+
+def ancestors() -> Tuple[List[str], bool]:
+    """The names of the processes above this one, the nearest first, and whether these are all."""
+    found = []  # type: List[str]
     pid = os.getppid()
     try:
-        while pid and patterns:
+        while pid:
             with open("/proc/%d/stat" % pid) as stream:
                 before, _, after = stream.read().rpartition(")")
-            name = before.partition("(")[2]
-            if re.match("(?:%s)$" % patterns, name):
-                return name
+            found.append(before.partition("(")[2])
             pid = int(after.split()[1])
     except (OSError, ValueError, IndexError):
-        pass
-    return ""
+        return found, False
+    return found, True
 
 
 def listens(row: Dict[str, Any], env: Mapping[str, str]) -> bool:

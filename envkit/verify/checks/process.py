@@ -29,6 +29,9 @@ def rank_missing(ranks: Ranks) -> list[Result]:
         case = "pass"
     elif found > size:
         case = "more"
+    elif ranks.expected.unseen and any(facts.size != size for facts in ranks.facts):
+        case = "left-over"
+        values["names"] = " ".join(ranks.expected.unseen)
     elif entering := re.search(catalogue()["rank-missing"]["no-module"]["pattern"], ranks.expected.launcher_said):
         case = "no-module"
         values |= {name: text or "" for name, text in entering.groupdict().items()}
