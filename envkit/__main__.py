@@ -2,8 +2,11 @@
 
 import gc
 import os
+import resource
 import sys
 
+if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+    sys.dont_write_bytecode = True  # Python would keep a cut file (CPython issue 126606), and never start again
 gc.set_threshold(100_000)  # most commands end before that
 
 SETTINGS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT")

@@ -1,11 +1,14 @@
 """The words of an installation."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import envkit
 from envkit.install.install import own_command
 
 
@@ -39,3 +42,13 @@ def test_no_setting_of_python_keeps_the_program_from_starting(tmp_path: Path) ->
         told = subprocess.run([program, "--version"], env=settings, cwd=tmp_path, capture_output=True, text=True)
         assert (told.returncode, told.stderr) == (0, "")
         assert told.stdout.startswith("envkit, version")
+
+
+def test_a_limit_on_files_leaves_no_cut_bytecode(tmp_path: Path) -> None:
+    shutil.copytree(Path(envkit.__file__).parent, tmp_path / "envkit", ignore=shutil.ignore_patterns("__pycache__"))
+    argv = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", sys.executable, "-m", "envkit", "verify", "toy"]
+    settings = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    told = subprocess.run(argv, cwd=tmp_path, env=settings, capture_output=True, text=True)
+    assert "There is no" in told.stderr, told
+    written = {path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")}
+    assert written <= {"__init__", "__main__"}  # what runs before; both are shorter

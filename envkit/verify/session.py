@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.errors import NotWritable, UsageProblem
+from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.inside.probe.node import private
 from envkit.inside.probe.started import Started
 from envkit.system import temporary
+
+LEAST_FILE = 4 << 20  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,20 @@ def shared_places(chosen: Path | None) -> list[Path]:
     return [user_cache_path("envkit"), Path.cwd()]
 
 
+def require_files() -> None:
+    """Refuse a session in which no file may become as large as what ranks write. Raises HostProblem."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != resource.RLIM_INFINITY and soft < LEAST_FILE:
+        raise HostProblem(
+            what=f"No file may become larger than {soft:,} bytes in this session (ulimit -f), too little for any rank.",
+            why="The shell that this was started in, or the job, allows no more.",
+            fix="ulimit -Sf hard" if hard == resource.RLIM_INFINITY or hard >= LEAST_FILE else "Start a new session.",
+        )
+
+
 def opened(name: str, places: list[Path]) -> Session:
-    """Make the session's folder in the first place that can be written."""
+    """Make the session's folder in the first place that can be written. Raises NotWritable, HostProblem."""
+    require_files()
     tried = []
     for place in places:
         try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from envkit.errors import HostProblem
 from envkit.inside.probe.node import local_folder, name_of_node, plain
 from envkit.system import temporary as temporary_folders
 from envkit.verify import session
@@ -54,3 +56,14 @@ def test_a_link_of_such_a_name_is_not_followed(temporary: Path, tmp_path_factory
     (temporary / f"envkit-home-of-{temporary_folders.this_node()}.{dead()}.0123abcd").symlink_to(elsewhere)
     session.of_starter(False, None)
     assert (elsewhere / "file").exists()
+
+
+@pytest.mark.parametrize(("soft", "hard", "fix"), [(1 << 10, -1, "ulimit -Sf hard"), (0, 1 << 10, "new session")])
+def test_a_session_in_which_files_cannot_grow_is_refused_at_once(
+    soft: int, hard: int, fix: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    with pytest.raises(HostProblem, match="ulimit -f") as caught:
+        session.of_starter(several_hosts=False, chosen=None)
+    assert fix in caught.value.fix
+    assert not list(temporary.iterdir())
