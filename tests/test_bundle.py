@@ -2,6 +2,7 @@ import hashlib
 import io
 import json
 import os
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from subprocess import Popen
 import pytest
 
 from envkit.errors import BundleInvalid, ChecksumMismatch, DiskFull, EnvkitError, NotWritable, SourcesMissing
-from envkit.sources.fetch import Manifest, Source, missing, read_bundle, write_bundle
+from envkit.sources.fetch import Manifest, Source, admit, missing, read_bundle, write_bundle
 
 from .small_disk import PAGE, leave, small_disk
 
@@ -146,11 +147,77 @@ def test_a_bundle_into_a_pipe(tmp_path: Path, cache: Path, bundle: Path) -> None
     assert got.read_bytes() == bundle.read_bytes()
 
 
+def taken(path: Path, cache: Path, *sources: Source) -> None:
+    """Take a bundle as an installation does."""
+    admit(read_bundle(path, cache), sources, cache, path)
+
+
 def test_bundle_read_over_a_wrong_file_sets_it_aside(cache: Path, bundle: Path) -> None:
     (cache / "a-1.tar.gz").write_bytes(b"wrong")
-    read_bundle(bundle, cache)
+    taken(bundle, cache, source("a-1.tar.gz"))
     assert (cache / "a-1.tar.gz").read_bytes() == CONTENT["a-1.tar.gz"]
     assert [path.read_bytes() for path in cache.glob("a-1.tar.gz.bad-*")] == [b"wrong"]
+    assert not list(cache.glob("*.part-*"))
+
+
+@pytest.mark.parametrize("pinned", [True, False, None])
+def test_a_good_file_is_never_displaced(pinned: bool | None, tmp_path: Path, cache: Path) -> None:
+    """Whether its recipe pins it, pins nothing, or is not among those that are installed."""
+    before = (cache / "a-1.tar.gz").read_bytes()
+    path = forged(tmp_path / "b.tar", [entry("a-1.tar.gz")], lambda tar: plain(tar, "a-1.tar.gz", b"x"))
+    sources = [] if pinned is None else [source("a-1.tar.gz", pinned=pinned)]
+    if pinned:
+        with pytest.raises(ChecksumMismatch, match="not what the recipes here pin") as caught:
+            taken(path, cache, *sources)
+        assert "x.eb pins" in caught.value.why and str(path) in caught.value.what
+    else:
+        taken(path, cache, *sources)
+    assert (cache / "a-1.tar.gz").read_bytes() == before
+    assert {path.name for path in cache.glob("[!.]*")} == set(CONTENT)
+
+
+def test_what_is_not_pinned_so_does_not_stay_in_its_place(tmp_path: Path) -> None:
+    path = forged(tmp_path / "b.tar", [entry("a-1.tar.gz")], lambda tar: plain(tar, "a-1.tar.gz", b"x"))
+    with pytest.raises(ChecksumMismatch):
+        taken(path, tmp_path / "new", source("a-1.tar.gz"))
+    assert not (tmp_path / "new" / "a-1.tar.gz").exists()
+
+
+def test_what_an_interrupted_installation_left_of_a_bundle_is_removed(cache: Path, bundle: Path) -> None:
+    (cache / "a-1.tar.gz").write_bytes(b"wrong")
+    with Popen([sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n" + LEAVE, bundle, cache]) as left:
+        assert left.wait() == 0
+    assert len(list(cache.glob("*.part-*"))) == 1
+    taken(bundle, cache, source("a-1.tar.gz"))
+    assert not list(cache.glob("*.part-*"))
+
+
+LEAVE = """
+from pathlib import Path
+from envkit.sources.fetch import read_bundle
+read_bundle(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_a_manifest_that_is_nested_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "b.tar"
+    with tarfile.open(path, "w") as tar:
+        plain(tar, "manifest.json", b"[" * 500_000)
+    refusal(path, tmp_path / "cache")
+
+
+def test_a_header_that_would_fill_the_memory(tmp_path: Path) -> None:
+    """tarfile reads it in one piece; the file behind it has holes, so that it costs who made it nothing."""
+    path, member = tmp_path / "b.tar", tarfile.TarInfo("x")
+    member.type, member.size = tarfile.XHDTYPE, 64 << 30
+    path.write_bytes(member.tobuf(tarfile.GNU_FORMAT))
+    os.truncate(path, 65 << 30)
+    assert "header of 68719476736 bytes" in refusal(path, tmp_path / "cache").why
+
+
+def test_a_pipe_is_no_bundle(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "b.tar")
+    assert "pipe" in refusal(tmp_path / "b.tar", tmp_path / "cache").why
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x1f\x8b" + bytes(600), bytes(10240)])

@@ -11,13 +11,18 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envkit.errors import ChecksumMismatch, DiskFull, EnvkitError, HostProblem, NotWritable, SourcesMissing
+from envkit.sources import connection
+from envkit.sources.cache import recheck
 from envkit.sources.fetch import FetchEvent, FetchState, Source, fetch, missing, refused
+from envkit.system.files import identity
 
 REPOSITORY = Path(__file__).parents[1]
 HOROVOD = b"sdist of horovod" * 1000
@@ -333,6 +338,55 @@ def test_silent_server_is_given_up(site: Site, cache: Path) -> None:
     assert files(cache) == set()
 
 
+def endless(handler: "Handler") -> None:
+    """Answer without an end, until who asks has enough."""
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.send_header("Content-Type", "text/html")
+    handler.end_headers()
+    with suppress(OSError):
+        while True:
+            handler.wfile.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+
+
+def test_an_endless_file_is_given_up(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LIMIT_BYTES", 1 << 20)
+    site.answers["/a.tar.gz"] = [endless]
+    with pytest.raises(SourcesMissing) as caught:
+        get(cache, source("a.tar.gz", b"a", None, (site.url,)))
+    assert "more comes than 1048576 bytes, which is the limit" in caught.value.why
+    assert files(cache) == set()
+    assert site.asked.count("/a.tar.gz") == 1
+
+
+def test_a_file_that_is_said_to_be_too_large(site: Site, cache: Path) -> None:
+    site.answers["/a.tar.gz"] = [lambda handler: handler.reply(200, b"a", length=1 << 40)]
+    with pytest.raises(SourcesMissing) as caught:
+        get(cache, source("a.tar.gz", b"a", None, (site.url,)))
+    assert "it has 1099511627776 bytes, as the server says" in caught.value.why
+
+
+def test_no_more_is_taken_than_the_server_said(site: Site, cache: Path) -> None:
+    site.answers["/a.tar.gz"] = [lambda handler: handler.reply(200, b"aaa" + bytes(1 << 20), length=3)]
+    get(cache, source("a.tar.gz", b"aaa", None, (site.url,)))
+    assert (cache / "a.tar.gz").read_bytes() == b"aaa"
+
+
+def test_an_endless_page_is_given_up(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "PAGE_LIMIT_BYTES", 1 << 20)
+    site.answers["/simple/horovod/"] = [endless]
+    with pytest.raises(SourcesMissing) as caught:
+        get(cache, source())
+    assert "more comes than 1048576 bytes" in caught.value.why
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/tty"])
+def test_a_device_is_no_source(device: str, cache: Path) -> None:
+    with pytest.raises(SourcesMissing) as caught:
+        get(cache, source("zero.tar.gz", b"a", None, (f"file://{device}",)))
+    assert files(cache) == set() and "file:///dev" in caught.value.why
+
+
 def test_dead_host_is_found_dead_once(cache: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -396,7 +450,25 @@ def test_damaged_file_is_set_aside_and_fetched_again(site: Site, cache: Path) ->
     assert files(cache) == {"horovod-0.28.1.tar.gz", bad}
 
 
-def test_unchanged_file_is_not_read_again(cache: Path) -> None:
+def test_unchanged_file_is_not_read_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.mkdir()
+    path = cache / "a.tar.gz"
+    path.write_bytes(b"aaa")
+    wanted, read = source("a.tar.gz", b"aaa"), list[str]()
+    real = hashlib.file_digest
+
+    def digest(stream: Any, name: str) -> Any:
+        read.append(name)
+        return real(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", digest)
+    assert (missing([wanted], cache), len(read)) == ([], 1)
+    assert (missing([wanted], cache), len(read)) == ([], 1)
+    os.utime(path)
+    assert (missing([wanted], cache), len(read)) == ([], 2)
+
+
+def test_a_change_that_hides_behind_the_old_time_is_seen(cache: Path) -> None:
     cache.mkdir()
     path = cache / "a.tar.gz"
     path.write_bytes(b"aaa")
@@ -405,9 +477,82 @@ def test_unchanged_file_is_not_read_again(cache: Path) -> None:
     before = path.stat()
     path.write_bytes(b"bbb")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert missing([wanted], cache) == []
-    os.utime(path)
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
     assert missing([wanted], cache) == [wanted]
+
+
+def planted(cache: Path, content: bytes, claimed: bytes) -> Path:
+    """Put a file into a cache, and a record that says that it has another content."""
+    cache.mkdir(exist_ok=True)
+    path = cache / "a.tar.gz"
+    path.write_bytes(content)
+    stamps = cache / ".verified.json"
+    stamps.write_text(json.dumps({"version": 2, "files": {"a.tar.gz": [identity(path.stat()), sha(claimed)]}}))
+    stamps.chmod(0o600)
+    return stamps
+
+
+def test_a_record_of_ones_own_is_believed(cache: Path) -> None:
+    """Or nothing would be shown by what follows."""
+    planted(cache, b"bbb", b"aaa")
+    assert missing([source("a.tar.gz", b"aaa")], cache) == []
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_record_is_not_believed_where_others_may_write(cache: Path, mode: int) -> None:
+    stamps = planted(cache, b"bbb", b"aaa")
+    cache.chmod(mode)
+    wanted = source("a.tar.gz", b"aaa")
+    assert missing([wanted], cache) == [wanted]
+    cache.chmod(0o755)
+    stamps.chmod(0o666)
+    assert missing([wanted], cache) == [wanted]
+
+
+def test_a_record_behind_a_link_is_not_believed(cache: Path, tmp_path: Path) -> None:
+    stamps = planted(cache, b"bbb", b"aaa")
+    stamps.rename(tmp_path / "stamps")
+    stamps.symlink_to(tmp_path / "stamps")
+    wanted = source("a.tar.gz", b"aaa")
+    assert missing([wanted], cache) == [wanted]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_the_record_of_another_user_is_not_believed(cache: Path) -> None:
+    wanted = source("a.tar.gz", b"aaa")
+    os.chown(planted(cache, b"bbb", b"aaa"), 12345, -1)
+    assert missing([wanted], cache) == [wanted]
+    planted(cache, b"bbb", b"aaa")
+    os.chown(cache, 12345, -1)
+    assert missing([wanted], cache) == [wanted]
+
+
+def test_a_cache_that_others_may_write_to_keeps_no_record(cache: Path) -> None:
+    cache.mkdir(mode=0o700)
+    (cache / "a.tar.gz").write_bytes(b"aaa")
+    cache.chmod(0o775)
+    assert missing([source("a.tar.gz", b"aaa")], cache) == []
+    assert files(cache) == {"a.tar.gz"} and not (cache / ".verified.json").exists()
+
+
+def test_all_is_hashed_anew(cache: Path) -> None:
+    """Rot on the disk changes no time: what the record says is right is read all the same."""
+    (cache / "f/Flat").mkdir(parents=True)
+    for name in ("a.tar.gz", "f/Flat/b.tar.gz"):
+        (cache / name).write_bytes(b"aaa")
+    both = [source("a.tar.gz", b"aaa"), Source(filename="b.tar.gz", folder="f/Flat", sha256=sha(b"aaa"), needed_by="x")]
+    assert missing(both, cache) == []
+    assert recheck(cache) == []
+    (cache / "a.tar.gz").write_bytes(b"abb")
+    record = json.loads((cache / ".verified.json").read_text())
+    record["files"]["a.tar.gz"][0] = identity((cache / "a.tar.gz").stat())
+    (cache / ".verified.json").write_text(json.dumps(record))
+    assert missing(both, cache) == []
+    [told] = recheck(cache)
+    assert told == f"a.tar.gz: its SHA-256 was {sha(b'aaa')} and is {sha(b'abb')}; now a.tar.gz.bad-{sha(b'abb')[:8]}"
+    assert missing(both, cache) == both[:1]
+    assert (cache / f"a.tar.gz.bad-{sha(b'abb')[:8]}").read_bytes() == b"abb"
 
 
 @pytest.mark.parametrize("stamps", [b"", b"[]", b'{"files": {"a.tar.gz": 1}}'])

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from envkit.apptainer import receipt as image_receipt
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt, replaced
@@ -17,6 +18,7 @@ from envkit.environments.receipt import Built, Fingerprint, Fingerprints, Layer,
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing
 from envkit.machine.host import Platform
 from envkit.methods import installed
+from envkit.system.files import identity, sha256
 
 Install = Callable[..., ModuleReceipt]
 InstallImage = Callable[..., ImageReceipt]
@@ -205,6 +207,66 @@ def test_what_became_of_an_image(
         installed.find(prefix, "toy-image")
     assert said in f"{refused.value.what} {refused.value.why}"
     assert "envkit repair toy-image" in refused.value.fix
+
+
+def read_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The images that are hashed from now on."""
+    read = list[Path]()
+
+    def noted(path: Path) -> str:
+        read.append(path)
+        return sha256(path)
+
+    monkeypatch.setattr(image_receipt, "sha256", noted)
+    return read
+
+
+def test_an_image_is_hashed_only_when_it_may_have_changed(
+    install_image: InstallImage, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, read = Path(install_image().image), read_of(monkeypatch)
+    for changes, times in ((False, 1), (False, 1), (True, 2), (False, 2)):
+        if changes:
+            image.chmod(0o700)
+        installed.find(prefix, "toy-image")
+        assert read == [image] * times
+
+
+def test_an_image_that_was_changed_under_its_old_time(install_image: InstallImage, prefix: Prefix) -> None:
+    """As with touch -r: size, time and inode are those that it had."""
+    image = Path(install_image().image)
+    installed.find(prefix, "toy-image")
+    before = image.stat()
+    image.write_text("toy-imagf")
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    now = image.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
+    with pytest.raises(EnvironmentDamaged, match="is not the one that was installed"):
+        installed.find(prefix, "toy-image")
+
+
+def test_verify_reads_an_image_to_its_end(install_image: InstallImage, prefix: Prefix, tree: Tree) -> None:
+    """So that rot on the disk, which changes no time at all, is found."""
+    made = install_image()
+    image = Path(made.image)
+    installed.require_same_image(made)
+    image.write_text("toy-imagf")
+    receipt.write(
+        receipt.kept_path(tree, made.name), image_receipt.Seen(identity=identity(image.stat()), sha256=made.sha256)
+    )
+    assert installed.find(prefix, "toy-image") == made
+    with pytest.raises(EnvironmentDamaged, match="is not the one that was installed"):
+        installed.require_same_image(made)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, '{"identity": [1], "sha256": ""}'])
+def test_what_was_seen_of_an_image_cannot_be_read(
+    text: str, install_image: InstallImage, prefix: Prefix, tree: Tree
+) -> None:
+    made = install_image()
+    receipt.kept_path(tree, made.name).parent.mkdir(parents=True)
+    receipt.kept_path(tree, made.name).write_text(text)
+    assert installed.find(prefix, "toy-image") == made
 
 
 @pytest.fixture

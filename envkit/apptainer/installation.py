@@ -14,7 +14,7 @@ from rich.console import Console
 
 from envkit import __version__
 from envkit.apptainer.build import LayerBuild, temporary_folder
-from envkit.apptainer.dockerfile import Converted
+from envkit.apptainer.dockerfile import AGAIN, Converted
 from envkit.apptainer.image_facts import ask
 from envkit.apptainer.layers import ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
@@ -254,8 +254,10 @@ class ImageInstallation:
         final.parent.mkdir(exist_ok=True)
         replaced.set_aside(self.tree, self.stack.name, replaced.Aside(modules=(), files=tuple(self.superseded())))
         self.image.image.rename(final)
-        state = final.stat()
-        return msgspec.structs.replace(made, image=str(final), changed=state.st_mtime_ns)
+        settled = msgspec.structs.replace(made, image=str(final), changed=final.stat().st_mtime_ns)
+        if lost := settled.damage():  # hashed once more: what is written down is what was verified
+            raise BuildFailed(what=f"{self.stack.name} is not installed: {lost}.", fix=AGAIN)
+        return settled
 
     def superseded(self) -> Iterator[str]:
         """Yield what of the tree this image takes the place of: an older one, and layers that no other stands on."""

@@ -11,8 +11,15 @@ import msgspec
 from envkit.environments.environment import ContainerEnvironment
 from envkit.environments.manifest import Damage, Measure
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import Layer, Receipt, odd_text
-from envkit.system.files import sha256
+from envkit.environments.receipt import Layer, Receipt, kept_path, odd_text, write
+from envkit.system.files import identity, read, sha256
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file of an image was (``files.identity``) when it was last read, and its SHA-256 then."""
+
+    identity: tuple[int, int, int, int]
+    sha256: str
 
 
 class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="apptainer"):
@@ -69,16 +76,31 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
         return True
 
     def damage(self) -> str:
-        """Say in what it is not what was installed; nothing if it is. The file is hashed only if it has changed."""
+        """Say in what it is not what was installed; nothing if it is. The file is hashed only if it may have changed.
+
+        That is where anything of it is another than when it was last hashed, the time that the kernel keeps included.
+        """
         try:
-            state = Path(self.image).stat()
+            now = identity(Path(self.image).stat())
         except OSError:
             return f"its image {self.image} has gone"
-        if not self.sha256 or (state.st_size, state.st_mtime_ns) == (self.size, self.changed):
+        if not self.sha256 or self.seen() == Seen(identity=now, sha256=self.sha256):
             return ""
-        if state.st_size == self.size and sha256(Path(self.image)) == self.sha256:
+        if now[0] == self.size and sha256(Path(self.image)) == self.sha256:
+            self.keep(now)
             return ""
         return f"its image {self.image} is not the one that was installed (SHA-256 {self.sha256})"
+
+    def seen(self) -> Seen | None:
+        """Return what its file was when it was last hashed, None if that was not kept."""
+        with suppress(OSError, msgspec.DecodeError, RecursionError):
+            return msgspec.json.decode(read(kept_path(Tree(root=Path(self.tree)), self.name)), type=Seen)
+        return None
+
+    def keep(self, now: tuple[int, int, int, int]) -> None:
+        """Keep what its file was before it was hashed, and found right; where that cannot be, it is hashed again."""
+        with suppress(OSError):
+            write(kept_path(Tree(root=Path(self.tree)), self.name), Seen(identity=now, sha256=self.sha256))
 
     def damaged(self, *, is_quick: bool = False) -> list[Damage]:
         """Return the image if it is not the one that was installed: read, or if quick only if its time differs."""

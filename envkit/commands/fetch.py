@@ -17,9 +17,10 @@ from envkit.commands import options
     metavar="FILE.tar",
     help="Write the sources into one file, to carry to a machine without a network.",
 )
+@click.option("--recheck", is_flag=True, help="Hash every file anew, and fetch again what is not as it was.")
 def fetch(
     stack: str | None, method: str | None, framework: str | None, accelerator: str, load: tuple[str, ...],
-    prefix: str | None, bundle: Path | None,
+    prefix: str | None, bundle: Path | None, recheck: bool,
 ) -> None:  # fmt: skip
     """Fetch every source of a stack into the cache, checked, through the index that pip is configured for.
 
@@ -30,6 +31,7 @@ def fetch(
     from envkit.environments import prefix as place
     from envkit.install import install as work
     from envkit.planning.request import Request
+    from envkit.sources import cache
     from envkit.sources import fetch as sources
     from envkit.system import process
 
@@ -44,6 +46,11 @@ def fetch(
     )
     prepared = work.prepare(request)
     request.prefix.create()
+    if recheck:
+        wrong = cache.recheck(request.prefix.sources)
+        for line in wrong:
+            console.print(f"Damaged: {line}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"Every file was hashed anew: {len(wrong) or 'none'} damaged.", soft_wrap=True)
     wanted = prepared.sources
     with process.interruptible():
         sources.fetch(wanted, request.prefix.sources, offline=False, progress=lambda _: None, stack=prepared.stack.name)

@@ -196,7 +196,8 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     site = sites.find(given["site"]) if given["site"] else None
     asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
     with work.stoppable():
-        wanted = planned(request)
+        request.prefix.create()
+        wanted = work.supplied(request)
         named = (*filter(None, [wanted.request.wanted]), *words, "--method", wanted.stack.method)
         command = ("install", *named, "--offline", "--jobs", str(cpus))
         made = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), asked)
@@ -206,17 +207,6 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
         else:
             fetch_for(wanted, console)
         return follow.follow(sent(text))
-
-
-def planned(request: "Request") -> "Installation":
-    """Return the plan of an installation, whose bundle, if there is one, is in the cache by then."""
-    from envkit.install import install as work
-    from envkit.sources import fetch
-
-    request.prefix.create()
-    if request.bundle is not None:
-        fetch.read_bundle(request.bundle, request.prefix.sources)
-    return work.prepare(request)
 
 
 def fetch_for(wanted: "Installation", console: "Console") -> None:

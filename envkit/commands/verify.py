@@ -76,6 +76,7 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     """
     from envkit.environments.environment import MpiModel
     from envkit.inside.probe.started import detect
+    from envkit.methods import installed
     from envkit.verify import launch
     from envkit.verify.options import Options
 
@@ -103,6 +104,8 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
 
         return as_rank.verify_as_rank(target, started, world_size(started, given), asked, show)
     start = wanted(given, asked.scale)
+    if target.receipt is not None:
+        installed.require_same_image(target.receipt)
     if not sys.stderr.isatty():
         return show(launch.verify(target, start, asked, tell=tell))
     from envkit.verify.waiting import Waiting

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
 from envkit.knowledge.eessi import symptom
+from envkit.sources.connection import PAGE_LIMIT_BYTES
 from envkit.machine.runtime import Runtime
 from envkit.system import process
 
@@ -157,7 +158,7 @@ def ask(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
         raise ValueError(f"{url} is no address of a registry")
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310
     with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:  # noqa: S310
-        content: dict[str, Any] = json.load(answer)
+        content: dict[str, Any] = json.loads(answer.read(PAGE_LIMIT_BYTES))
         return content
 
 

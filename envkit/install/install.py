@@ -65,10 +65,7 @@ def install(request: Request, console: Console) -> "Report | None":
 
 def install_now(request: Request, console: Console) -> "Report | None":
     """Install a stack that did not seem to be there."""
-    if request.bundle is not None:
-        request.prefix.create()
-        fetch.read_bundle(request.bundle, request.prefix.sources)
-    work = prepare(request)
+    work = supplied(request)
     say_differences(work, console)
     preflight.require(problems(work), work.stack)
     request.prefix.create()
@@ -95,6 +92,17 @@ def install_now(request: Request, console: Console) -> "Report | None":
             if request.source is not None:  # what was to be taken over leaves nothing to resume
                 receipt.end(work.tree, work.stack.name)
             raise
+
+
+def supplied(request: Request) -> Installation:
+    """Prepare an installation; what a bundle has for it is in the cache then, as far as the recipes pin it."""
+    if request.bundle is None:
+        return prepare(request)
+    request.prefix.create()
+    brought = fetch.read_bundle(request.bundle, request.prefix.sources)
+    work = prepare(request)
+    fetch.admit(brought, work.sources, request.prefix.sources, request.bundle)
+    return work
 
 
 def forget_logs(work: Installation) -> None:

@@ -118,11 +118,22 @@ def find(prefix: Prefix, name: str | None) -> Receipt:
     found = named(prefix, name)
     require_in_place(prefix, found)
     if damage := found.damage():
-        raise EnvironmentDamaged(
-            what=f"The environment {found.name} is damaged: {damage}.",
-            fix=f"Put it back with 'envkit repair {found.name} --prefix {prefix.root}'.",
-        )
+        raise not_as_installed(found, damage)
     return found
+
+
+def require_same_image(found: Receipt) -> None:
+    """Require that an image is the one that was installed: it is read to its end. Raises EnvironmentDamaged."""
+    if found.is_image and found.damaged():
+        raise not_as_installed(found, f"its image is not the one that was installed (SHA-256 {found.sha256})")
+
+
+def not_as_installed(found: Receipt, damage: str) -> EnvironmentDamaged:
+    """Say in what an environment is not as it was installed."""
+    return EnvironmentDamaged(
+        what=f"The environment {found.name} is damaged: {damage}.",
+        fix=f"Put it back with 'envkit repair {found.name} --prefix {Path(found.tree).parent}'.",
+    )
 
 
 def require_in_place(prefix: Prefix, found: Receipt) -> None:

@@ -11,13 +11,21 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO, cast
 
 import msgspec
 
 from envkit.errors import BundleInvalid, ChecksumMismatch, SourcesMissing
-from envkit.sources.cache import CHUNK_BYTES, Source, SourceCache, WrongContentError, distinct, writing
-from envkit.system.files import whole
+from envkit.sources.cache import (
+    CHUNK_BYTES,
+    Source,
+    SourceCache,
+    WrongContentError,
+    distinct,
+    part_of_process,
+    writing,
+)
+from envkit.system.files import open_plain, whole
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -63,6 +71,7 @@ def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stac
 def read_bundle(tar_path: Path, cache: Path) -> Manifest:
     """Put the files of a bundle into the cache, each only after its SHA-256 has been found right.
 
+    A file that the cache has already with another content lies beside it then, until ``admit`` knows which is wanted.
     Raises BundleInvalid for what is no whole bundle or holds what its manifest does not name,
     ChecksumMismatch for a file with another content, DiskFull and NotWritable.
     """
@@ -135,12 +144,33 @@ def _add(tar: tarfile.TarFile, path: Path, entry: Entry) -> None:
         )
 
 
+class _TooLargeError(Exception):
+    """A tar file has a header that nobody needs so large."""
+
+
+class _Sparing:
+    """A file of which nothing is read in one piece that would fill the memory."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.seek, self.tell, self.close = stream.seek, stream.tell, stream.close
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read like the stream itself. Raises _TooLargeError."""
+        if not 0 <= size <= MANIFEST_LIMIT_BYTES:
+            raise _TooLargeError(f"a header of {size} bytes")
+        return self._stream.read(size)
+
+
 @contextmanager
 def _opened(tar_path: Path) -> Iterator[tarfile.TarFile]:
     try:
-        with tarfile.open(tar_path, mode="r:") as tar:
+        with (
+            open_plain(tar_path) as stream,
+            tarfile.open(fileobj=cast("IO[bytes]", _Sparing(stream)), mode="r:") as tar,
+        ):
             yield tar
-    except tarfile.TarError as error:
+    except (tarfile.TarError, _TooLargeError) as error:
         raise _invalid(tar_path, f"It is no tar file, or not the whole of one ({error}).") from error
     except OSError as error:
         raise _invalid(tar_path, f"It cannot be read: {error.strerror}.") from error
@@ -158,7 +188,7 @@ def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
         for entry in manifest.files:
             folder, _, name = entry.filename.rpartition("/")
             Source(filename=name, folder=folder, sha256=entry.sha256, needed_by=entry.needed_by)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid(tar_path, f"Its {MANIFEST} is not one of a bundle: {error}.") from error
     return manifest
 
@@ -193,9 +223,39 @@ def _take(stream: IO[bytes], entry: Entry, here: SourceCache) -> None:
         if actual != entry.sha256:
             raise WrongContentError(actual)
         return
-    if present:
-        here.set_aside(entry.filename, present)
-    here.store(entry.filename, _chunks(stream), entry.sha256)
+    here.store(entry.filename if present is None else beside(entry), _chunks(stream), entry.sha256)
+
+
+def beside(entry: Entry) -> str:
+    """Return where a file of a bundle lies whose place in the cache another one has: as what is half written."""
+    return f"{entry.filename}.bundle-{entry.sha256[:8]}.{part_of_process()}"
+
+
+def admit(manifest: Manifest, sources: Sequence[Source], cache: Path, tar_path: Path) -> None:
+    """Hold what a bundle has brought against the pins of recipes.
+
+    It takes the place of another file only where it is what a recipe pins. Raises ChecksumMismatch where a recipe pins
+    something else; then nothing of it is left under that name.
+    """
+    here, pins = SourceCache(cache), {source.place: source for source in distinct(sources)}
+    wrong = []
+    for entry in manifest.files:
+        place, other = entry.filename, here.path(beside(entry))
+        source = pins.get(place)
+        pin, present = (source.sha256 if source else None), here.sha256(place)
+        if pin == entry.sha256 and present not in (None, pin) and other.is_file():
+            here.set_aside(place, present)
+            with writing(cache, place):
+                other.replace(here.path(place))
+        elif source and pin not in (None, entry.sha256):
+            wrong.append(f"{place}: {source.needed_by} pins {pin}, and the bundle has {entry.sha256}")
+            if present == entry.sha256:
+                here.set_aside(place, present)
+        other.unlink(missing_ok=True)
+    here.save_stamps()
+    if wrong:
+        what = f"{len(wrong)} files in {tar_path} are not what the recipes here pin."
+        raise ChecksumMismatch(what=what, why="\n".join(wrong), fix=AGAIN)
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:

@@ -1,8 +1,9 @@
 """One folder of checked sources, which a build reads instead of the network.
 
 A file appears in it by rename, complete and with the right SHA-256, or not at all. Which content was
-verified is remembered in ``.verified.json`` by size, modification time and inode, so that a file is hashed
-again only after it changed.
+verified is remembered in ``.verified.json`` by size, times and inode, so that a file is hashed again only after it
+changed. That is believed where nobody else can have written it: in a folder and a file of this user's, which nobody
+else may write to. In any other cache every file is hashed each time.
 """
 
 import errno
@@ -11,23 +12,28 @@ import os
 import re
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from envkit.errors import ChecksumMismatch, DiskFull, NotWritable, of_storage
+from envkit.system.files import identity, read
 from envkit.system.temporary import has_ended
 
 STAMPS = ".verified.json"
+VERSION = 2
 CHUNK_BYTES = 1 << 20
 FOREIGN_PART_AGE_S = 24 * 3600
 PART = re.compile(r"\.part-(?P<pid>\d+)@(?P<host>[^/]+)$")
 NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
-Stamp = tuple[int, int, int, str]
+Identity = tuple[int, int, int, int]
+Stamp = tuple[Identity, str]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +76,28 @@ class WrongContentError(Exception):
         self.actual = actual
 
 
+def part_of_process() -> str:
+    """Return how the name of a file ends that this process has not finished: the next one removes what it leaves."""
+    return f"part-{os.getpid()}@{socket.gethostname()}"
+
+
+def recheck(folder: Path) -> list[str]:
+    """Hash every file of a cache that was ever verified in it; return what to say of those that are not as they were.
+
+    Such a file is set aside, and of all others it is known that they are right. Raises DiskFull, NotWritable.
+    """
+    old = SourceCache(folder).stamps
+    forget(folder)
+    here, wrong = SourceCache(folder), list[str]()
+    for name, (_, wanted) in sorted(old.items()):
+        actual = here.sha256(name)
+        if actual is not None and actual != wanted:
+            bad = here.set_aside(name, actual)
+            wrong.append(f"{name}: its SHA-256 was {wanted} and is {actual}; now {bad.name}")
+    here.save_stamps()
+    return wrong
+
+
 def forget(folder: Path) -> None:
     """Have every file of a cache hashed again when it is next asked for: where files were damaged, others may be."""
     (folder / STAMPS).unlink(missing_ok=True)
@@ -80,7 +108,7 @@ class SourceCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._stamps = self._recorded()
+        self.stamps = self._recorded()
         self._new: dict[str, Stamp] = {}
 
     def path(self, filename: str) -> Path:
@@ -91,12 +119,12 @@ class SourceCache:
         """Return the SHA-256 of a file in the cache, hashing it only if it changed, or None."""
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
             with self.path(filename).open("rb") as stream:
-                size_mtime_inode = _identity(os.fstat(stream.fileno()))
-                stamp = self._stamps.get(filename)
-                if stamp and stamp[:3] == size_mtime_inode:
-                    return stamp[3]
+                now = identity(os.fstat(stream.fileno()))
+                known, actual = self.stamps.get(filename, (None, ""))
+                if known == now:
+                    return actual
                 actual = hashlib.file_digest(stream, "sha256").hexdigest()
-                self._remember(filename, (*size_mtime_inode, actual))
+                self._remember(filename, (now, actual))
                 return actual
         return None
 
@@ -110,7 +138,7 @@ class SourceCache:
 
         Raises WrongContentError (nothing is kept then), DiskFull and NotWritable.
         """
-        part = self.path(f"{filename}.part-{os.getpid()}@{socket.gethostname()}")
+        part = self.path(f"{filename}.{part_of_process()}")
         digest = hashlib.sha256()
         with writing(self.folder, filename):
             part.parent.mkdir(parents=True, exist_ok=True)
@@ -120,14 +148,16 @@ class SourceCache:
                         digest.update(chunk)
                         _write_all(stream.write, chunk)
                     os.fsync(stream.fileno())
-                    size_mtime_inode = _identity(os.fstat(stream.fileno()))
+                    written = identity(os.fstat(stream.fileno()))
                 actual = digest.hexdigest()
                 if expected not in (None, actual):
                     raise WrongContentError(actual)
                 part.replace(self.path(filename))
+                now = identity(self.path(filename).stat())  # a rename changes the last of it
             finally:
                 part.unlink(missing_ok=True)
-        self._remember(filename, (*size_mtime_inode, actual))
+        if now[:3] == written[:3]:
+            self._remember(filename, (now, actual))
         return actual
 
     def set_aside(self, filename: str, actual: str) -> Path:
@@ -152,31 +182,44 @@ class SourceCache:
 
     def save_stamps(self) -> None:
         """Record what was verified since; a cache that cannot be written to is merely slower."""
-        if not self._new:
+        if not self._new or not is_private(self.folder.resolve()):
             return
         stamps = self._recorded() | self._new
         kept = {name: stamp for name, stamp in sorted(stamps.items()) if self.path(name).exists()}
-        part = self.path(f"{STAMPS}.part-{os.getpid()}@{socket.gethostname()}")
+        part = self.path(f"{STAMPS}.{part_of_process()}")
         with suppress(OSError):
             try:
-                part.write_bytes(msgspec.json.encode({"version": 1, "files": kept}))
+                with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                    stream.write(msgspec.json.encode({"version": VERSION, "files": kept}))
                 part.replace(self.path(STAMPS))
                 self._new = {}
             finally:
                 part.unlink(missing_ok=True)
 
     def _remember(self, filename: str, stamp: Stamp) -> None:
-        self._stamps[filename] = self._new[filename] = stamp
+        self.stamps[filename] = self._new[filename] = stamp
 
     def _recorded(self) -> dict[str, Stamp]:
-        with suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode(self.path(STAMPS).read_bytes(), type=_StampFile).files
+        path = self.path(STAMPS)
+        with suppress(OSError, msgspec.MsgspecError, RecursionError):
+            if is_private(self.folder.resolve()) and is_private(path):
+                return msgspec.json.decode(read(path), type=_StampFile).files
         return {}
+
+
+def is_private(path: Path) -> bool:
+    """Say whether a file or folder is this user's, nobody else may write to it, and it is no link."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    own = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+    return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 class _StampFile(msgspec.Struct):
     files: dict[str, Stamp]
-    version: int = 1
+    version: Literal[2]
 
 
 def distinct(sources: Sequence[Source]) -> list[Source]:
@@ -236,10 +279,6 @@ def _free(folder: Path) -> str:
             f"{os.statvfs(folder).f_favail} inodes free (a quota may allow less)."
         )
     return ""
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _write_all(write: Callable[[memoryview], int], chunk: bytes) -> None:

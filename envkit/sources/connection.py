@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from envkit.errors import HostProblem
 from envkit.sources.cache import CHUNK_BYTES
 from envkit.sources.pipconfig import PipSettings
+from envkit.system.files import open_plain
 
 if TYPE_CHECKING:
     import ssl
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 BACKOFF_S = (0.5, 2.0)
 CONNECT_S = 20.0
+LIMIT_BYTES = 16 << 30  # the largest source there is, of CUDA, has 5 GB
+PAGE_LIMIT_BYTES = 64 << 20
+OF_TRANSFER = {"content-encoding", "content-length", "transfer-encoding"}
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504, 520, 522, 524}
 CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 LOGGERS = (
@@ -85,14 +89,18 @@ class Connection:
             with self._client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response:
                 _check_status(response)
                 length = response.headers.get("Content-Length", "")
-                yield int(length) if length.isdecimal() else None, response.iter_raw()
+                size = int(length[:20]) if length.isascii() and length.isdecimal() else None
+                yield size, limited(response.iter_raw(), size, LIMIT_BYTES)
 
     def get(self, url: str, *, headers: Mapping[str, str] | None = None) -> "httpx2.Response":
         """Get a page. Raises RefusedError."""
-        with self._translated(url):
-            response = self._client.get(url, headers=headers)
+        import httpx2
+
+        with self._translated(url), self._client.stream("GET", url, headers=headers) as response:
+            content = b"".join(limited(response.iter_bytes(), None, PAGE_LIMIT_BYTES))
         _check_status(response)
-        return response
+        plain = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in OF_TRANSFER]
+        return httpx2.Response(response.status_code, headers=plain, content=content, request=response.request)
 
     def head(self, url: str, *, headers: Mapping[str, str] | None = None) -> "httpx2.Response":
         """Ask about a page. Raises RefusedError."""
@@ -142,6 +150,18 @@ class Connection:
             raise TransientError(_said(error)) from None
 
 
+def limited(chunks: Iterable[bytes], size: int | None, limit: int) -> Iterator[bytes]:
+    """Yield what comes, up to the size that was told, else to the limit. Raises RefusedError for more."""
+    most, done = limit if size is None else min(size, limit), 0
+    if size is not None and size > limit:
+        raise RefusedError(f"it has {size} bytes, as the server says; no file of more than {limit} is taken")
+    for chunk in chunks:
+        done += len(chunk)
+        if done > most:
+            raise RefusedError(f"more comes than {most} bytes, which {'is the limit' if size is None else 'it has'}")
+        yield chunk
+
+
 def redact(text: str) -> str:
     """Replace the user and password of every URL in a text."""
     return re.sub(r"://[^\s/'\"]*@", "://***@", text)
@@ -172,11 +192,12 @@ def _check_status(response: "httpx2.Response") -> None:
 @contextmanager
 def _opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
     try:
-        stream = file_path(url).open("rb")
+        stream = open_plain(file_path(url))
     except OSError as error:
         raise RefusedError(error.strerror or str(error)) from None
     with stream:
-        yield os.fstat(stream.fileno()).st_size, iter(lambda: stream.read(CHUNK_BYTES), b"")
+        size = os.fstat(stream.fileno()).st_size
+        yield size, limited(iter(lambda: stream.read(CHUNK_BYTES), b""), size, LIMIT_BYTES)
 
 
 def _client(settings: PipSettings, connect_s: float) -> "PyPIClient":

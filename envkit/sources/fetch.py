@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envkit.errors import ChecksumMismatch, SourcesMissing
 from envkit.sources.ask import refused
-from envkit.sources.bundle import Manifest, read_bundle, write_bundle
+from envkit.sources.bundle import Manifest, admit, read_bundle, write_bundle
 from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.sources.download import Download, FetchEvent, FetchState, Problem
 
@@ -18,6 +18,7 @@ __all__ = [
     "FetchState",
     "Manifest",
     "Source",
+    "admit",
     "fetch",
     "missing",
     "place",

@@ -162,12 +162,26 @@ def exists_in(folder: int, name: str) -> bool:
 
 def read(path: Path) -> bytes:
     """Return what a plain file holds. Raises OSError, for a pipe, a socket or a device as well, without waiting."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, f"It is {kind(mode)}, not a plain file", str(path))
+    with open_plain(path) as stream:
         return stream.read()
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file to read. Raises OSError, for a pipe, a socket or a device as well, without waiting."""
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    mode = os.fstat(stream.fileno()).st_mode
+    if not stat.S_ISREG(mode):
+        stream.close()
+        raise OSError(errno.EINVAL, f"It is {kind(mode)}, not a plain file", str(path))
+    return stream
+
+
+def identity(state: os.stat_result) -> tuple[int, int, int, int]:
+    """Return what is another after any change of a file: size, times of change (ns) of content and inode, and inode.
+
+    The last time is the kernel's own: no user can set it, as touch(1) sets the other.
+    """
+    return state.st_size, state.st_mtime_ns, state.st_ino, state.st_ctime_ns
 
 
 def sha256(path: Path) -> str:
