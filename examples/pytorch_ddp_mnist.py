@@ -119,7 +119,7 @@ def main(argv=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     first_epoch = 0
     if args.checkpoint and args.checkpoint.exists():  # all read it: its folder is one that every node sees
-        state = torch.load(args.checkpoint, map_location=device)
+        state = torch.load(args.checkpoint, map_location=device, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first_epoch = state["epoch"]

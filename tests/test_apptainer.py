@@ -186,6 +186,8 @@ def test_no_such_list_of_pins(tmp_path: Path) -> None:
         ("deb [signed-by=/x] https://a/b/debian/ bookworm main\n", "https://a/b/debian"),
         ("Types: deb\nURIs: http://a/debian\nSuites: bookworm\n", "http://a/debian"),
         ("deb http://a/ubuntu noble main\n", None),
+        ("deb http://me:secret@a/debian bookworm main\n", None),
+        ("deb http://me:secret@a/debian bookworm main\ndeb http://b/debian bookworm main\n", "http://b/debian"),
         ("# deb http://a/debian bookworm main\n", None),
         ("deb http://a/debian-security bookworm-security main\n", None),
     ],

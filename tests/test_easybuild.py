@@ -411,3 +411,24 @@ def test_recipes_that_borrow_an_easyblock_with_a_licence(software: str, easybloc
     texts = [path.read_text() for path in (easybuild_collection() / software[0].lower() / software).glob("*.eb")]
     assert any(re.search(rf"easyblock = ['\"]{easyblock}['\"]", text) for text in texts)
     assert software in eb_command.rules()["eula"]
+
+
+def test_what_eb_is_given_has_no_password() -> None:
+    proxy = "http://me:secret@proxy:3128"
+    kept = {"https_proxy": "http://proxy:3128", "no_proxy": "a,b", "PATH": "/usr/bin", "LMOD_X": "me@site"}
+    assert eb_command.without_passwords({**kept, "http_proxy": proxy, "ALL_PROXY": "socks5://token@p"}) == kept
+
+
+def test_a_plan_of_another_user_is_not_read(tmp_path: Path) -> None:
+    resolved, path = Plan(stack="s", steps=(), robot=()), tmp_path / "plans" / "s.json"
+    eb_command.write_cached(path, resolved)
+    assert eb_command.read_cached(path) == resolved
+    path.chmod(0o620)
+    assert eb_command.read_cached(path) is None
+    path.chmod(0o600)
+    path.parent.chmod(0o720)
+    assert eb_command.read_cached(path) is None
+    eb_command.write_cached(path, resolved)
+    assert eb_command.read_cached(path) == resolved
+    path.write_text("[" * 200_000)
+    assert eb_command.read_cached(path) is None

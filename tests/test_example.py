@@ -1,3 +1,4 @@
+import ast
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,6 +8,7 @@ import pytest
 
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
+from envkit.system.resources import recipes
 from envkit.training import example, mnist
 
 Output = pytest.CaptureFixture[str]
@@ -94,3 +96,19 @@ def test_the_scripts_have_no_syntax_of_later_pythons(tmp_path: Path) -> None:
         argv = [sys.executable, "-m", "ruff", "check", "--target-version", "py310", "--select", "E9,F", "--isolated"]
         done = subprocess.run([*argv, str(one.path)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
+
+
+def test_a_checkpoint_runs_no_code() -> None:
+    """Where torch.load does not say otherwise, an older PyTorch runs what a pickle names."""
+    calls = [
+        node
+        for path in Path(recipes("examples")).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "numpy.load", "np.load")
+    ]
+    assert len(calls) == 3
+    for call in calls:
+        said = {word.arg: ast.unparse(word.value) for word in call.keywords}
+        assert said.get("weights_only") == "True" or (
+            ast.unparse(call.func) != "torch.load" and "allow_pickle" not in said
+        )

@@ -161,7 +161,8 @@ def test_the_own_process_is_left_as_it_is() -> None:
     changing = {"os.chdir", "os.umask", "os.putenv", "os.environ.update"}
     changed = []
     for module in FILES.keys() - {"system.namespace"}:
-        changed += [f"{module}:{call.lineno}" for call in calls(module) if ast.unparse(call.func) in changing]
+        named = changing - ({"os.umask"} if module == "system.files" else set())  # by files.masked alone, for a block
+        changed += [f"{module}:{call.lineno}" for call in calls(module) if ast.unparse(call.func) in named]
         changed += [
             f"{module}:{node.lineno}"
             for node in nodes(module)

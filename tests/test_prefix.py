@@ -1,3 +1,4 @@
+import os
 import stat
 from pathlib import Path
 
@@ -49,6 +50,46 @@ def test_create_is_private_and_may_be_repeated(tmp_path: Path) -> None:
     made.create()
     assert stat.S_IMODE(made.root.stat().st_mode) == 0o700
     assert made.sources.is_dir() and made.logs.is_dir()
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize(
+    ("root", "user", "file"),
+    [
+        (None, 1000, 0o600),
+        (0o700, 1000, 0o600),
+        (0o755, 1000, 0o644),
+        (0o2775, 1000, 0o664),
+        (0o777, 1000, 0o664),
+        (None, 0, 0o644),
+        (0o755, 0, 0o644),
+    ],  # fmt: skip
+)
+def test_files_have_the_mode_of_the_prefix(
+    root: int | None, user: int, file: int, umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    made = Prefix(root=tmp_path / "a" / "prefix")
+    if root is not None:
+        made.root.mkdir(parents=True)
+        made.root.chmod(root)
+    before = os.umask(umask)
+    try:
+        made.create()
+        with made.own_modes():
+            (made.root / "file").touch()
+        (tmp_path / "after").touch()
+    finally:
+        os.umask(before)
+    assert mode_of(made.root) == (root or 0o700)
+    assert mode_of(made.root / "file") == file
+    assert mode_of(tmp_path / "after") == 0o666 & ~umask
+    if root is None:
+        assert mode_of(made.root.parent) == 0o700
 
 
 def test_create_leaves_the_permissions_of_a_folder_that_is_there(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report.progress import BuildProgress, LogTail
 from envkit.system import process, temporary
-from envkit.system.files import discard, replace
+from envkit.system.files import discard, masked, replace
 
 SQUASHFS = "-comp zstd -Xcompression-level {}"
 FINAL_LEVEL, LAYER_LEVEL = 9, 1
@@ -76,17 +76,20 @@ class LayerBuild:
             if partial.exists():
                 status = self.inspect(partial, log)
             else:
-                status = layers.build(
-                    self.runtime.path,
-                    self.words(is_image),
-                    layer,
-                    folder=folder,
-                    target=partial,
-                    log=log,
-                    env=self.settings(scratch),
-                    binds=self.binds(),
-                    watch=watch,
-                )
+                with masked(0o022) as own:  # what is inside is for whoever enters it
+                    status = layers.build(
+                        self.runtime.path,
+                        self.words(is_image),
+                        layer,
+                        folder=folder,
+                        target=partial,
+                        log=log,
+                        env=self.settings(scratch),
+                        binds=self.binds(),
+                        watch=watch,
+                    )
+                if partial.is_file():
+                    partial.chmod(0o777 & ~own)
                 if self.request.source and Path(self.request.source).is_dir():
                     self.require_same(layer, Path(self.request.source))
             if status:
@@ -109,7 +112,8 @@ class LayerBuild:
         with process.interruptible():
             shutil.copyfile(self.request.source, target)
             self.require_same(layer, target)
-        target.chmod(0o755)
+        with masked(0o077) as own:
+            target.chmod(0o777 & ~own)
 
     def require_same(self, layer: Layer, image: Path) -> None:
         """Raise RecipeInvalid for an image that is not the one that was planned."""

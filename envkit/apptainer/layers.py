@@ -246,11 +246,14 @@ def build(
 
 
 def mirror(sources: Iterable[Path] | None = None) -> str | None:
-    """Return the mirror of Debian that this host's own apt uses, None if it uses none."""
+    """Return the mirror of Debian that this host's own apt uses, None if it uses none, or names it with a password.
+
+    Where it is gets into the image.
+    """
     files = sources if sources is not None else apt_sources()
     for file in files:
         for line in file.read_text(errors="replace").splitlines():
-            match = re.search(r"^(?:deb |URIs:).*?(https?://\S+?/debian)/?(?:\s|$)", line)
+            match = re.search(r"^(?:deb |URIs:).*?(https?://[^\s@]+?/debian)/?(?:\s|$)", line)
             if match:
                 return match[1]
     return None

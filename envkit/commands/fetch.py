@@ -52,7 +52,7 @@ def fetch(
             console.print(f"Damaged: {line}", soft_wrap=True, markup=False, highlight=False)
         console.print(f"Every file was hashed anew: {len(wrong) or 'none'} damaged.", soft_wrap=True)
     wanted = prepared.sources
-    with process.interruptible():
+    with process.interruptible(), request.prefix.own_modes():
         sources.fetch(wanted, request.prefix.sources, offline=False, progress=lambda _: None, stack=prepared.stack.name)
         console.print(
             f"{len(wanted)} sources of {prepared.stack.name} are in {request.prefix.sources}, checked.",

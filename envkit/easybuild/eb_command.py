@@ -30,6 +30,7 @@ from envkit.system.resources import data, easybuild_collection, recipes
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
+USER_IN_URL = re.compile(r"://[^\s/]*@")
 OF_SLURM = re.compile(r"SLURM_CONF|SLURM_CLUSTERS|SBATCH_\w+")  # what sbatch itself reads
 
 
@@ -163,7 +164,12 @@ def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
         words=(str(host.python.path), "-I", "-S", str(data("easybuild/run_eb.py")), site_packages()),
         env=eb_environment(host),
         robot=robot,
-        options=(f"--modules-tool={host.modules_tool.kind}", f"--module-syntax={syntax}", "--optarch=GENERIC"),
+        options=(
+            f"--modules-tool={host.modules_tool.kind}",
+            f"--module-syntax={syntax}",
+            "--optarch=GENERIC",
+            *as_read_by_all(),
+        ),
         key=(
             *robot,
             metadata.version("easybuild-easyconfigs"),
@@ -191,8 +197,13 @@ def site_packages() -> str:
 
 
 def eb_environment(host: Host) -> dict[str, str]:
-    """Return the settings that eb starts with: the host's, and what the site or the user has as hooks."""
-    env = dict(host.env)
+    """Return the settings that eb starts with: the host's, and what the site or the user has as hooks.
+
+    It fetches nothing, and what it is given lies in files that others may read: so no password is among them.
+    """
+    env = without_passwords(host.env)
+    if len(env) < len(host.env):
+        env["ENVKIT_OFFLINE"] = "1"  # without its proxy eb would wait in vain
     if host.modules_tool is not None:
         env["LMOD_CMD" if host.modules_tool.kind == "Lmod" else "MODULES_CMD"] = str(host.modules_tool.command)
         env["PATH"] = os.pathsep.join((env["PATH"], str(host.modules_tool.command.parent)))
@@ -202,6 +213,16 @@ def eb_environment(host: Host) -> dict[str, str]:
     if hooks := site_hooks(os.environ):
         env["ENVKIT_SITE_HOOKS"] = str(hooks)
     return env | as_root()
+
+
+def as_read_by_all() -> tuple[str, ...]:
+    """Return what eb is told besides if this is root, for whom Lmod finds only what others can read."""
+    return () if os.geteuid() else ("--umask=022",)
+
+
+def without_passwords(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings but for those that hold a URL with a user or a password, as that of a proxy may."""
+    return {name: value for name, value in env.items() if not USER_IN_URL.search(value)}
 
 
 def as_root() -> dict[str, str]:
@@ -324,10 +345,12 @@ def plan_cache(eb: Eb, stack: Stack) -> Path:
 
 
 def read_cached(path: Path) -> Plan | None:
-    """Return the plan in a cache file if every recipe of it is as it was."""
+    """Return the plan in a cache file if every recipe of it is as it was; none that somebody else may have written."""
+    if not (files.is_private(path.parent) and files.is_private(path)):
+        return None
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=CachedPlan)
-    except (OSError, msgspec.DecodeError):
+        kept = msgspec.json.decode(files.read(path), type=CachedPlan)
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
     return kept.plan if all(state(name) == (name, changed, size) for name, changed, size in kept.files) else None
 
@@ -336,8 +359,10 @@ def write_cached(path: Path, made: Plan) -> None:
     """Keep a plan; a cache that cannot be written is no failure."""
     kept = CachedPlan(format=3, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, msgspec.json.encode(kept))
+        files.make_private(path.parent)
+        if path.parent.stat().st_uid == os.geteuid():
+            path.parent.chmod(0o700)
+        files.write(path, msgspec.json.encode(kept), own=True, mode=0o600)
     except OSError:
         return
 

@@ -18,9 +18,10 @@ from filelock import FileLock
 
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
 from envkit.knowledge.eessi import symptom
-from envkit.sources.connection import PAGE_LIMIT_BYTES
 from envkit.machine.runtime import Runtime
+from envkit.sources.connection import PAGE_LIMIT_BYTES
 from envkit.system import process
+from envkit.system.files import make_private
 
 LIMIT_S = 20.0
 UNPACKED = 3  # what a pull takes at most, over the size of its layers: the layers, unpacked, and the image
@@ -78,7 +79,7 @@ def find(tool: Runtime, env: Mapping[str, str], say: Callable[[str], None], dige
     host, name, digest = match.groups()
     target = file_of(place, digest)
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_private(place)
     except OSError as error:
         fix = "Set APPTAINER_CACHEDIR to a folder of your own."
         raise NotWritable(what=f"{place} cannot be made.", why=f"{error.strerror}.", fix=fix) from error

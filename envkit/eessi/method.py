@@ -44,9 +44,9 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     extend = replace(entered, modules=(known().extend.format(version=stack.release),))
     eb = Eb(
         words=tuple(extend.command(["eb"])),
-        env=extend.variables(env | eb_command.as_root() | ROOT_IN_NAMESPACE),
+        env=extend.variables(eb_command.without_passwords(env) | eb_command.as_root() | ROOT_IN_NAMESPACE),
         robot=robot(stack),
-        options=() if os.geteuid() else ("--umask=022",),  # for root Lmod finds only what others can read
+        options=eb_command.as_read_by_all(),
         folders=(*Eb.folders, "EESSI_USER_INSTALL"),
     )
     plan = eb_command.plan(eb, stack)

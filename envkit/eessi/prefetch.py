@@ -19,7 +19,7 @@ from envkit.errors import DiskFull, HostProblem
 from envkit.knowledge.eessi import known, symptom
 from envkit.machine.host import writable_parent
 from envkit.machine.modules_tool import entered
-from envkit.system import process
+from envkit.system import files, process
 from envkit.system.resources import data
 
 
@@ -136,7 +136,7 @@ def listed(inside: EessiEnvironment, env: Mapping[str, str]) -> list[int]:
 def read(inside: EessiEnvironment, count: int, env: Mapping[str, str], show: Callable[[int, int], None]) -> None:
     """Read every file. Raises HostProblem if one cannot be read."""
     folder = platformdirs.user_cache_path("envkit")
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_private(folder)
     log = folder / f"prefetch-{os.getpid()}-{time.time_ns()}.log"
     try:
         status = process.supervise(

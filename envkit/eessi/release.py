@@ -110,5 +110,5 @@ def remembered(cache: Path) -> dict[str, Listed]:
 
 def remember(cache: Path, listed: dict[str, Listed]) -> None:
     """Keep what was read, for the next time."""
-    cache.parent.mkdir(parents=True, exist_ok=True)
+    files.make_private(cache.parent)
     files.write(cache, msgspec.json.encode(listed))

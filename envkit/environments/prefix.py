@@ -18,8 +18,10 @@
 
 import os
 import re
+import stat
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +29,7 @@ import platformdirs
 
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.machine.host import Platform
-from envkit.system.files import discard
+from envkit.system.files import discard, make_private, masked
 
 ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
 KEPT_LOGS = 10
@@ -129,12 +131,26 @@ class Prefix:
     def create(self) -> None:
         """Make the folder, private to the user. Raises NotWritable."""
         try:
-            self.root.parent.mkdir(parents=True, exist_ok=True)
-            self.root.mkdir(mode=0o700, exist_ok=True)
-            for folder in (self.sources, self.logs):
-                folder.mkdir(exist_ok=True)
+            make_private(self.root)
+            with self.own_modes():
+                for folder in (self.sources, self.logs):
+                    folder.mkdir(exist_ok=True)
         except OSError as error:
             raise not_writable(self.root, error) from error
+
+    @contextmanager
+    def own_modes(self) -> Iterator[None]:
+        """Have files that are made get the mode that the prefix has, whatever the umask: by default the user's alone.
+
+        Nothing is made that everybody may write to. For root they may be read, since Lmod finds only such for root:
+        there the mode of the prefix itself keeps others out.
+        """
+        try:
+            mode = stat.S_IMODE(self.root.stat().st_mode)
+        except OSError:
+            mode = 0o700
+        with masked(0o022 if os.geteuid() == 0 and not mode & 0o077 else ~mode & 0o077 | 0o002):
+            yield
 
     def new_log_folder(self, stack: str) -> Path:
         """Make the folder for the logs of one installation."""
@@ -186,7 +202,7 @@ def compiler_cache(prefix: Prefix, env: Mapping[str, str] = os.environ) -> Path:
     """
     folder = Path(env.get("CCACHE_DIR") or platformdirs.user_cache_path("envkit") / "ccache")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
     except OSError:
         return prefix.root / "ccache"
     return folder if os.access(folder, os.W_OK) else prefix.root / "ccache"

@@ -59,7 +59,7 @@ def install(request: Request, console: Console) -> "Report | None":
     if (there := find_installed(request)) is not None:
         say_already(there, console)
         return None
-    with stoppable():
+    with stoppable(), request.prefix.own_modes():
         return install_now(request, console)
 
 

@@ -38,7 +38,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
         say(console, f"Build it again with 'envkit repair {found.name} --prefix {prefix.root}'.")
         return EnvironmentDamaged.exit_code
     request = replace(asked(prefix, tree.root, found), again=tuple(dict.fromkeys(one.module for one in damaged)))
-    with install.stoppable():
+    with install.stoppable(), prefix.own_modes():
         report = install.install_now(request, console)
     return 0 if report is None or report.verdict == "pass" else 1
 

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from envkit.errors import ChecksumMismatch, DiskFull, NotWritable, of_storage
-from envkit.system.files import identity, read
+from envkit.system.files import identity, is_private, read
 from envkit.system.temporary import has_ended
 
 STAMPS = ".verified.json"
@@ -205,16 +204,6 @@ class SourceCache:
             if is_private(self.folder.resolve()) and is_private(path):
                 return msgspec.json.decode(read(path), type=_StampFile).files
         return {}
-
-
-def is_private(path: Path) -> bool:
-    """Say whether a file or folder is this user's, nobody else may write to it, and it is no link."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    own = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
-    return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 class _StampFile(msgspec.Struct):

@@ -28,19 +28,19 @@ def deliver(path: Path, content: bytes, what: str, *, new: bool = False, fix: st
         raise NotWritable(what=f"{what} could not be written to {path}.", why=why, fix=fix) from error
 
 
-def write(path: Path, content: bytes, *, new: bool = False, own: bool = False) -> None:
+def write(path: Path, content: bytes, *, new: bool = False, own: bool = False, mode: int = 0o666) -> None:
     """Write a file whole or not at all. Raises what ``whole`` does."""
-    with whole(path, new=new, own=own) as stream:
+    with whole(path, new=new, own=own, mode=mode) as stream:
         stream.write(content)
 
 
 @contextmanager
-def whole(path: Path, *, new: bool = False, own: bool = False) -> Iterator[BinaryIO]:
+def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Write a file that appears by rename, complete and on the disk, or not at all; ``new``: where there is none.
 
     A link is followed, and an older file keeps its mode. What is no file, such as /dev/stdout, a device or a pipe, is
     written to as it is. But the file takes the place of a link or pipe where it is envkit's ``own``, which no user
-    names. Raises OSError, with the name of the file.
+    names. ``mode`` is that of a new file, of which the umask takes away. Raises OSError, with the name of the file.
     """
     stream = None if own else beyond(path)
     if stream is not None:
@@ -53,7 +53,7 @@ def whole(path: Path, *, new: bool = False, own: bool = False) -> Iterator[Binar
         raise OSError(refused or errno.EACCES, os.strerror(refused or errno.EACCES), str(target))
     staged = target.with_name(f".envkit-{os.getpid()}-{os.urandom(4).hex()}")
     try:
-        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as stream:
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as stream:
             if not own:
                 keep_mode(stream, target)
             yield stream
@@ -211,6 +211,39 @@ def tree_sha256(folder: Path) -> str:
             elif stat.S_ISREG(state.st_mode):
                 digest.update(bytes.fromhex(sha256(path)))
     return digest.hexdigest()
+
+
+def is_private(path: Path) -> bool:
+    """Say whether a file or folder is this user's, nobody else may write to it, and it is no link."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    own = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+    return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone, whatever the umask. Raises OSError."""
+    for one in (*reversed(folder.parents), folder):
+        if not one.exists():
+            with suppress(FileExistsError):
+                one.mkdir(mode=0o700)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
+@contextmanager
+def masked(umask: int) -> Iterator[int]:
+    """Have what is made in the block, by the programs that it starts as well, get modes of this umask; yield the own.
+
+    It is the whole process's: only for a block of the main thread.
+    """
+    own = os.umask(umask)
+    try:
+        yield own
+    finally:
+        os.umask(own)
 
 
 def require_private(folder: Path) -> None:
