@@ -133,8 +133,11 @@ why=$(broken)
 if [ -n "$why" ] || [ ! -e .venv ]; then
     told "Making .venv${why:+ anew: $why}" "$(find_python)" -m venv --clear .venv || exit 3
 fi
-told "Installing envkit into .venv (pip)" .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off \
-    --editable ".${extra:+[$extra]}" || exit 4
+pip=(.venv/bin/python -m pip install --disable-pip-version-check --progress-bar off)
+told "Installing into .venv what builds (pip)" "${pip[@]}" --require-hashes -r requirements/build.txt || exit 4
+told "Installing into .venv what envkit needs (pip)" "${pip[@]}" --require-hashes --no-build-isolation \
+    -r "requirements/${extra:-run}.txt" || exit 4
+told "Installing envkit into .venv (pip)" "${pip[@]}" --no-deps --no-build-isolation --editable . || exit 4
 if [ "$extra" = test ] && ! command -v apptainer >/dev/null && [ ! -x .venv/bin/apptainer ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         scripts/apptainer.sh "$PWD/.venv/apptainer" "$PWD/.venv/bin"

@@ -67,7 +67,7 @@ def mode_of(path: Path) -> int:
         (0o777, 1000, 0o664),
         (None, 0, 0o644),
         (0o755, 0, 0o644),
-    ],  # fmt: skip
+    ],
 )
 def test_files_have_the_mode_of_the_prefix(
     root: int | None, user: int, file: int, umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

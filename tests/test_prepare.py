@@ -1,15 +1,22 @@
 """scripts/prepare.sh in a tree of its own: real bash, venv and pip; apt-get and what it installs are stand-ins."""
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+PROJECT_ITSELF = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NEEDED = [
     "bash",
     "dirname",
@@ -90,6 +97,9 @@ class Tree:
         (self.folder / "envkit" / "machine" / "modules_tool.py").write_text(places)
         (self.folder / "pyproject.toml").write_text(PROJECT)
         (self.folder / "backend.py").write_text(BACKEND)
+        (self.folder / "requirements").mkdir()
+        for name in ("build", "run", "test"):
+            (self.folder / "requirements" / f"{name}.txt").write_text("# nothing\n")
         for name in NEEDED:
             self.link(name, shutil.which(name) or "")
         self.fake("python3", f'exec {getattr(sys, "_base_executable", sys.executable)} "$@"')
@@ -151,8 +161,13 @@ def test_a_machine_that_has_all(tree: Tree) -> None:
     tree.has(*COMPILING, *OPTIONAL)
     done = tree.prepare()
     assert done.returncode == 0, done.stderr
-    first, second, last = (line for line in done.stdout.splitlines() if not line.startswith("  after "))
-    assert (first, second) == ("Making .venv", "Installing envkit into .venv (pip)")
+    *told, last = (line for line in done.stdout.splitlines() if not line.startswith("  after "))
+    what = ("what builds", "what envkit needs")
+    assert told == [
+        "Making .venv",
+        *(f"Installing into .venv {one} (pip)" for one in what),
+        "Installing envkit into .venv (pip)",
+    ]
     assert last.endswith(f": . {tree.folder}/.venv/bin/activate")
     shown = last.partition(";")[0].removeprefix("envkit is ")
     assert Path(shown).samefile(tree.folder / ".venv/bin/envkit")
@@ -277,3 +292,46 @@ def test_an_envkit_that_cannot_be_installed(tree: Tree) -> None:
     done = tree.prepare()
     assert done.returncode == 4
     assert "no route to host" in done.stderr
+
+
+def test_a_package_that_is_not_the_locked_one(tree: Tree, tmp_path: Path) -> None:
+    """Nothing is installed of what has another SHA-256, or none in the lock."""
+    tree.has(*COMPILING, *OPTIONAL)
+    wheel = tmp_path / "toy-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("toy.py", "")
+        archive.writestr("toy-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+        archive.writestr("toy-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("toy-1.0.dist-info/RECORD", "toy.py,,\n")
+    lock, where = tree.folder / "requirements" / "run.txt", {"PIP_FIND_LINKS": str(tmp_path), "PIP_NO_INDEX": "1"}
+    for pin in (f" --hash=sha256:{'0' * 64}", ""):
+        lock.write_text(f"toy==1.0{pin}\n")
+        done = tree.prepare(where)
+        assert done.returncode == 4, done.stdout
+        assert "hash" in done.stderr
+        assert not list((tree.folder / ".venv").rglob("toy*"))
+    lock.write_text(f"toy==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+    assert tree.prepare(where).returncode == 0
+    assert list((tree.folder / ".venv").rglob("toy.py"))
+
+
+LOCKS = {
+    "build": ["hatchling>=1.27", "editables", "setuptools", "wheel"],
+    "run": PROJECT_ITSELF["dependencies"],
+    "test": [*PROJECT_ITSELF["dependencies"], *PROJECT_ITSELF["optional-dependencies"]["test"]],
+}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_the_lock_has_what_envkit_needs(name: str) -> None:
+    """In a version that fits; every line pins by SHA-256, and none says where that is from."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    entries = re.findall(r"(?m)^([\w.-]+)==(\S+)(?: ; .+?)? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text)
+    left = re.sub(r"(?m)^#.*\n", "", text)
+    for found, version, hashes in entries:
+        left = re.sub(rf"(?m)^{re.escape(found)}=={re.escape(version)}.*\n{re.escape(hashes)}", "", left)
+    assert left == "", "something in it is not pinned"
+    assert "://" not in text
+    locked = {canonicalize_name(found): version for found, version, _ in entries}
+    for wanted in map(Requirement, LOCKS[name]):
+        assert wanted.specifier.contains(locked[canonicalize_name(wanted.name)]), str(wanted)

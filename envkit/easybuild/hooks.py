@@ -1,3 +1,5 @@
+# SPDX-FileCopyrightText: The authors of envkit
+# SPDX-License-Identifier: GPL-2.0-or-later
 """EasyBuild's hooks as a stream of events: one JSON object a line in the file named by ENVKIT_EVENTS.
 
 Events: ``easyconfig`` (what a recipe needs; at exit, when ENVKIT_INVENTORY is set), ``plan``, ``begin``,

@@ -1,3 +1,5 @@
+# SPDX-FileCopyrightText: The authors of envkit
+# SPDX-License-Identifier: GPL-2.0-or-later
 """Run EasyBuild, installed beside envkit, under another Python: ``python -I run_eb.py SITE_PACKAGES ARGUMENT...``.
 
 EasyBuild makes environments for the interpreter that runs it, so this is the host's own, not envkit's. The
