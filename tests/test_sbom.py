@@ -1,6 +1,10 @@
 """Bills of materials: valid by CycloneDX's own schema, the same for the same receipt, with what is known of Horovod."""
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +15,16 @@ from envkit.apptainer.receipt import ImageReceipt
 from envkit.binary.build_flags import BuildFlags
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import lockfile
+from envkit.environments import lockfile, receipt
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Prefix
 from envkit.install import sbom
 from envkit.knowledge.known import known
+from envkit.machine.host import Platform
+from envkit.system.resources import data
 
 Install = Callable[..., ModuleReceipt]
+Output = pytest.CaptureFixture[str]
 TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
@@ -134,3 +141,50 @@ def test_an_environment_of_an_earlier_envkit_has_none(
 def test_one_form_at_a_time(install: Install, prefix: Prefix) -> None:
     install("toy-cpu", lock=locked())
     assert run(["show", "--lock", "--sbom", "--prefix", str(prefix.root)]) == 2
+
+
+def test_packages_of_debian(install_image: Callable[..., ImageReceipt], prefix: Prefix, capsys: Output) -> None:
+    made, tree = install_image("toy-image", debian="a1"), prefix.tree(Platform.own())
+    packages = {"libc6:amd64": "2.36-9+deb12u10", "base-files:all": "1:12.4"}
+    lock = msgspec.structs.replace(
+        locked(), name="toy-image", method="apptainer", system="debian 12", packages=packages
+    )
+    receipt.write(receipt.path_of(tree, "toy-image"), msgspec.structs.replace(made, lock=lock))
+    assert run(["show", "toy-image", "--sbom", "--prefix", str(prefix.root)]) == 0
+    text = capsys.readouterr().out
+    assert errors(text) is None
+    found = {one["name"]: one for one in json.loads(text)["components"]}
+    assert found["libc6"]["version"] == "2.36-9+deb12u10"
+    assert found["libc6"]["purl"] == "pkg:deb/debian/libc6@2.36-9%2Bdeb12u10?arch=amd64&distro=debian-12"
+    [root] = [one for one in json.loads(text)["dependencies"] if one["ref"] == "toy-image"]
+    assert {"deb: libc6:amd64", "deb: base-files:all"} <= set(root["dependsOn"])
+    assert run(["show", "toy-image", "--lock", "--prefix", str(prefix.root)]) == 0
+    assert json.loads(capsys.readouterr().out)["packages"] == packages
+    other = msgspec.structs.replace(lock, packages={"libc6:amd64": "2.41-1", "new:all": "1"})
+    assert list(lockfile.other_packages(lock, other)) == [
+        "package base-files:all: 1:12.4 in the lock, none here",
+        "package libc6:amd64: 2.36-9+deb12u10 in the lock, 2.41-1 here",
+        "package new:all: none in the lock, 1 here",
+    ]
+    assert list(lockfile.other_packages(None, other)) == []
+    assert list(lockfile.refusals(lock, other)) == []
+
+
+def test_the_packages_of_this_machine() -> None:
+    """As dpkg itself tells them, where there is one."""
+    told = subprocess.run(
+        [sys.executable, str(data("inside/image_facts.py"))], capture_output=True, text=True, check=True
+    )
+    facts = json.loads(told.stdout)
+    query = shutil.which("dpkg-query")
+    if not query:
+        assert facts["packages"] == {}
+        return
+    wanted = subprocess.run(
+        [query, "-W", "-f", "${db:Status-Status} ${Package}:${Architecture} ${Version}\\n"],
+        capture_output=True,
+        text=True,
+    ).stdout
+    lines = (line.split() for line in wanted.splitlines())
+    assert facts["packages"] == {name: version for state, name, version in lines if state == "installed"}
+    assert facts["packages"] and re.fullmatch(r"[a-z]+( [\w.]+)?", facts["system"])

@@ -26,6 +26,8 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     built: BuildFlags | None
     mpi: Mpi | None
     pmix: str
+    system: str
+    packages: dict[str, str]
 
 
 def ask(inside: ContainerEnvironment) -> ImageFacts:

@@ -233,6 +233,7 @@ class ImageInstallation:
             binds=inside.binds,
             settings=dict(inside.settings),
             srun=inside.srun,
+            lock=msgspec.structs.replace(self.lock, system=facts.system, packages=facts.packages),
         )
 
     def fetch_optional(self, console: Console) -> tuple[Source, ...]:  # noqa: ARG002

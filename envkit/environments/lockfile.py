@@ -56,6 +56,8 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What an environment was made from: its parts in the order of building, and the versions of the ``tools``.
 
     ``flags`` are the build flags that its Horovod has, as its compiled extension tells them; nccl is a version code.
+    ``packages`` are those of Debian in an image, as NAME:ARCHITECTURE, with the version of each, and ``system`` is the
+    release that they are of, such as "debian 12": what was there when it was built, which cannot be demanded again.
     """
 
     version: int = VERSION
@@ -68,6 +70,8 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tools: dict[str, str]
     parts: tuple[Part, ...]
     flags: dict[str, int] = {}
+    system: str = ""
+    packages: dict[str, str] = {}
 
 
 def text(lock: Lock) -> str:
@@ -163,6 +167,16 @@ def differences(locked: Lock, here: Lock) -> Iterator[str]:
             was, now = ({one.filename for one in each.sources} for each in (part, other))
             if was != now:
                 yield differs(f"files of {part.name}", ", ".join(sorted(was - now)), ", ".join(sorted(now - was)))
+
+
+def other_packages(locked: Lock | None, made: Lock | None) -> Iterator[str]:
+    """Yield which packages of a system are others in what was made than in the lock, if both name some."""
+    if locked is None or made is None or not (locked.packages and made.packages):
+        return
+    for name in sorted(locked.packages.keys() | made.packages.keys()):
+        was, now = locked.packages.get(name, ""), made.packages.get(name, "")
+        if was != now:
+            yield differs(f"package {name}", was, now)
 
 
 TITLES: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""Say what an image has: interpreter, C library, MPI, PMIx, and Horovod with its build flags. Runs inside.
+"""Say what an image has: interpreter, C library, MPI, PMIx, packages, and Horovod with its build flags. Runs inside.
 
     python image_facts.py
 
@@ -43,6 +43,8 @@ def main() -> None:
         "built": built,
         "mpi": mpi(libraries or ["libmpi.so.40", "libmpi.so.12"]),
         "pmix": pmix(),
+        "system": system(),
+        "packages": packages(),
     }
     print(json.dumps(told))
 
@@ -97,6 +99,30 @@ def pmix() -> str:
     except (OSError, AttributeError):
         return ""
     return match.group(1) if match else ""
+
+
+def system(path: str = "/etc/os-release") -> str:
+    """The distribution and its release, such as "debian 12"; empty where it does not say."""
+    try:
+        with open(path, errors="replace") as stream:
+            fields = dict(line.strip().split("=", 1) for line in stream if re.match(r"[A-Z_]+=", line))
+    except OSError:
+        return ""
+    return " ".join(fields.get(name, "").strip("\"'") for name in ("ID", "VERSION_ID")).strip()
+
+
+def packages(path: str = "/var/lib/dpkg/status") -> Dict[str, str]:
+    """The packages of Debian that are installed, as NAME:ARCHITECTURE, with their versions; empty where dpkg is not."""
+    told = {}
+    try:
+        with open(path, errors="replace") as stream:
+            for entry in stream.read().split("\n\n"):
+                fields = dict(re.findall(r"^(Package|Status|Architecture|Version): *(\S.*)$", entry, re.MULTILINE))
+                if fields.get("Status", "").endswith(" installed") and {"Package", "Version"} <= set(fields):
+                    told["%s:%s" % (fields["Package"], fields.get("Architecture", ""))] = fields["Version"]
+    except OSError:
+        pass
+    return told
 
 
 if __name__ == "__main__":

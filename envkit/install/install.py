@@ -384,6 +384,8 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     else:
         say(console, f"{made.name} is built. It has no Horovod, so there is nothing to verify.")
     settled = msgspec.structs.replace(work.settle(made), lock=lock_of(work, made, built))
+    for line in lockfile.other_packages(work.request.locked, settled.lock):
+        say(console, f"Differs:  {line}")
     drift.keep(settled, built)
     receipt.write(receipt.path_of(work.tree, made.name), settled)
     replaced.settle(work.tree, made.name)
@@ -413,7 +415,7 @@ def lock_of(work: Installation, made: Receipt, built: "BuildFlags | None") -> lo
     """Return the lock of what was built, with what only that tells: the framework and the build flags."""
     there = [one.flags for one in built.extensions if one.loads] if built else []
     flags = {name: value for one in there[:1] for name, value in one.items() if value is not None}
-    return msgspec.structs.replace(work.lock, framework=made.framework, flags=flags)
+    return msgspec.structs.replace(made.lock or work.lock, framework=made.framework, flags=flags)
 
 
 def flags_of(locked: lockfile.Lock | None) -> tuple[str, ...]:

@@ -53,6 +53,9 @@ def bill(made: Receipt, locked: Lock) -> Bom:
         found.components.update([own, *files])
         found.register_dependency(root, [own])
         found.register_dependency(own, files)
+    within = [package(name, version, locked.system) for name, version in locked.packages.items()]
+    found.components.update(within)
+    found.register_dependency(root, within)
     if made.is_image and not any(one.name == HOROVOD for one in found.components):
         inside = [Component(name=HOROVOD, version=version, bom_ref=HOROVOD) for version in version_inside(made)]
         found.components.update(inside)
@@ -115,6 +118,25 @@ def source(file: File, part: Part) -> Component:
         purl=PackageURL("pypi", None, name, version, {"file_name": file.filename}) if version else None,
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=file.sha256)] if file.sha256 else [],
         external_references=[ExternalReference(type=kind, url=XsUri(url)) for url in file.urls],
+    )
+
+
+def package(name: str, version: str, system: str) -> Component:
+    """Return a package of Debian, or of a system that is made from it, in an image."""
+    from cyclonedx.model.component import Component, ComponentType
+    from packageurl import PackageURL
+
+    short, _, architecture = name.partition(":")
+    vendor, _, number = system.partition(" ")
+    qualifiers = {"arch": architecture, "distro": f"{vendor}-{number}" if number else ""}
+    return Component(
+        name=short,
+        version=version,
+        bom_ref=f"deb: {name}",
+        type=ComponentType.LIBRARY,
+        purl=PackageURL(
+            "deb", vendor or "debian", short, version, {key: one for key, one in qualifiers.items() if one}
+        ),
     )
 
 
