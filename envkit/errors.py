@@ -102,7 +102,7 @@ class ChecksumMismatch(EnvkitError):
 
 
 class SignatureInvalid(EnvkitError):
-    """An image that the key given does not verify."""
+    """An image or a bundle that the key given does not verify."""
 
     exit_code = 4
 

@@ -132,7 +132,8 @@ class LayerBuild:
 
         Raises SignatureInvalid, HostProblem for a key that is none.
         """
-        for verb, key in (("verify", self.request.signed_by), ("sign", self.request.sign)):
+        public = self.request.signed_by if self.request.source else None  # else it is of the bundle
+        for verb, key in (("verify", public), ("sign", self.request.sign)):
             if key is None:
                 continue
             told = process.capture([str(self.runtime.path), verb, "--key", str(key), str(image)], timeout_s=300)

@@ -109,7 +109,7 @@ class ImageInstallation:
 
     def left(self) -> list[Layer]:
         """Return the layers to build: what the image and the layers before it stand on, unless it is there."""
-        if self.image.image.exists() and not (self.request.sign or self.request.signed_by):
+        if self.image.image.exists() and not (self.request.sign or (self.request.signed_by and self.request.source)):
             return []
         base = [layer for layer in self.plan.layers[:-1] if layer.name == "debian"]
         others = self.plan.layers[len(base) : -1]

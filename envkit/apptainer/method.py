@@ -64,7 +64,11 @@ def is_other(request: Request, stack: Stack, found: Receipt) -> bool:
         return True
     site = find_site(request.site) if request.site else None
     binds = (*(site.binds if site else ()), *request.binds)
-    if (binds, request.sandbox) != (found.binds, not found.sha256) or request.sign or request.signed_by:
+    if (
+        (binds, request.sandbox) != (found.binds, not found.sha256)
+        or request.sign
+        or (request.signed_by and request.source)
+    ):
         return True
     if not (request.build_args or request.base != "auto" or request.source or request.dockerfile):
         return False

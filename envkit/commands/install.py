@@ -71,7 +71,10 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--sandbox", is_flag=True, help="Make an image a folder, which can be changed.")
 @click.option("--sign", metavar="KEY.pem", type=FILE, help="Sign the image with this private key.")
 @click.option(
-    "--signed-by", metavar="KEY.pem", type=FILE, help="Take the file of --from only if this public key verifies it."
+    "--signed-by",
+    metavar="KEY.pem",
+    type=FILE,
+    help="Take the file of --from or --bundle only if this public key verifies it.",
 )
 @click.option("--submit", is_flag=True, help="Build in a job of Slurm, on one node, and wait for it.")
 @click.option(
@@ -109,8 +112,8 @@ def install(
         usage("Give one of --from and --from-dockerfile.")
     if sign and sandbox:
         usage("--sign: a folder, which can be changed, cannot be signed. Leave out --sandbox.")
-    if signed_by and not source:
-        usage("--signed-by goes with --from.")
+    if signed_by and not (source or bundle):
+        usage("--signed-by goes with --from and --bundle.")
     if submit and dry_run:
         usage("Give one of --dry-run and --submit.")
     if not submit:
@@ -140,7 +143,7 @@ def install(
         work.say_forced(planned, console)
         return plans.show(planned, console)
     if submit:
-        done = ("rebuild",) if job_per_module else ()
+        done = (*(["rebuild"] if job_per_module else []), *([] if source else ["signed_by"]))
         words = list(batch.repeated(context, leave=(*OF_THE_JOB, *done)))
         asked = {**of_job, "jobs": jobs, "site": site, "prefix": prefix, "job_per_module": job_per_module}
         return submitted.installation(request, asked, words, console)

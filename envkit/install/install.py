@@ -41,7 +41,7 @@ from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.report.progress import say
-from envkit.sources import fetch
+from envkit.sources import fetch, signature
 from envkit.system import process
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def supplied(request: Request) -> Installation:
     if request.bundle is None:
         return prepare(request)
     request.prefix.create()
-    brought = fetch.read_bundle(request.bundle, request.prefix.sources)
+    with signature.required(request.bundle, request.signed_by):
+        brought = fetch.read_bundle(request.bundle, request.prefix.sources)
     work = prepare(request)
     fetch.admit(brought, work.sources, request.prefix.sources, request.bundle)
     return work

@@ -1,0 +1,88 @@
+"""Signatures of files by a key in PEM, as images have them: made and checked by the program ``openssl`` (3.0 or newer).
+
+What is signed is the SHA-256 of the file, so that of a large one as well it takes no time: ``FILE.sig`` beside it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from envkit.errors import HostProblem, SignatureInvalid
+from envkit.system import files, process, temporary
+
+LACKING = "Install OpenSSL 3.0 or newer: its program openssl signs and checks."
+
+
+def place(path: Path) -> Path:
+    """Return where the signature of a file lies."""
+    return path.with_name(f"{path.name}.sig")
+
+
+def sign(path: Path, key: Path) -> Path:
+    """Sign a file with a private key; return its signature. Raises HostProblem for a key that is none, OSError."""
+    with temporary.folder("sign") as folder:
+        told = openssl(folder, path, "-sign", "-inkey", str(key.absolute()), "-out", str(folder / "signature"))
+        if told.status:
+            raise HostProblem(
+                what=f"{path} could not be signed with {key}.",
+                why=last_line(told),
+                fix="Give a private key in PEM without a passphrase, such as 'openssl genpkey -algorithm ed25519' "
+                "makes.",
+            )
+        files.write(place(path), files.read(folder / "signature"))
+    return place(path)
+
+
+def require(path: Path, key: Path) -> None:
+    """Require that the private half of a public key has signed a file. Raises SignatureInvalid, HostProblem."""
+    with temporary.folder("sign") as folder:
+        try:
+            (folder / "signature").write_bytes(files.read(place(path)))
+            words = ("-verify", "-pubin", "-inkey", str(key.absolute()), "-sigfile", str(folder / "signature"))
+            told = openssl(folder, path, *words)
+        except OSError as error:
+            raise unsigned(path, key, f"{error.filename} cannot be read: {error.strerror}.") from error
+    if told.status:
+        raise unsigned(path, key, last_line(told))
+
+
+@contextmanager
+def required(path: Path, key: Path | None) -> Iterator[None]:
+    """Require a signature, if a key is given, and that the file is the same at the end of the block.
+
+    Raises what ``require`` does.
+    """
+    if key is None:
+        yield
+        return
+    before = files.identity(path.stat())
+    require(path, key)
+    yield
+    if files.identity(path.stat()) != before:
+        raise unsigned(path, key, "It was changed while it was read.")
+
+
+def unsigned(path: Path, key: Path, why: str) -> SignatureInvalid:
+    """Say that a file is not signed with the key given."""
+    return SignatureInvalid(
+        what=f"{path} is not signed with the private half of {key}.",
+        why=why,
+        fix=f"Carry {place(path).name} along with it, ask who made it for the right key, or leave out --signed-by to "
+        "take it all the same.",
+    )
+
+
+def openssl(folder: Path, path: Path, *words: str) -> process.Completed:
+    """Have openssl do something with the SHA-256 of a file. Raises HostProblem without it."""
+    message = folder / "message"
+    message.write_text(f"envkit sha256:{files.sha256(path)}\n")
+    argv = ["openssl", "pkeyutl", "-rawin", "-in", str(message), "-passin", "pass:", *words]
+    told = process.capture(argv, cwd=folder)
+    if told.status == 127:
+        raise HostProblem(what="There is no program openssl on PATH.", fix=LACKING)
+    return told
+
+
+def last_line(told: process.Completed) -> str:
+    """Return the last line of what openssl said."""
+    return ((told.stderr + told.stdout).strip().splitlines() or [f"openssl ended with {told.status}"])[-1]

@@ -1,0 +1,116 @@
+"""Bundles that are signed, at the command line, with the real openssl."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from envkit.cli import run
+from envkit.errors import HostProblem, SignatureInvalid
+from envkit.sources import signature
+from envkit.sources.fetch import Source, write_bundle
+
+from .integration.site import needs
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
+    """Pairs of keys, private and public, by their kind."""
+    needs("openssl")
+    made = {}
+    for name, words in {"ed25519": [], "other": [], "EC": ["-pkeyopt", "ec_paramgen_curve:P-256"], "RSA": []}.items():
+        private, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
+        kind = "ed25519" if name == "other" else name
+        subprocess.run(
+            ["openssl", "genpkey", "-algorithm", kind, *words, "-out", private], check=True, capture_output=True
+        )
+        subprocess.run(["openssl", "pkey", "-in", private, "-pubout", "-out", public], check=True)
+        made[name] = (private, public)
+    return made
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    cache, path = tmp_path / "cache", tmp_path / "b.tar"
+    cache.mkdir()
+    (cache / "a.tar.gz").write_bytes(b"a")
+    write_bundle([Source(filename="a.tar.gz", sha256=None, needed_by="x.eb")], cache, path, stack="s")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "EC", "RSA"])
+def test_what_is_signed_is_verified_by_its_own_key_alone(
+    kind: str, bundle: Path, keys: dict[str, tuple[Path, Path]]
+) -> None:
+    private, public = keys[kind]
+    assert signature.sign(bundle, private) == bundle.with_name("b.tar.sig")
+    signature.require(bundle, public)
+    with pytest.raises(SignatureInvalid, match="not signed with the private half"):
+        signature.require(bundle, keys["other"][1])
+    with bundle.open("r+b") as stream:
+        stream.seek(600)
+        stream.write(b"!")
+    with pytest.raises(SignatureInvalid):
+        signature.require(bundle, public)
+
+
+def test_a_bundle_that_is_changed_while_it_is_read(bundle: Path, keys: dict[str, tuple[Path, Path]]) -> None:
+    signature.sign(bundle, keys["ed25519"][0])
+    with pytest.raises(SignatureInvalid) as refused, signature.required(bundle, keys["ed25519"][1]):
+        bundle.write_bytes(bundle.read_bytes())
+    assert refused.value.why == "It was changed while it was read."
+    signature.sign(bundle, keys["ed25519"][0])
+    with signature.required(bundle, keys["ed25519"][1]):
+        pass
+    with signature.required(bundle, None):
+        bundle.write_bytes(b"")
+
+
+def test_a_signature_that_is_not_there_or_is_none(bundle: Path, keys: dict[str, tuple[Path, Path]]) -> None:
+    public = keys["ed25519"][1]
+    for content in (None, b"", b"x" * 64):
+        if content is not None:
+            signature.place(bundle).write_bytes(content)
+        with pytest.raises(SignatureInvalid) as refused:
+            signature.require(bundle, public)
+        assert refused.value.why and "b.tar.sig" in refused.value.fix
+    signature.sign(bundle, keys["ed25519"][0])
+    with pytest.raises(SignatureInvalid):
+        signature.require(bundle, keys["ed25519"][0])  # a private key is none to check with
+
+
+def test_a_key_that_is_none(bundle: Path, tmp_path: Path, keys: dict[str, tuple[Path, Path]]) -> None:
+    (tmp_path / "key.pem").write_text("-----BEGIN NOTHING-----\n")
+    for key in (tmp_path / "key.pem", keys["ed25519"][1]):
+        with pytest.raises(HostProblem, match="could not be signed with") as refused:
+            signature.sign(bundle, key)
+        assert "openssl genpkey" in refused.value.fix
+    assert not signature.place(bundle).exists()
+
+
+def test_without_openssl(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostProblem, match="no program openssl"):
+        signature.sign(bundle, tmp_path / "key.pem")
+
+
+def test_a_bundle_is_taken_only_if_the_key_has_signed_it(
+    bundle: Path, keys: dict[str, tuple[Path, Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of it is in the cache before."""
+    words = ["install", "pytorch", "--method", "easybuild", "--prefix", str(tmp_path / "p"), "--bundle", str(bundle)]
+    signature.sign(bundle, keys["ed25519"][0])
+    assert run([*words, "--signed-by", str(keys["other"][1])]) == SignatureInvalid.exit_code
+    assert f"{bundle} is not signed" in capsys.readouterr().err
+    assert not list((tmp_path / "p" / "sources").iterdir())
+    assert run([*words, "--signed-by", str(keys["ed25519"][1])]) not in (0, 2)  # it lacks what PyTorch needs
+    assert (tmp_path / "p" / "sources" / "a.tar.gz").exists()
+
+
+def test_signing_that_makes_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "key"
+    key.touch()
+    assert run(["fetch", "pytorch", "--sign", str(key)]) == 2
+    assert "--sign goes with --bundle" in capsys.readouterr().err
+    assert run(["install", "pytorch", "--signed-by", str(key)]) == 2
+    assert "--signed-by goes with --from and --bundle" in capsys.readouterr().err
