@@ -160,9 +160,8 @@ def test_no_shell_reads_a_command() -> None:
 def test_the_own_process_is_left_as_it_is() -> None:
     changing = {"os.chdir", "os.umask", "os.putenv", "os.environ.update"}
     changed = []
-    for module in FILES.keys() - {"system.namespace"}:
-        named = changing - ({"os.umask"} if module == "system.files" else set())  # by files.masked alone, for a block
-        changed += [f"{module}:{call.lineno}" for call in calls(module) if ast.unparse(call.func) in named]
+    for module in FILES.keys() - {"system.namespace", "system.umask"}:
+        changed += [f"{module}:{call.lineno}" for call in calls(module) if ast.unparse(call.func) in changing]
         changed += [
             f"{module}:{node.lineno}"
             for node in nodes(module)

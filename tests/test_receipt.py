@@ -146,7 +146,7 @@ def test_an_environment_whose_module_has_gone(install: Install, prefix: Prefix, 
     (tree.modulepath / "Toy" / "1.0.lua").unlink()
     with pytest.raises(EnvironmentDamaged, match=r"its module Toy/1\.0 has gone"):
         installed.find(prefix, "toy-cpu")
-    assert installed.named(prefix, "toy-cpu") == made
+    assert installed.placed(prefix, "toy-cpu")[1] == made
 
 
 def test_records_of_modules(tree: Tree) -> None:

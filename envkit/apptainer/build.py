@@ -19,8 +19,8 @@ from envkit.machine import host, runtime
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report.progress import BuildProgress, LogTail
-from envkit.system import process, temporary
-from envkit.system.files import discard, masked, replace
+from envkit.system import process, temporary, umask
+from envkit.system.files import discard, replace
 
 SQUASHFS = "-comp zstd -Xcompression-level {}"
 FINAL_LEVEL, LAYER_LEVEL = 9, 1
@@ -76,7 +76,7 @@ class LayerBuild:
             if partial.exists():
                 status = self.inspect(partial, log)
             else:
-                with masked(0o022) as own:  # what is inside is for whoever enters it
+                with umask.set_to(0o022) as own:  # what is inside is for whoever enters it
                     status = layers.build(
                         self.runtime.path,
                         self.words(is_image),
@@ -112,7 +112,7 @@ class LayerBuild:
         with process.interruptible():
             shutil.copyfile(self.request.source, target)
             self.require_same(layer, target)
-        with masked(0o077) as own:
+        with umask.set_to(0o077) as own:
             target.chmod(0o777 & ~own)
 
     def require_same(self, layer: Layer, image: Path) -> None:

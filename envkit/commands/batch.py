@@ -1,5 +1,6 @@
 """What the commands share that write jobs, or submit themselves as one: their options, and the job that these mean."""
 
+import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -64,7 +65,8 @@ def prepared(
     needs = site.job if site else None
     return Job(
         environment=name,
-        prefix=str(place.locate(given["prefix"]).root.absolute()),
+        prefix=str(place.locate(given["prefix"])),
+        trusted=os.environ.get("ENVKIT_TRUST", ""),
         envkit=this_envkit(),
         shape=shape_of(given),
         command=tuple(command),

@@ -42,7 +42,7 @@ def fetch(
     from envkit.planning.request import Request
     from envkit.sources import cache, signature
     from envkit.sources import fetch as sources
-    from envkit.system import process
+    from envkit.system import process, umask
 
     console = Console()
     request = Request(
@@ -54,14 +54,14 @@ def fetch(
         load=load,
     )
     prepared = work.prepare(request)
-    request.prefix.create()
-    if recheck:
-        wrong = cache.recheck(request.prefix.sources)
-        for line in wrong:
-            console.print(f"Damaged: {line}", soft_wrap=True, markup=False, highlight=False)
-        console.print(f"Every file was hashed anew: {len(wrong) or 'none'} damaged.", soft_wrap=True)
-    wanted = prepared.sources
-    with process.interruptible(), request.prefix.own_modes():
+    with process.interruptible(), umask.of(request.prefix.root):
+        request.prefix.create()
+        if recheck:
+            wrong = cache.recheck(request.prefix.sources)
+            for line in wrong:
+                console.print(f"Damaged: {line}", soft_wrap=True, markup=False, highlight=False)
+            console.print(f"Every file was hashed anew: {len(wrong) or 'none'} damaged.", soft_wrap=True)
+        wanted = prepared.sources
         sources.fetch(wanted, request.prefix.sources, offline=False, progress=lambda _: None, stack=prepared.stack.name)
         console.print(
             f"{len(wanted)} sources of {prepared.stack.name} are in {request.prefix.sources}, checked.",

@@ -13,7 +13,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def prefix(function: Function) -> Function:
     """Add ``--prefix``."""
-    text = "Where environments live. Default: $ENVKIT_PREFIX, $EBU_USER_PREFIX, or your data folder."
+    text = "Where environments live, or several places. Default: $ENVKIT_PREFIX, $EBU_USER_PREFIX, or your data folder."
     return click.option("--prefix", metavar="DIR", help=text)(function)
 
 

@@ -185,9 +185,10 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     from envkit.install import install as work
     from envkit.jobs import follow, slurm
     from envkit.machine import site as sites
+    from envkit.system import umask
 
     if (there := work.find_installed(request)) is not None:
-        work.say_already(there, console)
+        work.say_already(there, request.prefix.root, console)
         return 0
     stack = request.wanted or "STACK"
     alone = "--job-per-module" if given["job_per_module"] else ""
@@ -195,7 +196,7 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     cpus = given["jobs"] or CPUS
     site = sites.find(given["site"]) if given["site"] else None
     asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
-    with work.stoppable(), request.prefix.own_modes():
+    with work.stoppable(), umask.of(request.prefix.root):
         request.prefix.create()
         wanted = work.supplied(request)
         named = (*filter(None, [wanted.request.wanted]), *words, "--method", wanted.stack.method)

@@ -428,6 +428,8 @@ def run(job: Build, options: Sequence[str], settings: Mapping[str, str], watch: 
     scratch = job.folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     argv = [*job.eb.command(job.tree, job.prefix.sources, scratch), f"--parallel={job.jobs}", *options]
+    if job.prefix.is_shared:
+        argv.append("--group-writable-installdir")
     if job.eb.ccache:
         argv.append(f"--use-ccache={compiler_cache(job.prefix)}")
     if job.accepted_eulas:

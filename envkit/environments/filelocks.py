@@ -23,7 +23,7 @@ def lock_name(module: str) -> str:
 @contextmanager
 def held(tree: Tree, name: str, console: Console, message: str) -> Iterator[FileLock]:
     """Hold a lock of a tree; print ``message`` if another process has it, and wait. Raises NotWritable."""
-    tree.locks.mkdir(parents=True, exist_ok=True)
+    tree.locks.mkdir(mode=0o770, parents=True, exist_ok=True)  # who can read a lock can hold it
     if tree.locks.is_symlink():
         raise NotWritable(
             what=f"{tree.locks} is a link, and envkit writes nothing through one.",

@@ -20,8 +20,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,8 @@ import platformdirs
 
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.machine.host import Platform
-from envkit.system.files import discard, make_private, masked
+from envkit.system import umask
+from envkit.system.files import discard, make_private
 
 ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
 KEPT_LOGS = 10
@@ -99,9 +99,19 @@ class Tree:
 
 @dataclass(frozen=True, kw_only=True)
 class Prefix:
-    """The folder that holds a user's environments."""
+    """The folder that holds a user's environments; ``order`` is where environments are looked for, it among them."""
 
     root: Path
+    order: tuple[Path, ...] = ()
+
+    @property
+    def every(self) -> tuple["Prefix", ...]:
+        """All that environments are looked for in, each alone; the first that has a name wins."""
+        return tuple(Prefix(root=root) for root in self.order or (self.root,))
+
+    def __str__(self) -> str:
+        """Return it as ENVKIT_PREFIX names it."""
+        return os.pathsep.join(map(str, self.order or (self.root,)))
 
     @property
     def sources(self) -> Path:
@@ -132,25 +142,16 @@ class Prefix:
         """Make the folder, private to the user. Raises NotWritable."""
         try:
             make_private(self.root)
-            with self.own_modes():
+            with umask.of(self.root):
                 for folder in (self.sources, self.logs):
                     folder.mkdir(exist_ok=True)
         except OSError as error:
             raise not_writable(self.root, error) from error
 
-    @contextmanager
-    def own_modes(self) -> Iterator[None]:
-        """Have files that are made get the mode that the prefix has, whatever the umask: by default the user's alone.
-
-        Nothing is made that everybody may write to. For root they may be read, since Lmod finds only such for root:
-        there the mode of the prefix itself keeps others out.
-        """
-        try:
-            mode = stat.S_IMODE(self.root.stat().st_mode)
-        except OSError:
-            mode = 0o700
-        with masked(0o022 if os.geteuid() == 0 and not mode & 0o077 else ~mode & 0o077 | 0o002):
-            yield
+    @property
+    def is_shared(self) -> bool:
+        """Whether a group may write to it."""
+        return bool(self.root.stat().st_mode & stat.S_IWGRP)
 
     def new_log_folder(self, stack: str) -> Path:
         """Make the folder for the logs of one installation."""
@@ -181,10 +182,26 @@ def prune_logs(prefix: Prefix, stack: str, needed: Collection[str]) -> None:
 def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:
     """Return the prefix: ``--prefix``, else ENVKIT_PREFIX, else EBU_USER_PREFIX, else the user's data folder.
 
-    Raises HostProblem for a path that compilers, shebang lines and module files cannot carry.
+    Each may name several, with colons between, as PATH does: environments are looked for in all of them, in this order,
+    and made in the first that this user may write to. Raises what ``usable`` does.
     """
     named = option or env.get("ENVKIT_PREFIX") or env.get("EBU_USER_PREFIX")
-    root = Path(named).expanduser().absolute() if named else Path(platformdirs.user_data_dir("envkit"))
+    words = [word for word in (named or "").split(os.pathsep) if word]
+    roots = [Path(word).expanduser().absolute() for word in words] or [Path(platformdirs.user_data_dir("envkit"))]
+    roots = list(map(usable, dict.fromkeys(roots)))
+    own = next(filter(is_writable, roots), roots[0])
+    return Prefix(root=own, order=tuple(roots) if len(roots) > 1 else ())
+
+
+def is_writable(root: Path) -> bool:
+    """Say whether this user may write to a folder, or make it."""
+    while not root.exists():
+        root = root.parent
+    return root.is_dir() and os.access(root, os.W_OK | os.X_OK)
+
+
+def usable(root: Path) -> Path:
+    """Return a path. Raises HostProblem for one that compilers, shebang lines and module files cannot carry."""
     if not TOLERATED.fullmatch(str(root)):
         odd = " ".join(sorted({repr(c) for c in str(root) if not TOLERATED.fullmatch(c)}))
         raise HostProblem(
@@ -192,7 +209,7 @@ def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:
             why="Shebang lines, make and search paths split or change such a path, and a build fails in the middle.",
             fix="Choose another with --prefix, of letters, digits and . _ - + @ = , ~ ^ only.",
         )
-    return Prefix(root=root)
+    return root
 
 
 def compiler_cache(prefix: Prefix, env: Mapping[str, str] = os.environ) -> Path:

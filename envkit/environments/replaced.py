@@ -48,7 +48,7 @@ def lock_path(tree: Tree, name: str) -> Path:
 
 def of(tree: Tree, name: str) -> Aside | None:
     """Return what of an environment is set aside, None if nothing is."""
-    with suppress(OSError, msgspec.DecodeError):
+    with suppress(OSError, msgspec.DecodeError, RecursionError):
         found = msgspec.json.decode(read(tree.replaced / f"{name}.json"), type=Aside)
         if is_name(name) and all(map(is_module, (*found.modules, *found.files))):
             return found
@@ -124,6 +124,9 @@ def move(source: Path, target: Path) -> None:
         renamed(source, target)
         return
     mode = source.stat().st_mode
+    if mode & 0o700 == 0o700 or source.stat().st_uid != os.geteuid():  # a group's, perhaps, and so open as it is
+        renamed(source, target)
+        return
     source.chmod(mode | 0o700)
     renamed(source, target)
     target.chmod(mode)
@@ -223,8 +226,8 @@ def recover(tree: Tree) -> None:
 @contextmanager
 def locked(path: Path, kind: int, patience_s: float) -> Iterator[bool]:
     """Hold a lock, if it can be had in time; yield whether it is held."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    path.parent.mkdir(mode=0o770, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o660)
     try:
         yield acquired(descriptor, kind, time.monotonic() + patience_s)
     finally:

@@ -2,10 +2,11 @@
 
 import msgspec
 
+from envkit.environments import receipt, trust
 from envkit.environments.names import is_name, shown
-from envkit.environments.prefix import Prefix
+from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
-from envkit.errors import EnvironmentDamaged
+from envkit.errors import EnvironmentDamaged, HostProblem
 from envkit.machine.host import Platform
 from envkit.methods.installed import every
 from envkit.planning.stack import stacks
@@ -26,7 +27,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 def entries(prefix: Prefix) -> list[Entry]:
     """Return an entry for each stack and each installed environment. Raises NotReadable."""
     here = Platform.own()
-    there = {name: entry(name, found) for _, name, found in reversed(list(every(prefix)))}
+    there = {name: entry(name, found, tree, prefix) for tree, name, found in reversed(list(every(prefix)))}
     found = list(there.values())
     trees = [prefix.tree(here, release) for release in {stack.release for stack in stacks()}]
     begun = {path.stem for tree in trees for path in tree.unfinished.glob("[!.]*.json") if is_name(path.stem)}
@@ -53,18 +54,20 @@ def entries(prefix: Prefix) -> list[Entry]:
     return found
 
 
-def entry(name: str, found: Receipt | EnvironmentDamaged) -> Entry:
+def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree, prefix: Prefix) -> Entry:
     """Return the line of an environment that is there, or of a receipt that cannot be read."""
     if isinstance(found, EnvironmentDamaged):
         state = f"damaged: {found.what} {found.why}"
         return Entry(name=shown(name), method="unknown", framework="unknown", accelerator="unknown", state=state)
-    state = (
-        f"installed, verified {found.verified}" if found.horovod else f"installed {found.verified}, no Horovod in it"
-    )
+    where = "" if tree.root.parent == prefix.root else f" in {tree.root.parent}"
+    proven = f", verified {found.verified}" if found.horovod else f" {found.verified}, no Horovod in it"
+    state = f"installed{where}{proven}"
     if found.copied_from:
         state = f"damaged: it was copied or moved here from {found.copied_from}"
     elif lost := damage(found):
         state = f"damaged: {lost}"
+    elif refused := distrust(tree, found):
+        state = f"not used: {refused}"
     return Entry(
         name=found.name,
         method=found.method,
@@ -72,6 +75,15 @@ def entry(name: str, found: Receipt | EnvironmentDamaged) -> Entry:
         accelerator=found.accelerator,
         state=state,
     )
+
+
+def distrust(tree: Tree, found: Receipt) -> str:
+    """Say why an environment is not entered that somebody else can change; nothing if nobody can."""
+    try:
+        trust.require(tree.root.parent, tree, receipt.path_of(tree, found.name))
+    except HostProblem as error:
+        return error.why
+    return ""
 
 
 def damage(found: Receipt) -> str:
@@ -85,33 +97,33 @@ def to_json(found: list[Entry]) -> str:
     return msgspec.json.format(msgspec.json.encode({"version": 1, "environments": found})).decode()
 
 
-def receipt_json(receipt: Receipt) -> str:
+def receipt_json(found: Receipt) -> str:
     """Return a receipt as JSON."""
-    return msgspec.json.format(msgspec.json.encode(receipt)).decode()
+    return msgspec.json.format(msgspec.json.encode(found)).decode()
 
 
-def came_with(receipt: Receipt) -> str:
+def came_with(found: Receipt) -> str:
     """Say where the MPI of an environment is from, and what that means; nothing of the machine's own."""
-    if receipt.wheel_mpi:
+    if found.wheel_mpi:
         return " (of a wheel: TCP alone between nodes, no fast network)"
-    return " (came with it)" if receipt.mpi and receipt.mpi.embedded else ""
+    return " (came with it)" if found.mpi and found.mpi.embedded else ""
 
 
-def describe(receipt: Receipt) -> str:
+def describe(found: Receipt) -> str:
     """Return a receipt for people."""
-    mpi = f"{receipt.mpi.family} {receipt.mpi.version}{came_with(receipt)}" if receipt.mpi else "none"
+    mpi = f"{found.mpi.family} {found.mpi.version}{came_with(found)}" if found.mpi else "none"
     lines = {
-        "Name": receipt.name,
-        "Method": receipt.method,
-        "Framework": f"{receipt.framework} on {receipt.accelerator}",
-        "Python": receipt.python,
+        "Name": found.name,
+        "Method": found.method,
+        "Framework": f"{found.framework} on {found.accelerator}",
+        "Python": found.python,
         "MPI": mpi,
-        "Verified": receipt.verified if receipt.horovod else "no: there is no Horovod in it",
-        "Horovod": receipt.horovod or "none",
-        "Tree": receipt.tree,
-        "Log": receipt.log,
-        **receipt.described(),
+        "Verified": found.verified if found.horovod else "no: there is no Horovod in it",
+        "Horovod": found.horovod or "none",
+        "Tree": found.tree,
+        "Log": found.log,
+        **found.described(),
     }
-    if lost := damage(receipt):
+    if lost := damage(found):
         lines["Damaged"] = lost
     return "\n".join(f"{key + ':':<11} {value}" for key, value in lines.items())

@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 
 from envkit.apptainer import method as apptainer
-from envkit.environments import filelocks, lockfile, receipt, replaced
+from envkit.environments import filelocks, lockfile, receipt, replaced, trust
 from envkit.environments.manifest import Damage
 from envkit.environments.names import shown
 from envkit.environments.prefix import Prefix, Tree, prune_logs
@@ -42,7 +42,7 @@ from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.report.progress import say
 from envkit.sources import fetch, signature
-from envkit.system import process
+from envkit.system import process, umask
 
 if TYPE_CHECKING:
     from envkit.binary.build_flags import BuildFlags
@@ -56,15 +56,22 @@ def install(request: Request, console: Console) -> "Report | None":
 
     Raises an EnvkitError that says what to do. An environment becomes visible only when it has passed.
     """
+    trust.require_place(request.prefix)
     if (there := find_installed(request)) is not None:
-        say_already(there, console)
+        say_already(there, request.prefix.root, console)
         return None
-    with stoppable(), request.prefix.own_modes():
+    with stoppable():
         return install_now(request, console)
 
 
 def install_now(request: Request, console: Console) -> "Report | None":
     """Install a stack that did not seem to be there."""
+    with umask.of(request.prefix.root):
+        return install_into(request, console)
+
+
+def install_into(request: Request, console: Console) -> "Report | None":
+    """Do that, with a umask that fits the prefix."""
     work = supplied(request)
     say_differences(work, console)
     preflight.require(problems(work), work.stack)
@@ -76,7 +83,7 @@ def install_now(request: Request, console: Console) -> "Report | None":
         replaced.guarded(work.tree, work.stack.name, partial(say_put_back, work, console)),
     ):
         if (there := find_installed(work.request)) is not None:
-            say_already(there, console)
+            say_already(there, request.prefix.root, console)
             return None
         say_damaged(work, console)
         say_forced(work, console)
@@ -140,6 +147,7 @@ def prepare(request: Request) -> Installation:
 
     Where the method is left open, says on standard error which it is, and why.
     """
+    trust.require_place(request.prefix)
     machine = host.look(request.load, request.mpi)
     if preference.is_open(request):
         return choose.choose(request, machine)
@@ -218,10 +226,11 @@ def find_installed(request: Request) -> Receipt | None:
 
 
 def installed_for(request: Request) -> Receipt | None:
-    """Return the receipt of what a request names, if it is installed."""
+    """Return the receipt of what a request names, if it is installed in one of its prefixes."""
     here = host.Platform.own()
     stack = chosen(request, here)
-    found = None if request.rebuild else installed.there(request.prefix.tree(here, stack.release), stack.name)
+    trees = () if request.rebuild else (one.tree(here, stack.release) for one in request.prefix.every)
+    found = next((one for tree in trees if (one := installed.there(tree, stack.name)) is not None), None)
     if found is None:
         return None
     is_other = registry.method(stack.method).is_other(request, stack, found) or not as_locked(request, found)
@@ -245,10 +254,14 @@ def say_taken_over(work: Installation, console: Console) -> None:
         say(console, "is the new one. What was built of the other stays, and --mpi brings it back.")
 
 
-def say_already(there: Receipt, console: Console) -> None:
+def say_already(there: Receipt, own: Path, console: Console) -> None:
     """Say that there is nothing to do, and which recipes have changed since."""
     state = f"passed on {there.verified}" if there.horovod else "there is no Horovod in it to verify"
-    say(console, f"{there.name} is installed already and {state}. Nothing to do.")
+    place = Path(there.tree).parent
+    where = "" if receipt.is_same(place, own) else f" in {place}"
+    say(console, f"{there.name} is installed already{where} and {state}. Nothing to do.")
+    if where:
+        say(console, f"To have one of your own: envkit install {there.name} --prefix {own}")
     edited = [module for module in there.recipes if changed(module)]
     for module in edited:
         say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")

@@ -9,6 +9,7 @@ from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, NotWritable
 from envkit.methods import installed, registry
 from envkit.report.progress import say
+from envkit.system import umask
 
 
 def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -> None:
@@ -20,7 +21,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -
     tree, found = installed.placed(prefix, name)
     lock, message = f"stack-{found.name}", f"Another process is installing {found.name}; waiting for it."
     try:
-        with filelocks.held(tree, lock, console, message):
+        with umask.of(tree.root.parent), filelocks.held(tree, lock, console, message):
             remove_from(tree, found, dependencies=dependencies, console=console)
     except PermissionError as error:
         raise not_writable(tree.root, error) from error

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from envkit.environments import receipt, trust
 from envkit.environments.manifest import Measure
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
@@ -24,7 +25,9 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, and what an installation does.
     """
     tree, found = installed.placed(prefix, name)
-    installed.require_in_place(prefix, found)
+    prefix = Prefix(root=tree.root.parent)
+    trust.require(prefix.root, tree, receipt.path_of(tree, found.name))
+    installed.require_in_place(tree, found)
     damaged, lost = found.damaged(), found.damage()
     for line in uncompared(found):
         say(console, line)
@@ -38,7 +41,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
         say(console, f"Build it again with 'envkit repair {found.name} --prefix {prefix.root}'.")
         return EnvironmentDamaged.exit_code
     request = replace(asked(prefix, tree.root, found), again=tuple(dict.fromkeys(one.module for one in damaged)))
-    with install.stoppable(), prefix.own_modes():
+    with install.stoppable():
         report = install.install_now(request, console)
     return 0 if report is None or report.verdict == "pass" else 1
 

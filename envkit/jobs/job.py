@@ -37,7 +37,8 @@ class Job:
 
     ``envkit`` is the argv that calls envkit on a node, ``model`` the MPI model of an image, if it is not to be chosen
     there, ``time_s`` the limit (0: the engine's own), ``words`` are more options of the engine, ``notes`` are comments.
-    ``log`` is the file of its log as the engine is told (empty: one in the folder that it is submitted from).
+    ``log`` is the file of its log as the engine is told (empty: one in the folder that it is submitted from),
+    ``trusted`` whose prefixes are used besides this user's and root's.
     """
 
     environment: str
@@ -54,6 +55,7 @@ class Job:
     words: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     log: str = ""
+    trusted: str = ""
 
     @property
     def name(self) -> str:
@@ -98,7 +100,8 @@ def called(command: str, job: Job, start: Sequence[str], words: Sequence[str] = 
 
 def settings(job: Job) -> list[str]:
     """Return the lines that say where the environment is, and have the log show at once what Python prints."""
-    return [f"export ENVKIT_PREFIX={shlex.quote(job.prefix)}", "export PYTHONUNBUFFERED=1"]
+    trusted = [f"export ENVKIT_TRUST={shlex.quote(job.trusted)}"] if job.trusted else []
+    return [f"export ENVKIT_PREFIX={shlex.quote(job.prefix)}", *trusted, "export PYTHONUNBUFFERED=1"]
 
 
 def seconds(text: str) -> int:

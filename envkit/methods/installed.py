@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -10,12 +11,12 @@ from typing import Any, Union
 
 import msgspec
 
-from envkit.environments import receipt, replaced
+from envkit.environments import receipt, replaced, trust
 from envkit.environments.lockfile import Lock
 from envkit.environments.names import is_name, shown
-from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.environments.receipt import Receipt
-from envkit.errors import EnvironmentDamaged, EnvironmentMissing
+from envkit.errors import EnvironmentDamaged, EnvironmentMissing, NotReadable
 from envkit.methods.registry import NAMES, receipt_of
 from envkit.planning.plan import current_recipe
 from envkit.planning.stack import stacks
@@ -101,8 +102,26 @@ def every(prefix: Prefix) -> Iterator[tuple[Tree, str, Receipt | EnvironmentDama
 
     Raises NotReadable.
     """
-    for tree in prefix.trees(os.uname().machine):
+    for tree in trees(prefix):
         yield from ((tree, name, found) for name, found in all_in(tree))
+
+
+def trees(prefix: Prefix) -> Iterator[Tree]:
+    """Yield the trees for this machine type, in the order in which names are looked for.
+
+    Of several prefixes one that cannot be read is named on standard error; of one alone that raises NotReadable.
+    """
+    for one in prefix.every:
+        try:
+            found = one.trees(os.uname().machine)
+            for tree in found:
+                listed(tree.environments)
+        except NotReadable as error:
+            if len(prefix.every) == 1:
+                raise
+            print(f"envkit: {error.what} {error.why}", file=sys.stderr)
+            continue
+        yield from found
 
 
 def installed(prefix: Prefix) -> Iterator[Receipt]:
@@ -113,10 +132,12 @@ def installed(prefix: Prefix) -> Iterator[Receipt]:
 def find(prefix: Prefix, name: str | None) -> Receipt:
     """Return the receipt of an environment; the name may be left out where there is only one.
 
-    Raises EnvironmentMissing, or EnvironmentDamaged when its modules or its image have gone or lie elsewhere.
+    Raises EnvironmentMissing, EnvironmentDamaged when its modules or its image have gone or lie elsewhere, HostProblem
+    when somebody can change it who is not trusted.
     """
-    found = named(prefix, name)
-    require_in_place(prefix, found)
+    tree, found = placed(prefix, name)
+    trust.require(tree.root.parent, tree, receipt.path_of(tree, found.name))
+    require_in_place(tree, found)
     if damage := found.damage():
         raise not_as_installed(found, damage)
     return found
@@ -136,7 +157,7 @@ def not_as_installed(found: Receipt, damage: str) -> EnvironmentDamaged:
     )
 
 
-def require_in_place(prefix: Prefix, found: Receipt) -> None:
+def require_in_place(tree: Tree, found: Receipt) -> None:
     """Require that an environment lies where it was installed. Raises EnvironmentDamaged."""
     if found.copied_from:
         raise EnvironmentDamaged(
@@ -144,8 +165,8 @@ def require_in_place(prefix: Prefix, found: Receipt) -> None:
             why=f"It was installed in {found.copied_from} and was copied or moved to {found.tree}; "
             "the paths in its files are still those.",
             fix=f"Move it back; or remove it here, which leaves {found.copied_from} alone, and install it again:\n"
-            f"  envkit remove {found.name} --dependencies --prefix {prefix.root}\n"
-            f"  envkit install {found.name} --prefix {prefix.root}",
+            f"  envkit remove {found.name} --dependencies --prefix {tree.root.parent}\n"
+            f"  envkit install {found.name} --prefix {tree.root.parent}",
         )
 
 
@@ -158,11 +179,6 @@ def lock_of(made: Receipt) -> Lock:
             fix=f"Install it again: envkit install {made.name} --rebuild",
         )
     return made.lock
-
-
-def named(prefix: Prefix, name: str | None) -> Receipt:
-    """Find the receipt of an environment, whether its modules are there or not. Raises what ``placed`` does."""
-    return placed(prefix, name)[1]
 
 
 def placed(prefix: Prefix, name: str | None) -> tuple[Tree, Receipt]:
@@ -191,16 +207,16 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
     if name is None and there:
         return EnvironmentMissing(
             what="Which environment? There is more than one.",
-            why=f"Installed in {prefix.root}: {names}.",
+            why=f"Installed in {prefix}: {names}.",
             fix="Name one of them.",
         )
-    if name and any(replaced.of(tree, name) for tree in prefix.trees(os.uname().machine)):
+    if name and any(replaced.of(tree, name) for tree in trees(prefix)):
         return EnvironmentMissing(
             what=f"The environment {name} is being built again.",
             why="It is offered again when the new one has passed, or as it was before if that fails.",
             fix=f"Wait for the installation. If none is running any more: envkit install {name} --prefix {prefix.root}",
         )
-    recipe = next((one for tree in prefix.trees(os.uname().machine) if (one := recipe_of(tree, name or ""))), "")
+    recipe = next((one for tree in trees(prefix) if (one := recipe_of(tree, name or ""))), "")
     if name and recipe:
         return EnvironmentMissing(
             what=f"There is no environment {name!r}.",
@@ -209,6 +225,6 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
         )
     return EnvironmentMissing(
         what=f"There is no environment {name!r}." if name else "No environment is installed.",
-        why=f"Installed in {prefix.root}: {names or 'none'}.",
+        why=f"Installed in {prefix}: {names or 'none'}.",
         fix="See with 'envkit list' what there is and what can be installed.",
     )

@@ -233,19 +233,6 @@ def make_private(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
 
-@contextmanager
-def masked(umask: int) -> Iterator[int]:
-    """Have what is made in the block, by the programs that it starts as well, get modes of this umask; yield the own.
-
-    It is the whole process's: only for a block of the main thread.
-    """
-    own = os.umask(umask)
-    try:
-        yield own
-    finally:
-        os.umask(own)
-
-
 def require_private(folder: Path) -> None:
     """Require a folder of this user's alone, and not a link to one, so that nobody else can put anything into it.
 

@@ -223,8 +223,8 @@ def supervise(
 
 def locked(path: Path) -> int:
     """Lock a file, shared with others; return its descriptor."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    path.parent.mkdir(mode=0o770, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o660)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 

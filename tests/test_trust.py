@@ -1,0 +1,289 @@
+"""Whose a prefix is: nothing is run that somebody else can change, as real users try it."""
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments import receipt, trust
+from envkit.environments.prefix import Prefix, Tree, locate
+from envkit.errors import HostProblem
+from envkit.machine.host import Platform
+from envkit.system.umask import fitting
+
+from .people import Person, open_folder, people
+
+Install = Callable[..., ModuleReceipt]
+MACHINE = os.uname().machine
+GROUP = "envkit-p7"
+USERS = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users"),
+         pytest.mark.xdist_group("users")]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def persons() -> Iterator[dict[str, Person]]:
+    """Ada and Ben, who are in one project, and Mallory."""
+    with people("ada", "ben", "mal", group=GROUP, members=("ada", "ben")) as made:
+        yield made
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with open_folder() as made:
+        yield made
+
+
+@pytest.fixture
+def prefix(folder: Path) -> Prefix:
+    """A prefix of root's that others can read."""
+    made = Prefix(root=folder / "prefix")
+    made.create()
+    made.root.chmod(0o755)
+    return made
+
+
+@pytest.fixture
+def tree(prefix: Prefix) -> Tree:
+    return prefix.tree(Platform(machine=MACHINE, python="3.11"))
+
+
+def refused(done: CompletedProcess[str], why: str) -> str:
+    """Check that a command was refused because others can change what it would run; return what it says to do."""
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "others can change it." in done.stderr and why in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr.partition("What to do: ")[2]
+
+
+COMMANDS = (["run", "toy-cpu", "--", "true"], ["shell", "toy-cpu"], ["verify", "toy-cpu"], ["check-build", "toy-cpu"],
+            ["show", "toy-cpu"], ["repair", "toy-cpu"], ["install", "pytorch", "--dry-run"], ["fetch", "pytorch"],
+            ["job", "slurm", "toy-cpu", "--nodes", "1", "--ranks-per-node", "1", "--", "true"])  # fmt: skip
+
+
+class TestSomebodyElse:
+    pytestmark = USERS
+
+    @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+    def test_what_another_user_made_is_not_run(
+        self, install: Install, prefix: Prefix, persons: dict[str, Person], words: list[str]
+    ) -> None:
+        install("toy-cpu")
+        persons["mal"].owns(prefix.root)
+        done = persons["ada"].envkit(*words, ENVKIT_PREFIX=prefix.root)
+        fix = refused(done, f"{prefix.root}: It belongs to envkit-mal.")
+        assert "If you trust them: export ENVKIT_TRUST=envkit-mal" in fix
+
+    def test_the_list_says_so(self, install: Install, prefix: Prefix, persons: dict[str, Person]) -> None:
+        install("toy-cpu")
+        persons["mal"].owns(prefix.root)
+        done = persons["ada"].envkit("list", "--json", ENVKIT_PREFIX=prefix.root)
+        state = next(one["state"] for one in json.loads(done.stdout)["environments"] if one["name"] == "toy-cpu")
+        assert state.startswith("not used: ") and "It belongs to envkit-mal." in state
+
+    def test_ones_own_and_roots_are_used(
+        self, install: Install, prefix: Prefix, persons: dict[str, Person], folder: Path
+    ) -> None:
+        install("toy-cpu")
+        assert persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root).returncode == 0
+        persons["ada"].owns(prefix.root)
+        prefix.root.chmod(0o700)
+        assert persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root).returncode == 0
+
+    def test_who_is_trusted_is_used(self, install: Install, prefix: Prefix, persons: dict[str, Person]) -> None:
+        install("toy-cpu")
+        persons["mal"].owns(prefix.root)
+        for word in ("envkit-mal", "nobody,envkit-mal", str(persons["mal"].uid), "unknown envkit-mal"):
+            done = persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=word)
+            assert done.returncode == 0, done.stderr
+        other = persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST="envkit-ben")
+        assert "export ENVKIT_TRUST=envkit-ben,envkit-mal" in refused(other, "It belongs to envkit-mal.")
+
+    PLACES = ("environments", "environments/toy-cpu.json", "modules", "modules/all", "software", "", "../sources")
+
+    @pytest.mark.parametrize("place", PLACES)
+    def test_what_was_planted_in_ones_own_prefix(
+        self, install: Install, prefix: Prefix, tree: Tree, persons: dict[str, Person], place: str
+    ) -> None:
+        install("toy-cpu")
+        persons["ada"].owns(prefix.root)
+        planted = Path(os.path.normpath(tree.root / place))
+        os.chown(planted, persons["mal"].uid, -1)
+        refused(persons["ada"].envkit("run", "toy-cpu", "--", "true", ENVKIT_PREFIX=prefix.root),
+                f"{planted}: It belongs to envkit-mal.")  # fmt: skip
+
+    @pytest.mark.parametrize("place", [*PLACES[:2], *PLACES[3:6], ".."])
+    def test_what_everybody_or_a_group_may_write_to(
+        self, install: Install, prefix: Prefix, tree: Tree, persons: dict[str, Person], place: str
+    ) -> None:
+        install("toy-cpu")
+        ada = persons["ada"]
+        ada.owns(prefix.root)
+        path = Path(os.path.normpath(tree.root / place))
+        path.chmod(path.stat().st_mode | stat.S_IWOTH)
+        fix = refused(ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root), f"{path}: Everybody may write to it.")
+        assert f"chmod o-w {path}" in fix and "ENVKIT_TRUST" not in fix
+        path.chmod(path.stat().st_mode & ~stat.S_IWOTH | stat.S_IWGRP)
+        assert ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root).returncode == 0  # a group of her own alone
+        os.chown(path, ada.uid, persons["mal"].gid)
+        fix = refused(ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root), "The group envkit-mal may write to it.")
+        assert f"chmod g-w {path}" in fix and "export ENVKIT_TRUST=@envkit-mal" in fix
+        done = ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST="@envkit-mal")
+        assert done.returncode == 0, done.stderr
+
+    def test_behind_a_closed_door_modes_do_not_count(
+        self, install: Install, prefix: Prefix, tree: Tree, persons: dict[str, Person]
+    ) -> None:
+        install("toy-cpu")
+        persons["ada"].owns(prefix.root)
+        tree.root.chmod(0o777)
+        prefix.root.chmod(0o700)
+        assert persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root).returncode == 0
+
+    def test_a_group_is_who_is_in_it(self, install: Install, prefix: Prefix, persons: dict[str, Person]) -> None:
+        install("toy-cpu")
+        persons["ben"].owns(prefix.root)
+        settings: dict[str, Any] = {"ENVKIT_PREFIX": prefix.root, "ENVKIT_TRUST": f"@{GROUP}"}
+        assert persons["ada"].envkit("show", "toy-cpu", **settings).returncode == 0
+        persons["mal"].owns(prefix.root)
+        refused(persons["ada"].envkit("show", "toy-cpu", **settings), "It belongs to envkit-mal.")
+
+    def test_root_runs_no_users_prefix(
+        self, install: Install, prefix: Prefix, persons: dict[str, Person], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = install("toy-cpu")
+        persons["ada"].owns(prefix.root)
+        monkeypatch.delenv(trust.TRUST, raising=False)
+        with pytest.raises(HostProblem, match="others can change it"):
+            trust.require(prefix.root, Tree(root=Path(made.tree)))
+
+
+class TestSeveral:
+    """A site's prefix and one's own, and one that cannot be read."""
+
+    pytestmark = USERS
+
+    @pytest.fixture
+    def settings(self, install: Install, prefix: Prefix, persons: dict[str, Person]) -> dict[str, Any]:
+        """The site has toy-cpu and site-cpu, Ada toy-cpu, too, and own-cpu."""
+        ada = persons["ada"]
+        install("toy-cpu", verified="2001-01-01", horovod="/h")
+        install("own-cpu", "Python/system", "Own/1.0")
+        own = ada.home / "own"
+        shutil.rmtree(own, ignore_errors=True)
+        shutil.move(prefix.root, own)
+        for path in own.rglob("*.json"):
+            path.write_text(path.read_text().replace(str(prefix.root), str(own)))
+        ada.owns(own)
+        prefix.create()
+        prefix.root.chmod(0o755)
+        install("toy-cpu", verified="2002-02-02", horovod="/h")
+        install("site-cpu", "Python/system", "Site/1.0")
+        return {"ENVKIT_PREFIX": f"{prefix.root}:{own}"}
+
+    def test_all_are_seen_and_the_first_wins(
+        self, settings: dict[str, Any], persons: dict[str, Person], prefix: Prefix
+    ) -> None:
+        ada = persons["ada"]
+        done = ada.envkit("list", "--json", **settings)
+        assert done.returncode == 0, done.stderr
+        states = {one["name"]: one["state"] for one in json.loads(done.stdout)["environments"]}
+        assert states["toy-cpu"] == f"installed in {prefix.root}, verified 2002-02-02"
+        assert states["site-cpu"].startswith(f"installed in {prefix.root} ")
+        assert states["own-cpu"].startswith("installed 2026-")
+        for name, root in (("toy-cpu", prefix.root), ("site-cpu", prefix.root), ("own-cpu", ada.home / "own")):
+            shown = ada.envkit("show", name, **settings)
+            assert f"{root}/{MACHINE}-py3.11" in shown.stdout, shown.stderr
+        turned: dict[str, Any] = {"ENVKIT_PREFIX": ":".join(reversed(settings["ENVKIT_PREFIX"].split(":")))}
+        assert "2001-01-01" in ada.envkit("show", "toy-cpu", **turned).stdout
+        assert "2001-01-01" in ada.envkit("show", "toy-cpu", "--prefix", turned["ENVKIT_PREFIX"]).stdout
+
+    def test_a_job_looks_there_too(self, settings: dict[str, Any], persons: dict[str, Person]) -> None:
+        words = ("--nodes", "1", "--ranks-per-node", "1", "--", "true")
+        done = persons["ada"].envkit("job", "slurm", "site-cpu", *words, ENVKIT_TRUST="@envkit-p7", **settings)
+        assert f"export ENVKIT_PREFIX={settings['ENVKIT_PREFIX']}\n" in done.stdout, done.stderr
+        assert "export ENVKIT_TRUST=@envkit-p7\n" in done.stdout
+
+    def test_what_is_made_goes_into_the_first_that_can_be_written(
+        self, settings: dict[str, Any], persons: dict[str, Person]
+    ) -> None:
+        ada = persons["ada"]
+        done = ada.envkit("data", "mnist", "--generated", **settings)
+        assert done.returncode == 0 and done.stdout.startswith(f"{ada.home}/own/data/"), done.stderr
+
+    def test_what_the_site_has_is_not_removed(
+        self, settings: dict[str, Any], persons: dict[str, Person], prefix: Prefix
+    ) -> None:
+        ada = persons["ada"]
+        done = ada.envkit("remove", "site-cpu", **settings)
+        assert done.returncode == 7 and "cannot be written to" in done.stderr, done.stderr
+        assert ada.envkit("remove", "own-cpu", **settings).returncode == 0
+        assert "own-cpu" not in ada.envkit("list", **settings).stdout
+        assert "toy-cpu" in ada.envkit("list", **settings).stdout
+
+    def test_one_that_cannot_be_read_is_named_and_the_others_count(
+        self, settings: dict[str, Any], persons: dict[str, Person], prefix: Prefix
+    ) -> None:
+        prefix.root.chmod(0o700)
+        done = persons["ada"].envkit("list", "--json", **settings)
+        assert f"{prefix.root} cannot be read. Permission denied." in done.stderr
+        assert "own-cpu" in done.stdout and done.returncode == 0
+        assert persons["ada"].envkit("show", "own-cpu", **settings).returncode == 0
+
+    def test_one_of_somebody_else_harms_the_others_not(
+        self, settings: dict[str, Any], persons: dict[str, Person], prefix: Prefix
+    ) -> None:
+        persons["mal"].owns(prefix.root)
+        assert persons["ada"].envkit("show", "own-cpu", **settings).returncode == 0
+        refused(persons["ada"].envkit("show", "site-cpu", **settings), "It belongs to envkit-mal.")
+
+
+@pytest.mark.parametrize(
+    ("named", "own", "order"),
+    [
+        ("/nonexistent/a:/nonexistent/b", "/nonexistent/a", ("/nonexistent/a", "/nonexistent/b")),
+        ("/proc/1/x:HERE/b::HERE/b:", "HERE/b", ("/proc/1/x", "HERE/b")),
+        ("HERE/a:HERE/b", "HERE/a", ("HERE/a", "HERE/b")),
+        ("HERE/b", "HERE/b", ()),
+    ],
+)
+def test_where_several_prefixes_are(
+    named: str, own: str, order: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writable = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in ("/", "/proc/1") and writable(path, mode))
+    found = locate(named.replace("HERE", str(tmp_path)), {})
+    assert str(found.root) == own.replace("HERE", str(tmp_path))
+    assert [str(root) for root in found.order] == [root.replace("HERE", str(tmp_path)) for root in order]
+    assert str(found) == ":".join(map(str, found.order or (found.root,)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_root", "expected"),
+    [
+        (0o700, False, 0o077),
+        (0o700, True, 0o022),
+        (0o755, False, 0o022),
+        (0o2770, False, 0o007),
+        (0o2770, True, 0o007),
+        (0o2775, False, 0o002),
+        (0o2777, False, 0o002),
+    ],
+)
+def test_what_is_made_is_as_open_as_the_prefix(mode: int, is_root: bool, expected: int) -> None:
+    assert oct(fitting(mode, is_root=is_root)) == oct(expected)
+
+
+def test_who_is_trusted_by_number_and_unknown_names_are_nobody() -> None:
+    known = trust.trusted({"ENVKIT_TRUST": "4711,@4712 no-such-user @no-such-group"})
+    assert known.users == {0, os.geteuid(), 4711} and known.groups == {0, 4712}
+
+
+def test_no_receipt_is_looked_at_that_is_not_there(tree: Tree) -> None:
+    trust.require(tree.root.parent, tree, receipt.path_of(tree, "none"))
