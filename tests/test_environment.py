@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -249,6 +250,16 @@ def test_the_gpus_of_the_host_in_an_image(accelerator: str, word: str) -> None:
     assert ("MIOPEN_USER_DB_PATH" in image(accelerator=accelerator).variables({})) == (accelerator == "rocm")
     kept = image(accelerator=accelerator).variables({"MIOPEN_USER_DB_PATH": "/own"})
     assert kept["MIOPEN_USER_DB_PATH"] == "/own"
+
+
+def test_nobody_can_have_made_the_folder_of_kernels_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def folder(user: str, job: str) -> str:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / user))
+        return image(accelerator="rocm").variables({"SLURM_JOB_ID": job})["MIOPEN_USER_DB_PATH"]
+
+    found = [folder(user, job) for user in ("me", "other") for job in ("1", "2", "1")]
+    assert len(set(found)) == 4 and found[0] == found[2]
+    assert all(re.fullmatch(rf"/tmp/miopen-{os.getuid()}-[0-9a-f]{{16}}", one) for one in found)
 
 
 @pytest.mark.parametrize("model", list(MpiModel))

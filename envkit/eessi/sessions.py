@@ -6,7 +6,8 @@
                             loaded          the modules that were loaded when its shell ended
                             target          the CPU target that EESSI chose
                             lock            held while it is in use; the kernel drops it with the last process
-    TMPDIR/envkit-eessi-UID/NAME/           its CernVM-FS cache, on local disk
+    TMPDIR/envkit-eessi-UID/NAME/           its CernVM-FS cache, on local disk; where somebody else has taken that
+                                            name, in envkit-eessi-UID-SECRET
 
 A folder that eessi_container.sh has left is taken as a session, too: its home directory and its cache are used.
 """
@@ -16,11 +17,13 @@ import hashlib
 import os
 import platform
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -28,7 +31,7 @@ import msgspec
 from envkit import __version__
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.knowledge.eessi import symptom
-from envkit.system import files
+from envkit.system import files, temporary
 from envkit.system.files import discard, require_own, require_plain, require_private
 
 NAME = re.compile(r"[\w][\w.+-]*")
@@ -100,8 +103,20 @@ def root(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def caches() -> Path:
-    """Return the folder of the caches, on local disk."""
-    return Path(tempfile.gettempdir()) / f"envkit-eessi-{os.getuid()}"
+    """Return the folder of the caches, on local disk; another one where somebody else has taken its name."""
+    return caches_in(Path(tempfile.gettempdir()))
+
+
+@cache
+def caches_in(folder: Path) -> Path:
+    """Return it, the same for as long as this process lives."""
+    usual = folder / f"envkit-eessi-{os.getuid()}"
+    try:
+        found = usual.lstat()
+    except FileNotFoundError:
+        return usual
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return usual if is_own else folder / f"{usual.name}-{temporary.unguessable('eessi', platform.node())}"
 
 
 def resume(named: str) -> Place:
@@ -266,8 +281,8 @@ def read(folder: Path) -> Session | None:
 def decoded(path: Path) -> Session:
     """Read a session from a file. Raises HostProblem."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Session)
-    except (OSError, msgspec.DecodeError) as error:
+        return msgspec.json.decode(files.read(path), type=Session)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise HostProblem(
             what=f"{path} holds no session that can be read.",
             why=str(error),

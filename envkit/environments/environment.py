@@ -1,6 +1,7 @@
 """Environments: the way into each kind."""
 
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import Protocol
 from envkit.errors import HostProblem
 from envkit.machine.modules_tool import ModulesTool
 from envkit.machine.runtime import SYS_RESOURCE, lacks_capability
+from envkit.system import temporary
 from envkit.system.resources import data
 
 
@@ -162,7 +164,7 @@ class ContainerEnvironment:
             for family in ("APPTAINER", "SINGULARITY"):
                 changed.setdefault(f"{family}_DROP_CAPS", "CAP_SYS_RESOURCE")
         if self.accelerator == "rocm":  # its cache is a data base, which shared file systems do not lock
-            changed.setdefault("MIOPEN_USER_DB_PATH", f"/tmp/miopen-{os.getuid()}")  # noqa: S108
+            changed.setdefault("MIOPEN_USER_DB_PATH", kernels(env))
         if os.geteuid() and self.model is not MpiModel.INSIDE:  # a user namespace per rank: none reads another's memory
             changed.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
         return changed
@@ -174,6 +176,15 @@ class ContainerEnvironment:
         words = [str(self.runtime), "--silent", verb, *gpu]
         words += [word for bind in binds for word in ("--bind", bind)]
         return words + [word for name, value in self.settings for word in ("--env", f"{name}={value}")]
+
+
+def kernels(env: Mapping[str, str]) -> str:
+    """Return the folder of the kernels that MIOpen keeps, which nobody else can have made before.
+
+    In another job it is another one: on its nodes the name may be known by then.
+    """
+    job = env.get("SLURM_JOB_ID") or env.get("PBS_JOBID") or platform.node()
+    return f"/tmp/miopen-{os.getuid()}-{temporary.unguessable('miopen', job)}"  # noqa: S108
 
 
 def require_sources(binds: Sequence[str]) -> None:

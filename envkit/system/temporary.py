@@ -1,19 +1,75 @@
-"""Folders for temporary files whose names tell whose they are: what a killed process has left, the next one removes."""
+"""Folders for temporary files whose names tell whose they are: what a killed process has left, the next one removes.
 
+Where processes are to meet, the name cannot be known before: it is made of a secret that this user's home has.
+"""
+
+import hashlib
+import hmac
 import os
 import re
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 OF_PROCESS = re.compile(r"envkit-([a-z]+-)?(\d+-)?of-(?P<node>[\w.-]+\.\d+)\.(?P<pid>\d{1,9})\.[0-9a-f]{8}(-[\w.-]+)?")
 
+SECRET = 32  # bytes
+ATTEMPTS = 20
+
 
 def own_name() -> str:
     """Return a name that tells which process of which node it belongs to; another one each time."""
     return f"of-{this_node()}.{os.getpid()}.{os.urandom(4).hex()}"
+
+
+def unguessable(*words: str) -> str:
+    """Return a name made of words, the same in all processes of this user that see one home; nobody else can guess it.
+
+    So nobody can take it before. Where there is no home to keep the secret in, it can be guessed.
+    """
+    return hmac.new(secret(), "\0".join(words).encode(errors="surrogateescape"), hashlib.sha256).hexdigest()[:16]
+
+
+def secret() -> bytes:
+    """Return this user's secret, made by the first process that needs it; nothing where it cannot be kept."""
+    from platformdirs import user_state_path
+
+    path = user_state_path("envkit") / "secret"
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.path.lexists(path):
+            make_secret(path)
+        return kept(path)
+    return b""
+
+
+def make_secret(path: Path) -> None:
+    """Make the file of the secret, if no other process is first, perhaps on another node. Raises OSError."""
+    staged = path.with_name(f".secret-{own_name()}")
+    try:
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
+            stream.write(os.urandom(SECRET))
+        with suppress(FileExistsError):
+            path.hardlink_to(staged)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def kept(path: Path) -> bytes:
+    """Return the secret that a file holds, nothing if it is not this user's alone. Raises OSError."""
+    for _ in range(ATTEMPTS):
+        with suppress(FileNotFoundError):  # of another node, and not seen here yet
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as stream:
+                found = os.fstat(descriptor)
+                is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+                return stream.read(SECRET) if is_own else b""
+        time.sleep(0.1)
+    return b""
 
 
 def this_node() -> str:

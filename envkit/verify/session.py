@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,26 +20,40 @@ LEAST_FILE = 4 << 20  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """The name, and the shared folder, which exists and is private to this user."""
+    """The name, which folders on nodes have, and the shared folder, which exists and is private to this user."""
 
     name: str
     shared: Path
 
 
 def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
-    """The session of ranks that a launcher started, the same in each. Raises NotWritable, UsageProblem."""
+    """The session of ranks that a launcher started, the same in each. Raises NotWritable, UsageProblem.
+
+    Its folders have a name that nobody else can take before; but a shared one that others cannot write to, where the
+    nodes may have different homes, has one that all of them know.
+    """
     import hashlib
 
-    name = hashlib.sha256(f"{started.title} {started.job}".encode()).hexdigest()[:16]
-    alone = started.local_size == size and chosen is None
-    return opened(name, [Path(tempfile.gettempdir())] if alone else shared_places(chosen))
+    words = (started.title, str(started.job))
+    name, known = temporary.unguessable(*words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+    if started.local_size == size and chosen is None:
+        return opened(name, name, [Path(tempfile.gettempdir())])
+    places = shared_places(chosen)
+    return opened(name, known if chosen is not None and is_closed(chosen) else name, places)
 
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
     """A session for ranks that are still to be started. Raises NotWritable, UsageProblem."""
     places = shared_places(chosen) if several_hosts or chosen else [Path(tempfile.gettempdir())]
     temporary.sweep(dict.fromkeys((*places, Path(tempfile.gettempdir()))))
-    return opened(temporary.own_name(), places)
+    name = temporary.own_name()
+    return opened(name, name, places)
+
+
+def is_closed(folder: Path) -> bool:
+    """Whether nobody but this user, and root, can make anything in a folder."""
+    found = folder.stat()
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def shared_places(chosen: Path | None) -> list[Path]:
@@ -63,15 +78,18 @@ def require_files() -> None:
         )
 
 
-def opened(name: str, places: list[Path]) -> Session:
-    """Make the session's folder in the first place that can be written. Raises NotWritable, HostProblem."""
+def opened(name: str, shared: str, places: list[Path]) -> Session:
+    """Make the session's folder, ``shared``, in the first place that can be written.
+
+    Raises NotWritable, HostProblem.
+    """
     require_files()
     tried = []
     for place in places:
         try:
             with suppress(FileExistsError):
                 place.mkdir(parents=True, mode=0o700)
-            return Session(name=name, shared=Path(private(str(place / f"envkit-verify-{os.getuid()}-{name}"))))
+            return Session(name=name, shared=Path(private(str(place / f"envkit-verify-{os.getuid()}-{shared}"))))
         except OSError as error:
             tried.append(f"{place}: {error.strerror}")
     raise NotWritable(

@@ -168,13 +168,27 @@ def test_nothing_outside_is_touched_and_nothing_hangs(scene: Scene, kind: str, w
             assert str(path) in done.stderr and "What to do: " in done.stderr, (command, done.stderr)
 
 
-def test_a_planted_folder_is_named_with_what_to_do(scene: Scene) -> None:
-    scene.caches.symlink_to(scene.data)
+@pytest.mark.parametrize("kind", ["link-to-folder", "link-to-nothing", "pipe", "foreign"])
+def test_another_user_keeps_nobody_from_their_sessions(scene: Scene, kind: str) -> None:
+    """Who takes the name of the folder before takes nothing but that name."""
+    PLANTED[kind](scene, scene.caches)
     os.chown(scene.caches, OTHER, OTHER, follow_symlinks=False)
+    before = scene.outside()
+    for command in (("run", "eessi", "--resume", "mine", "--", "true"), ("eessi", "list"), ("eessi", "clean")):
+        done = scene.envkit(*command)
+        assert done.returncode == 0, (command, done.stderr)
+    assert scene.outside() == before
+    [own] = scene.shared.glob(f"{scene.caches.name}-*")
+    assert not (own / "mine").exists()
+    assert own.stat().st_mode & 0o077 == 0 and own.stat().st_uid == VICTIM
+
+
+def test_a_folder_that_others_may_write_to_is_named_with_what_to_do(scene: Scene) -> None:
+    world_writable(scene, scene.caches)
     done = scene.envkit("eessi", "clean")
     assert (done.returncode, done.stdout) == (3, "")
     assert f"envkit: {scene.caches} is not a folder of yours alone." in done.stderr
-    assert f"a symbolic link; its owner has the uid {OTHER}" in done.stderr and "export TMPDIR=FOLDER" in done.stderr
+    assert f"chmod go-w {scene.caches}" in done.stderr and "export TMPDIR=FOLDER" in done.stderr
 
 
 def test_the_sessions_beside_a_planted_one_are_removed(scene: Scene) -> None:

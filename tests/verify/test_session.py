@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import resource
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from envkit.errors import HostProblem
 from envkit.inside.probe.node import local_folder, name_of_node, plain
+from envkit.inside.probe.started import Started
 from envkit.system import temporary as temporary_folders
 from envkit.verify import session
 
@@ -67,3 +71,80 @@ def test_a_session_in_which_files_cannot_grow_is_refused_at_once(
         session.of_starter(several_hosts=False, chosen=None)
     assert fix in caught.value.fix
     assert not list(temporary.iterdir())
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path_factory.mktemp("home")
+    for name in ("STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(made / name))
+    return made
+
+
+RANK = Started(launcher="srun", title="srun", rank=0, size=2, local_rank=0, local_size=2, job="4711.0")
+
+
+def guesses(job: str) -> list[str]:
+    """What another user can think of, who knows the job and how envkit makes names."""
+    words = f"srun {job}"
+    keyed = hmac.new(b"", "\0".join(("srun", job)).encode(), hashlib.sha256).hexdigest()[:16]
+    return [hashlib.sha256(words.encode()).hexdigest()[:16], keyed]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_nobody_can_take_the_place_of_ranks_before(temporary: Path, home: Path, alone: bool) -> None:
+    """Neither where all ranks are on one node, nor in a folder that others may write to, nor on each node."""
+    temporary.chmod(0o1777)
+    (temporary / "shared").mkdir()
+    (temporary / "shared").chmod(0o1777)
+    for place in (temporary, temporary / "shared"):
+        for guess in guesses("4711.0"):
+            (place / f"envkit-verify-{os.getuid()}-{guess}").write_text("mine")
+            (place / f"envkit-{os.getuid()}-{guess}-{plain(name_of_node())}").write_text("mine")
+    made = session.of_ranks(RANK, 2, None if alone else temporary / "shared")
+    assert made == session.of_ranks(RANK, 2, None if alone else temporary / "shared"), "all ranks have the same"
+    assert made.shared.parent == (temporary if alone else temporary / "shared")
+    assert made.shared.stat().st_mode & 0o777 == 0o700
+    assert Path(local_folder(made.name)).parent == temporary
+
+
+def test_where_only_this_user_may_write_nodes_need_not_share_a_home(
+    temporary: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = home / "shared"
+    shared.mkdir(mode=0o755)
+    one = session.of_ranks(RANK, 2, shared)
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "another"))
+    other = session.of_ranks(RANK, 2, shared)
+    assert one.shared == other.shared and one.name != other.name
+
+
+def test_without_a_home_ranks_meet_all_the_same(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nothing")
+    assert session.of_ranks(RANK, 2, None) == session.of_ranks(RANK, 2, None)
+
+
+def test_the_secret_is_one_however_many_begin_at_once(home: Path) -> None:
+    call = "from envkit.system.temporary import secret; import sys; sys.stdout.write(secret().hex())"
+    running = [subprocess.Popen([sys.executable, "-c", call], stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    found = {process.communicate()[0] for process in running}
+    path = home / "STATE" / "envkit" / "secret"
+    assert found == {path.read_bytes().hex()} and len(path.read_bytes()) == 32
+    assert path.stat().st_mode & 0o777 == 0o600 and [one.name for one in path.parent.iterdir()] == ["secret"]
+
+
+@pytest.mark.parametrize("kind", ["open", "link", "pipe", "folder"])
+def test_a_secret_that_others_may_know_is_none(home: Path, kind: str) -> None:
+    path = home / "STATE" / "envkit" / "secret"
+    path.parent.mkdir(parents=True)
+    if kind == "link":
+        (home / "file").write_bytes(bytes(32))
+        path.symlink_to(home / "file")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(bytes(32))
+        path.chmod(0o644)
+    assert temporary_folders.secret() == b""
