@@ -27,6 +27,33 @@ def isolate() -> None:
         os.execv(sys.executable, [sys.executable, "-I", *sys.orig_argv[1:]])
 
 
+def live_at_home() -> None:
+    """Begin anew with root's own home where HOME is that of another user (sudo): what is made there would be root's."""
+    home = os.environ.get("HOME", "")
+    if os.geteuid() or owner(home) in (0, None):
+        return
+    import pwd
+
+    own = pwd.getpwuid(0).pw_dir
+    if owner(own) == 0:
+        print(f"envkit: {home} is another user's home, so that of root is used: {own}", file=sys.stderr, flush=True)
+        kept = {name: value for name, value in os.environ.items() if not is_below(name, value, home)}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**kept, "HOME": own})
+
+
+def owner(path: str) -> "int | None":
+    """Return the uid of who owns a file; None where there is none."""
+    try:
+        return os.stat(path).st_uid  # noqa: PTH116
+    except OSError:
+        return None
+
+
+def is_below(name: str, value: str, home: str) -> bool:
+    """Say whether a variable moves a folder of this user's to one below a home."""
+    return name.startswith("XDG_") and name.endswith("_HOME") and value.startswith(home.rstrip("/") + "/")
+
+
 def begin_anew() -> None:
     """Drop what a start-up file of Python has printed and nobody has seen yet: it would be in front of a report."""
     if sys.stdout is not None and not sys.stdout.isatty():
@@ -34,6 +61,7 @@ def begin_anew() -> None:
         sys.stdout = os.fdopen(1, "w", encoding=encoding, errors=errors, closefd=False)
 
 
+live_at_home()
 isolate()
 
 try:

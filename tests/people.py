@@ -68,10 +68,17 @@ def closed(path: Path) -> Path | None:
     return next((one for one in reversed((path, *path.parents)) if one.stat().st_mode & 0o001 == 0), None)
 
 
-def shown() -> list[str]:
-    """What stands before a command of another user, so that it finds this Python and this envkit."""
-    paths = [path for path in (Path(sys.base_prefix), Path(sys.prefix), REPOSITORY) if closed(path)]
-    folders = dict.fromkeys(str(closed(path)) for path in paths)
+def shown(hidden: Path | None = None) -> list[str]:
+    """What stands before a command of another user, so that it finds this Python and this envkit.
+
+    A folder that is ``hidden`` is empty but for them.
+    """
+
+    def within(path: Path) -> Path | None:
+        return hidden if hidden and path.is_relative_to(hidden) else closed(path)
+
+    paths = [path for path in (Path(sys.base_prefix), Path(sys.prefix), REPOSITORY) if within(path)]
+    folders = dict.fromkeys(str(folder) for folder in (hidden, *map(within, paths)) if folder)
     return ["unshare", "--mount", "sh", "-ec", SHOWN, "sh", " ".join(folders), str(len(paths)), *map(str, paths)]
 
 

@@ -238,13 +238,30 @@ BAD = {
     "binary": bytes(range(256)),
     "other": b'{"method": "none"}',
     "list": b"[]",
+    "latin": '{"method": "easybuild", "name": "ü"}'.encode("latin-1"),
+    "nested in a field": b'{"method": "easybuild", "lock": ' + b'{"a": ' * 100_000,
 }
 
 
-@pytest.mark.parametrize("bad", [*BAD, "unreadable", "folder", "dangling", "escape", "old name", "mark-up"])
-def test_one_bad_receipt_does_not_disable_the_others(
-    install: Install, prefix: Prefix, tree: Tree, tmp_path: Path, bad: str
-) -> None:
+def sparse(path: Path) -> None:
+    """A file of a terabyte, of which nothing is on the disk."""
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+IN_THE_WAY: dict[str, Callable[[Path], None]] = {
+    "folder": lambda path: path.mkdir(),
+    "dangling": lambda path: path.symlink_to("none"),
+    "loop": lambda path: path.symlink_to(path),
+    "unreadable": lambda path: path.symlink_to("/proc/1/mem"),
+    "pipe": lambda path: os.mkfifo(path),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "huge": sparse,
+}
+
+
+@pytest.mark.parametrize("bad", [*BAD, *IN_THE_WAY, "escape", "old name", "mark-up"])
+def test_one_bad_receipt_does_not_disable_the_others(install: Install, prefix: Prefix, tree: Tree, bad: str) -> None:
     install("toy-cpu")
     install("good-cpu", "Python/system", "Good/1.0")
     path = receipt.path_of(tree, "toy-cpu")
@@ -258,10 +275,7 @@ def test_one_bad_receipt_does_not_disable_the_others(
         edit(tree, "toy-cpu", module="[/red]")
     else:
         path.unlink()
-        if bad == "folder":
-            path.mkdir()
-        else:
-            path.symlink_to("/proc/1/mem" if bad == "unreadable" else tmp_path / "none")
+        IN_THE_WAY[bad](path)
     settings = {"ENVKIT_PREFIX": str(prefix.root), "COLUMNS": "300"}
     listed = {one["name"]: one for one in json.loads(envkit("list", "--json", **settings).stdout)["environments"]}
     assert listed["good-cpu"]["state"].startswith("installed")
@@ -274,6 +288,28 @@ def test_one_bad_receipt_does_not_disable_the_others(
     kept = envkit("remove", "good-cpu", "--dependencies", **settings)
     assert kept.returncode == 0 and "is kept" in kept.stdout
     assert tree.has("Python/system") and not tree.has("Good/1.0")
+
+
+RECORDS = ("built/Toy--1.0.json", "built/Toy--1.0.files", "kept/toy-cpu.json", "unfinished/toy-cpu.json",
+           "replaced/toy-cpu.json", "../sources/.verified.json")  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", ["nested", "latin", "binary", "pipe", "huge", "loop"])
+@pytest.mark.parametrize("record", RECORDS)
+def test_no_other_record_that_is_bad_ends_in_a_traceback(
+    install: Install, prefix: Prefix, tree: Tree, record: str, bad: str
+) -> None:
+    install("toy-cpu")
+    path = tree.root / record
+    path.parent.mkdir(exist_ok=True)
+    if bad in BAD:
+        path.write_bytes(BAD[bad])
+    else:
+        IN_THE_WAY[bad](path)
+    for words in (["list"], ["show", "toy-cpu"], ["repair", "toy-cpu", "--dry-run"], ["remove", "toy-cpu"]):
+        done = envkit(*words, ENVKIT_PREFIX=str(prefix.root))
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode in (0, 6), done.stderr
 
 
 def hostile() -> list[str]:

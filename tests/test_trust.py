@@ -2,8 +2,11 @@
 
 import json
 import os
+import pwd
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -18,7 +21,7 @@ from envkit.errors import HostProblem
 from envkit.machine.host import Platform
 from envkit.system.umask import fitting
 
-from .people import Person, open_folder, people
+from .people import REPOSITORY, Person, open_folder, people, shown
 
 Install = Callable[..., ModuleReceipt]
 MACHINE = os.uname().machine
@@ -162,6 +165,20 @@ class TestSomebodyElse:
         monkeypatch.delenv(trust.TRUST, raising=False)
         with pytest.raises(HostProblem, match="others can change it"):
             trust.require(prefix.root, Tree(root=Path(made.tree)))
+
+    @pytest.mark.parametrize("moved", [False, True])
+    def test_root_leaves_nothing_in_a_users_home(self, persons: dict[str, Person], moved: bool) -> None:
+        """As with sudo -E."""
+        ada = persons["ada"]
+        before = sorted(ada.home.rglob("*"))
+        env = {"HOME": str(ada.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"}
+        env |= {"XDG_DATA_HOME": f"{ada.home}/data"} if moved else {}
+        own = Path(pwd.getpwuid(0).pw_dir)
+        argv = [*shown(own), sys.executable, "-m", "envkit", "data", "mnist", "--generated"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(f"{own}/.local/share/envkit/data/")
+        assert f"envkit: {ada.home} is another user's home, so that of root is used: {own}\n" in done.stderr
+        assert sorted(ada.home.rglob("*")) == before
 
 
 class TestSeveral:

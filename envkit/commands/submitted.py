@@ -165,7 +165,7 @@ def read(path: Path, kind: type[Kind], taken: "Submitted", status: int, said: Se
     made = None
     try:
         made = msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if status in said:
             raise JobLost(
                 what=f"Job {taken.number} ended with status {status} and left no report.",

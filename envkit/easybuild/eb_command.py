@@ -350,7 +350,7 @@ def read_cached(path: Path) -> Plan | None:
         return None
     try:
         kept = msgspec.json.decode(files.read(path), type=CachedPlan)
-    except (OSError, msgspec.DecodeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return None
     return kept.plan if all(state(name) == (name, changed, size) for name, changed, size in kept.files) else None
 

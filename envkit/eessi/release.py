@@ -104,7 +104,7 @@ def remembered(cache: Path) -> dict[str, Listed]:
     """Return what was read before; nothing if it was not, or is damaged."""
     try:
         return msgspec.json.decode(cache.read_bytes(), type=dict[str, Listed])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

@@ -282,7 +282,7 @@ def decoded(path: Path) -> Session:
     """Read a session from a file. Raises HostProblem."""
     try:
         return msgspec.json.decode(files.read(path), type=Session)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HostProblem(
             what=f"{path} holds no session that can be read.",
             why=str(error),

@@ -91,7 +91,7 @@ def read(path: Path) -> Lock:
                 fix="Use the envkit that wrote it, or a newer one: pip install --upgrade envkit",
             )
         return msgspec.json.decode(content, type=Lock)
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LockInvalid(
             what=f"{path} is no lock of envkit, or is damaged.",
             why=str(error),

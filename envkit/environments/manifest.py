@@ -100,7 +100,7 @@ def read(tree: Tree, module: str) -> Manifest | None:
         found = msgspec.json.decode(files.read(path), type=Manifest)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if found.module != module or not all(is_own(module, name) for name in found.files):
         raise ValueError(f"It is no list of files of {module}.")

@@ -48,7 +48,7 @@ def lock_path(tree: Tree, name: str) -> Path:
 
 def of(tree: Tree, name: str) -> Aside | None:
     """Return what of an environment is set aside, None if nothing is."""
-    with suppress(OSError, msgspec.DecodeError, RecursionError):
+    with suppress(OSError, ValueError, RecursionError):
         found = msgspec.json.decode(read(tree.replaced / f"{name}.json"), type=Aside)
         if is_name(name) and all(map(is_module, (*found.modules, *found.files))):
             return found

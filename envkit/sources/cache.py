@@ -200,7 +200,7 @@ class SourceCache:
 
     def _recorded(self) -> dict[str, Stamp]:
         path = self.path(STAMPS)
-        with suppress(OSError, msgspec.MsgspecError, RecursionError):
+        with suppress(OSError, ValueError, RecursionError):
             if is_private(self.folder.resolve()) and is_private(path):
                 return msgspec.json.decode(read(path), type=_StampFile).files
         return {}

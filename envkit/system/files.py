@@ -14,6 +14,7 @@ from typing import BinaryIO
 from envkit.errors import HostProblem, NotWritable
 from envkit.system import process
 
+MOST = 64_000_000  # bytes of a file that is read at once
 ANOTHER = "Free some room there, or name a file in a folder with room that you may write to."
 
 
@@ -160,10 +161,16 @@ def exists_in(folder: int, name: str) -> bool:
     return True
 
 
-def read(path: Path) -> bytes:
-    """Return what a plain file holds. Raises OSError, for a pipe, a socket or a device as well, without waiting."""
+def read(path: Path, most: int = MOST) -> bytes:
+    """Return what a plain file holds, at most so many bytes.
+
+    Raises OSError for a larger one, and for a pipe, a socket or a device, without waiting.
+    """
     with open_plain(path) as stream:
-        return stream.read()
+        found = stream.read(most + 1)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, f"It is larger than {most // 1_000_000} MB", str(path))
+    return found
 
 
 def open_plain(path: Path) -> BinaryIO:

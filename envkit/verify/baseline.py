@@ -31,7 +31,7 @@ def read(path: Path) -> Baseline | None:
             fix = "Name a file in a folder of yours."
             raise NotWritable(what=f"The baseline could not be written to {path}.", why=why, fix=fix) from None
         return None
-    except (msgspec.DecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         fix = "Remove the file, and the next run saves a new one; or name another."
         raise EnvkitError(what=f"{path} is not a baseline of envkit's.", why=str(error), fix=fix) from error
 

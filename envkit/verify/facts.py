@@ -510,7 +510,7 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
         if key not in seen:
             try:
                 seen[key] = decoders[name].decode(raw)
-            except msgspec.DecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise _unreadable(directory, f"{name}: {error}") from error
         return seen[key]
 
@@ -550,7 +550,7 @@ def _order(facts: RankFacts) -> float:
 def _read(path: Path) -> NodeFile:
     try:
         file = msgspec.json.decode(path.read_bytes(), type=NodeFile)
-    except (msgspec.DecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise _unreadable(path, str(error)) from error
     if file.version != VERSION:
         raise _unreadable(path, f"They are of version {file.version}; this envkit reads version {VERSION}.")
