@@ -139,13 +139,29 @@ def explain_storage(error: OSError) -> int:
 
 def explain(error: EnvkitError) -> None:
     """Say what happened, why, and what to do, on standard error."""
+    from envkit.report.words import plain
+
     parts = [f"envkit: {error.what}"]
     if error.why:
         parts += ["", *(f"  {line}" for line in error.why.splitlines())]
     if error.fix:
         parts += ["", f"What to do: {error.fix}"]
     with suppress(OSError):  # a terminal that is closed
-        print("\n".join(parts), file=sys.stderr, flush=True)
+        print(plain("\n".join(parts)), file=sys.stderr, flush=True)
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, be it from whatever file, without anything that a terminal would obey."""
+    from envkit.report.words import plain
+
+    click.echo(plain(text), err=err, nl=nl)
+
+
+def echo_json(text: str, *, nl: bool = True) -> None:
+    """Print JSON, what a terminal would obey written as escapes."""
+    from envkit.report.words import escaped
+
+    click.echo(escaped(text), nl=nl)
 
 
 def usage(message: str) -> NoReturn:

@@ -2,6 +2,8 @@
 
 import click
 
+from envkit.cli import echo_json
+
 
 @click.command()
 @click.argument("versions", metavar="[NAME=VERSION]...", nargs=-1)
@@ -26,7 +28,7 @@ def compat(versions: tuple[str, ...], as_json: bool) -> int:
     asked = judge.parse(versions)
     found, best = judge.judge(asked), complete.best(asked, compatibility.here(host.look()))
     if as_json:
-        click.echo(report.to_json(found, best))
+        echo_json(report.to_json(found, best))
     else:
         sys.stdout.write(terminal.render(found, best, Paper.of(sys.stdout)))
     return report.CODES[found.verdict]

@@ -7,7 +7,7 @@ from typing import cast
 
 import click
 
-from envkit.cli import usage
+from envkit.cli import echo, echo_json, usage
 
 
 @click.command()
@@ -21,6 +21,7 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
 
     LOG is a file, compressed by gzip, bzip2 or xz if need be; '-' reads standard input. Ends with 0 if a cause was
     found, with 1 if none was: the log shows no failure, or one that is not known, whose first line is then shown.
+    What cannot be read as a log ends with 2. Where looking takes too long, what was read is said.
     """
     if sum([log is not None, as_list, explain is not None]) != 1:
         usage("Give one of LOG, '-' for standard input, --list and --explain ID.")
@@ -29,14 +30,20 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
     if log is None:
         told(explain, as_json)
         return 0
-    from envkit.diagnose import Certainty, first_cause, source, words
+    from envkit.diagnose import Certainty, judged, seen_in, source, words
     from envkit.diagnose.place import Place
 
     stream = cast("io.BufferedReader", sys.stdin.buffer) if log == "-" else None
     name = "standard input" if log == "-" else log
     with source.opened(name, stream) as blocks:
-        found = first_cause(blocks, Place(env=os.environ) if here else None)
-    click.echo(words.to_json(name, found) if as_json else words.text(name, found, width()))
+        seen = seen_in(blocks)
+    found = judged(seen, Place(env=os.environ) if here else None)
+    if not seen.whole:
+        echo(words.cut(name, seen), err=True)
+    if as_json:
+        echo_json(words.to_json(name, found, whole=seen.whole))
+    else:
+        echo(words.text(name, found, width()))
     return 0 if found is not None and found.certainty is not Certainty.UNKNOWN else 1
 
 
@@ -52,9 +59,9 @@ def told(wanted: str | None, as_json: bool) -> None:
         hint = f"Did you mean '{near[0]}'?" if near else "See envkit diagnose --list."
         usage(f"--explain: there is no cause {wanted!r}. {hint}")
     if as_json:
-        click.echo(words.list_json(chosen))
+        echo_json(words.list_json(chosen))
     else:
-        click.echo(words.explained(chosen[0], width()) if wanted else words.listed(chosen))
+        echo(words.explained(chosen[0], width()) if wanted else words.listed(chosen))
 
 
 def width() -> int:

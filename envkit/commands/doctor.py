@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from envkit.cli import echo_json
 from envkit.commands import batch, options, submitted
 
 OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "site", "shared")
@@ -51,7 +52,7 @@ def doctor(
     found = rules.judge(gather.gather(place.locate(prefix), load, os.environ))
     found = compare.beside(there, found) if there else found
     if as_json:
-        click.echo(report.to_json(found))
+        echo_json(report.to_json(found))
     else:
         sys.stdout.write(terminal.render(found, Paper.of(sys.stdout)))
     return 0 if found.works else 3

@@ -2,6 +2,7 @@
 
 import click
 
+from envkit.cli import echo, echo_json
 from envkit.commands import options
 
 
@@ -37,9 +38,9 @@ def modules(pattern: str | None, version: str | None, access: str | None, as_jso
     shown = listing.matching(found.modules, pattern)
     if as_json:
         answer = {"version": 1, "release": found.release, "target": found.target, "modules": shown}
-        click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
+        echo_json(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
-        click.echo("".join(f"{name}\n" for name in shown), nl=False)
+        echo("".join(f"{name}\n" for name in shown), nl=False)
     if pattern and not shown and not as_json:
         print(entry.nearest(pattern, found.modules), file=sys.stderr)
     return 0 if shown else 1
@@ -76,10 +77,10 @@ def prefetch(names: tuple[str, ...], version: str | None, access: str | None, as
             asked, entry.say, lambda read, count: status.update(f"{read} of {count} files have been read")
         )
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode({"version": 1, **msgspec.structs.asdict(done)})).decode())
+        echo_json(msgspec.json.format(msgspec.json.encode({"version": 1, **msgspec.structs.asdict(done)})).decode())
         return
     place = f" They are in {done.cache}." if done.cache else ""
-    click.echo(f"Read {done.files} files, {work.megabytes(done.bytes)} MB.{place}")
+    echo(f"Read {done.files} files, {work.megabytes(done.bytes)} MB.{place}")
 
 
 @eessi.command(name="list")
@@ -89,20 +90,23 @@ def list_(as_json: bool) -> None:
     import msgspec
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from envkit.eessi import entry, sessions
+    from envkit.report.words import plain
 
     found = sessions.entries(entry.say)
     if as_json:
         answer = {"version": 1, "sessions": found}
-        click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
+        echo_json(msgspec.json.format(msgspec.json.encode(answer)).decode())
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("NAME", "RELEASE", "ACCESS", "CPU", "MODULES", "CREATED", "STATE"):
         table.add_column(heading, overflow="fold")
     for one in found:
         state = "in use" if one.in_use else ""
-        table.add_row(one.name, one.release, one.access, one.target, " ".join(one.modules), one.created, state)
+        cells = (one.name, one.release, one.access, one.target, " ".join(one.modules), one.created, state)
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     Console().print(table)
 
 
@@ -117,13 +121,13 @@ def clean(name: str | None) -> int:
     if name is not None and not sessions.clean(name):
         raise HostProblem(what=f"The session {name} is in use.", fix="Leave it first.")
     if name is not None:
-        click.echo(f"Removed the session {name}.")
+        echo(f"Removed the session {name}.")
         return 0
     kept, status = list[str](), 0
     for one in sessions.names():
         try:
             if sessions.clean(one):
-                click.echo(f"Removed the session {one}.")
+                echo(f"Removed the session {one}.")
             else:
                 kept.append(one)
         except HostProblem as error:  # of this one; the others are removed all the same
@@ -131,7 +135,7 @@ def clean(name: str | None) -> int:
             status = error.exit_code
     sessions.clean_shared()
     if kept:
-        click.echo(f"In use, and kept: {', '.join(kept)}.")
+        echo(f"In use, and kept: {', '.join(kept)}.")
     elif removed := image.clean():
-        click.echo(f"Removed {removed} images.")
+        echo(f"Removed {removed} images.")
     return status

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from envkit.cli import usage
+from envkit.cli import echo, usage
 from envkit.commands import options
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def run(
     wanted = launcher.Wanted(ranks=ranks, nodes=nodes)
     inside, launch = models.plan_launch(inside, found.mpi, wanted, model=model)
     if print_:
-        click.echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
+        echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
     say_leftovers()
     words = inside.command(command, launch.argv, remote=launch.remote, visible=visible)
     return start(words, inside.variables(launcher.variables(env)))
@@ -176,7 +176,7 @@ def say_leftovers() -> None:
     from envkit.inside.probe.started import leftovers
 
     if names := leftovers(os.environ):
-        click.echo(f"envkit: left over from another launch, and kept from the ranks: {', '.join(names)}", err=True)
+        echo(f"envkit: left over from another launch, and kept from the ranks: {', '.join(names)}", err=True)
 
 
 def of_example(
@@ -188,7 +188,7 @@ def of_example(
     one = example.find(name, found)
     words, data = example.with_data(one, words, where)
     if data:
-        click.echo(f"envkit: data: {data.said}", err=True)
+        echo(f"envkit: data: {data.said}", err=True)
     return example.command(one, words), example.visible(one, words)
 
 
@@ -224,11 +224,11 @@ def sum_up(path: Path, page: Path | None, before: tuple[int, int, int] | None) -
     from envkit.training import timeline
 
     found, said = timeline.read(path, before)
-    click.echo(said, err=True)
+    echo(said, err=True)
     if page is None:
         return
     if found is None:
-        click.echo(f"envkit: so {page} was not written.", err=True)
+        echo(f"envkit: so {page} was not written.", err=True)
         return
     from envkit.verify.report.timeline_page import html
 

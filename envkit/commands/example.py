@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from envkit.cli import usage
+from envkit.cli import echo, usage
 from envkit.commands import options
 
 
@@ -54,5 +54,5 @@ def data(
     else:
         places = sites.find(site).data if site else ()
         found = mnist.get(folder, mnist.pinned(), places=places, anew=True)
-    click.echo(f"envkit: {found.said}", err=True)
+    echo(f"envkit: {found.said}", err=True)
     click.echo(found.folder)

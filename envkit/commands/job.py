@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envkit.cli import usage
+from envkit.cli import echo, usage
 from envkit.commands import batch, options
 from envkit.errors import UsageProblem
 from envkit.jobs.registry import SCHEDULERS
@@ -122,7 +122,7 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
 
     taken = scheduler.submit(text)
     if given["follow"]:
-        click.echo(f"envkit: job {taken.number} is submitted", err=True)
+        echo(f"envkit: job {taken.number} is submitted", err=True)
         return follow.follow(taken)
     click.echo(taken.number)
     return 0
@@ -199,7 +199,7 @@ def runai(context: click.Context, /, name: str | None, **given: Any) -> int:
     line = engine.argv(made, project=given["project"] or "", version=version)
     keep(f"{shlex.join(line)}\n".encode(), given, printed=not given["submit"])
     if given["submit"]:
-        click.echo(engine.run(line), nl=False)
+        echo(engine.run(line), nl=False)
     return 0
 
 
@@ -237,7 +237,7 @@ def prepared_example(
     places = site.data if site else ()
     words, data = example.with_data(example.find(given["example"], found), words, place.locate(given["prefix"]), places)
     if data:
-        click.echo(f"envkit: data: {data.said}", err=True)
+        echo(f"envkit: data: {data.said}", err=True)
     return list(words)
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from envkit.cli import usage
+from envkit.cli import echo, echo_json, usage
 from envkit.commands import options
 
 
@@ -17,19 +17,20 @@ def list_(prefix: str | None, as_json: bool) -> None:
 
     from envkit.environments import prefix as place
     from envkit.install import catalogue
+    from envkit.report.words import plain
 
     entries = catalogue.entries(place.locate(prefix))
     if as_json:
-        click.echo(catalogue.to_json(entries))
+        echo_json(catalogue.to_json(entries))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("NAME", "METHOD", "FRAMEWORK", "FOR", "STATE"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "STATE")
     for entry in entries:
         words = (entry.name, entry.method, entry.framework, entry.accelerator, entry.state)
-        table.add_row(*map(Text, words))  # a bracket in one is no mark-up
+        table.add_row(*(Text(plain(word)) for word in words))  # a bracket in one is no mark-up
     Console().print(table)
-    click.echo("Any recipe of EasyBuild's own collection can be installed by its file name (.eb), too.")
+    echo("Any recipe of EasyBuild's own collection can be installed by its file name (.eb), too.")
 
 
 @click.command()
@@ -50,10 +51,12 @@ def show(name: str | None, prefix: str | None, as_json: bool, as_lock: bool, as_
     if as_sbom:
         from envkit.install import sbom
 
-        click.echo(sbom.text(found, installed.lock_of(found)), nl=False)
+        echo_json(sbom.text(found, installed.lock_of(found)), nl=False)
     elif as_lock:
         from envkit.environments import lockfile
 
-        click.echo(lockfile.text(installed.lock_of(found)), nl=False)
+        echo_json(lockfile.text(installed.lock_of(found)), nl=False)
+    elif as_json:
+        echo_json(catalogue.receipt_json(found))
     else:
-        click.echo(catalogue.receipt_json(found) if as_json else catalogue.describe(found))
+        echo(catalogue.describe(found))

@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
-from envkit.cli import usage
+from envkit.cli import echo, usage
 from envkit.commands import batch
 
 if TYPE_CHECKING:
@@ -136,7 +134,7 @@ def sent(text: str) -> "Submitted":
     from envkit.jobs import slurm
 
     taken = slurm.submit(batch.encoded(text))
-    click.echo(f"envkit: job {taken.number} is submitted", err=True)
+    echo(f"envkit: job {taken.number} is submitted", err=True)
     return taken
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envkit.cli import usage
+from envkit.cli import echo, usage
 from envkit.commands import batch, options, submitted
 
 if TYPE_CHECKING:
@@ -142,10 +142,11 @@ def shown(made: "Report", given: Mapping[str, Any]) -> int:
     """
     from envkit.cli import explain, printed
     from envkit.errors import NotWritable
+    from envkit.report.words import escaped
     from envkit.system.files import deliver
     from envkit.verify import report
 
-    lost = printed(report.to_json(made).decode() if given["as_json"] else report.to_text(made, sys.stdout))
+    lost = printed(escaped(report.to_json(made).decode()) if given["as_json"] else report.to_text(made, sys.stdout))
     for path, form in ((given["junit"], as_junit), (given["html"], as_html)):
         try:
             if path:
@@ -301,6 +302,6 @@ def check_build(name: str | None, prefix: str | None) -> int:
     flags = target.installed(found, found.environment).built
     if flags is None:
         usage(f"The Python of {found.name} is older than 3.10, so its flags were not read: use 'envkit verify'.")
-    click.echo(check_build_block(flags))
+    echo(check_build_block(flags))
     wanted = [one for one in flags.extensions if one.framework == PACKAGES[found.framework]]
     return 0 if wanted and all(one.loads and not one.has_drifted for one in wanted) else 1

@@ -4,7 +4,7 @@
 ``judge`` weighs it all.
 """
 
-from envkit.diagnose.judge import Certainty, Diagnosis, first_cause, first_cause_in
+from envkit.diagnose.judge import Certainty, Diagnosis, first_cause, first_cause_in, judged, seen_in
 from envkit.diagnose.known import Rule, rules
 
-__all__ = ["Certainty", "Diagnosis", "Rule", "first_cause", "first_cause_in", "rules"]
+__all__ = ["Certainty", "Diagnosis", "Rule", "first_cause", "first_cause_in", "judged", "rules", "seen_in"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from envkit.diagnose.place import Place
 
 SHOWN = 300  # characters of a line
+NAME = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)
+PLACE = re.compile(r"\{(\w+)\}")
 
 
 class Certainty(StrEnum):
@@ -44,8 +47,13 @@ def first_cause(lines: Iterable[str | bytes], place: Place | None = None) -> Dia
 
     ``place`` is where the log was written, if that can be looked at.
     """
-    read = (line.encode() + b"\n" if isinstance(line, str) else line for line in lines)
-    return judged(scan(read, rules(), done()), place)
+    return judged(seen_in(lines), place)
+
+
+def seen_in(lines: Iterable[str | bytes]) -> Seen:
+    """Return what a log has, given as lines or as blocks of bytes."""
+    read = (line.encode(errors="replace") + b"\n" if isinstance(line, str) else line for line in lines)
+    return scan(read, rules(), done())
 
 
 def first_cause_in(path: Path) -> Diagnosis | None:
@@ -73,7 +81,8 @@ def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None) -> Diagnosi
     if holds is False or (rule.quiet and not holds):
         return None
     certain = holds or signs[1] is not None or (rule.proof is None and rule.machine is None)
-    names = {**hit.groups, **owned(rule, hit)}
+    certain = certain and (seen.whole or rule.unless is None)
+    ours = owned(rule, hit)
     told = {line.number: line for line in (hit.above, *signs) if line is not None and line.number != hit.line.number}
     known = Certainty.CONFIRMED if certain else Certainty.LIKELY
     return Diagnosis(
@@ -81,8 +90,8 @@ def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None) -> Diagnosi
         certainty=Certainty.UNKNOWN if rule.unknown else known,
         line=hit.line.text[:SHOWN],
         number=hit.line.number,
-        cause=filled(rule.cause, names),
-        fix=filled(rule.fix, names),
+        cause=filled(rule.cause, {**hit.groups, **ours}),
+        fix=filled(rule.fix, {**fit(hit.groups), **ours}),
         confirmed=confirmations(rule, list(told.values()), facts if holds else [])
         if certain and not rule.unknown
         else (),
@@ -104,8 +113,11 @@ def owned(rule: Rule, hit: Hit) -> Mapping[str, str]:
     return {"owner": found["library"], "fix": found["remedy"], "where": ""}
 
 
+def fit(groups: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what a log names as it may be part of a command; what is no plain name is left to the reader."""
+    return {name: value if NAME.fullmatch(value) else name.upper() for name, value in groups.items()}
+
+
 def filled(text: str, names: Mapping[str, str]) -> str:
     """Return words with what stands for the names in braces put in."""
-    for name, value in names.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
+    return PLACE.sub(lambda match: names.get(match[1], match[0]), text)

@@ -11,14 +11,28 @@ from envkit.system.resources import data
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that has one of the literals ``find`` and fits the regular expression ``pattern``."""
+    """A line that has one of the literals ``find`` and fits the regular expression ``pattern``.
+
+    What fits each of ``then`` must stand behind what fits the one before it: so none needs '.*' between two parts, and
+    each takes a time that grows as the line does, whatever is in that.
+    """
 
     find: tuple[str, ...]
     pattern: str = ""
+    then: tuple[str, ...] = ()
 
     def fits(self, line: str) -> re.Match[str] | None:
-        """Return the match in a line that has one of the literals."""
-        return re.search(self.pattern, line)
+        """Return the last match in a line that has one of the literals."""
+        match = compiled(self.pattern).search(line)
+        for pattern in self.then:
+            match = match and compiled(pattern).search(line, match.end())
+        return match
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return what a regular expression finds with."""
+    return re.compile(pattern)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

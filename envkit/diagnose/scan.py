@@ -4,6 +4,8 @@ All literals of all rules are searched for at once (Aho-Corasick); only a line t
 """
 
 import re
+import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -12,12 +14,17 @@ from envkit.diagnose.known import Rule, Sign
 
 CHUNK = 1 << 20  # bytes
 LONGEST = 4000  # bytes of a line on either side of a hit
-COLOURS = re.compile(rb"\x1b\[[0-9;]*[mK]|\x1b\]8;[^\x07\x1b]*(?:\x07|\x1b\\)")
+APART = 3000  # bytes between two looks at one line for the same sign
+COLOURS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)")
+AT_ONCE_S = 1.5  # of the processor, for a log of any size
+AT_MOST_S = 60.0  # what is compressed may have no end
+FOREVER = sys.maxsize
+BYTES_PER_S = 30_000_000  # of what has been read, which adds to that; most logs are read five times as fast
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of a log; ``number`` counts from 1."""
+    """A line of a log, or what stands between two carriage returns in it; ``number`` counts lines from 1."""
 
     number: int
     text: str
@@ -34,23 +41,31 @@ class Hit:
 
 @dataclass(kw_only=True)
 class Seen:
-    """What a log has: the first hit of each rule by its name, the first line of each sign; ``size`` in bytes."""
+    """What a log has: the first hit of each rule by its name, the first line of each sign; ``size`` in bytes.
+
+    Where it is not ``whole``, the time for it was over after so many lines and bytes.
+    """
 
     hits: dict[str, Hit] = field(default_factory=dict)
     signs: dict[Sign, Line] = field(default_factory=dict)
     lines: int = 0
     size: int = 0
+    whole: bool = True
 
 
 @dataclass(kw_only=True, eq=False)
 class Watch:
-    """A sign that is looked for. ``always``: every line with it counts; ``is_open``: another one changes something."""
+    """A sign that is looked for. ``always``: every line with it counts; ``is_open``: another one changes something.
+
+    Up to ``seen`` (bytes of the log) it has been looked at.
+    """
 
     sign: Sign
     rule: Rule | None = None
     always: bool = False
     survives: bool = False
     is_open: bool = True
+    seen: int = 0
     last: Line | None = None
 
 
@@ -69,6 +84,13 @@ class Scan:
             for literal in watch.sign.find:
                 wanted.setdefault(literal.encode(), []).append(watch)
         self.watches = list(wanted.values())
+        self.indices = dict[int, list[int]]()
+        for index, together in enumerate(self.watches):
+            for watch in together:
+                self.indices.setdefault(id(watch), []).append(index)
+        self.noted = dict[int, Watch]()
+        self.passed = [0] * len(self.watches)
+        self.base = 0
         self.automaton = BytesAhoCorasick(list(wanted), implementation=Implementation.DFA)
 
     def watch(self, rule: Rule) -> Watch:
@@ -80,35 +102,42 @@ class Scan:
         return Watch(sign=rule, rule=rule, survives=rule.survives)
 
     def read(self, chunk: bytes) -> None:
-        """Look at some whole lines."""
+        """Look at some whole lines, at each, or each part of a long one, once for each sign."""
         if b"\x1b" in chunk:
             chunk = COLOURS.sub(b"", chunk)
-        counted, number = 0, self.seen.lines + 1
+        counted, number, base, passed = 0, self.seen.lines + 1, self.base, self.passed
+        until, text = 0, ""
         for index, start, _ in self.automaton.find_matches_as_indexes(chunk, overlapping=True):
-            watches = [watch for watch in self.watches[index] if watch.is_open]
-            if watches:
-                begin = chunk.rfind(b"\n", 0, start) + 1
-                number += chunk.count(b"\n", counted, begin)
-                counted = max(counted, begin)
-                end = chunk.find(b"\n", start)
-                end = len(chunk) if end < 0 else end
-                text = chunk[max(begin, start - LONGEST) : min(end, start + LONGEST)].decode(errors="replace")
-                self.look(Line(number=number, text=text.strip()), watches)
+            if base + start < passed[index]:
+                continue
+            if start >= until:
+                number += chunk.count(b"\n", counted, start)
+                counted = start
+                begin, end = part(chunk, start)
+                text = chunk[begin:end].decode(errors="replace").strip()
+                until = min(end, start + APART)
+            passed[index] = FOREVER
+            for watch in self.watches[index]:
+                if watch.is_open and watch.seen <= base + start:
+                    watch.seen = base + until
+                    match = watch.sign.fits(text)
+                    if match is not None:
+                        self.note(watch, match, Line(number=number, text=text))
+                if watch.is_open:
+                    passed[index] = base + until
+        self.base += len(chunk)
         self.seen.lines += chunk.count(b"\n")
 
-    def look(self, line: Line, watches: Iterable[Watch]) -> None:
-        """Take note of a line that has a literal of each of these, if it fits them."""
-        for watch in watches:
-            match = watch.sign.fits(line.text)
-            if match is None:
-                continue
-            if watch.rule is not None:
-                self.hit(watch, watch.rule, line, match)
-            elif watch is self.done:
-                self.forget()
-            else:
-                watch.last, watch.is_open = line, watch.always
-                self.seen.signs.setdefault(watch.sign, line)
+    def note(self, watch: Watch, match: re.Match[str], line: Line) -> None:
+        """Take note of a line that fits a sign."""
+        if watch.rule is not None:
+            self.hit(watch, watch.rule, line, match)
+        elif watch is self.done:
+            self.forget()
+        else:
+            watch.last, watch.is_open = line, watch.always
+            self.seen.signs.setdefault(watch.sign, line)
+            self.noted[id(watch)] = watch
 
     def hit(self, watch: Watch, rule: Rule, line: Line, match: re.Match[str]) -> None:
         """Take note of a rule's line, if the line that it asks for above is there."""
@@ -118,18 +147,35 @@ class Scan:
         groups = {name: value or "" for name, value in match.groupdict().items()}
         self.seen.hits[rule.id] = Hit(line=line, groups=groups, above=above)
         watch.is_open = False
+        self.noted[id(watch)] = watch
 
     def forget(self) -> None:
         """What was seen so far did no harm: it ended well. What survives success is kept."""
-        for watch in {watch for watches in self.watches for watch in watches if not watch.survives}:
+        for watch in [watch for watch in self.noted.values() if not watch.survives]:
+            del self.noted[id(watch)]
             watch.is_open, watch.last = True, None
             self.seen.signs.pop(watch.sign, None) if watch.rule is None else self.seen.hits.pop(watch.rule.id, None)
+            for index in self.indices[id(watch)]:
+                self.passed[index] = 0
+
+
+def part(chunk: bytes, at: int) -> tuple[int, int]:
+    """Return where the line begins and ends that has a place in a chunk, at most LONGEST bytes from there."""
+    low, high = max(at - LONGEST, 0), at + LONGEST
+    begin = max(chunk.rfind(b"\n", low, at), chunk.rfind(b"\r", low, at), low - 1) + 1
+    end = chunk.find(b"\n", at, high)
+    end = min(high, len(chunk)) if end < 0 else end
+    returned = chunk.find(b"\r", at, end)
+    return begin, end if returned < 0 else returned
 
 
 def scan(blocks: Iterable[bytes], rules: Iterable[Rule], done: Sign) -> Seen:
-    """Return what a log has of what rules look for."""
-    one = Scan(rules, done)
+    """Return what a log has of what rules look for, as far as the time for it goes."""
+    one, began = Scan(rules, done), time.thread_time()
     for chunk in whole_lines(blocks):
+        if one.seen.size and time.thread_time() - began > min(AT_ONCE_S + one.seen.size / BYTES_PER_S, AT_MOST_S):
+            one.seen.whole = False
+            break
         one.seen.size += len(chunk)
         one.read(chunk)
     return one.seen
@@ -137,19 +183,18 @@ def scan(blocks: Iterable[bytes], rules: Iterable[Rule], done: Sign) -> Seen:
 
 def whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Cut blocks anew so that each ends with a line; a line longer than a block is cut with it."""
-    rest = b""
+    rest = bytearray()
     for block in blocks:
         end = block.rfind(b"\n") + 1
         if end:
-            yield rest + block[:end]
-            rest = block[end:]
-        else:
-            rest += block
+            yield bytes(rest) + block[:end]
+            rest.clear()
+        rest += block[end:]
         if len(rest) > CHUNK:
-            yield rest
-            rest = b""
+            yield bytes(rest)
+            rest.clear()
     if rest:
-        yield rest
+        yield bytes(rest)
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:

@@ -4,6 +4,9 @@ import bz2
 import gzip
 import io
 import lzma
+import os
+import shlex
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,9 +14,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from envkit.diagnose.scan import CHUNK, blocks
-from envkit.errors import LogUnreadable
+from envkit.errors import STORAGE, LogUnreadable
+from envkit.system.files import kind
 
-OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+XZ_MEMORY = 256 << 20  # bytes; xz -9 takes a quarter of it
+XZ = b"\xfd7zXZ\x00"
+OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p"}
 
 
@@ -21,20 +27,35 @@ OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p"}
 def opened(name: str, stream: io.BufferedReader | None = None) -> Iterator[Iterator[bytes]]:
     """Yield the blocks of the log ``name``, or of a stream in its place. Raises LogUnreadable if it is none."""
     try:
-        with nullcontext(stream) if stream is not None else Path(name).open("rb") as raw:
+        with nullcontext(stream) if stream is not None else plain_file(name) as raw:
             yield checked(name, raw)
     except FileNotFoundError as error:
         raise unreadable(f"There is no log {name}.", fix="Correct its path; '-' reads standard input.") from error
     except IsADirectoryError as error:
         raise unreadable(f"{name} is a folder.", fix=inside(Path(name))) from error
     except PermissionError as error:
-        raise unreadable(f"{name} may not be read by this user.", fix=f"See ls -l {name}.") from error
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        raise unreadable(f"{name} may not be read by this user.", fix=f"See ls -l {shlex.quote(name)}.") from error
+    except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in STORAGE:
             raise
+        if number is not None or isinstance(error, ValueError):
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise unreadable(f"{name} cannot be read.", why=why, fix="Name the file of a log, or give '-'.") from error
         raise unreadable(
             f"{name} is a compressed file that is damaged.", why=str(error), fix="Copy it again, or take the original."
         ) from error
+
+
+def plain_file(name: str) -> io.BufferedReader:
+    """Open a file, and nothing that could be waited for without an end. Raises LogUnreadable, OSError."""
+    mode = Path(name).stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise unreadable(
+            f"{name} is {kind(mode)}, not a file.", fix=f"envkit diagnose - < {shlex.quote(name)} reads it to its end."
+        )
+    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.fdopen(descriptor, "rb")
 
 
 def checked(name: str, raw: io.BufferedReader) -> Iterator[bytes]:
@@ -44,21 +65,40 @@ def checked(name: str, raw: io.BufferedReader) -> Iterator[bytes]:
         if head.startswith(magic):
             raise unreadable(f"{name} is compressed in a way that is not read here.", fix=f"{tool} | envkit diagnose -")
     opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), None)
-    stream: BinaryIO = opener(raw) if opener else raw
     count = 0
-    for block in blocks(stream):
+    for block in unpacked(name, raw) if head.startswith(XZ) else blocks(opener(raw) if opener else raw):
         if not count and b"\0" in block[:CHUNK]:
             raise unreadable(f"{name} is no text, so it is no log.", fix="Name the log that the build or job wrote.")
-        count += 1
+        count += bool(block)
         yield block
     if not count:
         raise unreadable(f"{name} is empty.", fix="Write both outputs of the command into it: COMMAND > LOG 2>&1")
 
 
+def unpacked(name: str, raw: BinaryIO) -> Iterator[bytes]:
+    """Yield what xz has packed, one stream after another. Raises LogUnreadable where that would take much memory."""
+    data = raw.read(CHUNK)
+    while data:
+        one = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
+        while not one.eof:
+            if one.needs_input and not data:
+                raise EOFError("It ends before its end was reached")
+            try:
+                yield one.decompress(data, CHUNK)
+            except lzma.LZMAError as error:
+                if "Memory usage limit" not in str(error):
+                    raise
+                what = f"{name} takes more than {XZ_MEMORY >> 20} MiB of memory to unpack."
+                raise unreadable(what, fix=f"xz -dc {shlex.quote(name)} | envkit diagnose -") from error
+            data = raw.read(CHUNK) if one.needs_input and not one.eof else b""
+        data = (one.unused_data or raw.read(CHUNK)).lstrip(b"\0")
+
+
 def inside(folder: Path) -> str:
     """Return what to do with a folder: name its newest log, if there is one."""
-    logs = sorted(folder.glob("*.log*"), key=lambda path: path.stat().st_mtime)
-    return f"Name a log in it: envkit diagnose {logs[-1]}" if logs else "Name a log in it."
+    logs = [path for path in folder.glob("*.log*") if path.is_file() and str(path).isprintable()]
+    newest = max(logs, key=lambda path: path.stat().st_mtime, default=None)
+    return f"Name a log in it: envkit diagnose {shlex.quote(str(newest))}" if newest else "Name a log in it."
 
 
 def unreadable(what: str, *, why: str = "", fix: str) -> LogUnreadable:

@@ -1,12 +1,15 @@
 """A diagnosis as text and as JSON."""
 
 import json
+import shlex
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from envkit.diagnose.judge import Certainty, Diagnosis
 from envkit.diagnose.known import Rule
+from envkit.diagnose.scan import Seen
 
 VERSION = 1
 NOTHING = "no failure that envkit knows is in this log"
@@ -33,9 +36,19 @@ def paragraph(name: str, words: str, width: int) -> Iterator[str]:
         yield f"{name if not number else '':>10}   {line}"
 
 
-def to_json(log: str, found: Diagnosis | None) -> str:
-    """Return one object, with ``cause`` null if nothing was found."""
-    return json.dumps({"version": VERSION, "log": log, "cause": found and as_object(found)}, indent=2)
+def cut(log: str, seen: Seen) -> str:
+    """Say how much of a log was read, and how to read on in one that is not compressed."""
+    goes_on = Path(log).is_file() and Path(log).stat().st_size > seen.size
+    on = f" To go on: tail -c +{seen.size + 1} {shlex.quote(log)} | envkit diagnose -" if goes_on else ""
+    lines = f"{seen.lines:,} lines ({seen.size / 1e6:,.1f} MB)"
+    return f"envkit: the first {lines} of {log} were read, no more: to look at all of it takes too long.{on}"
+
+
+def to_json(log: str, found: Diagnosis | None, *, whole: bool) -> str:
+    """Return one object, with ``cause`` null if nothing was found; ``complete`` says whether all was read."""
+    return json.dumps(
+        {"version": VERSION, "log": log, "complete": whole, "cause": found and as_object(found)}, indent=2
+    )
 
 
 def as_object(found: Diagnosis) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Following a job: why it waits, where it runs, what it says, how it ended; whatever its scheduler."""
 
+import codecs
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from envkit.errors import EnvkitError, Interrupted, JobLost, JobRefused
 from envkit.jobs.registry import SCHEDULERS
 from envkit.jobs.scheduler import WAITING, Record, Scheduler, Silence, Words
 from envkit.jobs.submit import Submitted
+from envkit.report.words import plain
 from envkit.system import process
 
 LOG_S = 0.2
@@ -33,6 +35,7 @@ class Said:
     hopeless: int = 0
     offset: int = 0
     queue_asked: float = field(default=-POSITION_S)
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
 
 def follow(job: Submitted, to: TextIO | None = None) -> int:
@@ -91,14 +94,14 @@ def tell(job: Submitted, found: Sequence[Record], said: Said) -> None:
     """Say on standard error what has changed."""
     message = summary(found) if len(found) > 1 or found[0].task else news(job, found[0])
     if message and message != said.message:
-        print(f"envkit: job {job.number} {message}", file=sys.stderr, flush=True)
+        print(f"envkit: job {job.number} {plain(message)}", file=sys.stderr, flush=True)
         said.message = message
     if found[0].state == "PENDING" and time.monotonic() - said.queue_asked >= POSITION_S:
         place = SCHEDULERS[job.scheduler].position(job, found[0])
         if place is not None:
             said.queue_asked = time.monotonic()
         if place and place != said.place:
-            print(f"envkit: job {job.number} is {place}", file=sys.stderr, flush=True)
+            print(f"envkit: job {job.number} is {plain(place)}", file=sys.stderr, flush=True)
             said.place = place
 
 
@@ -144,8 +147,13 @@ def pour(found: Sequence[Record], said: Said) -> None:
         stream.seek(said.offset)
         while block := stream.read(1 << 16):
             said.offset += len(block)
-            said.to.buffer.write(block)
+            said.to.buffer.write(harmless(said, block) if said.to.isatty() else block)
             said.to.buffer.flush()
+
+
+def harmless(said: Said, block: bytes) -> bytes:
+    """Return a block of a log without what a terminal obeys; a carriage return ends a line."""
+    return plain(said.decoder.decode(block).replace("\r\n", "\n").replace("\r", "\n")).encode()
 
 
 def outcome(job: Submitted, found: Sequence[Record]) -> int:

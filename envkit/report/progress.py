@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from envkit.errors import NotWritable
+from envkit.report.words import plain
 
 QUIET_S = 30.0
 
@@ -51,9 +52,12 @@ class Events:
 
 
 def say(console: Console, text: str, end: str = "\n") -> None:
-    """Print a text as it is. Raises NotWritable, so that a full output is not taken for a full prefix."""
+    """Print a text as it is, but for what a terminal would obey.
+
+    Raises NotWritable, so that a full output is not taken for a full prefix.
+    """
     try:
-        console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False, end=end)
+        console.print(plain(text), soft_wrap=True, highlight=False, markup=False, emoji=False, end=end)
     except OSError as error:
         raise NotWritable(
             what="envkit could not write its output to the end.",
@@ -117,7 +121,7 @@ class BuildProgress:
         elif self.module in self.seconds:
             line += ", longer than expected"
         if self.status is not None:
-            self.status.update(escape(line))
+            self.status.update(escape(plain(line)))
         elif now - self.told > QUIET_S:
             self.told = now
             say(self.console, f"  {line}")

@@ -5,14 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_ESCAPES = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI
+    "|(?:\x1b[]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n\r]*(?:\x07|\x1b\\\\|\x9c)"  # OSC, DCS, SOS, PM, APC
+)
+_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what shows a text in another order than it has
+_UNPRINTABLE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\ud800-\udfff\ufffe\uffff]")
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
 
 
 def plain(text: str) -> str:
     """The text without terminal escapes and without characters that a terminal obeys or that XML forbids."""
     return _UNPRINTABLE.sub("", _ESCAPES.sub("", text))
+
+
+def escaped(json: str) -> str:
+    """A text in JSON that says the same, with what ``plain`` leaves out written as \\uXXXX."""
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json)
 
 
 def ranges(numbers: Iterable[int]) -> str:
