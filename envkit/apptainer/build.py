@@ -76,20 +76,19 @@ class LayerBuild:
             if partial.exists():
                 status = self.inspect(partial, log)
             else:
-                with umask.set_to(0o022) as own:  # what is inside is for whoever enters it
-                    status = layers.build(
-                        self.runtime.path,
-                        self.words(is_image),
-                        layer,
-                        folder=folder,
-                        target=partial,
-                        log=log,
-                        env=self.settings(scratch),
-                        binds=self.binds(),
-                        watch=watch,
-                    )
-                if partial.is_file():
-                    partial.chmod(0o777 & ~own)
+                status = layers.build(
+                    self.runtime.path,
+                    self.words(is_image),
+                    layer,
+                    folder=folder,
+                    target=partial,
+                    log=log,
+                    env=self.settings(scratch),
+                    binds=self.binds(),
+                    watch=watch,
+                )
+                if partial.is_file():  # Apptainer makes it, and what is inside, under a umask of its own
+                    make_own(partial)
                 if self.request.source and Path(self.request.source).is_dir():
                     self.require_same(layer, Path(self.request.source))
             if status:
@@ -112,8 +111,7 @@ class LayerBuild:
         with process.interruptible():
             shutil.copyfile(self.request.source, target)
             self.require_same(layer, target)
-        with umask.set_to(0o077) as own:
-            target.chmod(0o777 & ~own)
+        make_own(target)
 
     def require_same(self, layer: Layer, image: Path) -> None:
         """Raise RecipeInvalid for an image that is not the one that was planned."""
@@ -190,6 +188,12 @@ class LayerBuild:
         kind = DiskFull if full else BuildFailed
         fix = fix or "Look into the log, mend the cause, and run the same command again: it resumes."
         return kind(what=f"Building {layer.name} of {self.stack.name} failed.", why=why, fix=f"{fix}\nLog: {log}")
+
+
+def make_own(image: Path) -> None:
+    """Give an image the mode that the umask says; it can be executed."""
+    with umask.set_to(0o077) as own:
+        image.chmod(0o777 & ~own)
 
 
 def is_file(source: str | None) -> bool:

@@ -1,5 +1,6 @@
 """Dockerfiles at the command line, built for real on an image from a registry on loopback."""
 
+import json
 import os
 import re
 import shutil
@@ -213,3 +214,92 @@ def test_a_file_that_is_changed_after_it_was_planned(
     with pytest.raises(RecipeInvalid, match="was changed while it was taken over"):
         work.install(request, Console())
     assert not list(prefix.root.rglob("*.sif")) and not list(prefix.root.rglob(f"*{wanted[:20]}*"))
+
+
+PACKAGES = """\
+Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.36-9
+Description: a library
+ with a second line
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: amd64
+Version: 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def python_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image with this machine's Python, and two packages of Debian by name."""
+    python = Path("/usr/bin/python3").resolve()
+    library = Path(f"/usr/lib/{python.name}")
+    if not library.is_dir():
+        pytest.skip("this machine has no Python of its own below /usr")
+    folder = tmp_path_factory.mktemp("python")
+    root = small(folder / "root")
+    shutil.copy(python, root / "usr/bin/python3")
+    needing = [python, *library.glob("lib-dynload/_ctypes.*.so")]
+    told = subprocess.run(["ldd", *needing], capture_output=True, text=True, check=True).stdout
+    for needed in set(re.findall(r"(/lib\S+\.so\S*) \(", told)):
+        (root / needed.strip("/")).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(needed, root / needed.strip("/"))
+    shutil.copytree(library, root / str(library).strip("/"), ignore=shutil.ignore_patterns("__pycache__", "test*"))
+    (root / "var/lib/dpkg").mkdir(parents=True)
+    (root / "var/lib/dpkg/status").write_text(PACKAGES)
+    (root / "etc/os-release").write_text('ID=debian\nVERSION_ID="12"\n')
+    image = folder / "python.sif"
+    subprocess.run([apptainer(), "--silent", "build", str(image), str(root)], check=True, capture_output=True)
+    return image
+
+
+def envkit(tmp_path: Path, *words: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
+    """Run envkit in the prefix of ``install``, with a secret in its environment."""
+    env = {"PATH": f"{Path(apptainer()).parent}:{SYSTEM_PATH}", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+    env |= {"TMPDIR": str(tmp_path), "ENVKIT_PREFIX": str(tmp_path / "prefix")}
+    env |= dict.fromkeys(("http_proxy", "https_proxy", "PIP_INDEX_URL"), "http://me:s3cr3t-Tok3n@127.0.0.1:9")
+    env |= {"APPTAINER_DOCKER_PASSWORD": "s3cr3t-Tok3n", "GITHUB_TOKEN": "s3cr3t-Tok3n"}
+    return subprocess.run(
+        [str(ENVKIT), *words], env=env, cwd="/", capture_output=True, text=True, timeout=300, check=False, umask=umask
+    )
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_an_image_from_its_file_to_the_command_in_it(python_image: Path, tmp_path: Path, umask: int) -> None:
+    """It is the same at each step, or told; what is in it is in its lock, and no secret is in anything."""
+    done = envkit(tmp_path, "install", "own", "--method", "apptainer", "--from", str(python_image), umask=umask)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [image] = (tmp_path / "prefix").rglob("images/own.sif")
+    assert sha256(image) == sha256(python_image)
+    assert image.stat().st_mode & 0o022 == 0 and (tmp_path / "prefix").stat().st_mode & 0o777 == 0o700
+    lock = json.loads(envkit(tmp_path, "show", "own", "--lock").stdout)
+    assert (lock["system"], lock["packages"]) == ("debian 12", {"libc6:amd64": "2.36-9"})
+    enter = ("run", "own", "--", "python3", "-c", "print(6 * 7)")
+    assert envkit(tmp_path, *enter).stdout == "42\n"
+    plain = [path for path in (tmp_path / "prefix").rglob("*") if path.is_file() and not path.is_symlink()]
+    assert [path for path in plain if b"s3cr3t" in path.read_bytes()] == []
+    before = image.stat()
+    with image.open("r+b") as stream:
+        stream.seek(before.st_size - 1)
+        byte = stream.read(1)
+        stream.seek(before.st_size - 1)
+        stream.write(bytes([byte[0] ^ 255]))
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    refused = envkit(tmp_path, *enter)
+    assert (refused.returncode, refused.stdout) == (6, ""), refused.stderr
+    assert "is not the one that was installed" in refused.stderr
+
+
+def test_what_is_made_in_a_build_is_for_whoever_enters(base: str, context: Path, tmp_path: Path) -> None:
+    """Whatever the umask of who builds."""
+    path = write(context, base, "RUN mkdir -p /opt/new && echo 1 >/opt/new/file")
+    before = os.umask(0o077)
+    try:
+        done = install(tmp_path, "--from-dockerfile", str(path))
+    finally:
+        os.umask(before)
+    assert done.returncode == 5 and "has no Python" in done.stderr, done.stdout + done.stderr
+    for mode in inside(tmp_path, "stat -c %a /opt/new /opt/new/file").split():
+        assert int(mode, 8) & 0o044 == 0o044 and not int(mode, 8) & 0o002
