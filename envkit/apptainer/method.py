@@ -192,7 +192,7 @@ def adopted(request: Request) -> Stack:
         method="apptainer",
         framework=request.framework or "none",
         accelerator=Accelerator(accelerator),
-        status=f"taken over from {source}",
+        note=f"taken over from {source}",
     )
 
 

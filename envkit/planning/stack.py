@@ -15,6 +15,19 @@ from envkit.system import toml
 from envkit.system.resources import data, easybuild_collection, recipes
 
 
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where a stack was built and verified on two ranks, and by what that is done again.
+
+    ``on`` is the system with its compiler, ``by`` a test, or "by hand". What is for GPUs was verified on CPU tensors.
+    """
+
+    machine: str
+    python: str
+    mpi: str
+    on: str
+    by: str
+
+
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that can be installed: an ``easyconfig`` and its ``module``, or a ``recipe`` of an image.
 
@@ -22,7 +35,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     ``arguments`` are those of a recipe that differ from its own defaults, ``machines`` what it can be built for.
     ``requires`` are build flags that its Horovod must have; ``pythons`` are the ones it has wheels for, by machine
     type (none named: not known, as of a recipe of EasyBuild's own collection). ``disk_mb``, ``inodes`` and
-    ``seconds`` were measured on the machine named in stacks.toml; 0 means not known.
+    ``seconds`` were measured on the machine named in stacks.toml; 0 means not known. ``tried`` is where it was
+    built and verified, ``note`` what else there is to say of that.
     """
 
     name: str
@@ -38,10 +52,22 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     pythons: dict[str, tuple[str, ...]] = {}
     machines: tuple[str, ...] = ()
     default: bool = False
-    status: str = "planned only"
+    tried: tuple[Tried, ...] = ()
+    note: str = ""
     disk_mb: int = 0
     inodes: int = 0
     seconds: dict[str, int] = {}
+
+    @property
+    def status(self) -> str:
+        """What of it was tried, in words."""
+        note = f"; {self.note}" if self.note else ""
+        if not self.tried:
+            return self.note or "planned only"
+        how = "built and verified" if self.accelerator is Accelerator.CPU else "built, and verified on CPU tensors,"
+        machines, pythons = ({getattr(one, of): None for one in self.tried} for of in ("machine", "python"))
+        gpu = "" if self.accelerator is Accelerator.CPU else "; not tried on a GPU"
+        return f"{how} on {' and '.join(machines)} with Python {' and '.join(pythons)}{gpu}{note}"
 
     def runs_on(self, platform: Platform) -> bool:
         """Say whether there are wheels for a platform; of a recipe that names none, assume so."""

@@ -1,0 +1,64 @@
+"""What is said to be built and verified, and by what that is done again."""
+
+import ast
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from envkit.planning.stack import stacks
+from envkit.system.resources import recipes
+
+from . import built
+
+ROOT = Path(__file__).parents[1]
+TRIED = [(stack, one) for stack in stacks() for one in stack.tried]
+
+
+@pytest.fixture
+def support() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("support", ROOT / "scripts" / "support.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_readme_has_the_table(support: ModuleType) -> None:
+    """scripts/support.py writes it."""
+    text = (ROOT / "README.md").read_text()
+    assert support.written(text) == text
+    for stack in stacks():
+        assert f"| `{stack.name}` |" in support.table()
+    with pytest.raises(ValueError, match="0 times"):
+        support.written("no marks")
+
+
+def test_the_tests_that_do_it_again_are_there() -> None:
+    for stack, one in TRIED:
+        path, _, name = one.by.partition("::")
+        if one.by != "by hand":
+            tree = ast.parse((ROOT / path).read_text())
+            assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (stack.name, one)
+
+
+def test_what_is_kept_as_verified_is_said_and_the_other_way_round() -> None:
+    """The records that test_built.py holds against what the stacks are made of now."""
+    files = (recipes(kind) / "verified.toml" for kind in ("easyconfigs", "containers"))
+    kept = {name for file in files for name in tomllib.loads(file.read_text())}
+    assert kept == set(built.FLAGS)
+    again = {(stack.name, one.mpi) for stack, one in TRIED if "test_built.py" in one.by}
+    assert {stack for stack, _ in again} == {name.partition(" with ")[0] for name in kept}
+    for family in {name.partition(" with ")[2] for name in kept} - {""}:
+        assert any(mpi.startswith(family) for _, mpi in again)
+
+
+def test_the_words_for_it() -> None:
+    words = {stack.name: stack.status for stack in stacks()}
+    assert words["tensorflow-2.21-cpu"] == "built and verified on x86_64 with Python 3.11 and 3.13"
+    cuda = "built, and verified on CPU tensors, on x86_64 with Python 3.11; not tried on a GPU"
+    assert words["pytorch-2.13-cuda"] == cuda
+    assert words["pytorch-2.1-eessi"].endswith("; not on EESSI itself")
+    assert words["pytorch-2.13-cray"].startswith("planned only: resolved, not built")
