@@ -86,7 +86,8 @@ def recheck(folder: Path) -> list[str]:
     Such a file is set aside, and of all others it is known that they are right. Raises DiskFull, NotWritable.
     """
     old = SourceCache(folder).stamps
-    forget(folder)
+    with writing(folder, STAMPS):
+        forget(folder)
     here, wrong = SourceCache(folder), list[str]()
     for name, (_, wanted) in sorted(old.items()):
         actual = here.sha256(name)

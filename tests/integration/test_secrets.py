@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ..verify.conftest import make_site as make_fakes
-from .site import Site
+from .site import Site, needs
 
 pytestmark = pytest.mark.integration
 
@@ -84,9 +84,13 @@ def test_no_secret_is_in_a_report(site: Site) -> None:
     assert holding(site) == []
 
 
-@pytest.mark.parametrize("umask", ["000", "002", "077"])
-def test_files_are_the_users_alone(site: Site, umask: str) -> None:
-    before = ("sh", "-c", f'umask {umask}; exec "$@"', "sh")
+@pytest.mark.parametrize(("umask", "user"), [("000", 0), ("077", 0), ("000", 1000), ("077", 1000)])
+def test_files_are_the_users_alone(site: Site, umask: str, user: int) -> None:
+    """Also where root is in a namespace in which it is somebody else."""
+    before: tuple[str, ...] = ("sh", "-c", f'umask {umask}; exec "$@"', "sh")
+    if user and os.geteuid() == 0:
+        needs("unshare")
+        before = ("unshare", "--user", f"--map-user={user}", f"--map-group={user}", *before)
     shutil.rmtree(site.home / ".cache", ignore_errors=True)
     env = {"XDG_CACHE_HOME": str(site.home / ".cache")}
     site.installed("toy-top", before=before, env=env)
@@ -94,9 +98,11 @@ def test_files_are_the_users_alone(site: Site, umask: str) -> None:
     folders = [site.home / ".cache" / name for name in ("", "envkit", "envkit/plans")]
     assert [oct(stat.S_IMODE(path.stat().st_mode)) for path in folders] == [oct(0o700)] * 3
     ours = [path for path in site.prefix.rglob("*") if not path.is_symlink()]
-    allowed = 0o755 if os.geteuid() == 0 else 0o700
+    for_all = site.prefix if os.geteuid() == 0 and not user else site.tree / "software"
     assert len(ours) > 50
-    assert [str(path) for path in ours if stat.S_IMODE(path.stat().st_mode) & 0o777 & ~allowed] == []
+    for path in ours:
+        allowed = 0o755 if path.is_relative_to(for_all) else 0o700
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o777 & ~allowed, path
     for path in (site.home / ".cache" / "envkit" / "plans").iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert site.run("run", "toy-top-1.0", "--", "sh", "-c", "umask", before=before).out.strip() == f"0{umask}"
