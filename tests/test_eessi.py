@@ -99,6 +99,14 @@ def test_a_dead_server_a_dead_proxy_and_both(server: str, dead: str) -> None:
     assert found(dead, dead) == "proxies-needed"
 
 
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_the_password_of_a_dead_proxy_is_not_told(scheme: str, server: str, dead: str) -> None:
+    proxy = f"{scheme}me:s3cret@{dead.partition('://')[2]}"
+    told = servers.problem(servers.client({"CVMFS_SERVER_URL": f"{server}/cvmfs/@fqrn@", "CVMFS_HTTP_PROXY": proxy}))
+    assert told is not None and "***@127.0.0.1" in told.what, told
+    assert "s3cret" not in repr(told)
+
+
 def test_a_proxy_that_reaches_no_server() -> None:
     class Gateway(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

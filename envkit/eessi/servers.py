@@ -108,7 +108,12 @@ def problem(found: Client) -> Symptom | None:
     if refusing:
         proxy = refusing[0]
         direct = any(answer.state == "ok" for answer in ask(found.servers, ("",)))
-        words = {"proxy": proxy.proxy, "reason": proxy.reason, "repository": repository, "urls": urls}
+        words = {
+            "proxy": re.sub(r"[^\s/]*@", "***@", proxy.proxy),
+            "reason": proxy.reason,
+            "repository": repository,
+            "urls": urls,
+        }
         return symptom("proxy-dead" if direct else "proxies-needed", **words)
     return symptom("server-dead", repository=repository, urls=urls, reason=dead.reason)
 

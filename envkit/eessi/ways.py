@@ -162,7 +162,6 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
         kept.mkdir(parents=True, exist_ok=True)
         lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
     path = place.local / "envkit.conf"
-    files.write(
-        path, "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items()).encode(), own=True
-    )
+    text = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items())
+    files.write(path, text.encode(), own=True, mode=0o600)  # a proxy may have a password
     return path
