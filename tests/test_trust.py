@@ -290,7 +290,8 @@ def test_where_several_prefixes_are(
         (0o2770, False, 0o007),
         (0o2770, True, 0o007),
         (0o2775, False, 0o002),
-        (0o2777, False, 0o002),
+        (0o2777, False, 0o077),
+        (0o1777, True, 0o077),
     ],
 )
 def test_what_is_made_is_as_open_as_the_prefix(mode: int, is_root: bool, expected: int) -> None:

@@ -1,6 +1,7 @@
 """The umask of this process, which counts for all that it makes, and for what it starts."""
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +10,13 @@ from pathlib import Path
 def fitting(mode: int, *, is_root: bool) -> int:
     """Return the umask for what is made in a folder of this mode: open to whom the folder is, to no others.
 
-    Nothing is made that everybody may write to. For root what lies in a private folder may be read, since Lmod finds
-    only such for root: there the mode of the folder itself keeps others out.
+    Nothing is made that everybody may write to; a folder that everybody may write to, such as /tmp, says nothing of what
+    is in it, which is private. For root what lies in a private folder may be read, since Lmod finds only such for root:
+    there the mode of the folder itself keeps others out.
     """
-    return 0o022 if is_root and not mode & 0o077 else ~mode & 0o077 | 0o002
+    if mode & stat.S_IWOTH:
+        return 0o077
+    return 0o022 if is_root and not mode & 0o077 else ~mode & 0o077 | stat.S_IWOTH
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from envkit.errors import NotWritable, SourcesMissing
 from envkit.sources import fetch
-from envkit.system import files, process, toml
+from envkit.system import files, process, toml, umask
 from envkit.system.resources import data
 
 PLACES = ("", "mnist", "MNIST", "MNIST/raw", "raw")
@@ -133,15 +133,16 @@ def alone(folder: Path) -> Iterator[None]:
 
     lock = FileLock(folder / "mnist.lock")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        with umask.of(folder.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
     except OSError as error:
         raise NotWritable(
             what=f"{folder} cannot be written to.",
             why=str(error.strerror),
             fix="Name another folder with 'envkit data mnist --to', or one that has MNIST with ENVKIT_DATA.",
         ) from error
-    with lock:
+    with umask.of(folder), lock:
         yield
 
 

@@ -264,7 +264,7 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
     if not any(facts.launcher_rank == 0 for facts in found.facts):
         print(nothing_of_the_first(own), file=sys.stderr)
         with suppress(OSError):
-            shutil.rmtree(local_folder(own.meeting.name), ignore_errors=True)
+            shutil.rmtree(local_folder(own.meeting.name, str(own.meeting.shared)), ignore_errors=True)
             (own.meeting.shared / file_name()).unlink(missing_ok=True)
         with suppress(OSError):
             own.meeting.shared.rmdir()
@@ -292,7 +292,7 @@ def nothing_of_the_first(own: Attendance) -> str:
 def part(own: Attendance) -> None:
     """Clear away what lies on this node, if this is the last of its ranks to have seen the verdict."""
     with suppress(OSError):
-        local = Path(local_folder(own.meeting.name))
+        local = Path(local_folder(own.meeting.name, str(own.meeting.shared)))
         (local / f"parted-{own.started.rank}").touch()
         if len(list(local.glob("parted-*"))) >= (own.started.local_size or own.size):
             shutil.rmtree(local, ignore_errors=True)

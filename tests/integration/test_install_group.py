@@ -87,6 +87,8 @@ def test_a_prefix_of_a_project(folder: Path, recipes: Path, persons: dict[str, P
     assert done(cat.envkit("run", "toy-top-1.0", "--", "toy-top", **settings)) == "toy 0\n"
     done(dan.envkit("install", recipes / "toy-top-1.0.eb", "--rebuild", "--jobs", "1", **settings))
 
+    for person in (cat, dan):
+        done(person.envkit("data", "mnist", "--generated", **settings))
     for words in (["list"], ["run", "toy-top-1.0", "--", "true"], ["remove", "toy-top-1.0"]):
         assert f"{prefix} cannot be read.\n\n  Permission denied." in done(eve.envkit(*words, **settings), 7)
     done(dan.envkit("remove", "toy-top-1.0", "--dependencies", **settings))

@@ -50,7 +50,7 @@ def test_what_a_killed_process_has_left_is_removed(temporary: Path) -> None:
     made = session.of_starter(False, None)
     assert sorted(path.name for path in temporary.iterdir()) == sorted([*kept, made.shared.name])
     assert temporary_folders.OF_PROCESS.fullmatch(made.shared.name) and temporary_folders.OF_PROCESS.fullmatch(
-        Path(local_folder(made.name)).name
+        Path(local_folder(made.name, str(made.shared))).name
     )
 
 
@@ -105,7 +105,23 @@ def test_nobody_can_take_the_place_of_ranks_before(temporary: Path, home: Path, 
     assert made == session.of_ranks(RANK, 2, None if alone else temporary / "shared"), "all ranks have the same"
     assert made.shared.parent == (temporary if alone else temporary / "shared")
     assert made.shared.stat().st_mode & 0o777 == 0o700
-    assert Path(local_folder(made.name)).parent == temporary
+    assert Path(local_folder(made.name, str(made.shared))).parent == temporary
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="has folders of another user's")
+def test_who_knows_the_name_keeps_no_node_from_its_folder(temporary: Path, home: Path) -> None:
+    """The name is seen in a list of processes; the shared folder is out of reach."""
+    name, shared = session.of_starter(False, None).name, home / "shared"
+    shared.mkdir(mode=0o700)
+    taken = [Path(base) / f"envkit-{os.getuid()}-{name}-{plain(name_of_node())}" for base in (temporary, "/dev/shm")]
+    for path in taken:
+        path.mkdir()
+        os.chown(path, 23_002, 23_002)
+    try:
+        assert Path(local_folder(name, str(shared))).parent == shared
+    finally:
+        for path in taken:
+            path.rmdir()
 
 
 def test_where_only_this_user_may_write_nodes_need_not_share_a_home(

@@ -53,10 +53,13 @@ def plain(text: str) -> str:
     return re.sub(r"[^\w.-]", "_", text)
 
 
-def local_folder(session: str) -> str:
-    """The folder on this node that holds a session's records, made if need be. Raises OSError."""
+def local_folder(session: str, shared: str) -> str:
+    """The folder on this node that holds a session's records, made if need be. Raises OSError.
+
+    Where another user has taken its name everywhere on the node, it lies in the shared folder.
+    """
     error = None  # type: Optional[OSError]
-    for base in (os.environ.get("TMPDIR"), tempfile.gettempdir(), "/dev/shm"):
+    for base in (os.environ.get("TMPDIR"), tempfile.gettempdir(), "/dev/shm", shared):
         if not base or not os.path.isdir(base):
             continue
         path = os.path.join(base, "envkit-%d-%s-%s" % (os.getuid(), plain(session), plain(name_of_node())))
@@ -83,7 +86,7 @@ class Node:
 
     def __init__(self, session: str, shared: str, ranks: int, leave: bool = False) -> None:
         self.leave = leave
-        self.local = local_folder(session)
+        self.local = local_folder(session, shared)
         self.shared = shared
         self.ranks = ranks
         self.lock = None  # type: Optional[int]
