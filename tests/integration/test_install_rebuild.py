@@ -162,7 +162,7 @@ def test_a_full_disk(site: Site) -> None:
     needs("mount", "umount")
     site = site.own_recipes()
     site.prefix.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=110m", "none", site.prefix], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=110m,mode=700", "none", site.prefix], check=True)
     try:
         site.installed("toy-big")
         before = state(site)

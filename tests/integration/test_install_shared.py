@@ -86,7 +86,7 @@ def test_a_lock_that_is_held_can_be_left(site: Site) -> None:
 def test_a_full_disk(site: Site) -> None:
     needs("mount", "umount")
     site.prefix.mkdir()
-    run(["mount", "-t", "tmpfs", "-o", "size=30m", "none", site.prefix], check=True)
+    run(["mount", "-t", "tmpfs", "-o", "size=30m,mode=700", "none", site.prefix], check=True)
     try:
         full = site.install("toy-big").expect(7)
         assert "Building toy-big/1.0 failed in step " in full.err
@@ -108,7 +108,7 @@ def test_a_full_disk(site: Site) -> None:
 def test_a_disk_that_is_full_from_the_beginning(site: Site) -> None:
     needs("mount", "umount")
     site.prefix.mkdir()
-    run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", site.prefix], check=True)
+    run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", site.prefix], check=True)
     try:
         (site.prefix / "filler").write_bytes(bytes(40000))
         full = site.install("toy-base").expect(7)
