@@ -166,6 +166,20 @@ class TestSomebodyElse:
         with pytest.raises(HostProblem, match="others can change it"):
             trust.require(prefix.root, Tree(root=Path(made.tree)))
 
+    def test_a_receipt_that_only_its_owner_can_read(
+        self, install: Install, prefix: Prefix, tree: Tree, persons: dict[str, Person]
+    ) -> None:
+        install("toy-cpu")
+        install("good-cpu", "Python/system", "Good/1.0")
+        receipt.path_of(tree, "toy-cpu").chmod(0o600)
+        done = persons["ada"].envkit("list", "--json", ENVKIT_PREFIX=prefix.root)
+        states = {one["name"]: one["state"] for one in json.loads(done.stdout)["environments"]}
+        assert states["good-cpu"].startswith("installed")
+        assert states["toy-cpu"].endswith("toy-cpu.json cannot be read. Permission denied")
+        assert persons["ada"].envkit("show", "good-cpu", ENVKIT_PREFIX=prefix.root).returncode == 0
+        done = persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root)
+        assert done.returncode == 6 and "Traceback" not in done.stderr
+
     @pytest.mark.parametrize("moved", [False, True])
     def test_root_leaves_nothing_in_a_users_home(self, persons: dict[str, Person], moved: bool) -> None:
         """As with sudo -E."""
