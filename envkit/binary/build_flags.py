@@ -231,14 +231,14 @@ def _installed(distributions: Sequence[str], names: Sequence[tuple[Path, str]]) 
 def _metadata(horovod_dir: Path) -> dict[str, str]:
     try:
         read = json.loads((horovod_dir / "metadata.json").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return {str(key): str(value) for key, value in read.items()} if isinstance(read, dict) else {}
 
 
 def _horovod_version(horovod_dir: Path) -> str:
     try:
-        source = (horovod_dir / "__init__.py").read_text()
+        source = (horovod_dir / "__init__.py").read_text(errors="replace")
     except OSError:
         return "unknown"
     match = re.search(r"^__version__ = ['\"](.+?)['\"]", source, re.MULTILINE)

@@ -159,11 +159,12 @@ def read(path: Path, kind: type[Kind], taken: "Submitted", status: int, said: Se
     import msgspec
 
     from envkit.errors import JobLost
+    from envkit.system import record
 
     made = None
     try:
-        made = msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, ValueError, RecursionError) as error:
+        made = record.read(path, kind)
+    except (OSError, msgspec.DecodeError) as error:
         if status in said:
             raise JobLost(
                 what=f"Job {taken.number} ended with status {status} and left no report.",

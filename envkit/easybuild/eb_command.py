@@ -25,7 +25,7 @@ from envkit.machine.host import Host, Program
 from envkit.planning.plan import ConfigGuess, Patch, Plan, Step
 from envkit.planning.stack import Stack, shelf
 from envkit.sources.fetch import Source
-from envkit.system import files, process, temporary, toml
+from envkit.system import files, process, record, temporary, toml
 from envkit.system.resources import data, easybuild_collection, recipes
 
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
@@ -349,8 +349,8 @@ def read_cached(path: Path) -> Plan | None:
     if not (files.is_private(path.parent) and files.is_private(path)):
         return None
     try:
-        kept = msgspec.json.decode(files.read(path), type=CachedPlan)
-    except (OSError, ValueError, RecursionError):
+        kept: CachedPlan = record.read(path, CachedPlan)
+    except (OSError, msgspec.DecodeError):
         return None
     return kept.plan if all(state(name) == (name, changed, size) for name, changed, size in kept.files) else None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.system import files
+from envkit.system import files, record
 
 RELEASE = re.compile(r"\d{4}\.\d{2}|\d{8}")
 
@@ -103,8 +103,8 @@ def read(folder: Path) -> tuple[str, ...]:
 def remembered(cache: Path) -> dict[str, Listed]:
     """Return what was read before; nothing if it was not, or is damaged."""
     try:
-        return msgspec.json.decode(cache.read_bytes(), type=dict[str, Listed])
-    except (OSError, ValueError, RecursionError):
+        return record.read(cache, dict[str, Listed])
+    except (OSError, msgspec.DecodeError):
         return {}
 
 

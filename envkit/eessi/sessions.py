@@ -31,7 +31,7 @@ import msgspec
 from envkit import __version__
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.knowledge.eessi import symptom
-from envkit.system import files, temporary
+from envkit.system import files, record, temporary
 from envkit.system.files import discard, require_own, require_plain, require_private
 
 NAME = re.compile(r"[\w][\w.+-]*")
@@ -281,8 +281,8 @@ def read(folder: Path) -> Session | None:
 def decoded(path: Path) -> Session:
     """Read a session from a file. Raises HostProblem."""
     try:
-        return msgspec.json.decode(files.read(path), type=Session)
-    except (OSError, ValueError, RecursionError) as error:
+        return record.read(path, Session)
+    except (OSError, msgspec.DecodeError) as error:
         raise HostProblem(
             what=f"{path} holds no session that can be read.",
             why=str(error),

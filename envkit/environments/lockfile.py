@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from envkit.errors import LockInvalid, Problem
+from envkit.system import files, record
 
 VERSION = 1
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -82,16 +83,16 @@ def text(lock: Lock) -> str:
 def read(path: Path) -> Lock:
     """Read the file of a lock. Raises LockInvalid."""
     try:
-        content = path.read_bytes()
-        version = msgspec.json.decode(content, type=Versioned).version
+        content = files.read(path, record.LARGEST)
+        version = record.decode(content, msgspec.json.Decoder(Versioned)).version
         if version > VERSION:
             raise LockInvalid(
                 what=f"{path} was written by a newer envkit.",
                 why=f"It is a lock of version {version}; this envkit reads version {VERSION}.",
                 fix="Use the envkit that wrote it, or a newer one: pip install --upgrade envkit",
             )
-        return msgspec.json.decode(content, type=Lock)
-    except (OSError, ValueError, RecursionError) as error:
+        return record.decode(content, msgspec.json.Decoder(Lock))
+    except (OSError, msgspec.DecodeError) as error:
         raise LockInvalid(
             what=f"{path} is no lock of envkit, or is damaged.",
             why=str(error),

@@ -19,7 +19,7 @@ from envkit.environments.lockfile import Lock, Part
 from envkit.environments.manifest import Damage, Measure
 from envkit.environments.names import is_module, is_name
 from envkit.environments.prefix import Tree, listed
-from envkit.system import files
+from envkit.system import files, record
 
 VERSION = 1
 
@@ -212,8 +212,8 @@ def built_path(tree: Tree, module: str) -> Path:
 
 def built(tree: Tree, module: str) -> Built | None:
     """Return the record of a module, None if there is none."""
-    with suppress(OSError, ValueError, RecursionError):
-        return msgspec.json.decode(files.read(built_path(tree, module)), type=Built)
+    with suppress(OSError, msgspec.DecodeError):
+        return record.read(built_path(tree, module), Built)
     return None
 
 
@@ -224,8 +224,8 @@ def kept_path(tree: Tree, name: str) -> Path:
 
 def kept(tree: Tree, name: str) -> dict[str, Fingerprint] | None:
     """Return what the files of an environment were, None if that was not kept."""
-    with suppress(OSError, ValueError, RecursionError):
-        return msgspec.json.decode(files.read(kept_path(tree, name)), type=Fingerprints).files
+    with suppress(OSError, msgspec.DecodeError):
+        return record.read(kept_path(tree, name), Fingerprints).files
     return None
 
 
@@ -238,8 +238,8 @@ def begin(tree: Tree, name: str, stage: str, log: Path) -> None:
 
 def unfinished(tree: Tree, name: str) -> Unfinished | None:
     """Return the note of an installation that has not ended, None if there is none."""
-    with suppress(OSError, ValueError, RecursionError):
-        return msgspec.json.decode(files.read(tree.unfinished / f"{name}.json"), type=Unfinished)
+    with suppress(OSError, msgspec.DecodeError):
+        return record.read(tree.unfinished / f"{name}.json", Unfinished)
     return None
 
 
@@ -275,8 +275,8 @@ def parts_in(tree: Tree) -> Iterator[Parts]:
     """Yield what each environment in a tree is made of, but for receipts that cannot be read. Raises NotReadable."""
     replaced.recover(tree)
     for path in files_in(tree):
-        with suppress(OSError, ValueError, RecursionError):
-            found = msgspec.json.decode(files.read(path), type=Parts)
+        with suppress(OSError, msgspec.DecodeError, RecursionError):
+            found = record.read(path, Parts)
             if found.name == path.stem and is_name(found.name) and all(is_module(one.name) for one in found.modules):
                 yield found
 

@@ -53,5 +53,5 @@ def find(name: str) -> Site:
             why=f"envkit knows: {known}.",
             fix="Give the path of a file of your own (.toml); those in envkit/machine/sites are examples.",
         ) from error
-    except (OSError, ValueError, msgspec.ValidationError) as error:
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise UsageProblem(what=f"{path} does not describe a site.", why=str(error)) from error

@@ -20,7 +20,7 @@ from envkit.errors import EnvironmentDamaged, EnvironmentMissing, NotReadable
 from envkit.methods.registry import NAMES, receipt_of
 from envkit.planning.plan import current_recipe
 from envkit.planning.stack import stacks
-from envkit.system import files
+from envkit.system import files, record
 
 
 @cache
@@ -32,8 +32,8 @@ def decoder() -> msgspec.json.Decoder[Any]:
 def read(path: Path) -> Receipt:
     """Read a receipt. Its tree is where it lies, whatever it says. Raises EnvironmentDamaged."""
     try:
-        found: Receipt = decoder().decode(files.read(path))
-    except (OSError, ValueError, RecursionError) as error:
+        found: Receipt = record.decode(files.read(path, record.LARGEST), decoder())
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise damaged(path, str(getattr(error, "strerror", "") or error)) from error
     if odd := oddity(path, found):
         raise damaged(path, odd)
@@ -70,8 +70,9 @@ def recipe_of(tree: Tree, name: str) -> str:
         if stack.name == name:
             return name if stack.module and receipt.built(tree, stack.module) else ""
     for path in tree.root.glob("built/*.json"):
-        with suppress(OSError, ValueError, RecursionError):
-            recipe = msgspec.json.decode(files.read(path), type=receipt.Built).easyconfig
+        with suppress(OSError, msgspec.DecodeError, RecursionError):
+            built: receipt.Built = record.read(path, receipt.Built)
+            recipe = built.easyconfig
             if Path(recipe).stem == name and recipe.isprintable():
                 return shlex.quote(str(current_recipe(recipe)))
     return ""

@@ -46,7 +46,7 @@ class Events:
         """Return the events since the last call, but for lines that a full disk has cut."""
         found = []
         for line in self.tail.new():
-            with suppress(msgspec.DecodeError):
+            with suppress(msgspec.DecodeError, ValueError, RecursionError):
                 found.append(msgspec.json.decode(line))
         return found
 

@@ -10,9 +10,9 @@ from pathlib import Path
 def fitting(mode: int, *, is_root: bool) -> int:
     """Return the umask for what is made in a folder of this mode: open to whom the folder is, to no others.
 
-    Nothing is made that everybody may write to; a folder of that kind, such as /tmp, says nothing of what is in it, which
-    is private. For root what lies in a private folder may be read, since Lmod finds only such for root:
-    there the mode of the folder itself keeps others out.
+    Nothing is made that everybody may write to. A folder of that kind, such as /tmp, says nothing of what is in it: that
+    is private. For root what lies in a private folder may be read, since Lmod finds only such for root: there the mode
+    of the folder itself keeps others out.
     """
     if mode & stat.S_IWOTH:
         return 0o077

@@ -16,8 +16,12 @@ from envkit.errors import NotWritable
 from envkit.report.words import plain
 
 CHUNK = 1 << 20
+LARGEST = 1 << 30  # characters of a file
+LONGEST = 1000  # characters of a name
+LATEST = 1e18  # microseconds: 30,000 years
 SHOWN = 5
 CUT = "the file is cut short or damaged, and this is what it has"
+LARGE = "the file is very large, and this is what its beginning has"
 NAMED_MORE = "HOROVOD_CACHE_CAPACITY=0 has each negotiation name them, which takes time"
 PHASES = (
     ("NEGOTIATE_", "negotiation"),
@@ -53,6 +57,7 @@ class Summary:
     last: Counter[str] = field(default_factory=Counter)
     waited: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     whole: bool = True
+    read: int = field(default=0, compare=False)
 
     @property
     def seconds(self) -> float:
@@ -112,8 +117,11 @@ def read(path: Path, before: tuple[int, int, int] | None) -> tuple[Summary | Non
     """Return the summary of a timeline after a run, given the file's state before it, and what to say of it."""
     if state(path) in (None, before):
         return None, f"envkit: there is no timeline in {path}: the command did not start Horovod (hvd.init)."
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        found = summary(stream)
+    try:
+        with path.open(encoding="utf-8", errors="replace") as stream:
+            found = summary(stream)
+    except OSError as error:
+        return None, f"envkit: the timeline in {path} cannot be read: {error.strerror or error}."
     if found.first is None:
         return None, f"envkit: the timeline in {path} is empty: the command ended before Horovod had done anything."
     text = "\n".join(f"  {line}" for line in lines(found))
@@ -142,9 +150,12 @@ def parsed(stream: TextIO, found: Summary) -> Iterator[dict[str, Any]]:
         except json.JSONDecodeError:
             if ended or len(text) - at > CHUNK:  # cut short, or damaged
                 return
-            more = stream.read(CHUNK)
+            more = stream.read(CHUNK) if found.read < LARGEST else ""
+            found.read += len(more)
             text, at, ended = text[at:] + more, 0, not more
             continue
+        except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+            return
         if isinstance(event, dict):
             yield event
 
@@ -155,12 +166,14 @@ def add_up(events: Iterable[dict[str, Any]], found: Summary) -> None:
     open_spans = defaultdict[int, list[tuple[str, float]]](list)
     came = defaultdict[int, list[tuple[float, str]]](list)
     for event in events:
-        kind, process = event.get("ph"), event.get("pid", 0)
-        if kind == "M" and event.get("name") == "process_name":
-            names[process] = str(event.get("args", {}).get("name", process))
-        if not isinstance(event.get("ts"), int | float):
+        kind, process, told, when = event.get("ph"), event.get("pid", 0), event.get("args"), event.get("ts")
+        if not isinstance(process, int):
             continue
-        name, when = str(event.get("name", "")), float(event["ts"])
+        if kind == "M" and event.get("name") == "process_name" and isinstance(told, dict):
+            names[process] = str(told.get("name", process))[:LONGEST]
+        if not isinstance(when, int | float) or not 0 <= when < LATEST:
+            continue
+        name, when = str(event.get("name", ""))[:LONGEST], float(when)
         found.first = when if found.first is None else found.first
         found.latest = max(found.latest, when)
         if kind == "B":
@@ -218,7 +231,7 @@ def judge(found: Summary, came: list[tuple[float, str]]) -> None:
 
 def lines(found: Summary) -> list[str]:
     """Return a summary in words."""
-    cut = "" if found.whole else f"; {CUT}"
+    cut = "" if found.whole else f"; {LARGE if found.read >= LARGEST else CUT}"
     said = [f"{found.seconds:.2f} s, {total(found)}{cut}"]
     said += ["at least one tensor was in"]
     said += [f"  {name:24} {time_s:9.3f} s  {share:4.0%}" for name, time_s, share in found.shares()]

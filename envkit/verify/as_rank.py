@@ -12,11 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from envkit.errors import Interrupted, ModuleNotLoaded
 from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
 from envkit.inside.probe.started import Started, is_unseen, leftovers, variables_of
 from envkit.launch import mpi_model
-from envkit.system import files, process
+from envkit.system import files, process, record
 from envkit.verify import session
 from envkit.verify.facts import Gathered, gather
 from envkit.verify.judge import judged
@@ -242,12 +244,19 @@ def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
     return take_over(own, show)
 
 
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first rank announces: the status, and when (s since 1970)."""
+
+    status: int
+    at: float
+
+
 def announced(own: Attendance) -> int | None:
     """The status, if it has been announced for these ranks and not for earlier ones of the same job step."""
-    with suppress(OSError, ValueError, KeyError):
-        told = json.loads((own.meeting.shared / "verdict").read_text())
-        if told["at"] >= own.began - CLOCKS_S:
-            return int(told["status"])
+    with suppress(OSError, record.RecordInvalid):
+        told: Verdict = record.read(own.meeting.shared / "verdict", Verdict)
+        if told.at >= own.began - CLOCKS_S:
+            return told.status
     return None
 
 

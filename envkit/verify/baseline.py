@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.errors import EnvkitError, NotWritable
-from envkit.system import files
+from envkit.system import files, record
 from envkit.verify import speed
 from envkit.verify.checks.speed import baseline
 from envkit.verify.facts import RankFacts
@@ -24,7 +24,7 @@ def read(path: Path) -> Baseline | None:
     Raises EnvkitError for a file that is none, NotWritable where none could be saved.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Baseline)
+        return record.read(path, Baseline)
     except FileNotFoundError:
         if not os.access(path.parent, os.W_OK):
             why = "Its folder does not exist, or you may not write there."

@@ -14,6 +14,8 @@ import msgspec
 from envkit.errors import EnvkitError
 
 VERSION = 2
+LARGEST = 256 << 20  # bytes of what a node left
+WRONG = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)  # with JSON, or what it says
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -510,7 +512,7 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
         if key not in seen:
             try:
                 seen[key] = decoders[name].decode(raw)
-            except (ValueError, RecursionError) as error:
+            except WRONG as error:
                 raise _unreadable(directory, f"{name}: {error}") from error
         return seen[key]
 
@@ -519,7 +521,10 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
         common = {name: decoded(name, raw) for name, raw in file.common.items() if name in decoders}
         for rank in file.ranks:
             own = {name: decoded(name, raw) for name, raw in rank.items() if name in decoders}
-            facts.append(RankFacts(**{_FIELDS[name]: fact for name, fact in {**common, **own}.items()}))
+            given = {_FIELDS[name]: fact for name, fact in {**common, **own}.items()}
+            if absent := _REQUIRED - given.keys():
+                raise _unreadable(directory, f"A rank has no {', '.join(sorted(absent))}.")
+            facts.append(RankFacts(**given))
     return Gathered(
         facts=ordered(facts),
         complete={file.node: file.complete for file in files},
@@ -527,6 +532,7 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
     )
 
 
+_REQUIRED = {"framework", "host", "pid", "phase"}
 _FIELDS = {field.encode_name: field.name for field in msgspec.structs.fields(RankFacts)}
 
 
@@ -549,8 +555,12 @@ def _order(facts: RankFacts) -> float:
 
 def _read(path: Path) -> NodeFile:
     try:
-        file = msgspec.json.decode(path.read_bytes(), type=NodeFile)
-    except (ValueError, RecursionError, OSError) as error:
+        with path.open("rb") as stream:
+            text = stream.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ValueError(f"The file has more than {LARGEST >> 20} MiB.")
+        file = msgspec.json.decode(text, type=NodeFile)
+    except (*WRONG, OSError) as error:
         raise _unreadable(path, str(error)) from error
     if file.version != VERSION:
         raise _unreadable(path, f"They are of version {file.version}; this envkit reads version {VERSION}.")

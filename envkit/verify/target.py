@@ -20,7 +20,7 @@ from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import EnvironmentDamaged, UsageProblem
 from envkit.launch import launcher
 from envkit.machine.modules_tool import entered
-from envkit.system import process
+from envkit.system import process, record
 from envkit.system.resources import data
 
 if TYPE_CHECKING:
@@ -161,7 +161,15 @@ def read_built(text: bytes) -> BuildFlags | None:
 
     from envkit.binary.build_flags import BuildFlags
 
-    return msgspec.json.decode(text, type=BuildFlags | None)
+    try:
+        found: BuildFlags | None = record.decode(text, msgspec.json.Decoder(BuildFlags | None))
+    except record.RecordInvalid as error:
+        raise EnvironmentDamaged(
+            what="The build flags that are noted of this environment cannot be read.",
+            why=str(error),
+            fix="Install it again with --rebuild.",
+        ) from error
+    return found
 
 
 def read_inside(inside: EessiEnvironment) -> BuildFlags | None:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
+
+from envkit.system import record
+
 QUIET_S = 3.0
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """The step that a rank, or all of a node, have come to."""
+
+    phase: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """What counts here of the file of a node."""
+
+    common: Step
+    ranks: tuple[Step, ...]
 
 
 class Waiting:
@@ -45,8 +61,8 @@ def how_far(shared: Path, ranks: int) -> str:
     """The ranks that have been heard of, by the step they are in."""
     phases: Counter[str] = Counter()
     for path in shared.glob("*.json"):
-        with suppress(OSError, ValueError):
-            file = json.loads(path.read_text())
-            phases.update(rank.get("phase", file["common"].get("phase", "start")) for rank in file["ranks"])
+        with suppress(OSError, record.RecordInvalid):
+            file: Progress = record.read(path, Progress)
+            phases.update(rank.phase or file.common.phase or "start" for rank in file.ranks)
     steps = ", ".join(f"{count} in {phase}" for phase, count in phases.most_common(3))
     return f"{phases.total()} of {ranks} ranks heard of" + (f"; {steps}" if steps else "")

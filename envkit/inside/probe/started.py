@@ -6,6 +6,7 @@ nothing is known of these.
 """
 
 import ipaddress
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 LAUNCHERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launchers.json")
 PMIX = re.compile(r"PMIX_(RANK|NAMESPACE|ID|SERVER_\w+)$")
 ANSWER_S = 2.0
+NODES = 100000
 PROXY = re.compile(r"hydra_pmi_proxy|hydra_bstrap_proxy")
 
 
@@ -186,8 +188,9 @@ def is_socket(text: str) -> bool:
 
 def counts(text: str) -> List[int]:
     """Slurm's short form of numbers by node: "2(x3),1" is 2, 2, 2, 1."""
-    found = re.findall(r"\b([0-9]{1,5})(?:\(x([0-9]{1,5})\))?(?![0-9])", text)
-    return [int(number) for number, times in found for _ in range(int(times or 1))]
+    found = re.finditer(r"\b([0-9]{1,5})(?:\(x([0-9]{1,5})\))?(?![0-9])", text)
+    each = (int(match.group(1)) for match in found for _ in range(int(match.group(2) or 1)))
+    return list(itertools.islice(each, NODES))
 
 
 def proxy() -> str:

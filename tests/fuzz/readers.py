@@ -1,0 +1,264 @@
+"""What reads files: for each reader the real files that it begins from, and how it is called."""
+
+import contextlib
+import io
+import json
+import marshal
+import py_compile
+import struct
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from envkit.binary import bytecode
+from envkit.binary.build_block import check_build_block
+from envkit.binary.build_flags import read_extensions
+from envkit.binary.elf import Elf, ElfError
+from envkit.binary.loader import loading, read_loader_cache
+from envkit.binary.machine_code import AARCH64, X86_64, returned_constant
+from envkit.diagnose import first_cause, words
+from envkit.environments import lockfile
+from envkit.environments.prefix import Tree
+from envkit.inside.probe import started
+from envkit.install.catalogue import describe, receipt_json
+from envkit.machine import site
+from envkit.methods import installed
+from envkit.report.words import plain
+from envkit.sources.bundle import read_bundle
+from envkit.system.resources import data as resource
+from envkit.training import timeline
+from envkit.verify import baseline, facts, waiting
+from envkit.verify.report.timeline_page import html
+
+from ..verify import recorded
+from .mutants import damaged, other
+
+
+@dataclass(kw_only=True)
+class Reader:
+    """A reader: its real files, how one is changed, how it is called; what it may raise besides an EnvkitError."""
+
+    seeds: Callable[[Path], list[bytes]]
+    call: Callable[[bytes, Path], object]
+    change: Callable[..., bytes] = damaged
+    allowed: tuple[type[Exception], ...] = ()
+    begins: list[bytes] = field(default_factory=list)
+
+
+FLAGS = "".join(f"_Bool horovod_{name}_built(void) {{ return 1; }}\n" for name in ("mpi", "gloo", "cuda", "nccl"))
+
+
+def compiled(folder: Path) -> list[bytes]:
+    """Return a small shared object, compiled here with both tables of symbols, and one of the machine's own."""
+    from ..verify.compile_c import shared_object
+
+    options = (("-Wl,--hash-style=gnu", "-lm"), ("-Wl,--hash-style=sysv", "-nostdlib"))
+    made = [shared_object(folder / f"{n}.so", FLAGS, words).read_bytes() for n, words in enumerate(options)]
+    own = [path for name in ("libdl.so.2", "libutil.so.1") if (path := Path("/lib/x86_64-linux-gnu", name)).exists()]
+    return [*made, *(path.read_bytes() for path in own[:1])]
+
+
+def elf(data: bytes, folder: Path) -> None:
+    path = folder / "x.so"
+    path.write_bytes(data)
+    found = Elf.open(path)
+    for ask in ("needed", "soname", "rpath", "runpath", "defined_versions", "needed_versions"):
+        with contextlib.suppress(ElfError):
+            getattr(found, ask)
+    with contextlib.suppress(ElfError):
+        list(found.undefined())
+    loading(found, [folder], [])
+
+
+def extension(data: bytes, folder: Path) -> None:
+    horovod = folder / "horovod"
+    (horovod / "torch").mkdir(parents=True, exist_ok=True)
+    (folder / "torch" / "lib").mkdir(parents=True, exist_ok=True)
+    for path in (horovod / "torch" / "mpi_lib_v2.so", folder / "torch" / "lib" / "libtorch_python.so"):
+        path.write_bytes(data)
+    plain(check_build_block(read_extensions(horovod, [folder], [folder], suffix=".so")))
+
+
+def loader_cache(data: bytes, folder: Path) -> None:
+    with contextlib.suppress(struct.error, ValueError):  # as the loader's words for it are
+        read_loader_cache(data)
+
+
+def machine_code(data: bytes, folder: Path) -> None:
+    for machine in (X86_64, AARCH64):
+        for bits in (8, 32):
+            value = returned_constant(machine, data[:48], bits=bits)
+            assert value is None or -(1 << 31) <= value < 1 << 32
+
+
+def pyc(folder: Path) -> list[bytes]:
+    source = Path(contextlib.__file__)
+    made = Path(str(py_compile.compile(str(source), cfile=str(folder / "x.pyc"), doraise=True))).read_bytes()
+    return [made, made[:16] + marshal.dumps(compile("a = {1: (2, 3.5, 'x'), None: [frozenset({4})]}", "x", "exec"))]
+
+
+def code(data: bytes, folder: Path) -> None:
+    assert bytecode.is_whole(data) in (True, False)
+    bytecode.is_taken(folder / "__pycache__" / "x.cpython-311.pyc", data[:16])
+
+
+def events(folder: Path) -> list[bytes]:
+    from ..test_timeline import EVENTS, TEXT
+
+    return [json.dumps(EVENTS).encode(), TEXT.encode()]
+
+
+def timeline_of(data: bytes, folder: Path) -> None:
+    path = folder / "timeline.json"
+    path.write_bytes(data)
+    found, said = timeline.read(path, None)
+    plain(said)
+    if found is not None:
+        html(found, path.name)
+
+
+def node_files(folder: Path) -> list[bytes]:
+    made = []
+    for name in ("pytorch-2ranks", "gpu-2nodes", "library-missing"):
+        ranks = [msgspec.to_builtins(one) for one in recorded.case(name).facts][:2]
+        file = {"version": facts.VERSION, "node": "n", "written": 1.0, "complete": True, "common": {}, "ranks": ranks}
+        made.append(json.dumps(file).encode())
+    return made
+
+
+def facts_of(data: bytes, folder: Path) -> None:
+    shared = folder / "shared"
+    shared.mkdir(exist_ok=True)
+    (shared / "n.json").write_bytes(data)
+    waiting.how_far(shared, 2)
+    for one in facts.load(shared):
+        assert (one.label and one.rank is None) or isinstance(one.rank, int)
+
+
+def locks(folder: Path) -> list[bytes]:
+    from ..test_lock import made
+
+    return [lockfile.text(made()).encode()]
+
+
+def lock_of(data: bytes, folder: Path) -> None:
+    from ..test_lock import made
+
+    path = folder / "x.lock"
+    path.write_bytes(data)
+    found = lockfile.read(path)
+    [*lockfile.refusals(found, made()), *lockfile.differences(found, made())]
+    lockfile.text(found)
+
+
+def receipt_of(data: bytes, folder: Path) -> None:
+    tree = Tree(root=folder / "tree")
+    path = tree.root / "environments" / "toy-cpu.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    found = installed.read(path)
+    found.damage()
+    found.broken()
+    plain(describe(found))
+    receipt_json(found)
+
+
+def bundles(folder: Path) -> list[bytes]:
+    import hashlib
+
+    files = [{"filename": "a.whl", "sha256": hashlib.sha256(b"x" * 600).hexdigest(), "needed_by": "x.eb"}]
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        listing = json.dumps({"version": 1, "stack": "s", "files": files}).encode()
+        for name, content in (("manifest.json", listing), ("a.whl", b"x" * 600)):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            member.pax_headers = {"comment": "é" * 9}
+            tar.addfile(member, io.BytesIO(content))
+    return [stream.getvalue()]
+
+
+def bundle_of(data: bytes, folder: Path) -> None:
+    path = folder / "x.tar"
+    path.write_bytes(data)
+    read_bundle(path, folder / "cache")
+
+
+def logs(folder: Path) -> list[bytes]:
+    from envkit.diagnose import rules
+
+    examples = [rule.example for rule in rules()]
+    return ["\n".join(examples[at : at + 8]).encode() for at in range(0, len(examples), 8)]
+
+
+def log_of(data: bytes, folder: Path) -> None:
+    found = first_cause([data])
+    said = plain(words.text("log", found, 80))
+    assert "\x1b" not in said and "\x9b" not in said
+    json.loads(words.to_json("log", found, whole=True))
+
+
+def variables(folder: Path) -> list[bytes]:
+    rows = json.loads(Path(started.LAUNCHERS).read_text())
+    made = []
+    for row in rows:
+        keys = ("rank", "size", "local_rank", "local_size", "local_sizes", "node")
+        names = [row[key] for key in keys if key in row] + row.get("needs", []) + row["job"]
+        made.append(json.dumps(dict.fromkeys(names, "1") | {row.get("size", "x"): "2", "PMIX_RANK": "0"}).encode())
+    return made
+
+
+def variables_of(data: bytes, folder: Path) -> None:
+    try:
+        read = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    env = {str(k): str(v) for k, v in read.items()} if isinstance(read, dict) else {}
+    found, left = started.look(env)
+    assert all(name in env for name in left)
+    if found is not None:
+        assert found.rank >= 0 and set(started.variables_of(found, env)) <= env.keys()
+
+
+def sites(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(resource("machine/sites").glob("*.toml"))]
+
+
+def site_of(data: bytes, folder: Path) -> None:
+    path = folder / "x.toml"
+    path.write_bytes(data)
+    site.find(str(path))
+
+
+def baselines(folder: Path) -> list[bytes]:
+    row = {"where": "cpu", "when": "2026-01-01", "ranks": 2, "rows": [], "bandwidth": [], "models": {}}
+    return [json.dumps(row).encode()]
+
+
+def baseline_of(data: bytes, folder: Path) -> None:
+    path = folder / "baseline.json"
+    path.write_bytes(data)
+    baseline.read(path)
+
+
+READERS: Mapping[str, Reader] = {
+    "elf": Reader(seeds=compiled, call=elf, allowed=(ElfError,)),
+    "extension": Reader(seeds=compiled, call=extension),
+    "loader-cache": Reader(seeds=lambda _: [Path("/etc/ld.so.cache").read_bytes()[:4096]], call=loader_cache),
+    "machine-code": Reader(
+        seeds=lambda _: [b"\xf3\x0f\x1e\xfa\x55\x48\x89\xe5\xb8\1\0\0\0\x5d\xc3"], call=machine_code
+    ),
+    "bytecode": Reader(seeds=pyc, call=code),
+    "timeline": Reader(seeds=events, call=timeline_of, change=other),
+    "facts": Reader(seeds=node_files, call=facts_of, change=other),
+    "lock": Reader(seeds=locks, call=lock_of, change=other),
+    "bundle": Reader(seeds=bundles, call=bundle_of),
+    "log": Reader(seeds=logs, call=log_of),
+    "variables": Reader(seeds=variables, call=variables_of, change=other),
+    "site": Reader(seeds=sites, call=site_of),
+    "baseline": Reader(seeds=baselines, call=baseline_of, change=other),
+    "receipt": Reader(seeds=lambda _: [], call=receipt_of, change=other),
+}
