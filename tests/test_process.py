@@ -98,6 +98,32 @@ def test_capture_of_what_is_not_text() -> None:
     assert process.capture(["printf", "a\\377b"]).stdout == "a\N{REPLACEMENT CHARACTER}b"
 
 
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 300 & echo $! > pid; wait",
+        "(sleep 300 >/dev/null 2>&1 & echo $! > pid); sleep 300",
+        "sleep 300 & echo $! > pid",
+    ],
+)
+def test_what_a_command_has_started_ends_with_it_after_a_timeout(script: str, tmp_path: Path) -> None:
+    late = process.capture(["sh", "-c", script], cwd=tmp_path, timeout_s=1)
+    assert late.status == 124
+    pid = int((tmp_path / "pid").read_text())
+    end = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
 def test_capture_of_a_signal_and_of_a_timeout() -> None:
     assert process.capture(["sh", "-c", "kill -SEGV $$"]).status == 128 + signal.SIGSEGV
     late = process.capture(["sh", "-c", "echo begun; exec sleep 60"], timeout_s=0.3)

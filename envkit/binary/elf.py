@@ -24,6 +24,10 @@ _FUNCTION = 2
 
 
 _ENTRIES = 65536  # of a table of versions: what its own count can hold
+_WORK = (
+    256 << 20
+)  # bytes of names that may be read of a file; what a step from entry to entry counts as is _STEP of them
+_STEP = 64
 
 
 class ElfError(ValueError):
@@ -69,6 +73,7 @@ class Elf:
     _data: mmap.mmap = field(repr=False)
     _loads: tuple[tuple[int, int, int], ...] = field(repr=False)
     _dynamic: dict[int, list[int]] = field(repr=False)
+    _done: list[int] = field(repr=False, default_factory=lambda: [0])
 
     @classmethod
     def open(cls, path: Path) -> Elf:
@@ -167,6 +172,7 @@ class Elf:
             _, count, file, aux = self._unpack("<HHII", at)
             names, at = set(), at + aux
             for _ in range(count):
+                self._work(_STEP)
                 _, flags, _, name, step = self._unpack("<IHHII", at)
                 if not flags & _WEAK:
                     names.add(self._string(name))
@@ -179,6 +185,7 @@ class Elf:
             at = self._offset(address)
             for _ in range(_ENTRIES):
                 yield at
+                self._work(_STEP)
                 (step,) = self._unpack("<I", at + next_at)
                 if not step:
                     return
@@ -188,6 +195,12 @@ class Elf:
     def _paths(self, tag: int) -> tuple[str, ...]:
         joined = [self._string(offset) for offset in self._dynamic.get(tag, [])]
         return tuple(path for paths in joined for path in paths.split(":") if path)
+
+    def _work(self, amount: int) -> None:
+        """Count what is done. Raises ElfError where it is more than any file asks for that is whole."""
+        self._done[0] += amount
+        if self._done[0] > _WORK + 4 * len(self._data):
+            raise self._damaged("its tables lead nowhere")
 
     def _damaged(self, what: str) -> ElfError:
         return ElfError(f"{self.path}: {what}; the file is damaged")
@@ -224,6 +237,7 @@ class Elf:
         end = self._data.find(b"\0", start) if start < len(self._data) else -1
         if end < 0:
             raise self._damaged(f"the string at {start:#x} has no end")
+        self._work(end - start)
         return self._data[start:end].decode("utf-8", "backslashreplace")
 
     def _symbol(self, index: int) -> Symbol:
@@ -263,6 +277,7 @@ class Elf:
         (index,) = self._unpack("<I", table + hashed % buckets * 4)
         chains = table + buckets * 4
         while index >= first:
+            self._work(_STEP)
             (entry,) = self._unpack("<I", chains + (index - first) * 4)
             if entry | 1 == hashed | 1 and self._is_defined_as(index, name):
                 return index

@@ -106,7 +106,8 @@ def capture(
 ) -> Completed:
     """Run a short command and keep what it prints; a program that does not exist ends with status 127.
 
-    No program of the current folder is run, though PATH has it, by this or by the command.
+    No program of the current folder is run, though PATH has it, by this or by the command. One that takes longer is
+    killed with all that it has started, as long as that stays in its group of processes.
     """
     began, limit = time.monotonic(), LIMIT.get()
     left_s = min(timeout_s, limit.left_s) if limit else timeout_s
@@ -121,6 +122,7 @@ def capture(
             text=True,
             errors="replace",
             start_new_session=left_s < timeout_s,
+            process_group=None if left_s < timeout_s else 0,
         )
     except OSError as error:
         if error.errno not in NOT_STARTED:
@@ -133,7 +135,7 @@ def capture(
 def outcome(
     running: subprocess.Popen[str], argv: Sequence[str], left_s: float, limit: Limit | None
 ) -> tuple[str, str, int]:
-    """Return what a command prints, and its status. One that takes longer is killed; by its limit, with its session.
+    """Return what a command prints, and its status. One that takes longer is killed with its group.
 
     Raises CutOffError where it was the limit's.
     """
@@ -143,22 +145,22 @@ def outcome(
         stdout, stderr = running.communicate(timeout=left_s)
         return stdout, stderr, 128 - running.returncode if running.returncode < 0 else running.returncode
     except subprocess.TimeoutExpired as error:
-        kill(running, limit)
+        kill(running)
         if limit:
             raise CutOffError(" ".join(argv[:2])) from None
         return error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else "", "timed out", 124
     except BaseException:
-        kill(running, limit)
+        kill(running)
         raise
     finally:
         if limit:
             limit.running.discard(running)
 
 
-def kill(running: subprocess.Popen[str], limit: Limit | None) -> None:
-    """Kill a command, by its limit with its session. One that waits in the kernel is left to itself."""
-    with suppress(ProcessLookupError):
-        os.killpg(running.pid, signal.SIGKILL) if limit else running.kill()
+def kill(running: subprocess.Popen[str]) -> None:
+    """Kill a command with its group of processes. One that waits in the kernel is left to itself."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(running.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         running.wait(KILLED_S)
     for stream in (running.stdout, running.stderr):
