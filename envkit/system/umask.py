@@ -10,7 +10,7 @@ from pathlib import Path
 def fitting(mode: int, *, is_root: bool) -> int:
     """Return the umask for what is made in a folder of this mode: open to whom the folder is, to no others.
 
-    Nothing is made that everybody may write to. A folder of that kind, such as /tmp, says nothing of what is in it: that
+    Nothing is made that everybody may write to. A folder of that kind, such as /tmp, says nothing of what is in it: it
     is private. For root what lies in a private folder may be read, since Lmod finds only such for root: there the mode
     of the folder itself keeps others out.
     """
