@@ -44,6 +44,30 @@ def failed(path: Path, size: int, made_from: Path | None) -> None:
             stream.write(block[: size - stream.tell()])
 
 
+def hostile() -> dict[str, str]:
+    """Return what logs are made of that take long."""
+    keras = "".join(f"{n}/1875 [=====>.......] - ETA: {n}s - loss: 0.{n} - accuracy: 0.9\r" for n in range(1875))
+    near = "".join(f"{text} {n:06d} is nearly it\n" for n in range(50) for rule in rules() for text in rule.find)
+    texts = {"one line": "x" * 1000, "progress of Keras": keras, "lines that are nearly causes": near}
+    return texts | {
+        "a line of what is nearly a cause": near.replace("\n", " "),
+        "success": "Successfully built horovod\n",
+    }
+
+
+def bounded(log: Path, name: str, text: str) -> int:
+    """Print how fast a log of 100 MB is done with that was made to take long; return 1 if that is below 20 MB/s."""
+    with log.open("wb") as stream:
+        while stream.tell() < 100 * MB:
+            stream.write(text.encode() * (MB // len(text) + 1))
+    seconds, peak, out = measured(ENVKIT, "diagnose", "--json", log)
+    speed = log.stat().st_size / MB / seconds
+    holds = "holds" if speed >= 20 and peak < 300 * MB else "FAILS"
+    read = "all of it" if json.loads(out)["complete"] else "its beginning, as it says"
+    print(f"100 MB of {name}: {speed:.0f} MB/s (at least 20): {holds}; {peak / MB:.0f} MB of memory; read: {read}")
+    return int(holds != "holds")
+
+
 def measured(*argv: str | Path) -> tuple[float, int, bytes]:
     """Run a command; return processor time (s), peak memory (bytes) and standard output."""
     with tempfile.TemporaryFile() as output:
@@ -80,6 +104,7 @@ def main(made_from: Path | None) -> int:
         wrong = report("400 MB without a failure", log, literals, 150, None)
         failed(log, 39 * MB, made_from)
         wrong += report("39 MB of a failed build", log, literals, 100, "cxx17")
+        wrong += sum(bounded(log, name, text) for name, text in hostile().items())
         good(log, 1000 * MB)
         seconds, peak, _ = measured(ENVKIT, "diagnose", log)
         holds = "holds" if peak < 150 * MB else "FAILS"

@@ -156,3 +156,36 @@ def test_a_program_that_is_not_there() -> None:
     with attended("no-such-program") as running:
         _, said = running.communicate(timeout=20)
     assert running.returncode == 1 and "no-such-program could not be started" in said
+
+
+HOSTILE = {
+    "nested": "[" * 100_000,
+    "digits": '[{"ts": ' + "9" * 5000 + "}]",
+    "huge": '[{"ph": "B", "name": "QUEUE", "pid": 1, "ts": 1' + "0" * 400 + "}]",
+    "endless": '[{"ph": "B", "name": "QUEUE", "pid": 1, "ts": Infinity}, {"ph": "E", "pid": 1, "ts": NaN}]',
+    "odd kinds": '[{"ph": "M", "name": "process_name", "pid": [1], "args": null}, {"ph": {}, "pid": null, "ts": true}]',
+    "escapes": '[{"ph": "B", "name": "\\u001b]0;evil\\u0007", "pid": 1, "ts": 1}]',
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_timeline_changes_no_status(kind: str, tmp_path: Path) -> None:
+    """The command's status is what ``envkit run`` ends with, whatever the command has written."""
+    path, page = tmp_path / "timeline.json", tmp_path / "page.html"
+    path.write_text(HOSTILE[kind])
+    code = (
+        "import sys; from pathlib import Path; from envkit.commands.enter import sum_up;"
+        "sum_up(Path(sys.argv[1]), Path(sys.argv[2]), None); sys.exit(7)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, path, page], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 7, done.stderr
+    assert "timeline" in done.stderr and "Traceback" not in done.stderr and "\x1b" not in done.stderr
+
+
+def test_a_timeline_that_is_very_large_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "LARGEST", 10)
+    monkeypatch.setattr(timeline, "CHUNK", 400)
+    found = summary(TEXT + "]")
+    assert not found.whole and timeline.LARGE in timeline.lines(found)[0]

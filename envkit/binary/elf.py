@@ -24,10 +24,8 @@ _FUNCTION = 2
 
 
 _ENTRIES = 65536  # of a table of versions: what its own count can hold
-_WORK = (
-    256 << 20
-)  # bytes of names that may be read of a file; what a step from entry to entry counts as is _STEP of them
-_STEP = 64
+_WORK = 256 << 20  # bytes of names that may be read of a file
+_STEP = 64  # as many of these a step from one entry to the next counts as
 
 
 class ElfError(ValueError):

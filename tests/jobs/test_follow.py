@@ -1,9 +1,11 @@
 import os
+import pty
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -264,3 +266,14 @@ def test_a_reader_that_goes_leaves_the_job_alone(fake_slurm: FakeSlurm) -> None:
     )
     assert done.stdout == "x"
     assert fake_slurm.said("scancel") == []
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_obeys_nothing_of_a_log(terminal: bool, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes("1\r2\x1b]0;evil\x07\x1b[31m red \x9b2J \u202e\x08\n\u00fc".encode())
+    reader, writer = pty.openpty() if terminal else os.pipe()
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb", buffering=0) as screen:
+        follow.pour([Record(state="RUNNING", log=str(log))], follow.Said(to=stream))
+        seen = screen.read(1000).replace(b"\r\n", b"\n")
+    assert seen == ("1\n2 red  \n\u00fc".encode() if terminal else log.read_bytes())
