@@ -176,7 +176,8 @@ def _extension(
             preloaded = _preloaded(package, framework.preloaded)
             met = loading(elf, library_path, preloaded, root=root)
             libraries, symbols = met.missing_libraries, met.missing_symbols
-            mpi = tuple(str(found.resolve()) for found in met.libraries if found.name.startswith("libmpi"))
+            found_so = (*met.libraries, *met.damaged)
+            mpi = tuple(str(one.resolve()) for one in found_so if one.name.startswith("libmpi"))
         except (ElfError, OSError) as error:
             unreadable = str(error)
     return Extension(

@@ -35,10 +35,14 @@ _INTERPRETER_PREFIXES = ("Py", "_Py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """What loading an object would meet: each missing thing is named with the object that wants it."""
+    """What loading an object would meet: each missing thing is named with the object that wants it.
+
+    ``damaged`` are files of the name that is sought which are no libraries: text for the linker, or cut.
+    """
 
     libraries: tuple[Path, ...]
     missing_libraries: tuple[str, ...]
+    damaged: tuple[Path, ...]
     missing_symbols: tuple[str, ...]
 
 
@@ -57,6 +61,7 @@ class _Process:
     root: Path
     known: dict[str, Elf] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    damaged: list[Path] = field(default_factory=list)
     listings: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def load(self, root: Elf) -> None:
@@ -84,7 +89,11 @@ class _Process:
         for path in self._candidates(name, wanted_by):
             try:
                 elf = Elf.open(path)
-            except (OSError, ElfError):
+                _ = elf.needed, elf.soname, elf.rpath, elf.runpath, elf.defined_versions
+            except OSError:
+                continue
+            except ElfError:
+                self.damaged.append(path)
                 continue
             if elf.machine == self.machine:
                 return elf
@@ -147,6 +156,7 @@ def loading(extension: Elf, library_path: Sequence[Path], preloaded: Sequence[El
     return Loading(
         libraries=tuple(elf.path for elf in objects if elf is not extension),
         missing_libraries=tuple(process.missing),
+        damaged=tuple(process.damaged),
         missing_symbols=(*_missing_versions(process.known, objects), *symbols),
     )
 

@@ -49,6 +49,16 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
     assert load(outer).missing_libraries == ("libinner.so (needed by outer.so)",)
 
 
+@pytest.mark.parametrize("part", [0.02, 0.3, 0.6])
+def test_a_library_that_is_cut_is_named_with_its_place(part: float, tmp_path: Path) -> None:
+    library, outer = linked(tmp_path)
+    content = library.read_bytes()
+    library.write_bytes(content[: int(len(content) * part)])
+    found = load(outer, library.parent)
+    assert found.damaged == (library,)
+    assert found.missing_libraries
+
+
 def test_the_library_path_is_searched(tmp_path: Path) -> None:
     inner, outer = linked(tmp_path)
     assert load(outer, tmp_path / "nowhere", inner.parent).missing_libraries == ()
