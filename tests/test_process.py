@@ -309,7 +309,7 @@ def test_a_part_of_a_rank_is_stopped_with_the_rank(tmp_path: Path) -> None:
         time.sleep(0.02)
     rank.terminate()
     rank.wait(10)
-    assert gone(int((tmp_path / "pid").read_text()), 1)
+    assert gone(int((tmp_path / "pid").read_text()), 10)
 
 
 def test_a_handler_that_python_cannot_set_again(tmp_path: Path) -> None:
