@@ -209,6 +209,65 @@ def test_a_full_disk_outranks_all() -> None:
     assert cause(FOLLOW_UP.format(1), "fatal error: mpi.h: No such file", DISK) == "disk-full"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n1:17:42 [0] NCCL INFO NET/Plugin : dlerror=libnccl-net.so: cannot open shared object file: No such file",
+        "[n1:1] mca_base_component_repository_open: libpsm_infinipath.so.1: cannot open shared object file (ignored)",
+        "libibverbs: Warning: couldn't load driver 'libvmw_pvrdma-rdmav34.so': libx.so: cannot open shared object file",
+        "W Could not load dynamic library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared object file",
+        "n1:17:42 [0] NCCL INFO NET/Plugin: undefined symbol: ncclCollNetPlugin_v6",
+        "INFO:    User not listed in /etc/subuid, trying root-mapped namespace: newuidmap failed",
+    ],
+)
+def test_what_says_of_itself_that_it_does_no_harm_is_no_cause(line: str) -> None:
+    assert cause(line) == ""
+    assert cause(line, "x.cc:1:2: fatal error: Python.h: No such file") == "python-headers"
+    assert cause(line, "ImportError: libmpi.so.40: cannot open shared object file: No such file") == "library-missing"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Segmentation fault (core dumped)",
+        "n1 exited on signal 11 (Segmentation fault).",
+        "Bus error (core dumped)",
+        "n1 exited on signal 9 (Killed).",
+        "n1 exited on signal 4 (Illegal instruction).",
+    ],
+)
+def test_a_signal_alone_confirms_nothing(line: str) -> None:
+    found = first_cause([line])
+    assert found is not None
+    assert found.certainty is not Certainty.CONFIRMED
+
+
+@pytest.mark.parametrize("end", ["Training finished.", "training complete", "State: COMPLETED (exit code 0)"])
+def test_a_stall_or_a_lost_rank_that_was_got_over_is_no_failure(end: str) -> None:
+    stall = "[1,0]<stderr>: WARNING: One or more tensors were submitted to be reduced, gathered or broadcasted by "
+    assert cause(stall + "subset of ranks", "Stalled ops:", "epoch 4") == "stalled"
+    assert cause(stall + "subset of ranks", "Horovod has been shut down", "epoch 4", end) == ""
+    assert cause("epoch 4", end, "CUDA out of memory") == "gpu-out-of-memory"
+
+
+SAID = {
+    "slurm-said": "srun: error: n1: task 3: Exited with exit code 1",
+    "mpi-said": "mpirun detected that one or more processes exited with non-zero status, thus causing",
+    "apptainer-said": "FATAL:   container creation failed: mount /tmp failed: invalid argument",
+    "eb-failed": "== FAILED: Installation ended unsuccessfully: cannot do that (took 1 secs)",
+    "modules-said": "Lmod has detected the following error: something else",
+    "nccl-said": "n1:1:2 [0] misc/x.cc:1 NCCL WARN something else",
+    "exception-line": "KeyError: 'x'",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_of_a_failure_that_is_not_known_the_tool_that_told_of_it_is(name: str) -> None:
+    found = first_cause(["ok", SAID[name], "and so on"])
+    assert found is not None
+    assert (found.rule.id, found.certainty, found.number) == (name, Certainty.UNKNOWN, 2)
+
+
 def test_colours_do_not_hide_a_line() -> None:
     line = "\x1b[01m\x1b[Kx.cc:1:2:\x1b[m\x1b[K \x1b[01;31m\x1b[Kfatal error: \x1b[m\x1b[KPython.h: No such file\n"
     assert cause(line) == "python-headers"
@@ -365,16 +424,23 @@ class TestCommand:
     def test_no_failure(self, log: Path, capsys: Output) -> None:
         log.write_text("all went well\n")
         assert run(["diagnose", str(log)]) == 1
-        assert "no failure that envkit knows" in capsys.readouterr().out
+        assert "no sign of a failure" in capsys.readouterr().out
         assert run(["diagnose", "--json", str(log)]) == 1
-        assert json.loads(capsys.readouterr().out)["cause"] is None
+        told = json.loads(capsys.readouterr().out)
+        assert (told["cause"], told["state"]) == (None, "no failure")
 
-    def test_unknown_failure(self, log: Path, capsys: Output) -> None:
-        log.write_text("ok\n" + FOLLOW_UP.format(7))
-        assert run(["diagnose", str(log)]) == 1
+    @pytest.mark.parametrize("pack", [gzip.compress, lambda data: data])
+    def test_unknown_failure(self, pack: Any, log: Path, capsys: Output) -> None:
+        log.write_bytes(pack(b"ok\n" + FOLLOW_UP.format(7).encode() + b"  shape(3);\r.\n  ^~~~~\n3\n4\n5\n"))
+        assert run(["diagnose", str(log)]) == 9
         said = capsys.readouterr().out
-        assert said.startswith(f"step-failed (unknown)  {log}:2")
-        assert "confirmed" not in said
+        assert said.startswith(f"step-failed (unknown)  {log}:2\n    operations.cc:7")
+        assert [line.strip() for line in said.splitlines()[3:6]] == ["^~~~~", "3", "4"]
+        assert "shape(3);" in said.splitlines()[2] and "\r" not in said
+        assert "A step of the build failed" in said and "confirmed" not in said
+        assert run(["diagnose", "--json", str(log)]) == 9
+        told = json.loads(capsys.readouterr().out)
+        assert (told["cause"]["id"], told["state"]) == ("step-failed", "unknown")
 
     @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, lambda data: data])
     def test_compressed_and_from_standard_input(self, pack: object, log: Path, tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ import click
 
 from envkit.cli import echo, echo_json, usage
 
+UNKNOWN = 9  # exit code: it failed, and nobody knows why
+BELOW = 4  # lines of the log that are shown behind the first that tells of an unknown failure
+
 
 @click.command()
 @click.argument("log", required=False, metavar="LOG|-")
@@ -20,8 +23,9 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
     """Say the first cause of a failed build, launch or run from its log.
 
     LOG is a file, compressed by gzip, bzip2 or xz if need be; '-' reads standard input. Ends with 0 if a cause was
-    found, with 1 if none was: the log shows no failure, or one that is not known, whose first line is then shown.
-    What cannot be read as a log ends with 2. Where looking takes too long, what was read is said.
+    found, with 1 if the log shows no failure, with 9 if it shows one whose cause is not known: its first lines are
+    then shown, and whose they are. What cannot be read as a log ends with 2. Where looking takes too long, what was
+    read is said.
     """
     if sum([log is not None, as_list, explain is not None]) != 1:
         usage("Give one of LOG, '-' for standard input, --list and --explain ID.")
@@ -38,13 +42,15 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
     with source.opened(name, stream) as blocks:
         seen = seen_in(blocks)
     found = judged(seen, Place(env=os.environ) if here else None)
+    unknown = found is not None and found.certainty is Certainty.UNKNOWN
     if not seen.whole:
         echo(words.cut(name, seen), err=True)
     if as_json:
         echo_json(words.to_json(name, found, whole=seen.whole))
     else:
-        echo(words.text(name, found, width()))
-    return 0 if found is not None and found.certainty is not Certainty.UNKNOWN else 1
+        below = source.lines(name, found.number, BELOW) if found is not None and unknown and stream is None else []
+        echo(words.text(name, found, width(), below))
+    return UNKNOWN if unknown else int(found is None)
 
 
 def told(wanted: str | None, as_json: bool) -> None:

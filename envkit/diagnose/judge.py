@@ -80,7 +80,7 @@ def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None) -> Diagnosi
     holds, facts = place.holds(rule.machine) if place and rule.machine else (None, [])
     if holds is False or (rule.quiet and not holds):
         return None
-    certain = holds or signs[1] is not None or (rule.proof is None and rule.machine is None)
+    certain = holds or signs[1] is not None or not (rule.bare or rule.proof or rule.machine)
     certain = certain and (seen.whole or rule.unless is None)
     ours = owned(rule, hit)
     told = {line.number: line for line in (hit.above, *signs) if line is not None and line.number != hit.line.number}

@@ -9,6 +9,8 @@ from envkit.knowledge.known import catalogue
 from envkit.system import toml
 from envkit.system.resources import data
 
+SIGNS = ("done", "benign")
+
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True):
     """A line that has one of the literals ``find`` and fits the regular expression ``pattern``.
@@ -58,7 +60,8 @@ class Rule(Sign, frozen=True, kw_only=True):
     ``below`` must stand at most ``within`` lines above, ``also`` anywhere, ``unless`` nowhere. Without ``proof``, a
     line anywhere, and ``machine``, that is enough; else one of them makes the rule certain. A lower ``order`` outranks
     an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without a known cause;
-    ``quiet`` for one that the machine alone shows. ``library``: the group "missing" is one of the "files" or "symbols"
+    ``quiet`` for one that the machine alone shows; ``bare`` for a line that proves nothing, as a signal's.
+    ``library``: the group "missing" is one of the "files" or "symbols"
     that are known.
     Names in braces are groups of ``pattern``. ``words`` is the CHECK.CASE whose cause and remedy are the rule's, too.
     """
@@ -79,9 +82,15 @@ class Rule(Sign, frozen=True, kw_only=True):
     order: int = 1
     survives: bool = False
     unknown: bool = False
+    bare: bool = False
     quiet: bool = False
     library: str = ""
     words: str = ""
+
+    def fits(self, line: str) -> re.Match[str] | None:
+        """Return the last match in a line, unless that says itself that it does no harm."""
+        match = super().fits(line)
+        return None if match is not None and benign().fits(line) else match
 
     @property
     def context(self) -> tuple[Sign, ...]:
@@ -94,7 +103,9 @@ def rules() -> tuple[Rule, ...]:
     """Return every rule."""
     files = sorted(data("diagnose/known").glob("*.toml"))
     tables = [(file.stem, toml.read(file, toml.Tables)) for file in files]
-    return tuple(made(name, about, table) for about, rules in tables for name, table in rules.items() if name != "done")
+    return tuple(
+        made(name, about, table) for about, rules in tables for name, table in rules.items() if name not in SIGNS
+    )
 
 
 def made(name: str, about: str, table: dict[str, object]) -> Rule:
@@ -105,8 +116,18 @@ def made(name: str, about: str, table: dict[str, object]) -> Rule:
     return msgspec.convert({"id": name, "about": about, **said, **table}, Rule)
 
 
-@cache
 def done() -> Sign:
     """Return the sign that what stands above it went well."""
+    return signs()["done"]
+
+
+def benign() -> Sign:
+    """Return the sign that a line does no harm, whatever it has besides."""
+    return signs()["benign"]
+
+
+@cache
+def signs() -> dict[str, Sign]:
+    """Return the signs that are no rules."""
     table = toml.read(data("diagnose/known/build.toml"), toml.Tables)
-    return msgspec.convert(table["done"], Sign)
+    return msgspec.convert({name: table[name] for name in SIGNS}, dict[str, Sign])

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import io
+import itertools
 import lzma
 import os
 import shlex
@@ -13,11 +14,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from envkit.diagnose.scan import CHUNK, blocks
+from envkit.diagnose.scan import CHUNK, blocks, whole_lines
 from envkit.errors import STORAGE, LogUnreadable
 from envkit.system.files import kind
 
 XZ_MEMORY = 256 << 20  # bytes; xz -9 takes a quarter of it
+SHOWN = 300  # characters of a line
 XZ = b"\xfd7zXZ\x00"
 OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p"}
@@ -45,6 +47,14 @@ def opened(name: str, stream: io.BufferedReader | None = None) -> Iterator[Itera
         raise unreadable(
             f"{name} is a compressed file that is damaged.", why=str(error), fix="Copy it again, or take the original."
         ) from error
+
+
+def lines(name: str, behind: int, count: int) -> list[str]:
+    """Return some lines of the log ``name`` that stand behind one, given by its number from 1, each cut to 300."""
+    with opened(name) as parts:
+        each = (line for part in whole_lines(parts) for line in part.removesuffix(b"\n").split(b"\n"))
+        found = [*itertools.islice(each, behind, behind + count)]
+    return [line.decode(errors="replace").strip()[:SHOWN] for line in found]
 
 
 def plain_file(name: str) -> io.BufferedReader:

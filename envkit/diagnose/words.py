@@ -3,7 +3,7 @@
 import json
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,19 @@ from envkit.diagnose.known import Rule
 from envkit.diagnose.scan import Seen
 
 VERSION = 1
-NOTHING = "no failure that envkit knows is in this log"
+NOTHING = "no sign of a failure is in this log"
 
 
-def text(log: str, found: Diagnosis | None, width: int) -> str:
-    """Return a few lines for people."""
+def text(log: str, found: Diagnosis | None, width: int, below: Sequence[str] = ()) -> str:
+    """Return a few lines for people; ``below`` are the lines of the log behind the one found."""
     if found is None:
         return f"{log}: {NOTHING}"
     lines = [f"{found.rule.id} ({found.certainty})  {log}:{found.number}"]
-    lines += [f"    {found.line}", ""]
+    lines += [*(f"    {line}" for line in (found.line, *below)), ""]
     parts = [("cause", found.cause), *(("confirmed", one) for one in found.confirmed)]
     if found.certainty is Certainty.LIKELY:
-        parts += [("likely", "the log alone does not prove it; where it was written, --here looks at the machine")]
+        looks = "; where it was written, --here looks at the machine" if found.rule.machine else ""
+        parts += [("likely", f"the log alone does not prove it{looks}")]
     parts += [("remedy", found.fix), ("source", ", ".join(found.rule.source))]
     return "\n".join([*lines, *(line for name, words in parts if words for line in paragraph(name, words, width))])
 
@@ -46,9 +47,21 @@ def cut(log: str, seen: Seen) -> str:
 
 def to_json(log: str, found: Diagnosis | None, *, whole: bool) -> str:
     """Return one object, with ``cause`` null if nothing was found; ``complete`` says whether all was read."""
-    return json.dumps(
-        {"version": VERSION, "log": log, "complete": whole, "cause": found and as_object(found)}, indent=2
-    )
+    told = {
+        "version": VERSION,
+        "log": log,
+        "complete": whole,
+        "state": state(found),
+        "cause": found and as_object(found),
+    }
+    return json.dumps(told, indent=2)
+
+
+def state(found: Diagnosis | None) -> str:
+    """Say whether a log shows no failure, one without a known cause, or a cause."""
+    if found is None:
+        return "no failure"
+    return "unknown" if found.certainty is Certainty.UNKNOWN else "cause"
 
 
 def as_object(found: Diagnosis) -> dict[str, Any]:
@@ -72,7 +85,8 @@ def explained(rule: Rule, width: int) -> str:
         asks += [f"{where} one with {' or '.join(map(repr, sign.find))}"] if sign else []
     proofs = [f"a line with {' or '.join(map(repr, rule.proof.find))}"] if rule.proof else []
     proofs += ["the machine (--here)"] if rule.machine else []
-    parts = [("seen by", ", ".join(asks)), ("proved by", " or ".join(proofs) or "that alone")]
+    alone = "nothing in a log" if rule.bare or rule.unknown else "that alone"
+    parts = [("seen by", ", ".join(asks)), ("proved by", " or ".join(proofs) or alone)]
     parts += [("cause", rule.cause), ("remedy", rule.fix), ("source", ", ".join(rule.source))]
     lines = [line for name, words in parts if words for line in paragraph(name, words, width)]
     return "\n".join([f"{rule.id} ({rule.about})", *lines, "   example", textwrap.indent(rule.example, " " * 13)])
