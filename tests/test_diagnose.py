@@ -20,6 +20,7 @@ from envkit.diagnose.known import Sign, done, made
 from envkit.diagnose.place import Place
 from envkit.diagnose.scan import CHUNK, Seen, scan, whole_lines
 from envkit.knowledge.known import catalogue
+from tests.diagnose_recall import AREAS, FILE, Thread, table, threads, verdict, written
 
 RULES = [rule for rule in rules() if not rule.quiet]
 FOLLOW_UP = "operations.cc:{}:3: error: 'shape' was not declared in this scope\n"
@@ -253,7 +254,7 @@ def test_a_stall_or_a_lost_rank_that_was_got_over_is_no_failure(end: str) -> Non
 SAID = {
     "slurm-said": "srun: error: n1: task 3: Exited with exit code 1",
     "mpi-said": "mpirun detected that one or more processes exited with non-zero status, thus causing",
-    "apptainer-said": "FATAL:   container creation failed: mount /tmp failed: invalid argument",
+    "apptainer-said": "FATAL:   container creation failed: unknown reason",
     "eb-failed": "== FAILED: Installation ended unsuccessfully: cannot do that (took 1 secs)",
     "modules-said": "Lmod has detected the following error: something else",
     "nccl-said": "n1:1:2 [0] misc/x.cc:1 NCCL WARN something else",
@@ -516,3 +517,31 @@ def test_the_sign_of_success_is_no_rule() -> None:
     assert "done" not in {rule.id for rule in rules()}
     assert done().fits("Successfully installed cloudpickle-3.1.2 horovod-0.28.1")
     assert not done().fits("Successfully installed cloudpickle-3.1.2")
+
+
+@pytest.mark.parametrize("thread", threads(), ids=lambda thread: thread.address)
+def test_a_verdict_on_what_others_met_is_the_one_that_is_kept(thread: Thread) -> None:
+    assert thread.area in AREAS
+    assert verdict(thread.log) == thread.after, "python -m tests.diagnose_recall --write keeps the new one"
+
+
+def test_the_reports_of_others_are_written_as_they_are_read() -> None:
+    assert written(threads()) == FILE.read_text()
+    assert len({thread.address for thread in threads()}) == len(threads())
+
+
+def test_how_verdicts_are_counted() -> None:
+    def report(address: str, first: str, after: str) -> Thread:
+        return Thread(
+            address=address, area="run", cause="", rules=("a",), before="silent", first=first, after=after, log=""
+        )
+
+    used = [name for name in map(str, range(99)) if not report(name, "x", "x").is_held_out]
+    held = [name for name in map(str, range(99)) if report(name, "x", "x").is_held_out]
+    assert 20 < len(held) < 50
+    assert not any(report(name, "", "x").is_held_out for name in held)
+    rows = table((report(used[0], "", "a likely"), report(held[0], "b confirmed", "a unknown"))).splitlines()
+    assert [cell.split(",")[0].strip() for cell in rows[-1].split("|")[2:-1]] == [
+        "0 % (0 of 1)", "100 % (1 of 1)", "0 % (0 of 1)", "0 % (0 of 1)", "0 % (0 of 1)"
+    ]  # fmt: skip
+    assert "1 wrong" in rows[-1].split("|")[4]
