@@ -112,7 +112,7 @@ def test_complete_combinations_work_by_the_rules(one: Combination) -> None:
 
 
 def test_every_stack_that_was_built_has_its_combination() -> None:
-    built = [stack for stack in stacks() if not stack.status.startswith("planned")]
+    built = [stack for stack in stacks() if stack.tried and stack.method != "eessi"]  # not on EESSI itself
     assert {one.stack for one in OWN} == {stack.name for stack in built}
     for one in OWN:
         [stack] = [stack for stack in built if stack.name == one.stack]
