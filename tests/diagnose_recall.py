@@ -22,10 +22,10 @@ from envkit.diagnose import Certainty, first_cause
 
 FILE = Path(__file__).with_name("diagnose_threads.toml")
 AREAS = ("easybuild", "apptainer", "launch", "build", "import", "run")
-HEAD = """# Failures that others met: excerpts of public reports, only what the tools printed. cause: what it was; rules:
-# those of envkit diagnose that name it, none if no rule does (a name that no rule has is one that is missing); before:
-# the verdict of the rules before 23 November 2026; first: of those that were there when the report was read, if it was
-# read later than they were written; after: of now (python -m tests.diagnose_recall --write).
+HEAD = """# Failures that others met: excerpts of public reports, only what the tools printed. cause: what it was;
+# rules: those of envkit diagnose that name it, none if no rule does (a name that no rule has is one that is missing);
+# before: the verdict of the rules before 23 November 2026; first: of those that were there when the report was read,
+# if it was read later than they were written; after: of now (python -m tests.diagnose_recall --write).
 """
 
 
