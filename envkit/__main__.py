@@ -12,6 +12,15 @@ gc.set_threshold(100_000)  # most commands end before that
 SETTINGS = ("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT")
 
 
+def require_folder() -> None:
+    """Refuse to start in a folder that has been removed."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError:
+        print("envkit: the folder that you are in has gone.\n\nWhat to do: cd to another one.", file=sys.stderr)
+        os._exit(3)
+
+
 def isolate() -> None:
     """Begin anew where the caller's settings of Python, or packages in the home folder, can change this program.
 
@@ -62,6 +71,7 @@ def begin_anew() -> None:
 
 
 live_at_home()
+require_folder()
 isolate()
 
 try:

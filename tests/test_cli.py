@@ -297,3 +297,9 @@ def test_shell_completion_is_a_script_for_the_shell(shell: str) -> None:
     done = subprocess.run([sys.executable, "-m", "envkit"], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"_ENVKIT_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_a_dry_run_does_not_look_into_a_bundle(tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "b.tar").touch()
+    assert run(["install", "pytorch", "--bundle", str(tmp_path / "b.tar"), "--dry-run"]) == 2
+    assert "leave one of the two out" in capsys.readouterr().err

@@ -19,10 +19,10 @@ from rich.console import Console
 from envkit import cli
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import receipt
+from envkit.environments import receipt, replaced
 from envkit.environments.names import is_module, is_name
 from envkit.environments.prefix import Prefix, Tree
-from envkit.errors import EnvironmentDamaged
+from envkit.errors import EnvironmentDamaged, HostProblem
 from envkit.install import removal
 from envkit.machine.host import Platform
 from envkit.methods import installed
@@ -456,3 +456,23 @@ def test_the_prefix_of_another_user(
         assert f"{tree.root} cannot be written to. Permission denied." in told
     elif words[0] in ("list", "show"):
         assert done.returncode == 0 and "toy-cpu" in said
+
+
+def test_what_is_set_aside_is_not_sought_behind_a_link(tree: Tree, victim: Path) -> None:
+    """A prefix that somebody gave away: whoever looks into it loses nothing."""
+    before = content(victim)
+    tree.replaced.mkdir(parents=True)
+    (tree.replaced / "1.0.json").write_text('{"modules":[],"files":[]}')
+    for kind in ("old", "new", "both"):
+        for one in ("old", "new") if kind == "both" else (kind,):
+            (tree.replaced / one).symlink_to(victim)
+        envkit("list", "--prefix", str(tree.root.parent))
+        replaced.recover(tree)
+        assert content(victim) == before
+        with pytest.raises(HostProblem, match="is left where it is"):
+            replaced.put_back(tree, "1.0")
+        with pytest.raises(HostProblem, match="is left where it is"):
+            replaced.settle(tree, "1.0")
+        for one in ("old", "new"):
+            (tree.replaced / one).unlink(missing_ok=True)
+    assert content(victim) == before

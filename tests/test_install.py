@@ -52,3 +52,29 @@ def test_a_limit_on_files_leaves_no_cut_bytecode(tmp_path: Path) -> None:
     assert "There is no" in told.stderr, told
     written = {path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")}
     assert written <= {"__init__", "__main__"}  # what runs before; both are shorter
+
+
+def test_no_program_of_the_folder_is_run_to_start_it(tmp_path: Path) -> None:
+    for name in ("readlink", "python3", "sh"):
+        (tmp_path / name).write_text("#!/bin/sh\ntouch sprung\n")
+        (tmp_path / name).chmod(0o755)
+    program = Path(sys.executable).with_name("envkit")
+    shutil.copy(program, tmp_path / "moved")  # without a Python beside it
+    for path, argv in ((f".:{program.parent}:/usr/bin:/bin", ["envkit"]), (".::", ["./moved"])):
+        subprocess.run(["/bin/sh", "-c", '"$@" --version', "sh", *argv], env={"PATH": path}, cwd=tmp_path, check=False)
+    (tmp_path / "python3").unlink()
+    told = subprocess.run(["./moved"], env={"PATH": "."}, cwd=tmp_path, capture_output=True, text=True)
+    assert (told.returncode, "no Python beside" in told.stderr) == (3, True)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_folder_that_has_gone(tmp_path: Path) -> None:
+    argv = [
+        "/bin/sh",
+        "-c",
+        'mkdir x; cd x; rmdir ../x; exec "$@" list',
+        "sh",
+        str(Path(sys.executable).with_name("envkit")),
+    ]
+    told = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
+    assert (told.returncode, told.stderr.startswith("envkit: the folder that you are in has gone")) == (3, True)

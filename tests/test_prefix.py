@@ -1,10 +1,11 @@
 import os
+import pwd
 import stat
 from pathlib import Path
 
 import pytest
 
-from envkit.environments.prefix import Prefix, compiler_cache, locate, prune_logs
+from envkit.environments.prefix import Prefix, compiler_cache, locate, not_writable, prune_logs
 from envkit.errors import HostProblem, NotWritable
 from envkit.machine.host import Platform
 from envkit.system.umask import of
@@ -148,3 +149,11 @@ def test_logs_that_nothing_refers_to_are_kept_in_a_bounded_number(prefix: Prefix
         there[14].name,
     ]
     assert all((folder / "tmp").exists() for folder in others)
+
+
+def test_who_can_write_to_what_is_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = PermissionError(13, "Permission denied")
+    assert "Choose another folder" in not_writable(tmp_path, refused).fix
+    uid = tmp_path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert f"It belongs to {pwd.getpwuid(uid).pw_name}, who can do it" in not_writable(tmp_path, refused).fix

@@ -319,3 +319,26 @@ def test_who_is_trusted_by_number_and_unknown_names_are_nobody() -> None:
 
 def test_no_receipt_is_looked_at_that_is_not_there(tree: Tree) -> None:
     trust.require(tree.root.parent, tree, receipt.path_of(tree, "none"))
+
+
+def test_module_files_and_folders_of_modules_are_looked_at(tree: Tree) -> None:
+    """An environment is entered by running its module files."""
+    places = (
+        tree.modulepath / "Toy/1.0.lua",
+        tree.modulepath / "Toy",
+        tree.software / "Toy/1.0",
+        tree.software / "Toy",
+    )
+    for place in places:
+        (tree.modulepath / "Toy").mkdir(parents=True, exist_ok=True)
+        (tree.software / "Toy/1.0").mkdir(parents=True, exist_ok=True)
+        (tree.modulepath / "Toy/1.0.lua").touch()
+        tree.root.parent.chmod(0o755)
+        trust.require(tree.root.parent, tree, modules=["Toy/1.0"])
+        mode = place.stat().st_mode
+        place.chmod(mode | stat.S_IWOTH)
+        trust.require(tree.root.parent, tree)
+        with pytest.raises(HostProblem) as caught:
+            trust.require(tree.root.parent, tree, modules=["Toy/1.0"])
+        assert f"{place}: Everybody may write to it" in caught.value.why
+        place.chmod(mode)

@@ -114,6 +114,8 @@ def install(
         usage("--sign: a folder, which can be changed, cannot be signed. Leave out --sandbox.")
     if signed_by and not (source or bundle):
         usage("--signed-by goes with --from and --bundle.")
+    if bundle and dry_run:
+        usage("--dry-run does not look into a bundle: leave one of the two out. What it has: tar -tf BUNDLE")
     if submit and dry_run:
         usage("Give one of --dry-run and --submit.")
     if not submit:

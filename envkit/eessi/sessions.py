@@ -248,7 +248,7 @@ def require_own_files(folder: Path, files: Iterable[str] = ()) -> None:
 
 def folders(place: Path) -> list[Path]:
     """Return the folders in one of this user's alone, links left out; none if it is not there. Raises HostProblem."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         require_own_files(place)
         return sorted(path for path in place.iterdir() if path.is_dir() and not path.is_symlink())
     return []

@@ -164,7 +164,7 @@ def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
         except ValueError:
             return Damage(module=module, path=str(path_of(tree, module)), how="changed")
         for name, one in known.files.items() if known else ():
-            if one.is_program or name.startswith("modules/") or LIBRARY.search(name):
+            if one.is_program or "/bin/" in name or name.startswith("modules/") or LIBRARY.search(name):
                 path = f"{tree.root}/{name}"
                 try:
                     state = os.lstat(path)
@@ -172,6 +172,8 @@ def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
                     return Damage(module=module, path=path, how="gone")
                 if is_other(one, path, state, is_read=False):
                     return Damage(module=module, path=path, how="changed")
+                if stat.S_ISLNK(state.st_mode) and "/bin/" in name and not Path(path).exists():
+                    return Damage(module=module, path=str(Path(path).resolve()), how="gone")
     return None
 
 

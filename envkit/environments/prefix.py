@@ -17,10 +17,12 @@
 """
 
 import os
+import pwd
 import re
 import stat
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -226,12 +228,12 @@ def compiler_cache(prefix: Prefix, env: Mapping[str, str] = os.environ) -> Path:
 
 
 def not_writable(path: Path, error: OSError) -> NotWritable:
-    """Say that a folder cannot be written to."""
-    return NotWritable(
-        what=f"{path} cannot be written to.",
-        why=f"{error.strerror or error}.",
-        fix="Choose another folder with --prefix, or set ENVKIT_PREFIX.",
-    )
+    """Say that a folder cannot be written to, and who can do it where it is somebody else's."""
+    fix = "Choose another folder with --prefix, or set ENVKIT_PREFIX."
+    with suppress(OSError, KeyError):
+        if (owner := path.stat().st_uid) != os.geteuid():
+            fix = f"It belongs to {pwd.getpwuid(owner).pw_name}, who can do it. For environments of your own: --prefix DIR"
+    return NotWritable(what=f"{path} cannot be written to.", why=f"{error.strerror or error}.", fix=fix)
 
 
 def listed(folder: Path) -> list[str]:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from envkit.environments import trust
 from envkit.environments.names import is_module, is_name
 from envkit.environments.prefix import Tree, listed
 from envkit.errors import HostProblem
@@ -72,6 +73,7 @@ def set_aside(tree: Tree, name: str, aside: Aside) -> None:
             why=f"{tree.root / elsewhere[0]} lies behind a link, so it cannot be kept until the new one has passed.",
             fix=f"Remove it first, or install into another --prefix: envkit remove {name}",
         )
+    require_own(tree, name)
     discard(tree.replaced / "old" / name)
     (tree.replaced / "old" / name).mkdir(parents=True)
     staged = tree.replaced / f".{name}.{os.getpid()}"
@@ -116,6 +118,17 @@ def manifest(module: str) -> str:
     return f"built/{module.replace('/', '--')}.files"
 
 
+def require_own(tree: Tree, name: str) -> None:
+    """Require that what is set aside lies in the tree, and not behind a link. Raises HostProblem."""
+    for kind in ("old", "new"):
+        if not is_inside(tree.root, f"replaced/{kind}/{name}/x") or tree.locks.is_symlink():
+            raise HostProblem(
+                what=f"What {name} was, before it was built again, is left where it is.",
+                why=f"{tree.replaced} has links that lead elsewhere; envkit makes none there.",
+                fix=f"Look at what they are, and remove them: ls -l {tree.replaced}",
+            )
+
+
 def move(source: Path, target: Path) -> None:
     """Move a file or a folder within a file system, in the place of what is there; a folder need not be writable."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -151,6 +164,7 @@ def renamed(source: Path, target: Path) -> None:
 
 def settle(tree: Tree, name: str) -> None:
     """Give up what is set aside: the new one has passed, and its receipt is there."""
+    require_own(tree, name)
     (tree.replaced / f"{name}.json").unlink(missing_ok=True)
     for kind in ("old", "new"):
         discard(tree.replaced / kind / name)
@@ -161,6 +175,7 @@ def put_back(tree: Tree, name: str) -> bool:
     aside = of(tree, name)
     if aside is None:
         return False
+    require_own(tree, name)
     old, built = tree.replaced / "old" / name, new(tree, name).root
     kept = [path for path in paths(old, aside) if is_inside(tree.root, path) and is_inside(old, path)]
     for path in paths(tree.root, aside):
@@ -180,6 +195,7 @@ def put_back(tree: Tree, name: str) -> bool:
 
 def take_up(tree: Tree, name: str, modules: Iterable[str]) -> None:
     """Put in place what was built of these modules before an earlier build failed; give up the rest."""
+    require_own(tree, name)
     built = new(tree, name).root
     for path in reversed(paths(built, Aside(modules=tuple(modules), files=()))):
         move(built / path, tree.root / path)
@@ -213,11 +229,13 @@ def guarded(tree: Tree, name: str, tell: Callable[[], None] = lambda: None) -> I
 
 def recover(tree: Tree) -> None:
     """Put back what installations that were killed have left aside; what this user may not change is left."""
-    with suppress(OSError):
+    with suppress(OSError, HostProblem):
+        trust.require(tree.root.parent, tree)
         for path in tree.replaced.glob("[!.]*.json"):
             aside = of(tree, path.stem)
             if aside is None or aside.in_jobs or path.lstat().st_uid != os.geteuid():
                 continue
+            require_own(tree, path.stem)
             with locked(lock_path(tree, path.stem), fcntl.LOCK_EX, 0) as held:
                 if held:
                     put_back(tree, path.stem)

@@ -8,7 +8,7 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,14 +40,15 @@ def trusted(env: Mapping[str, str] = os.environ) -> Trusted:
     return Trusted(users=frozenset(users), groups=frozenset(groups))
 
 
-def require(prefix: Path, tree: Tree | None = None, file: Path | None = None) -> None:
+def require(prefix: Path, tree: Tree | None = None, file: Path | None = None, modules: Iterable[str] = ()) -> None:
     """Require that nobody but those who are trusted can change a prefix, what lies in a tree of it, and a file of that.
 
+    Of modules it is required of the module file, of the folder of each, and of those that these lie in.
     Raises HostProblem. What is not there, or cannot be looked at, is for who uses it.
     """
     known = trusted()
     is_open = True
-    for path in places(prefix, tree, file):
+    for path in places(prefix, tree, file, modules):
         try:
             found = path.stat()
         except OSError:
@@ -66,14 +67,17 @@ def require_place(prefix: Prefix) -> None:
             require(prefix.root, tree)
 
 
-def places(prefix: Path, tree: Tree | None, file: Path | None) -> Iterator[Path]:
-    """Yield what is looked at: the folders of a prefix and of a tree down to where names lie, and the file."""
+def places(prefix: Path, tree: Tree | None, file: Path | None, modules: Iterable[str] = ()) -> Iterator[Path]:
+    """Yield what is looked at: folders of a prefix and of a tree down to where names lie, modules, and the file."""
     yield from (prefix, prefix / "sources")
     if tree is not None:
         yield tree.root
         with suppress(OSError):
             yield from sorted(path for path in tree.root.iterdir() if path.is_dir())
         yield tree.modulepath
+        for module in modules:
+            for one in (tree.modulepath / f"{module}.lua", tree.modulepath / module, tree.software / module):
+                yield from (one.parent, one)
     if file is not None:
         yield file
 

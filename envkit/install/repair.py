@@ -1,5 +1,7 @@
 """Repairing: what is damaged of an environment is found by its files, and built again in its place."""
 
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +10,7 @@ from rich.console import Console
 
 from envkit.environments import receipt, trust
 from envkit.environments.manifest import Measure
-from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.prefix import Prefix, Tree, not_writable
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, HostProblem
 from envkit.install import install
@@ -40,6 +42,8 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     if is_dry:
         say(console, f"Build it again with 'envkit repair {found.name} --prefix {prefix.root}'.")
         return EnvironmentDamaged.exit_code
+    if not os.access(tree.root, os.W_OK):
+        raise not_writable(tree.root, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     request = replace(asked(prefix, tree.root, found), again=tuple(dict.fromkeys(one.module for one in damaged)))
     with install.stoppable():
         report = install.install_now(request, console)

@@ -137,7 +137,8 @@ def find(prefix: Prefix, name: str | None) -> Receipt:
     when somebody can change it who is not trusted.
     """
     tree, found = placed(prefix, name)
-    trust.require(tree.root.parent, tree, receipt.path_of(tree, found.name))
+    modules = [module.name for module in found.recipes]
+    trust.require(tree.root.parent, tree, receipt.path_of(tree, found.name), modules)
     require_in_place(tree, found)
     if damage := found.damage():
         raise not_as_installed(found, damage)

@@ -19,7 +19,7 @@ from envkit.verify import settings
 from envkit.verify.causes import can_be_explained
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected, Place
-from envkit.verify.trials import MPI_ALONE, Attempt, Trials, differences, time_for
+from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 if TYPE_CHECKING:
     from envkit.verify.report import Report
@@ -111,10 +111,9 @@ def explained(
     is_damaged = bool(expected.cut) or any(one.how != "added" and not is_harmless(one) for one in expected.damage)
     if options.quick or is_damaged or not any(map(can_be_explained, made.results)):
         return expected
-    most_s = time_for(made.seconds or 0)
     first = f"{made.cause.id}: {made.cause.message}" if made.cause else ""
-    tell(f"The ranks fail ({first}). Trying what passes, for {most_s:.0f} s at most (--quick does not).")
-    trials = Trials(passes=passes, until=time.monotonic() + most_s)
+    tell(f"The ranks fail ({first}). Trying what passes, for {MOST_S:.0f} s at most (--quick does not).")
+    trials = Trials(passes=passes, until=time.monotonic() + MOST_S)
     has_gloo = bool(target.built and target.built.flag("gloo"))
     by_horovodrun = made.started is not None and made.started.launcher == "horovodrun"
     differences(

@@ -44,7 +44,8 @@ def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Sett
     not_own = f"{table['unless']}|{table['of_mpirun']}" if "OMPI_COMM_WORLD_SIZE" in env else table["unless"]
     for pattern in table["variables"]:
         for name in sorted(ranks):
-            if name in env and re.fullmatch(pattern, name) and not re.fullmatch(not_own, name):
+            by_python = name == "LC_CTYPE" and env.get(name) == "C.UTF-8"  # Python's own, where there is no locale
+            if name in env and re.fullmatch(pattern, name) and not re.fullmatch(not_own, name) and not by_python:
                 yield Setting(kind="variable", name=name, value=env[name])
 
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field, replace
 from envkit.launch.launcher import Wanted
 from envkit.verify.outcome import Setting, Trial
 
-LEAST_S = 30.0
 MOST_S = 60.0
-TIMES = 3  # without the settings, once more as they were, and without some: each takes as long as ranks need to start
 WORTH_S = 2.0
 CONTROL = 1.5
 AGAIN = "once more, as they were"
@@ -54,11 +52,6 @@ class Trials:
         seconds = round(time.monotonic() - began, 1)
         self.done.append(Trial(name=name, without=attempt.without, passed=passed, seconds=seconds))
         return passed
-
-
-def time_for(failed_s: float) -> float:
-    """How long trials may take (s), by how long the run took that failed: LEAST_S at least and MOST_S at most."""
-    return min(max(TIMES * failed_s, LEAST_S), MOST_S)
 
 
 def differences(

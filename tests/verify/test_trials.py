@@ -9,7 +9,7 @@ import pytest
 
 from envkit.launch.launcher import Wanted
 from envkit.verify.outcome import Setting
-from envkit.verify.trials import AGAIN, LEAST_S, MOST_S, MPI_ALONE, Attempt, Trials, differences, time_for
+from envkit.verify.trials import AGAIN, MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 WANTED = Wanted(ranks=2)
 MANY = tuple(Setting(kind="variable", name=f"V{number}", value="x") for number in range(12))
@@ -105,7 +105,3 @@ def test_on_one_node_where_there_are_several() -> None:
 def test_no_time_no_trial() -> None:
     ranks = Ranks({"V1"})
     assert run(ranks, seconds=1).done == [] and not ranks.tried
-
-
-def test_the_time_there_is() -> None:
-    assert [time_for(seconds) for seconds in (0.5, 15, 300)] == [LEAST_S, 45, MOST_S]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -128,9 +128,23 @@ def test_two_launchers_one_in_the_other() -> None:
     assert "one inside the other" in found((*GOOD, *GOOD), "rank-missing").cause
 
 
-@pytest.mark.parametrize(("ranks", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 5, 7, 8], "0-2, 5, 7-8")])
-def test_ranks_in_short(ranks: list[int], text: str) -> None:
-    assert process.numbers(ranks) == text
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (range(9), ""),
+        ({0, 1, 2, 4, 5, 6, 7, 8}, "3"),
+        ({3, 4, 6}, "0-2, 5, 7-8"),
+        ((), "0-8"),
+        ({8}, "0-7"),
+        ({-1, 0, 99}, "1-8"),
+    ],
+)
+def test_ranks_that_are_missing_in_short(seen: Iterable[int], text: str) -> None:
+    assert process.gaps(set(seen), 9) == text
+
+
+def test_a_world_of_absurd_size_takes_no_memory() -> None:
+    assert process.gaps({1}, 10**15) == f"0, 2-{10**15 - 1}"
 
 
 @pytest.mark.parametrize(

@@ -125,13 +125,14 @@ def started(row: Dict[str, Any], env: Mapping[str, str]) -> Optional[Started]:
         sizes = counts(env.get(row["local_sizes"], ""))
         node = number("node") or 0
         local_size = sizes[node] if node < len(sizes) else None
-    job = "-".join(env.get(name, "") for name in row["job"]) or proxy() or str(os.getppid())
+    told = "-".join(env.get(name, "") for name in row["job"])
+    job = told if told.strip("-") else proxy() or str(os.getppid())
     return Started(row["name"], row["title"], rank, size, number("local_rank"), local_size, job)
 
 
 def whole(text: str) -> Optional[int]:
     """A number that a launcher may count with, or None: no sign, no other script's digits, none that is absurd."""
-    return int(text) if re.match("[0-9]{1,9}$", text) and text[-1:] != "\n" else None
+    return int(text) if re.match("[0-9]{1,7}$", text) and text[-1:] != "\n" else None
 
 
 def launcher_above(patterns: str) -> str:

@@ -6,6 +6,8 @@ import operator
 import re
 import statistics
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from pathlib import PurePath
 
 from msgspec import to_builtins
@@ -57,17 +59,13 @@ def last_lines(text: str) -> str:
 def missing(ranks: Ranks) -> str:
     """The ranks that left no record, as far as the launcher told them."""
     seen = {facts.launcher_rank if facts.rank is None or facts.size == 1 else facts.rank for facts in ranks.facts}
-    return numbers([rank for rank in range(ranks.expected.size) if rank not in seen])
+    return gaps({rank for rank in seen if rank is not None}, ranks.expected.size)
 
 
-def numbers(ranks: Sequence[int]) -> str:
-    """Ranks in short: "0, 2-5"."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
+def gaps(seen: AbstractSet[int], size: int) -> str:
+    """The ranks below ``size`` that were not seen, in short: "0, 2-5"."""
+    there = [-1, *sorted(rank for rank in seen if 0 <= rank < size), size]
+    runs = [(first + 1, last - 1) for first, last in pairwise(there) if last - first > 1]
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
