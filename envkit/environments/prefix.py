@@ -232,7 +232,8 @@ def not_writable(path: Path, error: OSError) -> NotWritable:
     fix = "Choose another folder with --prefix, or set ENVKIT_PREFIX."
     with suppress(OSError, KeyError):
         if (owner := path.stat().st_uid) != os.geteuid():
-            fix = f"It belongs to {pwd.getpwuid(owner).pw_name}, who can do it. For environments of your own: --prefix DIR"
+            name = pwd.getpwuid(owner).pw_name
+            fix = f"It belongs to {name}, who can do it. For environments of your own: --prefix DIR"
     return NotWritable(what=f"{path} cannot be written to.", why=f"{error.strerror or error}.", fix=fix)
 
 
