@@ -6,6 +6,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=${1-dist}
+if ! git rev-parse --verify --quiet HEAD >/dev/null 2>&1; then
+    echo "This is no clone of the repository: what is released is a commit of it." >&2
+    exit 2
+fi
 if [ -n "$(git status --porcelain)" ]; then
     echo "There are changes that are not committed: what is released is a commit." >&2
     exit 2

@@ -1,10 +1,14 @@
+import io
+import os
+import pwd
 from collections.abc import Callable
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import receipt
+from envkit.environments import filelocks, receipt
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Mpi
 from envkit.install import catalogue
@@ -42,6 +46,19 @@ def test_what_has_begun(prefix: Prefix) -> None:
     stack = stacks()[0].name
     receipt.begin(prefix.tree(HERE), stack, "building", prefix.logs)
     assert states(prefix)[stack] == "begun, not finished: 'envkit install' resumes it"
+
+
+def test_what_is_being_installed_and_what_somebody_else_has_begun(
+    prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, tree = stacks()[0].name, prefix.tree(HERE)
+    receipt.begin(tree, stack, "building", prefix.logs)
+    with filelocks.held(tree, f"stack-{stack}", Console(file=io.StringIO()), ""):
+        assert states(prefix)[stack] == "being installed now"
+    assert states(prefix)[stack].startswith("begun, not finished")
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert catalogue.unfinished(tree, tree.unfinished / f"{stack}.json") == f"begun by {pwd.getpwuid(uid).pw_name}"
 
 
 def test_a_recipe_by_path_that_has_begun(prefix: Prefix) -> None:

@@ -342,3 +342,10 @@ def test_module_files_and_folders_of_modules_are_looked_at(tree: Tree) -> None:
             trust.require(tree.root.parent, tree, modules=["Toy/1.0"])
         assert f"{place}: Everybody may write to it" in caught.value.why
         place.chmod(mode)
+
+
+def test_a_name_that_is_nobodys_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVKIT_TRUST", "no-such-user,@no-such-group,root")
+    told = trust.refused(tmp_path, tmp_path, "The group p7 may write to it", "@p7").fix
+    assert "Nobody here is called no-such-user, @no-such-group, as ENVKIT_TRUST says." in told
+    assert "export ENVKIT_TRUST=root,@p7" in told

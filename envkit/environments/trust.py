@@ -27,10 +27,27 @@ class Trusted:
     groups: frozenset[int]
 
 
+def words(env: Mapping[str, str]) -> list[str]:
+    """Return the names in ENVKIT_TRUST."""
+    return env.get(TRUST, "").replace(",", " ").split()
+
+
+def strangers_in(env: Mapping[str, str]) -> list[str]:
+    """Return the names in ENVKIT_TRUST that stand for nobody here."""
+    found = []
+    for word in words(env):
+        name = word.removeprefix("@")
+        try:
+            _ = name.isdecimal() or (grp.getgrnam(name) if word.startswith("@") else pwd.getpwnam(name))
+        except KeyError:
+            found.append(word)
+    return found
+
+
 def trusted(env: Mapping[str, str] = os.environ) -> Trusted:
     """Return who is trusted. A name that is unknown here stands for nobody."""
     users, groups = {0, os.geteuid()}, {0}
-    for word in env.get(TRUST, "").replace(",", " ").split():
+    for word in words(env):
         name = word.removeprefix("@")
         with suppress(KeyError):
             if word.startswith("@"):
@@ -130,11 +147,14 @@ def group_name(gid: int) -> str:
 
 def refused(prefix: Path, path: Path, who: str, word: str) -> HostProblem:
     """Say that a prefix is not used, since somebody else can change it."""
-    there = os.environ.get(TRUST, "")
+    unknown = strangers_in(os.environ)
+    there = ",".join(one for one in words(os.environ) if one not in unknown)
     fix = f"If you trust them: export {TRUST}={f'{there},' if there else ''}{word}"
     closed = f"chmod {'g' if word else 'o'}-w {path}"
     if word.startswith("@"):
         fix = f"{fix}\nIf nobody else is to change it: {closed}"
+    if unknown:
+        fix = f"Nobody here is called {', '.join(unknown)}, as {TRUST} says.\n{fix}"
     return HostProblem(
         what=f"Nothing in the prefix {prefix} is run: others can change it.",
         why=f"{path}: {who}. What they put there would run as you.",

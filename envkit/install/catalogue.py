@@ -1,8 +1,13 @@
 """What can be installed and what is, as values and as text."""
 
+import os
+import pwd
+from contextlib import suppress
+from pathlib import Path
+
 import msgspec
 
-from envkit.environments import receipt, trust
+from envkit.environments import filelocks, receipt, trust
 from envkit.environments.names import is_name, shown
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
@@ -24,20 +29,36 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     state: str
 
 
+def unfinished(tree: Tree, note: Path) -> str:
+    """Say how far an installation is that has begun; somebody else's cannot be asked."""
+    with suppress(OSError, KeyError):
+        if (uid := note.lstat().st_uid) != os.geteuid():
+            return f"begun by {pwd.getpwuid(uid).pw_name}"
+    lock = tree.locks / f"stack-{note.stem}.lock"
+    if lock.exists() and filelocks.is_held(lock):
+        return "being installed now"
+    return "begun, not finished: 'envkit install' resumes it"
+
+
 def entries(prefix: Prefix) -> list[Entry]:
     """Return an entry for each stack and each installed environment. Raises NotReadable."""
     here = Platform.own()
     there = {name: entry(name, found, tree, prefix) for tree, name, found in reversed(list(every(prefix)))}
     found = list(there.values())
     trees = [prefix.tree(here, release) for release in {stack.release for stack in stacks()}]
-    begun = {path.stem for tree in trees for path in tree.unfinished.glob("[!.]*.json") if is_name(path.stem)}
+    begun = {
+        path.stem: unfinished(tree, path)
+        for tree in trees
+        for path in tree.unfinished.glob("[!.]*.json")
+        if is_name(path.stem)
+    }
     known = {stack.name: stack for stack in stacks()}
-    for name in [*known, *sorted(begun - known.keys())]:
+    for name in [*known, *sorted(begun.keys() - known.keys())]:
         if name in there:
             continue
         stack = known.get(name)
         if name in begun:
-            state = "begun, not finished: 'envkit install' resumes it"
+            state = begun[name]
         elif stack is not None and not stack.runs_on(here):
             state = f"not for Python {here.python} on {here.machine}"
         else:

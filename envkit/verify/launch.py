@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -35,6 +36,7 @@ LIMIT_S = 120.0
 SLOW_STEPS = {"import": 300.0, "load": 180.0}
 FAREWELL_S = 60.0
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
+LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
 LOG_READ = 1 << 16  # bytes of the launcher's log that are searched
 
 
@@ -247,10 +249,19 @@ class Patience:
             if re.search(known("launch")["hopeless"], text, re.MULTILINE):
                 self.hopeless_since = time.monotonic()
 
+    @functools.cached_property
+    def is_limited(self) -> bool:
+        """Whether the limits of this session are too low for any rank: what meets one may hang."""
+        from envkit.verify import settings
+
+        return settings.is_hopeless()
+
     def is_over(self) -> bool:
         """Whether nothing more is to be expected."""
         now = time.monotonic()
         if self.hopeless_since is not None and now - max(self.sign, self.hopeless_since) > HOPELESS_S:
+            return True
+        if now - self.began > LIMITED_S and self.is_limited:
             return True
         limit_s = self.limit_s + (FAREWELL_S if self.seen else 0)
         return now - self.sign > limit_s or (self.most_s is not None and now - self.began > self.most_s)

@@ -211,6 +211,12 @@ def unwritable(env: Mapping[str, str]) -> Iterator[Place]:
             yield Place(path=folder, error=error.strerror or str(error))
 
 
+def is_hopeless() -> bool:
+    """Whether a limit of this session is too low for any rank; what meets it may hang."""
+    table = known("settings")["limits"]
+    return any(limit.value < table[limit.name]["few"] * table[limit.name]["unit"] for limit in low_limits())
+
+
 def low_limits() -> list[Limit]:
     """The limits of this session that are too low for a rank."""
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 
@@ -47,3 +48,15 @@ def test_one_that_has_said_nothing_of_the_kind_is(tmp_path: Path, monkeypatch: p
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 100)
     assert not patience.is_over()
+
+
+def test_ranks_that_their_session_allows_nothing_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    for files, over in ((24, True), (1024, False)):
+        limits = {resource.RLIMIT_NOFILE: (files, files)}
+        monkeypatch.setattr(resource, "getrlimit", lambda number, known=limits: known.get(number, (-1, -1)))
+        patience = Patience(tmp_path, tmp_path / "log", 120.0)
+        patience.began = now - launch.LIMITED_S - 1
+        assert patience.is_over() is over
