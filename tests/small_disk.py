@@ -15,7 +15,7 @@ PAGE = 4096
 def small_disk(folder: Path, pages: int) -> Iterator[Path]:
     """Mount a file system of so many pages; skips the test where mounting is not allowed."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={pages * PAGE}", "none", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={pages * PAGE},mode=700", "none", str(folder)]
     if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("mounting is not allowed here")
     try:

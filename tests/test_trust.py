@@ -349,3 +349,9 @@ def test_a_name_that_is_nobodys_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     told = trust.refused(tmp_path, tmp_path, "The group p7 may write to it", "@p7").fix
     assert "Nobody here is called no-such-user, @no-such-group, as ENVKIT_TRUST says." in told
     assert "export ENVKIT_TRUST=root,@p7" in told
+
+
+@pytest.mark.parametrize("named", ["/a:b/prefix", "a:/b", "a:b"])
+def test_a_colon_in_the_name_of_one_prefix_is_refused(named: str) -> None:
+    with pytest.raises(HostProblem, match="it has ':' in it"):
+        locate(named, {})

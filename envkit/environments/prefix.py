@@ -185,10 +185,12 @@ def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:
     """Return the prefix: ``--prefix``, else ENVKIT_PREFIX, else EBU_USER_PREFIX, else the user's data folder.
 
     Each may name several, with colons between, as PATH does: environments are looked for in all of them, in this order,
-    and made in the first that this user may write to. Raises what ``usable`` does.
+    and made in the first that this user may write to. Each of several is absolute. Raises what ``usable`` does.
     """
     named = option or env.get("ENVKIT_PREFIX") or env.get("EBU_USER_PREFIX")
     words = [word for word in (named or "").split(os.pathsep) if word]
+    if len(words) > 1 and not all(word.startswith(("/", "~")) for word in words):
+        words = [named or ""]  # one folder, with a colon in its name
     roots = [Path(word).expanduser().absolute() for word in words] or [Path(platformdirs.user_data_dir("envkit"))]
     roots = list(map(usable, dict.fromkeys(roots)))
     own = next(filter(is_writable, roots), roots[0])
