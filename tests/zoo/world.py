@@ -360,5 +360,5 @@ def remove(folder: Path) -> None:
 
 def interpreter(envkit: Path) -> str:
     """The Python of an envkit."""
-    first = envkit.read_text(errors="replace").splitlines()[0]
-    return first.removeprefix("#!").strip() if first.startswith("#!/") else sys.executable
+    beside = envkit.resolve().with_name("python3")
+    return str(beside) if beside.exists() else sys.executable
