@@ -275,7 +275,7 @@ def parts_in(tree: Tree) -> Iterator[Parts]:
     """Yield what each environment in a tree is made of, but for receipts that cannot be read. Raises NotReadable."""
     replaced.recover(tree)
     for path in files_in(tree):
-        with suppress(OSError, msgspec.DecodeError, RecursionError):
+        with suppress(OSError, msgspec.DecodeError):
             found = record.read(path, Parts)
             if found.name == path.stem and is_name(found.name) and all(is_module(one.name) for one in found.modules):
                 yield found

@@ -28,7 +28,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     """
     tree, found = installed.placed(prefix, name)
     prefix = Prefix(root=tree.root.parent)
-    trust.require(prefix.root, tree, receipt.path_of(tree, found.name))
+    trust.require(prefix.root, tree, receipt.path_of(tree, found.name), [module.name for module in found.recipes])
     installed.require_in_place(tree, found)
     damaged, lost = found.damaged(), found.damage()
     for line in uncompared(found):

@@ -33,7 +33,7 @@ def read(path: Path) -> Receipt:
     """Read a receipt. Its tree is where it lies, whatever it says. Raises EnvironmentDamaged."""
     try:
         found: Receipt = record.decode(files.read(path, record.LARGEST), decoder())
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise damaged(path, str(getattr(error, "strerror", "") or error)) from error
     if odd := oddity(path, found):
         raise damaged(path, odd)
@@ -70,7 +70,7 @@ def recipe_of(tree: Tree, name: str) -> str:
         if stack.name == name:
             return name if stack.module and receipt.built(tree, stack.module) else ""
     for path in tree.root.glob("built/*.json"):
-        with suppress(OSError, msgspec.DecodeError, RecursionError):
+        with suppress(OSError, msgspec.DecodeError):
             built: receipt.Built = record.read(path, receipt.Built)
             recipe = built.easyconfig
             if Path(recipe).stem == name and recipe.isprintable():

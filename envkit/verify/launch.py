@@ -261,7 +261,7 @@ class Patience:
         now = time.monotonic()
         if self.hopeless_since is not None and now - max(self.sign, self.hopeless_since) > HOPELESS_S:
             return True
-        if now - self.began > LIMITED_S and self.is_limited:
+        if now - self.sign > LIMITED_S and self.is_limited:
             return True
         limit_s = self.limit_s + (FAREWELL_S if self.seen else 0)
         return now - self.sign > limit_s or (self.most_s is not None and now - self.began > self.most_s)

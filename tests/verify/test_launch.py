@@ -58,5 +58,5 @@ def test_ranks_that_their_session_allows_nothing_are_not_waited_for(
         limits = {resource.RLIMIT_NOFILE: (files, files)}
         monkeypatch.setattr(resource, "getrlimit", lambda number, known=limits: known.get(number, (-1, -1)))
         patience = Patience(tmp_path, tmp_path / "log", 120.0)
-        patience.began = now - launch.LIMITED_S - 1
+        patience.sign = now - launch.LIMITED_S - 1
         assert patience.is_over() is over
