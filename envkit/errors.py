@@ -8,13 +8,16 @@ code  meaning
 0     done; for ``verify`` and ``check-build``: everything required holds; for
       ``doctor``: at least one method works; for ``compat``: it is known to work;
       for ``diagnose``: a cause was found
-1     the verdict is FAIL: the environment does not work on this machine; for
+1     the verdict is FAIL: the environment does not work on this machine (for
+      ``upgrade``: the new one, and the old one is as it was); for
       ``compat``: it is known to fail; for ``diagnose``: no known cause was found
-2     the command line cannot be understood, or names something unknown
+2     the command line cannot be understood, or names something unknown; the
+      configuration has a mistake in it
 3     this machine cannot do it as it is; each problem is listed with its remedy
-4     a source is missing, damaged, or cannot be fetched; a lock or a bundle cannot be read
+4     a source is missing, damaged, or cannot be fetched; a lock or a bundle is there and cannot be used
 5     the build failed
-6     no such environment, or it is damaged; for ``repair --dry-run``: something of it is
+6     no such environment, or it is damaged; for ``repair --dry-run``: something of it is;
+      for ``upgrade``: it is, and nothing has changed
 7     a file could not be read or written: no space, no permission, or its storage has
       failed; for ``verify``: it passes, and a report or the baseline could not be written
 8     a job ended before its command did: time limit, cancelled, a node lost
@@ -34,15 +37,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that stands in the way, and what to do about it.
-
-    ``asks``: only the user's consent is missing; ``of_sources``: nothing but sources is missing.
-    """
+    """One thing that stands in the way: ``what`` it is, ``why``, what to do about it; by the ``id`` of its words."""
 
     what: str
     fix: str
-    asks: bool = False
-    of_sources: bool = False
+    why: str = ""
+    id: str = ""
+
+
+class ConsentMissing(Problem):
+    """Only the user's consent is missing."""
+
+
+class SourceMissing(Problem):
+    """Nothing but sources is missing."""
 
 
 class EnvkitError(Exception):
@@ -56,11 +64,19 @@ class EnvkitError(Exception):
         self.why = why
         self.fix = fix
 
+    def problem(self) -> Problem:
+        """Return the failure as something that stands in the way of what was not begun."""
+        return Problem(what=f"{self.what} {self.why}".strip(), fix=self.fix)
+
 
 class UsageProblem(EnvkitError):
     """A name or option that means nothing here."""
 
     exit_code = 2
+
+
+class ConfigInvalid(UsageProblem):
+    """A configuration file, or a variable in its place, with a mistake in it."""
 
 
 class LogUnreadable(UsageProblem):
@@ -123,6 +139,12 @@ class BuildFailed(EnvkitError):
     """The build tool gave up."""
 
     exit_code = 5
+
+
+class RequirementsRefused(EnvkitError):
+    """Packages that do not go with what an environment has."""
+
+    exit_code = 3
 
 
 class HorovodMissing(EnvkitError):
@@ -207,6 +229,17 @@ STORAGE = {
     errno.ENOTCONN: f"The client that mounts it (FUSE) has ended. {AGAIN}",
     errno.ETIMEDOUT: f"The server of the file does not answer. {AGAIN}",
 }  # what to do about the errors of storage: said nowhere else
+
+
+def of_path(error: OSError) -> NotReadable | None:
+    """Return ``error`` as what is wrong with a path, or with this user's right to it. None if it is no such error."""
+    if error.errno not in {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.EINVAL} or not error.filename:
+        return None
+    return NotReadable(
+        what=f"envkit could not use {error.filename}.",
+        why=f"{error.strerror}.",
+        fix="Name a place that you may use, or ask its owner.",
+    )
 
 
 def of_storage(error: OSError, what: str) -> EnvkitError | None:

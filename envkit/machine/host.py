@@ -154,15 +154,21 @@ def mpis(env: Mapping[str, str]) -> Iterator[Program]:
     Distributions split them into packages, and Debian has them side by side, as mpirun.openmpi and mpirun.mpich.
     """
     seen = set[Path]()
+    of_cray = env.get("CRAY_MPICH_DIR") or env.get("MPICH_DIR", "") if env.get("CRAY_MPICH_VERSION") else ""
     for folder in map(Path, env["PATH"].split(os.pathsep)):
-        for variant in VARIANTS:
-            wrapper = folder / f"mpicxx{variant}"
+        for wrapper in (folder / name for name in ((CRAY_WRAPPER,) if of_cray else ()) + WRAPPERS):
             if not os.access(wrapper, os.X_OK) or not wrapper.is_file() or wrapper.resolve() in seen:
                 continue
             seen.add(wrapper.resolve())
             compiles = [str(wrapper), "-E", "-dM", "-include", "mpi.h", "-xc++", "/dev/null"]
             told = process.capture(compiles, env=compiling(folder, env), timeout_s=PATIENCE_S)
-            if told.status == 0 and (found := launcher_beside(folder, variant, family_of_header(told.stdout), env)):
+            if told.status or (
+                of_cray and wrapper.is_relative_to(of_cray)
+            ):  # its own mpicxx, which CC is in the place of
+                continue
+            if wrapper.name == CRAY_WRAPPER:
+                yield of_launcher(str(wrapper), env)
+            elif found := launcher_beside(folder, wrapper.suffix, family_of_header(told.stdout), env):
                 yield found
 
 
@@ -201,13 +207,23 @@ def compiling(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 PATIENCE_S = 10
-PACKAGES = {
-    "Open MPI": "its development package (Debian, Ubuntu: libopenmpi-dev)",
-    "MPICH": "its development package (Debian, Ubuntu: libmpich-dev)",
-    "Intel MPI": "it (from Intel's oneAPI, or as the wheels impi-rt and impi-devel)",
+WHERE = "Load its module (--load), put its bin folder on PATH, or install "
+REMEDIES = {
+    "Open MPI": f"{WHERE}its development package (Debian, Ubuntu: libopenmpi-dev).",
+    "MPICH": f"{WHERE}its development package (Debian, Ubuntu: libmpich-dev).",
+    "Intel MPI": f"{WHERE}it (from Intel's oneAPI, or as the wheels impi-rt and impi-devel).",
+    "MVAPICH": f"{WHERE}it from its source; distributions have no package of it.",
+    "Cray MPICH": "On a Cray, load its programming environment: --load PrgEnv-gnu --load cray-mpich.",
 }
-HEADERS = (("Open MPI", "OPEN_MPI"), ("Intel MPI", "I_MPI_VERSION"), ("MPICH", "MPICH_VERSION"))
+HEADERS = (
+    ("Open MPI", "OPEN_MPI"),
+    ("Intel MPI", "I_MPI_VERSION"),
+    ("MVAPICH", "MVAPICH2?_VERSION"),
+    ("MPICH", "MPICH_VERSION"),
+)
 VARIANTS = ("", ".openmpi", ".mpich")
+WRAPPERS = tuple(f"mpicxx{variant}" for variant in VARIANTS)
+CRAY_WRAPPER = "CC"  # of the module craype; it has no mpicxx and no mpirun, but what modules like PrgEnv-gnu say
 
 
 def by_preference(found: Sequence[Program], family: str) -> tuple[Program | None, tuple[Program, ...]]:
@@ -215,11 +231,13 @@ def by_preference(found: Sequence[Program], family: str) -> tuple[Program | None
     fitting = [one for one in found if family in ("", one.family)]
     if family and not fitting:
         there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in found)
+        needs = "Its mpicxx, mpi.h and mpirun have to be on PATH."
+        if family == "Cray MPICH":
+            needs = "Its modules have to put CC on PATH, and to set CRAY_MPICH_DIR and CRAY_MPICH_VERSION."
         raise HostProblem(
             what=f"There is no {family} here that programs can be compiled with.",
-            why=f"Its mpicxx, mpi.h and mpirun have to be on PATH. There is {there or 'no MPI at all'}.",
-            fix=f"Load its module (--load), put its bin folder on PATH, or install {PACKAGES[family]}. "
-            "Without --mpi the first that there is would be taken.",
+            why=f"{needs} There is {there or 'no MPI at all'}.",
+            fix=f"{REMEDIES[family]} Without --mpi the first that there is would be taken.",
         )
     chosen = fitting[0] if fitting else None
     return chosen, tuple(one for one in found if one != chosen)
@@ -232,15 +250,29 @@ def launcher_mpi(env: Mapping[str, str]) -> Program | None:
 
 
 def of_launcher(launcher: str, env: Mapping[str, str]) -> Program:
-    """Return the MPI that a launcher belongs to; Intel's calls what lies beside it by PATH."""
+    """Return the MPI that a launcher belongs to; Intel's calls what lies beside it by PATH.
+
+    MVAPICH has that of MPICH, and says which one it is by mpiname. Of Cray MPICH it is the compiler wrapper.
+    """
     path = Path(launcher)
+    if path.name == CRAY_WRAPPER:
+        return Program(path=path, version=env.get("CRAY_MPICH_VERSION", "unknown"), family="Cray MPICH")
     beside = {**env, "PATH": os.pathsep.join((str(path.parent), env.get("PATH", os.defpath)))}
     told = process.capture([launcher, "--version"], env=beside, timeout_s=PATIENCE_S).stdout[:10_000]
     for family, pattern in MPI_FAMILIES:
         if match := re.search(pattern, told):
             named = path if family == "Open MPI" else by_its_own_name(path)
-            return Program(path=named, version=match[1], family=family)
+            mvapich = version_of_mvapich(path, beside) if family == "MPICH" else ""
+            return Program(path=named, version=mvapich or match[1], family="MVAPICH" if mvapich else family)
     return Program(path=path, version="unknown", family="unknown")
+
+
+def version_of_mvapich(launcher: Path, env: Mapping[str, str]) -> str:
+    """Return the version of MVAPICH that the mpiname beside a launcher tells, such as "2.3.7"; nothing of another."""
+    name = launcher.resolve().with_name("mpiname")
+    told = process.capture([str(name), "-a"], env=env, timeout_s=PATIENCE_S) if name.is_file() else None
+    match = re.search(r"MVAPICH(?:2(?:-\w+)?|-Plus)? (\d\S*)", told.stdout) if told else None
+    return match[1] if match else ""
 
 
 MPI_FAMILIES = (

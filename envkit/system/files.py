@@ -8,10 +8,11 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from envkit.errors import HostProblem, NotWritable
+from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.system import process
 
 MOST = 64_000_000  # bytes of a file that is read at once
@@ -173,7 +174,7 @@ def read(path: Path, most: int = MOST) -> bytes:
     return found
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> BufferedReader:
     """Open a plain file to read. Raises OSError, for a pipe, a socket or a device as well, without waiting."""
     stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     mode = os.fstat(stream.fileno()).st_mode
@@ -228,6 +229,17 @@ def is_private(path: Path) -> bool:
         return False
     own = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
     return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def at_home(word: str | Path) -> Path:
+    """Return a path, a ~ before it as the home that it stands for. Raises UsageProblem for that of nobody here."""
+    try:
+        return Path(word).expanduser()
+    except RuntimeError as error:
+        raise UsageProblem(
+            what=f"There is no folder {word}: {Path(word).parts[0]} is nobody's home here.",
+            fix="Name a user of this machine behind the ~, or write the path in full.",
+        ) from error
 
 
 def make_private(folder: Path) -> None:

@@ -3,13 +3,17 @@
 import ctypes
 import errno
 import fcntl
+import logging
 import os
+import re
 import resource
 import select
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +25,7 @@ from typing import NoReturn
 
 from envkit.errors import HostProblem, Interrupted
 from envkit.system.resources import data
+from envkit.system.stopped import Watch
 
 GRACE_S = 5.0
 NEUTRAL = Path("/")  # where programs are asked whose answer shall not depend on the folder that the caller is in
@@ -94,7 +99,15 @@ def settled(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, **{name: absolute(env[name]) or nothing[name] for name in nothing if name in env}}
 
 
+LOG = logging.getLogger(__name__)
+PASSWORD = re.compile(r"(?<=://)[^/@\s]*(?=@)")
 NOT_STARTED = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.EPERM)
+
+
+def tell(argv: Sequence[str]) -> None:
+    """Tell of a program that is started, without the passwords of addresses; 'envkit -v' shows it."""
+    if LOG.isEnabledFor(logging.INFO):
+        LOG.info("+ %s", PASSWORD.sub("***", shlex.join(argv)).encode("ascii", "backslashreplace").decode())
 
 
 def capture(
@@ -109,6 +122,7 @@ def capture(
     No program of the current folder is run, though PATH has it, by this or by the command. One that takes longer is
     killed with all that it has started, as long as that stays in its group of processes.
     """
+    tell(argv)
     began, limit = time.monotonic(), LIMIT.get()
     left_s = min(timeout_s, limit.left_s) if limit else timeout_s
     try:
@@ -186,6 +200,7 @@ def supervise(
     exit status, 128 + N after signal N, 124 if it was stopped because ``until`` held. Raises Interrupted on Ctrl-C and
     SIGTERM, after the command has been stopped.
     """
+    tell(argv)
     reader, writer = os.pipe()
     kept = [reader, *([locked(holding)] if holding else [])]
     descriptors = ",".join(map(str, kept))
@@ -250,9 +265,12 @@ def run_as_rank(
     """Run a command as a part of this rank: it keeps every descriptor that the launcher gave to this process.
 
     Returns the status as ``supervise`` does, and the end of what was said, all of which is passed on to standard error.
+    One that a signal has stopped, and that does not go on, is ended.
     Raises Interrupted, after passing a signal on and a grace.
     """
+    tell(argv)
     deadline = time.monotonic() + timeout_s
+    stopped = Watch(os.getpid())
     reader, writer = os.pipe()
     said = Said(reader)
     with interruptible():
@@ -270,7 +288,8 @@ def run_as_rank(
         try:
             while running.poll() is None:
                 watch()
-                if time.monotonic() > deadline:
+                stopped.look()
+                if time.monotonic() > deadline or stopped.found:
                     return 124, said.text()
                 wait_briefly(running, *said.readers)
                 said.pass_on()
@@ -319,8 +338,12 @@ class Said:
 def interruptible() -> Iterator[None]:
     """Turn Ctrl-C, SIGTERM and a lost terminal into Interrupted while the block runs; the same again is ignored.
 
-    So what cleans up in the block, and programs that it starts for that, are not stopped by a second Ctrl-C.
+    So what cleans up in the block, and programs that it starts for that, are not stopped by a second Ctrl-C. Signals
+    reach the main thread alone: in another one nothing is changed.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -339,6 +362,7 @@ def interruptible() -> Iterator[None]:
 
 def exec_into(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, so that signals, terminal and exit status are its own."""
+    tell(argv)
     sys.stdout.flush()
     sys.stderr.flush()
     # Python ignores these, and so would the command
@@ -374,6 +398,7 @@ def run_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
     It has every stream and descriptor of this process, and gets the signals sent to this one; those of a terminal it
     gets from there. It does not outlive this process.
     """
+    tell(argv)
     sys.stdout.flush()
     sys.stderr.flush()
     libc = ctypes.CDLL(None)

@@ -3,7 +3,8 @@
 ``python supervise.py GRACE FD[,FD...] COMMAND...``: the first FD is the reading end of a pipe whose other end the
 parent holds open; the others are kept open to the end, for the locks that they hold. The command is stopped, with
 every process it started, when the parent closes the pipe or dies in whatever way, or when this process gets SIGTERM or
-SIGINT: first SIGTERM, after GRACE seconds SIGKILL (sooner when the parent has died, since nobody waits then).
+SIGINT: first SIGTERM, with SIGCONT for those that are stopped, after GRACE seconds SIGKILL (sooner when the parent has
+died, since nobody waits then).
 Processes that detach themselves are found too, because this process adopts orphans (PR_SET_CHILD_SUBREAPER).
 Ends with the command's exit status, 128 + N if it died by signal N, which it says on standard error.
 """
@@ -101,6 +102,7 @@ def stop_descendants(grace_s: float) -> dict[int, int]:
         for pid in alive if late else alive - told:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)  # one that is stopped could not clear away
         told |= alive
         time.sleep(0.02)
         ended |= reap()

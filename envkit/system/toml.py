@@ -1,12 +1,8 @@
-"""Data in TOML files, read as the type that they are."""
+"""TOML: data in files, read as the type that they are, and what is told of mistakes in files that users write."""
 
-import tomllib
+import re
 from pathlib import Path
 from typing import Any, TypeVar
-
-import msgspec
-
-from envkit.system import files
 
 T = TypeVar("T")
 Tables = dict[str, Any]
@@ -15,4 +11,59 @@ LARGEST = 1 << 20  # bytes
 
 def read(path: Path, kind: type[T]) -> T:
     """Return the contents of a file. Raises OSError, ValueError, RecursionError and msgspec.ValidationError."""
+    import tomllib
+
+    import msgspec
+
+    from envkit.system import files
+
     return msgspec.convert(tomllib.loads(files.read(path, LARGEST).decode()), kind)
+
+
+def parsed(data: bytes, path: str) -> tuple[str, Tables]:
+    """Return the text and the tables of a file. Raises ValueError with file, line and what is wrong."""
+    import tomllib
+
+    try:
+        text = data.decode()
+        return text, tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: this is no text in UTF-8.") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(broken(path, str(error))) from None
+
+
+def broken(path: str, said: str) -> str:
+    """Say where a file is no TOML, and why."""
+    found = re.search(r"^(.*) \(at (?:line (\d+), column \d+|end of document)\)$", said)
+    text, line = (found[1], found[2]) if found else (said, None)
+    return f"{path}{f':{line}' if line else ''}: this is not TOML: {text[:1].lower()}{text[1:]}."
+
+
+def shown(value: Any) -> str:
+    """Return a value as TOML has it, but not long."""
+    try:
+        text = ascii(value) if not isinstance(value, bool) else str(value).lower()
+    except ValueError:
+        return "a number of very many digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def line_of(text: str, name: str) -> int:
+    """Return the line on which a key is set; 0 where that cannot be told."""
+    table, _, key = name.rpartition(".")
+    here = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*([^\]]*?)\s*\]", line):
+            here = header[1].replace('"', "").replace("'", "")
+            if here == name:
+                return number
+            continue
+        word = re.match(r"\s*([\w.\"' -]+?)\s*=", line)
+        said = re.sub(r"[\"'\s]", "", word[1]) if word else ""
+        if said and (said == key if here else said == name) and here in (table, ""):
+            return number
+        if said and not here and said == table:
+            return number
+    return 0
