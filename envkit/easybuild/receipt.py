@@ -2,6 +2,9 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Self
+
+import msgspec
 
 from envkit.environments import manifest
 from envkit.environments.environment import ModuleEnvironment
@@ -33,9 +36,17 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
         return self.modules
 
     def damage(self) -> str:
-        """Say that its module has gone; nothing if it is there."""
-        there = Tree(root=Path(self.tree)).has(self.module)
-        return "" if there else f"its module {self.module} has gone. It was in {self.folder}"
+        """Say that its module has gone, or all software of its modules; nothing if they are there."""
+        tree = Tree(root=Path(self.tree))
+        if not tree.has(self.module):
+            return f"its module {self.module} has gone. It was in {self.folder}"
+        return f"all its software has gone. It was in {tree.software}" if self.is_hollow else ""
+
+    @property
+    def is_hollow(self) -> bool:
+        """Whether no module has a folder of software any more, which eb makes for each."""
+        software = Tree(root=Path(self.tree)).software
+        return not any((software / module.name).is_dir() for module in self.modules)
 
     def gone(self) -> list[str]:
         """Return which of its modules have gone."""
@@ -53,9 +64,13 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
         return found or next(iter(self.unloadable(set())), None)
 
     def unloadable(self, told: Collection[str]) -> list[Damage]:
-        """Return the module files that have gone, but for those of modules that are told already."""
-        lost = [module for module in self.gone() if module not in told]
-        return [Damage(module=module, path=str(self.folder / module), how="gone") for module in lost]
+        """Return the module files that have gone, and the folders where all have, but for modules that are told."""
+        lost = {module: self.folder / module for module in self.gone()}
+        if self.is_hollow:
+            software = Tree(root=Path(self.tree)).software
+            lost = {module.name: software / module.name for module in self.modules}
+        left = {module: path for module, path in lost.items() if module not in told}
+        return [Damage(module=module, path=str(path), how="gone") for module, path in left.items()]
 
     def measure(self) -> Measure:
         """Return how much of it is compared."""
@@ -67,24 +82,47 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
 
 
 class ModuleReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method", tag="easybuild"):
-    """An environment of modules that EasyBuild made."""
+    """An environment of modules that EasyBuild made.
+
+    ``venv`` is the folder of the virtual environment on top of it that was named in its place, and never written.
+    """
 
     modules_tool: str
     modules_command: str
     load: tuple[str, ...]
     easybuild: str
+    venv: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def environment(self) -> ModuleEnvironment:
         """The way in."""
         tool = ModulesTool(kind=self.modules_tool, command=Path(self.modules_command))
         return ModuleEnvironment(
-            name=self.name, tool=tool, modulepath=self.folder, modules=(self.module,), load=self.load
+            name=self.called,
+            tool=tool,
+            modulepath=self.folder,
+            modules=(self.module,),
+            load=self.load,
+            venv=self.venv or "",
         )
+
+    @property
+    def called(self) -> str:
+        """What names it, or the virtual environment on top of it that was named, in a command line."""
+        return self.venv or self.name
+
+    def require_modules(self) -> ModuleEnvironment:
+        """Return the way in."""
+        return self.environment
+
+    def within(self, venv: Path) -> Self:
+        """Return it as it is with a virtual environment on top of it."""
+        return msgspec.structs.replace(self, venv=str(venv))
 
     def oddity(self) -> str:
         """Say what in it cannot be."""
-        return odd_text(self, [self.module, *(module.name for module in self.modules), *self.load])
+        words = [self.module, *(module.name for module in self.modules), *self.load]
+        return f"It names {self.venv!r}." if self.venv else odd_text(self, words)
 
     def described(self) -> dict[str, str]:
         """Return how it is loaded by hand, and its modules."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from envkit.eessi import release
 from envkit.eessi.release import Release
-from envkit.errors import HostProblem, UsageProblem
-from envkit.knowledge.eessi import Symptom, known, symptom
+from envkit.errors import HostProblem, Problem, UsageProblem
+from envkit.knowledge.eessi import known, symptom
 from envkit.machine import runtime
 from envkit.system import process
 from envkit.system.resources import data
@@ -47,7 +47,7 @@ class Probe:
     """What a probe found: ``problem`` is None where the way fits; ``root`` is where the repository can be read now."""
 
     access: Access
-    problem: Symptom | None
+    problem: Problem | None
     why: str = ""
     root: Path | None = None
 
@@ -177,19 +177,19 @@ def namespace_words() -> list[str]:
 
 
 @cache
-def no_namespace() -> Symptom | None:
+def no_namespace() -> Problem | None:
     """Say whether this user can make no user namespace, by making one."""
     done = process.capture([*namespace_words(), "try"], timeout_s=20)
     reason = done.stderr.strip().removeprefix("envkit: ").rstrip(".") or f"status {done.status}"
     return None if done.status == 0 else symptom("no-namespace", reason=reason)
 
 
-def no_fuse() -> Symptom | None:
+def no_fuse() -> Problem | None:
     """Say whether this user may not use FUSE."""
     return None if os.access("/dev/fuse", os.R_OK | os.W_OK) else symptom("no-fuse")
 
 
-def no_servers(env: Mapping[str, str]) -> Symptom | None:
+def no_servers(env: Mapping[str, str]) -> Problem | None:
     """Say what keeps a client from the repository's servers, by asking them; not where it has a filled cache."""
     kept = kept_cache(env)
     if kept is not None and (kept / "00").is_dir():
@@ -199,7 +199,7 @@ def no_servers(env: Mapping[str, str]) -> Symptom | None:
 
 
 @cache
-def asked_servers(settings: tuple[tuple[str, str], ...]) -> Symptom | None:
+def asked_servers(settings: tuple[tuple[str, str], ...]) -> Problem | None:
     """Ask the servers, once for the ways that need them."""
     from envkit.eessi import servers
 

@@ -22,6 +22,7 @@ from envkit.inside import nearest as near_names
 from envkit.inside.probe.started import detect
 from envkit.knowledge.eessi import known, symptom
 from envkit.machine.host import cpu_target, no_nvidia
+from envkit.report.paper import is_quiet
 from envkit.report.words import plain
 
 
@@ -236,4 +237,5 @@ def say_findings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> N
 
 def say(message: str) -> None:
     """Say something that is not the command's."""
-    print(f"envkit: {plain(message)}", file=sys.stderr)
+    if not is_quiet():
+        print(f"envkit: {plain(message)}", file=sys.stderr)

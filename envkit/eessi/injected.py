@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envkit.environments.environment import Environment
-from envkit.errors import HostProblem
-from envkit.knowledge.eessi import Symptom, known, symptom
+from envkit.errors import HostProblem, Problem
+from envkit.knowledge.eessi import known, symptom
 from envkit.machine.modules_tool import entered
 from envkit.system import process
 from envkit.system.resources import data
@@ -49,7 +49,7 @@ def look(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.enviro
     return Found(target=target, there=frozenset(there))
 
 
-def problems(version: str, wanted: Needed, found: Found) -> Iterator[Symptom]:
+def problems(version: str, wanted: Needed, found: Found) -> Iterator[Problem]:
     """Yield what is missing, with the commands that add it."""
     scripts = f"{known().mount}/versions/{version}/{known().gpu_scripts}"
     if not found.target:

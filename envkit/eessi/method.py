@@ -44,7 +44,13 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     extend = replace(entered, modules=(known().extend.format(version=stack.release),))
     eb = Eb(
         words=tuple(extend.command(["eb"])),
-        env=extend.variables(eb_command.without_passwords(env) | eb_command.as_root() | ROOT_IN_NAMESPACE),
+        env=extend.variables(
+            eb_command.without_passwords(env)
+            | eb_command.AS_PIP_COMES
+            | eb_command.AS_ONE_UNPACKS
+            | eb_command.as_root()
+            | ROOT_IN_NAMESPACE
+        ),
         robot=robot(stack),
         options=eb_command.as_read_by_all(),
         folders=(*Eb.folders, "EESSI_USER_INSTALL"),

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from envkit.knowledge.eessi import Symptom, known, symptom
+from envkit.errors import Problem
+from envkit.knowledge.eessi import known, symptom
 
 CONFIGURATION = Path("/etc/cvmfs")
 CACHE = "/var/lib/cvmfs"
@@ -92,7 +93,7 @@ def proxies(text: str) -> list[str]:
     return ["" if word == "DIRECT" else word for word in words if word and word != "auto"] or [""]
 
 
-def problem(found: Client) -> Symptom | None:
+def problem(found: Client) -> Problem | None:
     """Say what keeps a client of this configuration from the repository; None if nothing does."""
     repository, urls = known().repository, ", ".join(found.servers)
     answers = ask(found.servers, found.proxies)
@@ -163,7 +164,7 @@ def listens(proxy: str) -> bool:
     return True
 
 
-def key_problem(found: Client, answer: Answer) -> Symptom | None:
+def key_problem(found: Client, answer: Answer) -> Problem | None:
     """Say whether the keys here verify the whitelist of a server that answers."""
     if not found.files:  # no client is configured here: the image brings its keys
         return None

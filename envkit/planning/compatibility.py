@@ -13,7 +13,12 @@ from envkit.errors import Problem
 from envkit.machine.host import Accelerator, Host, capability
 from envkit.planning.stack import Stack, find_easyconfig
 
-MPIS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "impi"}  # as compat.toml names them
+MPIS = {  # as compat.toml names them
+    "Open MPI": "openmpi",
+    "MPICH": "mpich",
+    "Intel MPI": "impi",
+    "Cray MPICH": "cray-mpich",
+}
 SYSTEM = "-system"  # in the name of a recipe: by the machine's own compiler and Python
 
 

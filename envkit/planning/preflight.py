@@ -8,7 +8,16 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from envkit.environments.prefix import Prefix
-from envkit.errors import EnvkitError, HostProblem, NotWritable, Problem, SourcesMissing
+from envkit.errors import (
+    ChecksumMismatch,
+    ConsentMissing,
+    EnvkitError,
+    HostProblem,
+    NotWritable,
+    Problem,
+    SourceMissing,
+    SourcesMissing,
+)
 from envkit.machine import modules_tool
 from envkit.machine.host import Host, writable_parent
 from envkit.planning.plan import Plan
@@ -51,6 +60,16 @@ def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
     for tool in ("make", "tar", "patch"):
         if process.which(tool, path=host.env["PATH"]) is None:
             yield Problem(what=f"The program {tool} is missing.", fix=f"Install the package {tool}.")
+
+
+def missing_programs(host: Host, stack: Stack) -> Iterable[Problem]:
+    """Yield each program of the host that the recipes of a stack demand, and that is not there."""
+    for name in stack.programs:
+        if process.which(name, path=host.env["PATH"]) is None:
+            yield Problem(
+                what=f"The program {name} is missing, which {stack.name} needs.",
+                fix="Install it, or name the site's module that has it with --load.",
+            )
 
 
 def machine_problems(host: Host, stack: Stack) -> Iterable[Problem]:
@@ -97,7 +116,7 @@ def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], h
     left = [step for step in plan.steps if step.module in missing]
     for name in sorted({step.eula for step in left} - {"", *accepted}):
         what, fix = f"The licence of {name} has to be accepted.", f"Read it, then add --accept-eula {name}."
-        yield Problem(what=what, fix=fix, asks=True)
+        yield ConsentMissing(what=what, fix=fix)
     groups = sorted({group for step in left for group in step.os_dependencies})
     for group in groups:
         if not any(has_package(name, host) for name in group):
@@ -113,12 +132,28 @@ def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], h
             )
 
 
-def source_problems(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack) -> Iterable[Problem]:
+def lacking(wanted: Sequence[fetch.Source], prefix: Prefix, carried: fetch.Manifest | None) -> list[fetch.Source]:
+    """Return the sources that are not in the cache, nor in a bundle that is yet to be unpacked into it."""
+    there = {entry.filename: entry.sha256 for entry in carried.files} if carried else {}
+    absent = fetch.missing(wanted, prefix.sources) if prefix.sources.is_dir() else wanted
+    return [one for one in absent if one.place not in there or one.sha256 not in (None, there[one.place])]
+
+
+def source_problems(
+    wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, carried: fetch.Manifest | None = None
+) -> Iterable[Problem]:
     """Yield each source that is not in the cache, for an installation without a network."""
     try:
-        fetch.fetch(wanted, prefix.sources, offline=True, progress=lambda _: None, stack=stack.name)
-    except SourcesMissing as error:
-        yield Problem(what=f"{error.what}\n{error.why}".strip(), fix=error.fix, of_sources=True)
+        absent = lacking(wanted, prefix, carried) if carried else wanted
+        fetch.fetch(absent, prefix.sources, offline=True, progress=lambda _: None, stack=stack.name)
+    except (ChecksumMismatch, SourcesMissing) as error:
+        yield SourceMissing(what=f"{error.what}\n{error.why}".strip(), fix=error.fix)
+
+
+def set_aside(wanted: Sequence[fetch.Source], prefix: Prefix) -> Iterable[str]:
+    """Yield each source that the cache has with another content, and what an installation would do with it."""
+    for told in fetch.damaged(wanted, prefix.sources):
+        yield f"Damaged:  {told}; it would be set aside and fetched again"
 
 
 def refused_sources(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, host: Host) -> Iterable[Problem]:
@@ -135,14 +170,13 @@ def refused_sources(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack
         shown.append(f"and {len(refused) - SHOWN} more")
     others = [version for version in stack.pythons.get(host.machine, ()) if version != host.platform.python]
     another = f" Another Python may have other files ({', '.join(others)})." if others else ""
-    yield Problem(
+    yield SourceMissing(
         what=f"{len(refused)} of {len(absent)} sources cannot be fetched from any place where they are sought:\n"
         + "\n".join(shown),
         fix="Check the network, the proxy and pip's configuration (python -m pip config list): let this machine reach "
         f"those hosts, or name pip another index, or find-links, that has the files.{another} "
         f"Or carry them over. Where they can be fetched: envkit fetch {stack.name} --bundle FILE.tar; "
         f"and here: envkit install {stack.name} --bundle FILE.tar.",
-        of_sources=True,
     )
 
 
@@ -159,7 +193,7 @@ def refusal(problems: Sequence[Problem]) -> type[EnvkitError]:
     """Return the failure that these problems are."""
     if len(problems) == 1 and "cannot be written" in problems[0].what:
         return NotWritable
-    return SourcesMissing if all(problem.of_sources for problem in problems) else HostProblem
+    return SourcesMissing if all(isinstance(problem, SourceMissing) for problem in problems) else HostProblem
 
 
 def require(problems: Sequence[Problem], stack: Stack) -> None:

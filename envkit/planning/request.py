@@ -1,17 +1,30 @@
 """What the user asked to install."""
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.environments.lockfile import Lock
 from envkit.environments.prefix import Prefix
+from envkit.report.paper import is_quiet
+from envkit.sources.bundle import Manifest
+
+
+def tell(text: str) -> None:
+    """Say something on standard error, where it is not to be quiet."""
+    if not is_quiet():
+        print(f"envkit: {text}", file=sys.stderr)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What the user asked for; ``mpi`` is a family as host.py names them.
 
-    ``again`` are modules, or an image, that are damaged and to be built again.
+    ``configured`` are the names of those that the configuration says and nobody typed: they count where they can.
+    ``tell`` gets the lines that say which method is taken, and why, where that was left open.
+    ``again`` are modules, or an image, that are damaged and to be built again. ``carried`` is what the bundle has,
+    where this is for a plan alone, so that it is not in the cache.
     """
 
     prefix: Prefix
@@ -25,6 +38,8 @@ class Request:
     access: str | None = None
     accepted_eulas: tuple[str, ...] = ()
     bundle: Path | None = None
+    carried: Manifest | None = None
+    configured: frozenset[str] = frozenset()
     offline: bool = False
     rebuild: bool = False
     again: tuple[str, ...] = ()
@@ -40,3 +55,4 @@ class Request:
     sign: Path | None = None
     signed_by: Path | None = None
     locked: Lock | None = None
+    tell: Callable[[str], None] = tell

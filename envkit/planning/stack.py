@@ -9,6 +9,7 @@ import msgspec
 
 from envkit.environments.names import is_name
 from envkit.errors import UnknownStack
+from envkit.knowledge import foreign
 from envkit.knowledge.eessi import known
 from envkit.machine.host import Accelerator, Platform
 from envkit.system import toml
@@ -33,6 +34,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
     ``release`` is that of EESSI which it is built on top of.
     ``arguments`` are those of a recipe that differ from its own defaults, ``machines`` what it can be built for.
+    ``programs`` are those of the host that its recipes demand, besides a compiler and MPI.
     ``requires`` are build flags that its Horovod must have; ``pythons`` are the ones it has wheels for, by machine
     type (none named: not known, as of a recipe of EasyBuild's own collection). ``disk_mb``, ``inodes`` and
     ``seconds`` were measured on the machine named in stacks.toml; 0 means not known. ``tried`` is where it was
@@ -51,6 +53,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     requires: tuple[str, ...] = ()
     pythons: dict[str, tuple[str, ...]] = {}
     machines: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     default: bool = False
     tried: tuple[Tried, ...] = ()
     note: str = ""
@@ -108,12 +111,7 @@ def select(
         found = {stack.name: stack for stack in stacks()}
         if wanted in found:
             return of_release(agreeing(found[wanted], method, framework, accelerator), release)
-        near = difflib.get_close_matches(wanted, list(found), 3, 0.4) or sorted(found)
-        raise UnknownStack(
-            what=f"There is no stack named {wanted!r}.",
-            why=f"Nearest: {', '.join(near)}. A file name ending in .eb means a recipe of EasyBuild's own collection.",
-            fix="See 'envkit list' for what can be installed.",
-        )
+        raise no_such(wanted, list(found))
     if wanted and framework and wanted != framework:
         raise contradiction(wanted, f"--framework {framework}")
     device = Accelerator.CPU if accelerator == "auto" else Accelerator(accelerator)
@@ -127,6 +125,19 @@ def select(
 
 
 FRAMEWORKS = ("pytorch", "tensorflow")
+
+
+def no_such(wanted: str, names: list[str]) -> UnknownStack:
+    """Say that there is no stack of a name, and what may be meant."""
+    called = foreign.as_stack(wanted)
+    near = [one for one in (*FRAMEWORKS, *names) if one == called] or [one for one in names if one.startswith(called)]
+    near = near or difflib.get_close_matches(called, [*FRAMEWORKS, *names], 3, 0.4) or sorted(names)
+    return UnknownStack(
+        what=f"There is no stack named {wanted!r}.",
+        why=foreign.stack(wanted)
+        or f"Nearest: {', '.join(near)}. A file name ending in .eb means a recipe of EasyBuild's own collection.",
+        fix="See 'envkit list' for what can be installed.",
+    )
 
 
 def agreeing(stack: Stack, method: str | None, framework: str | None, accelerator: str) -> Stack:
