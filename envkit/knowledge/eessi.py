@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from envkit.errors import Problem
 from envkit.system import toml
 from envkit.system.resources import data
 
@@ -32,15 +33,6 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     own_namespace: dict[str, str]
 
 
-class Symptom(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in the way, why, and what to do."""
-
-    id: str
-    what: str
-    fix: str
-    why: str = ""
-
-
 @cache
 def known() -> Known:
     """Return eessi.toml."""
@@ -53,7 +45,7 @@ def symptoms() -> dict[str, dict[str, Any]]:
     return toml.read(data("knowledge/eessi_symptoms.toml"), toml.Tables)
 
 
-def symptom(name: str, **values: object) -> Symptom:
+def symptom(name: str, **values: object) -> Problem:
     """Return a symptom with its values put in."""
     words = {key: text.format_map(values) for key, text in symptoms()[name].items()}
-    return msgspec.convert({"id": name, **words}, Symptom)
+    return msgspec.convert({"id": name, **words}, Problem)
