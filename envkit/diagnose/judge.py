@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envkit.diagnose.known import Rule, done, rules
+from envkit.diagnose.reader import Reader
 from envkit.diagnose.scan import Hit, Line, Seen, blocks, scan
 from envkit.knowledge.known import owner
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from envkit.diagnose.place import Place
 
 SHOWN = 300  # characters of a line
-NAME = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)
-PLACE = re.compile(r"\{(\w+)\}")
+NAME = re.compile(r"\w[\w.+/-]{0,99}", re.ASCII)
+PLACE = re.compile(r"( (?=\{\w+\}[ .,;:)']))?\{(\w+)\}")
 
 
 class Certainty(StrEnum):
@@ -64,16 +65,26 @@ def first_cause_in(path: Path) -> Diagnosis | None:
         return first_cause(blocks(stream))
 
 
-def judged(seen: Seen, place: Place | None) -> Diagnosis | None:
-    """Return the weightiest of what was seen that is not refuted; of equals, the first."""
+def judged(seen: Seen, place: Place | None, reader: Reader | None = None) -> Diagnosis | None:
+    """Return the weightiest of what was seen that is not refuted, of equals the first; or what explains that."""
     candidates = [(rule, seen.hits[rule.id]) for rule in rules() if rule.id in seen.hits]
     candidates.sort(key=lambda item: (item[0].order, item[1].line.number))
-    found = (diagnosis(rule, hit, seen, place) for rule, hit in candidates)
-    return next((one for one in found if one is not None), None)
+    first, looked = None, candidates
+    while looked:
+        found = (diagnosis(rule, hit, seen, place, reader or Reader()) for rule, hit in looked)
+        cause = next((one for one in found if one is not None), None)
+        first = cause or first
+        looked = [one for one in candidates if cause is not None and explains(*one, cause)]
+    return first
 
 
-def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None) -> Diagnosis | None:
-    """Return what a rule says of a log; None if something refutes it."""
+def explains(rule: Rule, hit: Hit, found: Diagnosis) -> bool:
+    """Say whether what stands above a failure explains it."""
+    return hit.line.number < found.number and found.rule.id in rule.explains
+
+
+def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None, reader: Reader) -> Diagnosis | None:
+    """Return what a rule says of a log to one who reads it; None if something refutes it."""
     signs = [seen.signs.get(sign) if sign else None for sign in (rule.also, rule.proof)]
     if (rule.also and signs[0] is None) or (rule.unless and rule.unless in seen.signs):
         return None
@@ -91,7 +102,7 @@ def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None) -> Diagnosi
         line=hit.line.text[:SHOWN],
         number=hit.line.number,
         cause=filled(rule.cause, {**hit.groups, **ours}),
-        fix=filled(rule.fix, {**fit(hit.groups), **ours}),
+        fix=reader.told(filled(rule.fix, {**reader.words, **fit(hit.groups), **ours})),
         confirmed=confirmations(rule, list(told.values()), facts if holds else [])
         if certain and not rule.unknown
         else (),
@@ -115,9 +126,14 @@ def owned(rule: Rule, hit: Hit) -> Mapping[str, str]:
 
 def fit(groups: Mapping[str, str]) -> Mapping[str, str]:
     """Return what a log names as it may be part of a command; what is no plain name is left to the reader."""
-    return {name: value if NAME.fullmatch(value) else name.upper() for name, value in groups.items()}
+    return {name: value if not value or NAME.fullmatch(value) else name.upper() for name, value in groups.items()}
 
 
 def filled(text: str, names: Mapping[str, str]) -> str:
     """Return words with what stands for the names in braces put in."""
-    return PLACE.sub(lambda match: names.get(match[1], match[0]), text)
+    return PLACE.sub(lambda match: put(match, names.get(match[2])), text)
+
+
+def put(match: re.Match[str], value: str | None) -> str:
+    """Return what takes the place of a name in braces, and of the blank before it; nothing for one that is empty."""
+    return match[0] if value is None else value and (match[1] or "") + value

@@ -61,8 +61,8 @@ class Rule(Sign, frozen=True, kw_only=True):
     line anywhere, and ``machine``, that is enough; else one of them makes the rule certain. A lower ``order`` outranks
     an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without a known cause;
     ``quiet`` for one that the machine alone shows; ``bare`` for a line that proves nothing, as a signal's.
-    ``library``: the group "missing" is one of the "files" or "symbols"
-    that are known.
+    ``wraps``: the pattern sees the line below, too, behind a blank. ``explains`` names rules whose lines below are
+    echoes of this one. ``library``: the group "missing" is one of the "files" or "symbols" that are known.
     Names in braces are groups of ``pattern``. ``words`` is the CHECK.CASE whose cause and remedy are the rule's, too.
     """
 
@@ -84,6 +84,8 @@ class Rule(Sign, frozen=True, kw_only=True):
     unknown: bool = False
     bare: bool = False
     quiet: bool = False
+    wraps: bool = False
+    explains: tuple[str, ...] = ()
     library: str = ""
     words: str = ""
 

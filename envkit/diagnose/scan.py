@@ -6,7 +6,7 @@ All literals of all rules are searched for at once (Aho-Corasick); only a line t
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -17,9 +17,25 @@ LONGEST = 4000  # bytes of a line on either side of a hit
 APART = 3000  # bytes between two looks at one line for the same sign
 COLOURS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)")
 AT_ONCE_S = 1.5  # of the processor, for a log of any size
-AT_MOST_S = 60.0  # what is compressed may have no end
+AT_MOST_S = 30.0  # what is compressed may have no end
 FOREVER = sys.maxsize
 BYTES_PER_S = 30_000_000  # of what has been read, which adds to that; most logs are read five times as fast
+
+
+class OverError(Exception):
+    """The time for a log is over."""
+
+
+class Limit:
+    """When the time for a log is over, AT_MOST_S from now by a clock: by default that of the processor here."""
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self.clock, self.end = clock, clock() + AT_MOST_S
+
+    def require(self) -> None:
+        """Require that there is time left. Raises OverError."""
+        if self.clock() > self.end:
+            raise OverError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +80,7 @@ class Watch:
     rule: Rule | None = None
     always: bool = False
     survives: bool = False
+    wraps: bool = False
     is_open: bool = True
     seen: int = 0
     last: Line | None = None
@@ -99,7 +116,7 @@ class Scan:
             watch = self.context.setdefault(sign, Watch(sign=sign))
             watch.always |= sign == rule.below
             watch.survives |= rule.survives
-        return Watch(sign=rule, rule=rule, survives=rule.survives)
+        return Watch(sign=rule, rule=rule, survives=rule.survives, wraps=rule.wraps)
 
     def read(self, chunk: bytes) -> None:
         """Look at some whole lines, at each, or each part of a long one, once for each sign."""
@@ -120,7 +137,7 @@ class Scan:
             for watch in self.watches[index]:
                 if watch.is_open and watch.seen <= base + start:
                     watch.seen = base + until
-                    match = watch.sign.fits(text)
+                    match = watch.sign.fits(f"{text} {below(chunk, start)}" if watch.wraps else text)
                     if match is not None:
                         self.note(watch, match, Line(number=number, text=text))
                 if watch.is_open:
@@ -169,15 +186,24 @@ def part(chunk: bytes, at: int) -> tuple[int, int]:
     return begin, end if returned < 0 else returned
 
 
+def below(chunk: bytes, at: int) -> str:
+    """Return the line below the one that has a place in a chunk, as far as LONGEST bytes; nothing below the last."""
+    begin = chunk.find(b"\n", at, at + LONGEST) + 1
+    end = chunk.find(b"\n", begin, begin + LONGEST)
+    return chunk[begin : end if end >= 0 else begin + LONGEST].decode(errors="replace").strip() if begin else ""
+
+
 def scan(blocks: Iterable[bytes], rules: Iterable[Rule], done: Sign) -> Seen:
-    """Return what a log has of what rules look for, as far as the time for it goes."""
+    """Return what a log has of what rules look for, as far as the time for it goes, or its blocks raise OverError."""
     one, began = Scan(rules, done), time.thread_time()
-    for chunk in whole_lines(blocks):
-        if one.seen.size and time.thread_time() - began > min(AT_ONCE_S + one.seen.size / BYTES_PER_S, AT_MOST_S):
-            one.seen.whole = False
-            break
-        one.seen.size += len(chunk)
-        one.read(chunk)
+    try:
+        for chunk in whole_lines(blocks):
+            if one.seen.size and time.thread_time() - began > min(AT_ONCE_S + one.seen.size / BYTES_PER_S, AT_MOST_S):
+                raise OverError
+            one.seen.size += len(chunk)
+            one.read(chunk)
+    except OverError:
+        one.seen.whole = False
     return one.seen
 
 

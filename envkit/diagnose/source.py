@@ -10,11 +10,11 @@ import shlex
 import stat
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from envkit.diagnose.scan import CHUNK, blocks, whole_lines
+from envkit.diagnose.scan import CHUNK, Limit, OverError, blocks, whole_lines
 from envkit.errors import STORAGE, LogUnreadable
 from envkit.system.files import kind
 
@@ -22,15 +22,32 @@ XZ_MEMORY = 256 << 20  # bytes; xz -9 takes a quarter of it
 SHOWN = 300  # characters of a line
 XZ = b"\xfd7zXZ\x00"
 OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
-OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p"}
+UTF16 = "iconv -f UTF-16 -t UTF-8"
+OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p", b"\xff\xfe": UTF16, b"\xfe\xff": UTF16}
+FOREIGN = 0.3  # share of characters that are none of UTF-8, in what has no line, from which it is no text
+
+
+class Timed:
+    """What is packed, of which nothing more is had when the time is over, whether or not anything comes out of it."""
+
+    def __init__(self, raw: BinaryIO, limit: Limit) -> None:
+        self.raw, self.limit = raw, limit
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read like the stream itself. Raises OverError."""
+        self.limit.require()
+        return self.raw.read(size)
 
 
 @contextmanager
-def opened(name: str, stream: io.BufferedReader | None = None) -> Iterator[Iterator[bytes]]:
-    """Yield the blocks of the log ``name``, or of a stream in its place. Raises LogUnreadable if it is none."""
+def opened(name: str, limit: Limit, stream: io.BufferedReader | None = None) -> Iterator[Iterator[bytes]]:
+    """Yield the blocks of the log ``name``, or of a stream in its place. Raises LogUnreadable if it is none.
+
+    The blocks raise OverError when the time is over, but not before the first.
+    """
     try:
         with nullcontext(stream) if stream is not None else plain_file(name) as raw:
-            yield checked(name, raw)
+            yield checked(name, raw, limit)
     except FileNotFoundError as error:
         raise unreadable(f"There is no log {name}.", fix="Correct its path; '-' reads standard input.") from error
     except IsADirectoryError as error:
@@ -49,12 +66,22 @@ def opened(name: str, stream: io.BufferedReader | None = None) -> Iterator[Itera
         ) from error
 
 
-def lines(name: str, behind: int, count: int) -> list[str]:
-    """Return some lines of the log ``name`` that stand behind one, given by its number from 1, each cut to 300."""
-    with opened(name) as parts:
+def lines(name: str, behind: int, count: int, limit: Limit) -> list[str]:
+    """Return some lines of the log ``name`` that stand behind one, given by its number from 1, each cut to 300.
+
+    None where the time is over before.
+    """
+    found = list[bytes]()
+    with opened(name, limit) as parts, suppress(OverError):
         each = (line for part in whole_lines(parts) for line in part.removesuffix(b"\n").split(b"\n"))
         found = [*itertools.islice(each, behind, behind + count)]
     return [line.decode(errors="replace").strip()[:SHOWN] for line in found]
+
+
+def is_packed(path: Path) -> bool:
+    """Say whether a file is compressed in a way that is read here. Raises OSError."""
+    with path.open("rb") as stream:
+        return stream.read(len(XZ)).startswith((*OPENERS, XZ))
 
 
 def plain_file(name: str) -> io.BufferedReader:
@@ -68,21 +95,33 @@ def plain_file(name: str) -> io.BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def checked(name: str, raw: io.BufferedReader) -> Iterator[bytes]:
-    """Yield a log in blocks. Raises LogUnreadable for one that is empty or no text."""
+def checked(name: str, raw: io.BufferedReader, limit: Limit) -> Iterator[bytes]:
+    """Yield a log in blocks. Raises LogUnreadable for one that is empty or no text, OverError."""
     head = raw.peek(8)[:8]
     for magic, tool in OTHER.items():
         if head.startswith(magic):
-            raise unreadable(f"{name} is compressed in a way that is not read here.", fix=f"{tool} | envkit diagnose -")
+            how = "encoded" if tool == UTF16 else "compressed"
+            fix = f"{tool} {shlex.quote(name) if Path(name).is_file() else ''}".rstrip() + " | envkit diagnose -"
+            raise unreadable(f"{name} is {how} in a way that is not read here.", fix=fix)
     opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), None)
-    count = 0
-    for block in unpacked(name, raw) if head.startswith(XZ) else blocks(opener(raw) if opener else raw):
-        if not count and b"\0" in block[:CHUNK]:
+    count, packed = 0, cast("BinaryIO", Timed(raw, limit))
+    for block in unpacked(name, packed) if head.startswith(XZ) else blocks(opener(packed) if opener else raw):
+        if count:
+            limit.require()
+        if not count and is_foreign(block[:CHUNK]):
             raise unreadable(f"{name} is no text, so it is no log.", fix="Name the log that the build or job wrote.")
         count += bool(block)
         yield block
     if not count:
         raise unreadable(f"{name} is empty.", fix="Write both outputs of the command into it: COMMAND > LOG 2>&1")
+
+
+def is_foreign(head: bytes) -> bool:
+    """Say whether what a file begins with is no text of lines."""
+    if b"\0" in head:
+        return True
+    text = head[:4096].decode(errors="replace")
+    return "\n" not in text and text.count("\ufffd") > FOREIGN * len(text)
 
 
 def unpacked(name: str, raw: BinaryIO) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from typing import Any
 from envkit.diagnose.judge import Certainty, Diagnosis
 from envkit.diagnose.known import Rule
 from envkit.diagnose.scan import Seen
+from envkit.diagnose.source import is_packed
 
 VERSION = 1
 NOTHING = "no sign of a failure is in this log"
@@ -39,7 +40,8 @@ def paragraph(name: str, words: str, width: int) -> Iterator[str]:
 
 def cut(log: str, seen: Seen) -> str:
     """Say how much of a log was read, and how to read on in one that is not compressed."""
-    goes_on = Path(log).is_file() and Path(log).stat().st_size > seen.size
+    path = Path(log)
+    goes_on = path.is_file() and path.stat().st_size > seen.size and not is_packed(path)
     on = f" To go on: tail -c +{seen.size + 1} {shlex.quote(log)} | envkit diagnose -" if goes_on else ""
     lines = f"{seen.lines:,} lines ({seen.size / 1e6:,.1f} MB)"
     return f"envkit: the first {lines} of {log} were read, no more: to look at all of it takes too long.{on}"
