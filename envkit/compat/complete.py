@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from envkit.compat.judge import Judgement, Verdict, covers, judge, release
-from envkit.compat.known import Combination, Evidence, Struct, known
+from envkit.compat.known import Combination, Evidence, Struct, combinations, known
 
 FRAMEWORKS = ("torch", "tensorflow")
 EVIDENCE = tuple(Evidence)
@@ -44,7 +44,7 @@ def best(asked: Mapping[str, str], here: Here) -> Complete | None:
 def fitting(asked: Mapping[str, str], here: Here) -> Iterator[Complete]:
     """Yield the combinations that this machine can have and that are not known to fail, as it would have them."""
     device = "rocm" if "rocm" in asked else "cuda" if OF_CUDA & asked.keys() else None
-    for one in known().combination:
+    for one in combinations():
         if one.accelerator not in ((device,) if device else ("cpu", here.accelerator)):
             continue
         own = {*one.host, "machine", *((GPU,) if one.accelerator == "cuda" else ())}

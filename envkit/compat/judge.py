@@ -2,14 +2,14 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from envkit.compat.known import Proof, Rule, Status, Struct, known, proofs, rules
+from envkit.compat.known import Evidence, Proof, Rule, Status, Struct, known, proofs, rules
 from envkit.errors import UsageProblem
 
 NEWEST = "0.28.1"
@@ -41,34 +41,17 @@ class Judgement(Struct, frozen=True, kw_only=True):
     proof: Proof | None = None
 
 
-def parse(words: Iterable[str]) -> dict[str, str]:
-    """Read NAME=VERSION... as versions by component; cu121 is CUDA 12.1. Raises UsageProblem, with the nearest name."""
-    parts = dict[str, str]()
-    for word in words:
-        given, equals, version = word.partition("=")
-        if not equals and (cuda := written("cuda", word.strip())) != word.strip():
-            given, equals, version = "cuda", "=", cuda
-        name = component(given.strip().lower())
-        version = version.removeprefix("=").strip()
-        if not equals or not version:
-            raise UsageProblem(what=f"{word!r} has no version.", fix=f"Write it as {name}=VERSION.")
-        if name in parts:
-            raise UsageProblem(what=f"{name} is given twice.", fix="Ask for one version at a time.")
-        parts[name] = checked(name, version)
-    if match := re.search(r"\+(cu\d+)$", parts.get("torch", "")):
-        parts.setdefault("cuda", written("cuda", match[1]))
-    return parts
+@cache
+def names() -> Mapping[str, str]:
+    """Return every component by each of its names."""
+    return {other: name for name, one in known().component.items() for other in (name, *one.also)}
 
 
 def component(given: str) -> str:
     """Return the name of a component, for one of its names. Raises UsageProblem."""
-    names = {other: name for name, one in known().component.items() for other in (name, *one.also)}
-    if given in names:
-        return names[given]
-    if given.rstrip("<>~!") in names:
-        fix = "Ask for one version: 2.13 stands for every 2.13.x, and 2 for every 2.x."
-        raise UsageProblem(what=f"{given}= is a range, which is not taken.", fix=fix)
-    near = difflib.get_close_matches(given, names, 1, NEAR)
+    if given in names():
+        return names()[given]
+    near = difflib.get_close_matches(given, names(), 1, NEAR)
     raise UsageProblem(
         what=f"There is no component {given!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
         why=f"envkit knows: {', '.join(known().component)}.",
@@ -86,29 +69,30 @@ def written(name: str, version: str) -> str:
 
 def checked(name: str, version: str) -> str:
     """Return a version, or one of the names of what has none. Raises UsageProblem."""
-    version, names = written(name, version), known().component[name].names
-    if names and version not in names:
-        raise UsageProblem(what=f"{name}={version}: {version!r} is none.", fix=f"There are: {', '.join(names)}.")
+    version, one = written(name, version), known().component[name]
+    if one.names and version not in one.names:
+        raise UsageProblem(what=f"{name}={version}: {version!r} is none.", fix=f"There are: {', '.join(one.names)}.")
     try:
-        if not names and Version(version).epoch:
+        if not one.names and Version(version).epoch:
             raise InvalidVersion
-        return version if names else str(Version(version))
+        return version if one.names else str(Version(version))
     except InvalidVersion:
-        fix = f"Write {name}= and numbers with dots, such as {name}=2.13."
+        also = f", or one of: {', '.join(one.alias)}" if one.alias else ""
+        fix = f"Write {name}= and numbers with dots, such as {name}=2.13{also}."
         raise UsageProblem(what=f"{name}={version}: {version!r} is no version.", fix=fix) from None
 
 
 def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Judgement:
-    """Judge versions by component. Horovod is the newest release unless given.
+    """Judge versions by component. Horovod is, unless given, the newest release that somebody has had with all others.
 
     It works where somebody is known to have had all parts together, and where no rule says otherwise. ``measures`` are
     those that are taken; None: all that are known.
     """
-    parts = {"horovod": NEWEST, **parts}
+    parts = {"horovod": newest(parts), **parts}
     proof = max(proofs(), key=lambda one: sum(shows(one, name, version) for name, version in parts.items()))
     unproven = tuple(name for name, version in parts.items() if not shows(proof, name, version))
     meant = parts if unproven else {name: exact(name, parts[name], proof.parts[name]) for name in parts}
-    found = tuple(rule for rule in rules() if about(rule.when, meant))
+    found = (*nonexistent(parts), *(rule for rule in rules() if about(rule.when, meant)))
     failing = [rule for rule in found if rule.status is Status.FAILS]
     verdict = Verdict.WORKS
     if any(not is_cured(rule, measures) for rule in failing):
@@ -125,6 +109,27 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
         unproven=unproven,
         proof=proof if len(unproven) < len(parts) else None,
     )
+
+
+def nonexistent(parts: Mapping[str, str]) -> Iterator[Rule]:
+    """Yield a rule for each version that there has never been."""
+    for name, version in parts.items():
+        one = known().component[name]
+        if not one.names and one.never(release(version)):
+            yield Rule(
+                id=f"{name}-never",
+                when={name: f"=={version}"},
+                status=Status.FAILS,
+                evidence=Evidence.DOCS,
+                note=f"there has been no such release of {one.title}",
+                source="its list of releases",
+            )
+
+
+def newest(parts: Mapping[str, str]) -> str:
+    """Return the newest Horovod that somebody has had with all of these parts; the newest of all where nobody has."""
+    having = (one for one in proofs() if all(shows(one, name, version) for name, version in parts.items()))
+    return max((one.parts["horovod"] for one in having), key=release, default=NEWEST)
 
 
 def shows(proof: Proof, name: str, asked: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is known to go together, as data in compat.toml."""
+"""What is known to go together, as data in compat.toml and recipes.json."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -37,8 +37,9 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Component(Struct, frozen=True, kw_only=True):
     """Something that has versions, or, in their place, ``names``; ``recipe`` is what EasyBuild's recipes call it.
 
-    The first ``series`` numbers of a version tell releases apart; what comes after them is a patch level. ``alias`` has
-    other ways to write a value, ``pattern`` (a regular expression, for ``value``) many of them.
+    The first ``series`` numbers of a version tell releases apart; what comes after them is a patch level. ``releases``
+    are those there have been, as "2.0-2.15", where they are told: between them there was none. ``alias`` has other
+    ways to write a value, ``pattern`` (a regular expression, for ``value``) many of them.
     """
 
     title: str
@@ -49,6 +50,18 @@ class Component(Struct, frozen=True, kw_only=True):
     alias: dict[str, str] = {}
     pattern: str = ""
     value: str = ""
+    releases: tuple[str, ...] = ()
+
+    def series_of_releases(self) -> tuple[tuple[int, ...], ...]:
+        """Return each release, the oldest first, as (2, 13)."""
+        ends = [[tuple(map(int, end.split("."))) for end in one.split("-")] for one in self.releases]
+        return tuple((*one[0][:-1], last) for one in ends for last in range(one[0][-1], one[-1][-1] + 1))
+
+    def never(self, version: tuple[int, ...]) -> bool:
+        """Say whether there has been no such release, older than the newest that is known."""
+        known = self.series_of_releases()
+        wanted = version[: self.series]
+        return bool(known) and wanted < known[-1] and not any(one[: len(wanted)] == wanted for one in known)
 
 
 class Workaround(Struct, frozen=True, kw_only=True):
@@ -136,6 +149,43 @@ class Combination(Struct, frozen=True, kw_only=True):
         return Proof(evidence=self.evidence, source=self.how, parts=self.parts, note=self.note, measures=self.measures)
 
 
+class Recipe(Struct, frozen=True, kw_only=True):
+    """Parts that a recipe or a run of upstream's CI has together, the measures it takes, and whose it is (``of``)."""
+
+    of: str
+    evidence: Evidence
+    source: str
+    parts: dict[str, str]
+    measures: tuple[str, ...] = ()
+
+    def proof(self) -> Proof:
+        """Return what it shows."""
+        note = {"easybuild": EASYBUILD, "easybuild-earlier": EARLIER}.get(self.of, "")
+        return Proof(evidence=self.evidence, source=self.source, parts=self.parts, note=note, measures=self.measures)
+
+    def combination(self) -> Combination:
+        """Return it as what can be installed here."""
+        return Combination(
+            how=self.source,
+            evidence=self.evidence,
+            accelerator="cuda" if "cuda" in self.parts else "cpu",
+            parts=self.parts,
+            note=EASYBUILD,
+            measures=self.measures,
+        )
+
+
+EASYBUILD = "EasyBuild's own recipe"
+EARLIER = "EasyBuild's own recipe, of an earlier release"
+
+
+class Recipes(Struct, frozen=True, kw_only=True):
+    """The tables of recipes.json, and what EasyBuild's toolchains bring, by names such as foss-2023a."""
+
+    toolchain: dict[str, dict[str, str]]
+    recipe: tuple[Recipe, ...]
+
+
 class Known(Struct, frozen=True, kw_only=True):
     """The tables of compat.toml."""
 
@@ -160,7 +210,23 @@ def rules() -> tuple[Rule, ...]:
 
 
 @cache
+def recipes() -> Recipes:
+    """Return recipes.json."""
+    return msgspec.json.decode(data("compat/recipes.json").read_bytes(), type=Recipes)
+
+
+@cache
+def combinations() -> tuple[Combination, ...]:
+    """Return every complete combination, EasyBuild's own recipes among them."""
+    return (*known().combination, *(one.combination() for one in recipes().recipe if one.of == "easybuild"))
+
+
+@cache
 def proofs() -> tuple[Proof, ...]:
     """Return everything that shows that something works, the best first."""
-    found = (*(one.proof() for one in known().combination), *known().evidence)
+    found = (
+        *(one.proof() for one in known().combination),
+        *known().evidence,
+        *(one.proof() for one in recipes().recipe),
+    )
     return tuple(sorted(found, key=lambda one: list(Evidence).index(one.evidence)))

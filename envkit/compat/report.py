@@ -42,12 +42,14 @@ class Best(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """The verdict on what was asked, what it rests on, the measures it takes (one list of each), the best one here.
 
-    ``proof`` is what somebody has had together: all parts but those that are ``unproven``.
+    ``proof`` is what somebody has had together: all parts but those that are ``unproven``. ``ranges`` are those that
+    were asked for, of which ``parts`` has the version that goes best.
     """
 
     version: int
     verdict: Verdict
     parts: dict[str, str]
+    ranges: dict[str, str]
     rules: tuple[Cited, ...]
     cures: tuple[tuple[tuple[str, ...], ...], ...]
     unproven: tuple[str, ...]
@@ -55,12 +57,13 @@ class Report(Struct, frozen=True, kw_only=True):
     best: Best | None
 
 
-def report(asked: Judgement, best: Complete | None) -> Report:
+def report(asked: Judgement, best: Complete | None, ranges: dict[str, str]) -> Report:
     """Return what is said."""
     return Report(
         version=VERSION,
         verdict=asked.verdict,
         parts=asked.parts,
+        ranges=ranges,
         rules=tuple(cited(rule) for rule in asked.rules),
         cures=asked.cures,
         unproven=asked.unproven,
@@ -90,6 +93,6 @@ def described(best: Complete) -> Best:
     )
 
 
-def to_json(asked: Judgement, best: Complete | None) -> str:
+def to_json(asked: Judgement, best: Complete | None, ranges: dict[str, str]) -> str:
     """Return it as JSON."""
-    return msgspec.json.format(msgspec.json.encode(report(asked, best))).decode()
+    return msgspec.json.format(msgspec.json.encode(report(asked, best, ranges))).decode()

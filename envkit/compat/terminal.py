@@ -11,13 +11,20 @@ STYLES = {Verdict.WORKS: "green", Verdict.FAILS: "red", Verdict.RISKY: "yellow",
 LABEL = 9
 
 
-def render(asked: Judgement, best: Complete | None, paper: Paper) -> str:
+def render(asked: Judgement, best: Complete | None, paper: Paper, ranges: Mapping[str, str]) -> str:
     """Return the verdict on what was asked, and the best complete combination, as text that ends in a newline."""
     out = paper.paragraph(asked.verdict.value.ljust(LABEL), STYLES[asked.verdict], listed(asked.parts))
-    for label, text in (*needed(asked), *evidence(asked)):
+    for label, text in (*chosen(asked, ranges), *needed(asked), *evidence(asked)):
         out += paper.paragraph(label.rjust(LABEL), "dim", text)
     out += ["", *complete(best, paper)]
     return "\n".join(out) + "\n"
+
+
+def chosen(asked: Judgement, ranges: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield which version of each range is told of."""
+    why = "as every other fails, too" if asked.verdict is Verdict.FAILS else "which goes best"
+    for name, text in ranges.items():
+        yield "of", f"{known().component[name].title} {text}: {asked.parts[name]}, {why}"
 
 
 def listed(parts: Mapping[str, str]) -> str:
