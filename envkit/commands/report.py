@@ -1,0 +1,96 @@
+"""``envkit report``."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli import echo, printed, usage
+from envkit.commands import options
+
+if TYPE_CHECKING:
+    from envkit.ticket.gather import Ticket
+
+DEFAULT = Path("envkit-report.html")
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE|-",
+    help=f"Where to write it: a page if it ends in .html, JSON in .json, else Markdown. Default: {DEFAULT}.",
+)
+@click.option(
+    "--log", "logs", multiple=True, metavar="FILE", help="The log of what failed; may be given several times."
+)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON; to standard output if --output names no file.")
+@options.prefix
+def report(name: str | None, output: Path | None, logs: tuple[str, ...], as_json: bool, prefix: str | None) -> int:
+    """Write one file to attach to a ticket, on the environment NAME or the only one.
+
+    It has the last verdict of verify, what diagnose says of each --log, with the lines about it, what the doctor says
+    of this machine, the lock, and versions. Secrets, user names, home folders and names of hosts are left out. What
+    cannot be told, as where the environment is damaged or there is none, is said in the report. '-' writes to
+    standard output. Ends with 0 if the report was written, with 2 if a log cannot be read, with 7 if the report
+    cannot be written.
+    """
+    import os
+
+    from envkit.diagnose.reader import Reader, scheduler
+    from envkit.environments import prefix as place
+    from envkit.ticket import gather
+    from envkit.ticket import logs as read
+
+    to_stdout = output == Path("-") or (as_json and output is None)
+    if output is None and not to_stdout:
+        require_own(DEFAULT)
+    output = output or DEFAULT
+    if not to_stdout and output.is_dir():
+        usage(f"--output: {output} is a folder.")
+    reader = Reader(environment=name or os.environ.get("ENVKIT_NAME", ""), scheduler=scheduler(os.environ))
+    told = [read.read(one, reader) for one in logs]
+    made = gather.gather(name or os.environ.get("ENVKIT_NAME"), place.locate(prefix), told)
+    text = formed(made, "json" if as_json else output.suffix.lstrip(".").lower())
+    if to_stdout:
+        return printed(text)
+    from envkit.system.files import deliver
+    from envkit.ticket.forms import LEFT_OUT
+
+    deliver(
+        output,
+        text.encode(errors="replace"),
+        "The report",
+        fix="Name another file: -o FILE, or '-' for standard output.",
+    )
+    echo(f"envkit: the report is in {output}. {LEFT_OUT}", err=True)
+    return 0
+
+
+def require_own(path: Path) -> None:
+    """Require of the file that is written where none was named that it is not there, or a plain one of this user's."""
+    import os
+    import stat
+
+    from envkit.errors import NotWritable
+
+    with suppress(FileNotFoundError):
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid():
+            raise NotWritable(
+                what=f"{path} is not written to.",
+                why="It is there, and no plain file of yours: whoever made it may have it lead elsewhere.",
+                fix="Name another file: -o FILE, or '-' for standard output.",
+            )
+
+
+def formed(made: "Ticket", ending: str) -> str:
+    """Return a report in the form that a file of this name has."""
+    from envkit.ticket import forms
+
+    if ending == "json":
+        return forms.to_json(made)
+    return forms.to_html(made) if ending in ("html", "htm") else forms.to_markdown(made)

@@ -1,0 +1,1 @@
+"""``envkit report``: one file for a ticket, without what is private."""

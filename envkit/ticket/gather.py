@@ -1,0 +1,221 @@
+"""What a report for a ticket has, each part by itself: one that cannot be made says why, and the others are there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+import envkit
+from envkit.errors import EnvkitError
+from envkit.ticket.private import Private
+
+if TYPE_CHECKING:
+    from envkit.environments.prefix import Prefix
+    from envkit.environments.receipt import Receipt
+    from envkit.ticket.logs import Log
+    from envkit.verify.report import Report
+
+VERSION: Final = 1
+WIDTH = 110  # columns
+WIDE = 10_000  # columns: lines are wrapped when what is private has been taken out
+MOST = 2_000_000  # characters of a verdict's JSON; of a larger one the facts of each rank are left out
+PACKAGES = ("easybuild", "easybuild-framework", "easybuild-easyblocks", "easybuild-easyconfigs")
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One part: a line on what it says, the same as text and as data, or why it could not be made."""
+
+    id: str
+    title: str
+    summary: str = ""
+    text: str = ""
+    data: Any = None
+    problem: str = ""
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+    """A report: by which envkit, when (UTC), on which environment, and its parts."""
+
+    version: int = VERSION
+    envkit: str = envkit.__version__
+    made: str
+    environment: str
+    parts: tuple[Part, ...]
+
+
+def gather(name: str | None, prefix: Prefix, logs: Sequence[Log], env: Mapping[str, str] = os.environ) -> Ticket:
+    """Return the report on an environment, on the only one, or on none, without anything private.
+
+    ``logs`` are those of what failed, read already.
+    """
+    found: list[Receipt] = []
+    of_environment = made("environment", "Environment", lambda: environment(name, prefix, found))
+    receipt = found[0] if found else None
+    asked = receipt.name if receipt else name or ""
+    private = Private(env)
+    parts = [
+        made("logs", "Logs", lambda: diagnoses(logs, private)),
+        made("verdict", "Last verdict", lambda: verdict(receipt, name, private)),
+        of_environment,
+        made("lock", "Lock", lambda: lock(receipt)),
+        made("doctor", "This machine (envkit doctor)", lambda: doctor(prefix, env)),
+        made("versions", "Versions", versions),
+    ]
+    for part in parts:
+        private.learn(f"{part.text}\n{part.problem}" if part and len(part.text) < MOST else "")
+    kept = tuple(without(part, private) for part in parts if part is not None)
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    return Ticket(made=at, environment=private.out_of(asked), parts=kept)
+
+
+def made(part: str, title: str, make: Callable[[], dict[str, Any] | None]) -> Part | None:
+    """Return a part, or what kept it from being made; None where there is nothing to say."""
+    try:
+        told = make()
+    except EnvkitError as error:
+        return Part(id=part, title=title, problem=" ".join(filter(None, (error.what, error.why, error.fix))))
+    except Exception as error:  # what a ticket is about may break any part of its report
+        return Part(id=part, title=title, problem=f"envkit failed at this: {type(error).__name__}: {error}")
+    return Part(id=part, title=title, **told) if told is not None else None
+
+
+def without(part: Part, private: Private) -> Part:
+    """Return a part without anything private."""
+    return msgspec.structs.replace(
+        part,
+        summary=private.out_of(part.summary),
+        text=private.out_of(part.text),
+        data=private.out_of_all(part.data),
+        problem=private.out_of(part.problem),
+    )
+
+
+def diagnoses(logs: Sequence[Log], private: Private) -> dict[str, Any] | None:
+    """Return what diagnose says of each log, with the lines about it and the last ones."""
+    for one in logs:
+        private.learn("\n".join((*one.around, *one.end)))
+    if not logs:
+        return None
+    return {
+        "summary": "; ".join(f"{one.name}: {one.says}" for one in logs),
+        "text": "\n\n".join(one.text for one in logs),
+        "data": [one.data for one in logs],
+    }
+
+
+def verdict(receipt: Receipt | None, name: str | None, private: Private) -> dict[str, Any]:
+    """Return the last report of verify: on the environment, else, where none was named, on any."""
+    from envkit.verify import last
+    from envkit.verify.report import render
+
+    kept = last.last(receipt.name, receipt.tree) if receipt else None if name else last.latest()
+    if kept is None:
+        return {"problem": "There is none: envkit verify, or srun envkit verify in a job, has not run for this user."}
+    for row in kept.report.hosts:
+        private.host(row.name)
+    private.learn(kept.report.launcher_said)
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(kept.at))
+    first = kept.report.cause
+    return {
+        "summary": f"{kept.report.verdict.upper()} of {kept.name}, {at}" + (f": {first.message}" if first else ""),
+        "text": render(shown(kept.report, private), width=WIDTH),
+        "data": bounded(kept.report),
+    }
+
+
+def shown(report: Report, private: Private) -> Report:
+    """Return a verdict without anything private, whose tables fit what is left."""
+    return msgspec.convert(private.out_of_all(bounded(report)), type(report))
+
+
+def bounded(report: Report) -> Any:
+    """Return a verdict as data, without the facts of each rank where these are very many."""
+    whole = msgspec.json.encode(report)
+    if len(whole) > MOST:
+        whole = msgspec.json.encode(msgspec.structs.replace(report, facts=(), ranks=()))
+    return msgspec.json.decode(whole)
+
+
+def environment(name: str | None, prefix: Prefix, found: list[Receipt]) -> dict[str, Any]:
+    """Return what is known of the environment, and the state of all; ``found`` takes its receipt."""
+    from envkit.install import catalogue
+    from envkit.methods import installed
+
+    entries = catalogue.entries(prefix)
+    there = [one for one in entries if one.prefix]
+    rows = "\n".join(
+        f"{one.name}: {one.state}{f', {one.why}' if one.why else ''} ({one.method}, {one.framework}, {one.accelerator})"
+        for one in there
+    )
+    listed = f"Prefix: {prefix}\n{rows or 'Nothing is installed.'}"
+    data = {"prefix": str(prefix), "environments": [msgspec.to_builtins(one) for one in there]}
+    try:
+        folder = installed.venv_named(prefix, name)
+        found.append(installed.in_venv(folder) if folder else installed.placed(prefix, name)[1])
+    except EnvkitError as error:
+        return {"text": listed, "data": data, "problem": " ".join(filter(None, (error.what, error.why, error.fix)))}
+    own = msgspec.to_builtins(msgspec.structs.replace(found[0], lock=None))
+    damage = catalogue.damage(found[0])
+    return {
+        "summary": f"{found[0].name}: {damage or found[0].framework + ' by ' + found[0].method}",
+        "text": f"{catalogue.describe(found[0])}\n\n{listed}",
+        "data": {**data, "receipt": own},
+    }
+
+
+def lock(receipt: Receipt | None) -> dict[str, Any] | None:
+    """Return what an environment was made from."""
+    from envkit.environments import lockfile
+    from envkit.methods import installed
+
+    if receipt is None:
+        return None
+    found = installed.lock_of(receipt)
+    lines = [f"{one.name}: {', '.join(file.filename for file in one.sources) or one.recipe}" for one in found.parts]
+    packages = [f"{name}=={version}" for name, version in found.packages.items()]
+    return {
+        "summary": f"{len(found.parts)} parts, {len(packages)} packages",
+        "text": "\n".join([*lines, *packages]),
+        "data": msgspec.json.decode(lockfile.text(found)),
+    }
+
+
+def doctor(prefix: Prefix, env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the doctor says of this machine."""
+    from envkit.doctor import gather as facts
+    from envkit.doctor import rules, terminal
+    from envkit.report.paper import Paper
+
+    report = rules.judge(facts.gather(prefix, (), env))
+    return {
+        "summary": ", ".join(f"{one.method} {one.state}" for one in report.methods),
+        "text": terminal.render(report, Paper(width=WIDE)),
+        "data": msgspec.to_builtins(report),
+    }
+
+
+def versions() -> dict[str, Any]:
+    """Return the versions of envkit, of what it runs on, and of EasyBuild."""
+    found = dict(numbers())
+    return {"text": "\n".join(f"{name}: {version}" for name, version in found.items()), "data": found}
+
+
+def numbers() -> Iterator[tuple[str, str]]:
+    """Yield a name and a version for each thing."""
+    yield "envkit", envkit.__version__
+    yield "Python", f"{platform.python_version()} ({sys.executable})"
+    with suppress(OSError):
+        yield "system", platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    yield "kernel", f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield "C library", " ".join(platform.libc_ver())
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
