@@ -1,0 +1,43 @@
+"""``envkit config``."""
+
+import click
+
+from envkit.cli import echo_json, explain, printed, usage
+
+
+@click.command()
+@click.option("--path", "paths", is_flag=True, help="Print where the files are, and what becomes of each.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def config(paths: bool, as_json: bool) -> int:
+    """Show what is configured: each key, its value, and where that is from.
+
+    \b
+    Of these the first that sets a key counts, after the command line:
+    a variable      ENVKIT_METHOD, ENVKIT_JOB_ACCOUNT, ...
+    the project     envkit.toml in this folder or above, up to your home or the root of the repository
+    you             ~/.config/envkit/config.toml ($XDG_CONFIG_HOME)
+    the site        etc/envkit/config.toml in the folder that envkit is installed in
+    the system      /etc/envkit/config.toml
+
+    Ends with 2 if there is a mistake in one of them. Until it is mended no command that could be configured begins.
+    """
+    import sys
+
+    from envkit.config import files, report
+    from envkit.errors import ConfigInvalid
+    from envkit.report.paper import Paper
+
+    if paths and as_json:
+        usage("Give one of --path and --json; the files are in the JSON, too.")
+    found = files.read()
+    made = report.report(found)
+    if as_json:
+        echo_json(report.to_json(made))
+    else:
+        show = report.of_files if paths else report.of_keys
+        whole = Paper(width=1000)  # a path in one piece, for programs
+        printed("\n".join(show(made, Paper.of(sys.stdout) if sys.stdout.isatty() else whole)) + "\n")
+        if error := files.mistaken(found):
+            printed()
+            explain(error)
+    return ConfigInvalid.exit_code if found.mistakes else 0

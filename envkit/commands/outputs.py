@@ -1,0 +1,134 @@
+"""What commands print with --json, as types: the reference makes its schemas of them.
+
+``version`` changes with the form; fields may be added without that. Sizes are bytes, times ISO 8601.
+"""
+
+from importlib import import_module
+from typing import Any, Literal, Union
+
+import msgspec
+
+from envkit.binary.build_flags import BuildFlags
+from envkit.environments.lockfile import Lock
+from envkit.environments.manifest import Damage
+from envkit.install.catalogue import Lacking
+
+TYPES = {
+    "list": "install.catalogue:Listing",
+    "install --dry-run": "commands.outputs:Plan",
+    "fetch": "commands.outputs:Fetched",
+    "upgrade": "install.upgrade:Upgrade",
+    "repair": "commands.outputs:Repaired",
+    "remove": "commands.outputs:Removed",
+    "clean": "install.cleaning:Cleaning",
+    "check-build": "commands.outputs:BuildCheck",
+    "compat": "compat.report:Report",
+    "doctor": "doctor.report:Report",
+    "verify": "verify.report.model:Report",
+    "eessi list": "commands.outputs:Sessions",
+}  # by command; the receipts of 'show' are of the method's own type
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A module or layer of a plan; ``there``: it need not be made."""
+
+    name: str
+    there: bool
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A source of a plan, or one that was fetched."""
+
+    name: str
+    sha256: str | None
+    there: bool
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit install --dry-run`` tells; ``problems`` is all that stands in its way."""
+
+    version: int = 1
+    name: str
+    method: str
+    framework: str
+    accelerator: str
+    prefix: str
+    steps: tuple[Step, ...]
+    sources: tuple[Wanted, ...]
+    problems: tuple[Lacking, ...]
+    lock: Lock
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit fetch`` tells: the sources in the cache, the bundle that was written."""
+
+    version: int = 1
+    name: str
+    cache: str
+    sources: tuple[Wanted, ...]
+    damaged: tuple[str, ...]
+    bundle: str | None
+
+
+class Repaired(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit repair`` tells; ``state``: nothing is damaged, something is, it is mended, or that did not pass."""
+
+    version: int = 1
+    name: str
+    state: Literal["whole", "damaged", "repaired", "kept"]
+    damaged: tuple[Damage, ...]
+    files: int
+    size: int
+    unlisted: tuple[str, ...]
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit remove`` tells: which of its modules have gone, and which are kept."""
+
+    version: int = 1
+    name: str
+    removed: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+class BuildCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit check-build`` tells; ``works``: the extension of the environment's framework loads."""
+
+    version: int = 1
+    name: str
+    works: bool
+    build: BuildFlags
+
+
+class Sessions(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit eessi list`` tells."""
+
+    version: int
+    sessions: tuple["Session", ...]
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A session of EESSI."""
+
+    name: str
+    release: str
+    access: str
+    target: str
+    modules: tuple[str, ...]
+    created: str
+    in_use: bool
+
+
+def type_of(command: str) -> Any:
+    """Return the type of what a command prints."""
+    if command == "show":
+        from envkit.methods.registry import NAMES, receipt_of
+
+        return Union[tuple(map(receipt_of, NAMES))]  # noqa: UP007  (made while running)
+    module, _, name = TYPES[command].partition(":")
+    return getattr(import_module(f"envkit.{module}"), name)
+
+
+def text(told: msgspec.Struct) -> str:
+    """Return what is told as JSON."""
+    return msgspec.json.format(msgspec.json.encode(told)).decode()

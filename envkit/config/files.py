@@ -1,0 +1,256 @@
+"""The configuration files that there are, read, and which value counts: of the variable, else of the nearest file.
+
+From the nearest to the most common one: the project's, the user's, that of this installation of envkit, the system's.
+A file with a mistake in it is not used at all.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envkit.config.keys import KEYS, variables
+from envkit.errors import ConfigInvalid
+from envkit.system import toml
+
+SYSTEM = Path("/etc/envkit/config.toml")
+PROJECT = "envkit.toml"
+LARGEST = 64_000  # bytes
+MOST_DOTS = 200  # in a line: what has more is no key, and takes long to read
+MOST_MISTAKES = 10
+Settings = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """What counts for a key, and where it is from: a variable, or a file and a line (0: not known)."""
+
+    value: Any
+    level: str
+    place: str
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        """Where it is from, in words."""
+        return f"{self.place}:{self.line}" if self.line else self.place
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file of one level; ``state`` is absent, used, refused (others can change it) or invalid, ``why`` says why."""
+
+    level: str
+    path: Path
+    state: str
+    why: tuple[str, ...] = ()
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """Every value that is set, the files in the order of the levels, the nearest first, and every mistake."""
+
+    values: Mapping[str, Value]
+    files: tuple[File, ...]
+    mistakes: tuple[str, ...]
+
+    def get(self, key: str) -> Any:
+        """Return the value of a key; None where none is set."""
+        found = self.values.get(key)
+        return found and found.value
+
+    def defaults(self) -> dict[str, Any]:
+        """Return what it says for the options of commands, as click takes it: by command, by parameter."""
+        made: dict[str, Any] = {}
+        for name, found in self.values.items():
+            for command in KEYS[name].commands:
+                if command == "fetch" and found.value == "auto" and name == "method":
+                    continue  # what this machine can have does not count there
+                table = made
+                for word in command.split():
+                    table = table.setdefault(word, {})
+                table[KEYS[name].option] = found.value
+        return made
+
+
+def read(env: Settings = os.environ, folder: Path | None = None) -> Configuration:
+    """Return the configuration as it counts for a folder, else for the one that this process is in."""
+    from envkit.system import owners
+
+    root = owners.known(())
+    installed = owners.Trusted(users=root.users | {Path(__file__).stat().st_uid}, groups=root.groups)
+    own, told, wrong = users_own(env), *of_variables(env)
+    files = [of_file("user", own, root)] if own else []
+    files += [of_file("site", Path(sys.prefix, "etc/envkit/config.toml"), installed), of_file("system", SYSTEM, root)]
+    trust = {**first(files), **told}.get("trust")
+    if path := project(folder, env):
+        files.insert(0, of_file("project", path, owners.known(trust.value if trust else ())))
+    mistakes = (*wrong, *(line for one in files if one.state == "invalid" for line in one.why))
+    return Configuration(values={**first(files), **told}, files=tuple(files), mistakes=mistakes)
+
+
+def required(env: Settings = os.environ) -> Configuration:
+    """Return the configuration. Raises ConfigInvalid where there is a mistake in it."""
+    found = read(env)
+    if error := mistaken(found):
+        raise error
+    return found
+
+
+def mistaken(found: Configuration) -> ConfigInvalid | None:
+    """Return the mistakes of a configuration, if there are any."""
+    if not found.mistakes:
+        return None
+    return ConfigInvalid(
+        what="The configuration has a mistake in it.",
+        why="\n".join(found.mistakes),
+        fix="Correct it. 'envkit config' shows each key, and where its value is from.",
+    )
+
+
+def first(files: Iterable[File]) -> dict[str, Value]:
+    """Return the values of several files, the nearest first."""
+    values: dict[str, Value] = {}
+    for one in files:
+        values = {**one.values, **values}
+    return values
+
+
+def users_own(env: Settings) -> Path | None:
+    """Return where the user's file is."""
+    named = env.get("XDG_CONFIG_HOME", "")
+    home = env.get("HOME", "")
+    folder = Path(named) if named.startswith("/") else Path(home, ".config") if home.startswith("/") else None
+    return folder / "envkit" / "config.toml" if folder else None
+
+
+def project(folder: Path | None, env: Settings) -> Path | None:
+    """Return the file of the project that a folder is in: there or above, up to the home or a repository's root."""
+    try:
+        start = folder or Path.cwd()
+    except OSError:  # the folder has gone
+        return None
+    for place in (start, *start.parents):
+        if os.path.isfile(place / PROJECT):  # noqa: PTH113  (False for what this user cannot look at)
+            return place / PROJECT
+        if str(place) == env.get("HOME", "").rstrip("/") or os.path.lexists(place / ".git"):
+            return None
+    return None
+
+
+def of_variables(env: Settings) -> tuple[dict[str, Value], list[str]]:
+    """Return what variables say, and what is wrong with them."""
+    found, wrong = dict[str, Value](), list[str]()
+    for name, key in KEYS.items():
+        variable = next((one for one in variables(name) if env.get(one)), "")
+        if not variable:
+            continue
+        text = env[variable]
+        try:
+            value = text if name == "prefix" else key.take(text)  # a relative one is judged by who uses it
+        except ValueError:
+            wrong.append(f"{variable}: expected {key.expected}, found {text!a}.")
+        else:
+            found[name] = Value(value=value, level="variable", place=variable)
+    return found, wrong
+
+
+def of_file(level: str, path: Path, trusted: Any) -> File:
+    """Read the file of a level, of which it is said who is trusted."""
+    from envkit.system import files, owners
+
+    try:
+        state, itself = path.stat(), path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return File(level=level, path=path, state="absent")
+    except OSError as error:
+        return unusable(level, path, f"{error.strerror}.")
+    of_link = owners.stranger(itself, trusted, is_open=False) if stat.S_ISLNK(itself.st_mode) else None
+    if who := of_link or owners.stranger(state, trusted):
+        return unusable(level, path, f"{who[0]}, who may not say what counts for you.")
+    try:
+        if not stat.S_ISREG(state.st_mode) or state.st_size > LARGEST:
+            return unusable(level, path, "It is no plain file of at most 64 kB.")
+        data = files.read(path, LARGEST)
+    except OSError as error:
+        return unusable(level, path, f"{error.strerror}.")
+    values, wrong = parsed(data, level, path)
+    if wrong:
+        return File(level=level, path=path, state="invalid", why=tuple(wrong))
+    return File(level=level, path=path, state="used", values=values)
+
+
+def unusable(level: str, path: Path, why: str) -> File:
+    """Return a file that is not used: a project's is left aside, any other is a mistake."""
+    if level == "project":
+        return File(level=level, path=path, state="refused", why=(f"{path}: {why}",))
+    return File(level=level, path=path, state="invalid", why=(f"{path}: {why}",))
+
+
+def parsed(data: bytes, level: str, path: Path) -> tuple[dict[str, Value], list[str]]:
+    """Return the values in a file, and what is wrong with it, each with its line."""
+    if any(line.count(b".") > MOST_DOTS for line in data.splitlines()):
+        return {}, [f"{path}: a line has more than {MOST_DOTS} dots in it."]
+    try:
+        text, tables = toml.parsed(data, str(path))
+    except ValueError as error:
+        return {}, [str(error)]
+    values, wrong = dict[str, Value](), list[str]()
+    for name, value in flat(tables):
+        if len(wrong) == MOST_MISTAKES:
+            return values, [*wrong, f"{path}: and perhaps more."]
+        line = toml.line_of(text, name)
+        where = f"{path}:{line}" if line else str(path)
+        if problem := refusal(name, value, level):
+            wrong.append(f"{where}: {problem}")
+        else:
+            values[name] = Value(value=KEYS[name].take(value), level=level, place=str(path), line=line)
+    return values, wrong
+
+
+def flat(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys, those in a table behind its name; a table that is none of the tables is a value."""
+    groups = {name.partition(".")[0] for name in KEYS if "." in name}
+    for name, value in tables.items():
+        if name in groups and isinstance(value, dict):
+            yield from ((f"{name}.{key}", below) for key, below in value.items())
+        else:
+            yield name, value
+
+
+def refusal(name: str, value: Any, level: str) -> str:
+    """Say what is wrong with a key and its value; nothing if all is right."""
+    if name not in KEYS or isinstance(value, dict):
+        return unknown(name, is_table=isinstance(value, dict))
+    key = KEYS[name]
+    if level == "project" and not key.in_project:
+        return f"the file of a project may not set '{name}', which says what is run. Set it in your own file."
+    try:
+        taken = key.take(value)
+    except ValueError:
+        return f"'{name}': expected {key.expected}, found {toml.shown(value)}."
+    if level == "project" and name == "environment" and "/" in taken:
+        return "'environment': the file of a project may name an installed environment alone, and no folder."
+    return ""
+
+
+def unknown(name: str, *, is_table: bool = False) -> str:
+    """Say that there is no such key or table, and which one is meant."""
+    import difflib
+
+    tables = sorted({one.partition(".")[0] for one in KEYS if "." in one})
+    if is_table:
+        return f"there is no table [{name}]; there is [{'], ['.join(tables)}]."
+    if name in tables:
+        return f"'{name}' is a table: write [{name}], and its keys below."
+    last = {one.rpartition(".")[2]: one for one in KEYS}
+    if len(name) > 40:
+        return f"there is no key {name[:40]!a}..."
+    near = difflib.get_close_matches(name, KEYS, 1) or difflib.get_close_matches(name.rpartition(".")[2], last, 1)
+    table, _, key = (last.get(near[0], near[0]) if near else "").rpartition(".")
+    place = f" in [{table}]" if table else ""
+    return f"there is no key {name!a}." + (f" Did you mean '{key}'{place}?" if near else "")

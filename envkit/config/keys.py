@@ -1,0 +1,198 @@
+"""What can be set in a configuration file, what each value has to be, and for which options of which commands it is."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envkit.knowledge.mpi import FAMILIES
+
+Take = Callable[[Any], Any]  # returns a value as it is used; raises ValueError with what was expected
+JOBS = ("job slurm", "job pbs", "job mpijob", "job trainjob", "job runai")
+BATCH = ("job slurm", "job pbs", "install", "verify", "doctor")
+WORD = re.compile(r"[A-Za-z0-9_][\w.,@+:/-]*", re.ASCII)  # of a scheduler: it becomes a word of a script
+TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", re.ASCII)
+GPUS = re.compile(r"([\w.-]+:)?\d+", re.ASCII)
+MODULE = re.compile(r"\.?[A-Za-z0-9_][A-Za-z0-9_.+@=~/-]*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A key: what it is for, its ``take``, and the ``commands`` that have its option, as a parameter called ``option``.
+
+    Without commands it counts wherever envkit asks for it. ``in_project``: the file of a project may set it, for it
+    neither says what is run nor who is trusted. ``variables``: the first of them that is set comes before every file.
+    """
+
+    text: str
+    take: Take
+    expected: str
+    option: str = ""
+    commands: tuple[str, ...] = ()
+    in_project: bool = True
+    variables: tuple[str, ...] = ()
+
+
+def one_of(*choices: str) -> tuple[Take, str]:
+    """One of some words."""
+
+    def take(value: Any) -> str:
+        if value not in choices:
+            raise ValueError
+        return str(value)
+
+    return take, f"one of {', '.join(choices)}"
+
+
+def number(value: Any) -> int:
+    """A whole number that can be a count of something; as text, where it is from a variable."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise ValueError
+    return value
+
+
+def matching(pattern: re.Pattern[str]) -> Take:
+    """A text of a pattern, or a number where its digits are one."""
+
+    def take(value: Any) -> str:
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if not isinstance(text, str) or not pattern.fullmatch(text):
+            raise ValueError
+        return text
+
+    return take
+
+
+def place(value: Any) -> str:
+    """A path that means the same wherever one is, or several with colons between."""
+    if not isinstance(value, str) or not value.isprintable() or not value:
+        raise ValueError
+    if not all(word.startswith(("/", "~/")) for word in value.split(":")):
+        raise ValueError
+    return value
+
+
+def site(value: Any) -> str:
+    """The name of a site that envkit knows, or where its file is."""
+    if isinstance(value, str) and re.fullmatch(r"[\w-]+", value, re.ASCII):
+        return value
+    import os
+
+    path = place(value)
+    if not path.endswith(".toml"):
+        raise ValueError
+    return os.path.expanduser(path)  # noqa: PTH111
+
+
+def environment(value: Any) -> str:
+    """The name of an environment, or where a virtual environment is."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_][\w.+-]*", value, re.ASCII):
+        return value
+    import os
+
+    return os.path.expanduser(place(value))  # noqa: PTH111
+
+
+def several(pattern: str) -> Take:
+    """Several words of a pattern: a list, or a text with commas or blanks between, where it is from a variable."""
+    one = re.compile(pattern, re.ASCII)
+
+    def take(value: Any) -> tuple[str, ...]:
+        words = value.replace(",", " ").split() if isinstance(value, str) else value
+        if not isinstance(words, list) or not all(isinstance(word, str) and one.fullmatch(word) for word in words):
+            raise ValueError
+        return tuple(words)
+
+    return take
+
+
+METHOD, FRAMEWORK, ACCELERATOR, MPI = (
+    one_of("auto", "easybuild", "apptainer", "eessi"), one_of("pytorch", "tensorflow"),
+    one_of("auto", "cpu", "cuda", "rocm"), one_of(*FAMILIES),
+)  # fmt: skip
+COUNT = "a whole number from 1 to 1000000"
+NAME = "letters, digits and _ . , @ + : / -"
+
+KEYS: Mapping[str, Key] = {
+    "prefix": Key(
+        text="Where environments live; several with colons between.",
+        take=place, expected='an absolute path, or one that begins with ~/, such as "/sw/envkit:~/envkit"',
+        in_project=False, variables=("ENVKIT_PREFIX", "EBU_USER_PREFIX"),
+    ),
+    "trust": Key(
+        text="Whose prefixes are used besides your own and root's: users, and groups with an @.",
+        take=several(r"@?[^\s,@][^\s,]*"), expected='a list of users, and of groups with an @, such as ["@proj7"]',
+        in_project=False,
+    ),
+    "environment": Key(
+        text="The environment that is meant where a command names none.",
+        take=environment, expected="the name of an environment, or the absolute path of a virtual environment",
+    ),
+    "method": Key(
+        text="How to provide an environment.",
+        take=METHOD[0], expected=METHOD[1], option="method", commands=("install", "fetch"),
+    ),
+    "framework": Key(
+        text="The framework to build Horovod for.",
+        take=FRAMEWORK[0], expected=FRAMEWORK[1], option="framework", commands=("install", "fetch", "export"),
+    ),
+    "accelerator": Key(
+        text="What computes.",
+        take=ACCELERATOR[0], expected=ACCELERATOR[1], option="accelerator", commands=("install", "fetch", "export"),
+    ),
+    "mpi": Key(
+        text="The family of MPI to compile Horovod with.",
+        take=MPI[0], expected=MPI[1], option="mpi", commands=("install",),
+    ),
+    "jobs": Key(
+        text="How many files to compile at a time.",
+        take=number, expected=COUNT, option="jobs", commands=("install", "upgrade"),
+    ),
+    "load": Key(
+        text="Modules of the site to load before a build and on entering.",
+        take=several(MODULE.pattern), expected='a list of modules, such as ["PrgEnv-gnu"]',
+        option="load", commands=("install", "fetch", "export", "doctor"), in_project=False,
+    ),
+    "site": Key(
+        text="What the site needs of images and jobs: a name, or a file (.toml).",
+        take=site, expected="the name of a site, or the absolute path of a file (.toml)",
+        option="site", commands=(*BATCH, "data"), in_project=False,
+    ),
+    "ranks": Key(
+        text="How many ranks 'envkit verify' starts outside of a job.", take=number, expected=COUNT,
+    ),
+    "job.nodes": Key(
+        text="How many nodes a job has.", take=number, expected=COUNT, option="nodes", commands=JOBS,
+    ),
+    "job.ranks-per-node": Key(
+        text="How many ranks each of its nodes has.",
+        take=number, expected=COUNT, option="ranks_per_node", commands=JOBS,
+    ),
+    "job.gpus-per-node": Key(
+        text="How many GPUs each of its nodes has for its ranks.",
+        take=matching(GPUS), expected='a number, or TYPE:NUMBER, such as "a100:4"',
+        option="gpus_per_node", commands=(*JOBS, "verify"),
+    ),
+    "job.cpus-per-rank": Key(
+        text="How many CPUs each rank is bound to.", take=number, expected=COUNT, option="cpus_per_rank", commands=JOBS,
+    ),
+    "job.time": Key(
+        text="Its limit.",
+        take=matching(TIME), expected='minutes, "H:MM:SS" or "D-HH:MM:SS"', option="time", commands=JOBS,
+    ),
+    "job.account": Key(
+        text="Who is charged for it.",
+        take=matching(WORD), expected=f"the name of an account: {NAME}", option="account", commands=BATCH,
+    ),
+    "job.partition": Key(
+        text="Where in the cluster: the partition, of PBS the queue.",
+        take=matching(WORD), expected=f"the name of a partition or queue: {NAME}", option="partition", commands=BATCH,
+    ),
+}  # fmt: skip
+
+
+def variables(name: str) -> tuple[str, ...]:
+    """Return the variables that stand for a key."""
+    return KEYS[name].variables or ("ENVKIT_" + re.sub(r"\W", "_", name).upper(),)

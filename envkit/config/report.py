@@ -1,0 +1,98 @@
+"""What ``envkit config`` shows, as a table and as JSON, whose form is described by a schema."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from envkit.config.files import Configuration, Value
+from envkit.config.keys import KEYS
+from envkit.report.paper import Paper
+
+VERSION = 1
+
+
+class Level(StrEnum):
+    """Where a value is from; of the levels the first that sets a key counts."""
+
+    VARIABLE = "variable"
+    PROJECT = "project"
+    USER = "user"
+    SITE = "site"
+    SYSTEM = "system"
+    DEFAULT = "default"
+
+
+class State(StrEnum):
+    """What becomes of a file: there is none; it is used; others can change it; there is a mistake in it."""
+
+    ABSENT = "absent"
+    USED = "used"
+    REFUSED = "refused"
+    INVALID = "invalid"
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A key: what it is for, its value, and the variable or file and line (0: not known) that this is from."""
+
+    key: str
+    text: str
+    value: str | int | tuple[str, ...] | None
+    level: Level
+    place: str
+    line: int
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A file, and why it is not used."""
+
+    level: Level
+    path: str
+    state: State
+    why: tuple[str, ...]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration: the version of its form, which changes with it, every key, every file, every mistake."""
+
+    version: int
+    settings: tuple[Setting, ...]
+    files: tuple[File, ...]
+    mistakes: tuple[str, ...]
+
+
+def report(found: Configuration) -> Report:
+    """Return what there is to show."""
+    none = Value(value=None, level="default", place="")
+    counts = {key: found.values.get(key, none) for key in KEYS}
+    settings = tuple(
+        Setting(key=key, text=KEYS[key].text, value=one.value, level=Level(one.level), place=one.place, line=one.line)
+        for key, one in counts.items()
+    )
+    files = tuple(
+        File(level=Level(one.level), path=str(one.path), state=State(one.state), why=one.why) for one in found.files
+    )
+    return Report(version=VERSION, settings=settings, files=files, mistakes=found.mistakes)
+
+
+def to_json(found: Report) -> str:
+    """Return it as JSON."""
+    return msgspec.json.format(msgspec.json.encode(found)).decode()
+
+
+def of_keys(found: Report, paper: Paper) -> list[str]:
+    """Return the table of the keys."""
+    rows = []
+    for one in found.settings:
+        value = ", ".join(one.value) if isinstance(one.value, tuple) else "" if one.value is None else str(one.value)
+        where = f"{one.place}:{one.line}" if one.line else one.place
+        rows.append((one.key, value or "-", f"{one.level}: {where}" if where else str(one.level)))
+    return paper.table(("KEY", "VALUE", "FROM"), rows)
+
+
+def of_files(found: Report, paper: Paper) -> list[str]:
+    """Return the table of the files, and of those that are refused why."""
+    rows = [(str(one.level), one.path, str(one.state)) for one in found.files]
+    refused = [line for one in found.files if one.state is State.REFUSED for line in one.why]
+    return [*paper.table(("LEVEL", "FILE", "STATE"), rows), *refused]
