@@ -2,7 +2,9 @@
 
 import os
 import pwd
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -11,91 +13,243 @@ from envkit.environments import filelocks, receipt, trust
 from envkit.environments.names import is_name, shown
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
-from envkit.errors import EnvironmentDamaged, HostProblem
-from envkit.machine.host import Platform
-from envkit.methods.installed import every
-from envkit.planning.stack import stacks
+from envkit.errors import EnvironmentDamaged, HostProblem, Problem
+from envkit.machine import host
+from envkit.machine.host import Accelerator
+from envkit.methods.installed import every, named_apart, trees
+from envkit.planning.stack import Stack, stacks
+from envkit.report import words
+from envkit.report.paper import Paper
 
-SAID = {"gone": "has gone", "changed": "has changed", "added": "was added"}
+VERSION = 2
+SAID = {
+    "gone": "has gone",
+    "changed": "has changed",
+    "added": "was added",
+    "open to others": "can be changed by others",
+}
+
+
+class State(StrEnum):
+    """What there is of an environment, or of a stack that is not installed.
+
+    ``refused``: somebody may change it who is not trusted. ``unfinished``: an installation has begun and ended early.
+    ``fits``: nothing is known to be lacking here. ``lacks``: this machine lacks something. ``unknown``: whether it does
+    was not asked, or could not be found out in time.
+    """
+
+    INSTALLED = "installed"
+    DAMAGED = "damaged"
+    REFUSED = "refused"
+    INSTALLING = "installing"
+    UNFINISHED = "unfinished"
+    FITS = "fits"
+    LACKS = "lacks"
+    UNKNOWN = "unknown"
+
+
+class Lacking(msgspec.Struct, frozen=True, kw_only=True):
+    """What this machine lacks, and what to do about it."""
+
+    what: str
+    fix: str
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """An installation under way, or one that has ended early: whose, where, since when (ISO 8601), and how far.
+
+    ``running``: a process holds its lock. ``failed``: why its build has failed, if it has.
+    """
+
+    user: str
+    host: str
+    pid: int
+    since: str
+    stage: str
+    log: str
+    running: bool
+    failed: str = ""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``envkit list``; ``state``: installed, damaged, begun, to be installed, or not for this machine."""
+    """An environment that is installed, or a stack that can be.
+
+    ``why`` and ``fix`` are words on ``state``. ``built``: whether this project has built and verified the stack
+    anywhere; null of what is no stack of it. ``gpu``: whether this machine has the accelerator that it is for.
+    ``verified`` is a date and ``created`` a time (ISO 8601). ``size`` are the bytes of its files, those
+    of modules that it shares with other environments included, null where that is not known; ``room`` are those that an
+    installation takes, about. ``begun`` is there where an installation of it has begun and not ended.
+    """
 
     name: str
+    state: State
     method: str
     framework: str
     accelerator: str
-    state: str
+    why: str = ""
+    fix: str = ""
+    built: bool | None = None
+    gpu: bool = True
+    lacking: tuple[Lacking, ...] = ()
+    prefix: str | None = None
+    python: str | None = None
+    mpi: str | None = None
+    horovod: bool | None = None
+    verified: str | None = None
+    created: str | None = None
+    size: int | None = None
+    room: int | None = None
+    begun: Begun | None = None
 
 
-def unfinished(tree: Tree, note: Path) -> str:
-    """Say how far an installation is that has begun; somebody else's cannot be asked."""
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit list`` tells."""
+
+    version: int = VERSION
+    environments: tuple[Entry, ...]
+
+
+def begun(tree: Tree, note: Path) -> Begun | None:
+    """Return what is known of an installation that has begun."""
+    found = receipt.unfinished(tree, note.stem)
+    lock, user = tree.locks / f"stack-{note.stem}.lock", ""
     with suppress(OSError, KeyError):
-        if (uid := note.lstat().st_uid) != os.geteuid():
-            return f"begun by {pwd.getpwuid(uid).pw_name}"
-    lock = tree.locks / f"stack-{note.stem}.lock"
-    if lock.exists() and filelocks.is_held(lock):
-        return "being installed now"
-    return "begun, not finished: 'envkit install' resumes it"
+        user = pwd.getpwuid(note.lstat().st_uid).pw_name
+    if found is None:
+        return None
+    return Begun(
+        user=user,
+        host=found.node,
+        pid=found.pid,
+        since=found.began.replace(" ", "T"),
+        stage=found.stage,
+        log=found.log,
+        running=lock.exists() and filelocks.is_held(lock),
+        failed=found.failed,
+    )
 
 
-def entries(prefix: Prefix) -> list[Entry]:
-    """Return an entry for each stack and each installed environment. Raises NotReadable."""
-    here = Platform.own()
-    there = {name: entry(name, found, tree, prefix) for tree, name, found in reversed(list(every(prefix)))}
-    found = list(there.values())
-    trees = [prefix.tree(here, release) for release in {stack.release for stack in stacks()}]
-    begun = {
-        path.stem: unfinished(tree, path)
-        for tree in trees
-        for path in tree.unfinished.glob("[!.]*.json")
-        if is_name(path.stem)
+def begun_in(prefix: Prefix) -> dict[str, tuple[Tree, Begun]]:
+    """Return the installations that have begun and not ended, by the name of the environment. Raises NotReadable."""
+    found = {
+        path.stem: (tree, one)
+        for tree in trees(prefix)
+        if os.access(tree.unfinished, os.R_OK | os.X_OK)
+        for path in sorted(tree.unfinished.glob("[!.]*.json"))
+        if is_name(path.stem) and (one := begun(tree, path))
     }
+    return dict(sorted(found.items(), key=lambda item: not item[1][1].running))
+
+
+def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | None = None) -> list[Entry]:
+    """Return an entry for each stack and each installed environment; ``lacking`` is what this machine lacks for stacks.
+
+    Raises NotReadable.
+    """
+    there, seen = dict[str, Entry](), set[str]()
+    for tree, name, made in every(prefix):
+        apart = named_apart(tree, name)
+        if apart not in seen:
+            called = apart if name in there else name  # what another Python has of the same name
+            there.setdefault(called, entry(called, made, tree))
+        seen.add(apart)
+    under_way = begun_in(prefix)
+    found = [
+        msgspec.structs.replace(one, begun=under_way[one.name][1]) if one.name in under_way else one
+        for one in there.values()
+    ]
     known = {stack.name: stack for stack in stacks()}
-    for name in [*known, *sorted(begun.keys() - known.keys())]:
-        if name in there:
-            continue
-        stack = known.get(name)
-        if name in begun:
-            state = begun[name]
-        elif stack is not None and not stack.runs_on(here):
-            state = f"not for Python {here.python} on {here.machine}"
-        else:
-            state = "can be installed"
-        found.append(
-            Entry(
-                name=name,
-                method=stack.method if stack else "easybuild",
-                framework=stack.framework if stack else "none",
-                accelerator=stack.accelerator.value if stack else "cpu",
-                state=state,
-            )
-        )
-    return found
+    left = [name for name in under_way if name not in there]
+    found += [started(name, *under_way[name], known.get(name)) for name in left]
+    absent = [stack for stack in stacks() if stack.name not in there and stack.name not in left]
+    return found + [possible(stack, (lacking or {}).get(stack.name)) for stack in absent]
 
 
-def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree, prefix: Prefix) -> Entry:
-    """Return the line of an environment that is there, or of a receipt that cannot be read."""
-    if isinstance(found, EnvironmentDamaged):
-        state = f"damaged: {found.what} {found.why}"
-        return Entry(name=shown(name), method="unknown", framework="unknown", accelerator="unknown", state=state)
-    where = "" if tree.root.parent == prefix.root else f" in {tree.root.parent}"
-    proven = f", verified {found.verified}" if found.horovod else f" {found.verified}, no Horovod in it"
-    state = f"installed{where}{proven}"
-    if found.copied_from:
-        state = f"damaged: it was copied or moved here from {found.copied_from}"
-    elif lost := damage(found):
-        state = f"damaged: {lost}"
-    elif refused := distrust(tree, found):
-        state = f"not used: {refused}"
+def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> Entry:
+    """Return the line of an environment of which an installation has begun, and no more."""
+    state = State.INSTALLING if one.running else State.UNFINISHED
+    has_ended = state is State.UNFINISHED
     return Entry(
-        name=found.name,
+        name=name,
+        state=state,
+        method=stack.method if stack else "easybuild",
+        framework=stack.framework if stack else "none",
+        accelerator=stack.accelerator.value if stack else "cpu",
+        why=one.failed or f"It ended while {one.stage}." if has_ended else "",
+        fix=f"Go on with it: envkit install {name}. Or remove it: envkit remove {name}." if has_ended else "",
+        built=bool(stack.tried) if stack else None,
+        prefix=str(tree.root.parent),
+        begun=one,
+    )
+
+
+def possible(stack: Stack, lacking: Sequence[Problem] | None) -> Entry:
+    """Return the line of a stack that is not installed."""
+    state = State.UNKNOWN if lacking is None else State.LACKS if lacking else State.FITS
+    problems = tuple(Lacking(what=one.what, fix=one.fix) for one in lacking or ())
+    first = problems[0] if problems else None
+    return Entry(
+        name=stack.name,
+        state=state,
+        method=stack.method,
+        framework=stack.framework,
+        accelerator=stack.accelerator.value,
+        why=first.what if first else "",
+        fix=first.fix if first else "",
+        built=bool(stack.tried),
+        gpu=stack.accelerator in (Accelerator.CPU, host.accelerator()),
+        lacking=problems,
+        room=stack.disk_mb * 1_000_000 or None,
+    )
+
+
+def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> Entry:
+    """Return the line of an environment that is there, or of a receipt that cannot be read."""
+    where = str(tree.root.parent)
+    if isinstance(found, EnvironmentDamaged):
+        return Entry(
+            name=shown(name),
+            state=State.DAMAGED,
+            method="unknown",
+            framework="unknown",
+            accelerator="unknown",
+            why=f"{found.what} {found.why}",
+            fix=found.fix,
+            prefix=where,
+        )
+    state, why, fix = state_of(tree, found)
+    size = found.measure()
+    stack = next((one for one in stacks() if one.name == found.name), None)
+    return Entry(
+        name=name,
+        state=state,
         method=found.method,
         framework=found.framework,
         accelerator=found.accelerator,
-        state=state,
+        why=why,
+        fix=fix,
+        built=bool(stack.tried) if stack else None,
+        gpu=found.accelerator in ("cpu", host.accelerator().value),
+        prefix=where,
+        python=found.python,
+        mpi=f"{found.mpi.family} {found.mpi.version}" if found.mpi else None,
+        horovod=bool(found.horovod),
+        verified=found.verified if found.horovod else None,
+        created=found.created,
+        size=None if size.unlisted and not size.size else size.size,
     )
+
+
+def state_of(tree: Tree, found: Receipt) -> tuple[State, str, str]:
+    """Return the state of an environment that is there, why, and what to do."""
+    if found.copied_from:
+        fix = f"Move it back, or remove it here: envkit remove {found.name} --prefix {tree.root.parent}"
+        return State.DAMAGED, f"it was copied or moved here from {found.copied_from}", fix
+    if lost := broken(found):
+        return State.DAMAGED, lost, repair(found)
+    if refused := distrust(tree, found):
+        return State.REFUSED, refused, "ENVKIT_TRUST names whom you trust."
+    return State.INSTALLED, "", ""
 
 
 def distrust(tree: Tree, found: Receipt) -> str:
@@ -107,15 +261,92 @@ def distrust(tree: Tree, found: Receipt) -> str:
     return ""
 
 
-def damage(found: Receipt) -> str:
-    """Say which file of an environment is damaged, as far as sizes tell it, and what mends it; nothing if none is."""
+def broken(found: Receipt) -> str:
+    """Say which file of an environment is damaged, as far as sizes tell it; nothing if none is."""
     lost = found.broken()
-    return f"{shown(lost.path)} {SAID[lost.how]}; mend it with 'envkit repair {found.name}'" if lost else ""
+    return f"{shown(lost.path)} {SAID[lost.how]}" if lost else ""
+
+
+def damage(found: Receipt) -> str:
+    """Say that, and what mends it."""
+    lost = broken(found)
+    return f"{lost}; mend it with '{repair(found)}'" if lost else ""
+
+
+def repair(found: Receipt) -> str:
+    """Return the command that mends an environment."""
+    return f"envkit repair {found.name} --prefix {Path(found.tree).parent}"
 
 
 def to_json(found: list[Entry]) -> str:
     """Return the entries as versioned JSON."""
-    return msgspec.json.format(msgspec.json.encode({"version": 1, "environments": found})).decode()
+    return msgspec.json.format(msgspec.json.encode(Listing(environments=tuple(found)))).decode()
+
+
+TITLES = {
+    "installed": "Installed",
+    "damaged": "Installed and damaged",
+    "refused": "Installed and not used, since others can change it",
+    "installing": "Being installed",
+    "unfinished": "Begun, and not finished",
+    "fits": "Can be installed here",
+    "fits-elsewhere": "Can be installed here, and runs on nodes with a GPU, which this one lacks",
+    "never-built": "Never built by this project; nothing is known to be lacking here",
+    "lacks": "Cannot be installed here as it is",
+    "unknown": "Whether they can be installed here could not be found out",
+}
+
+
+def section(one: Entry) -> str:
+    """Return the heading that an entry stands under, as TITLES names it."""
+    if one.state is not State.FITS:
+        return one.state.value
+    return "never-built" if not one.built else "fits" if one.gpu else "fits-elsewhere"
+
+
+def text(found: Sequence[Entry], prefix: Prefix, paper: Paper) -> str:
+    """Return the entries for people: by state, each in a line, what is wrong with it below."""
+    lines = list[str]()
+    names, methods = (max((len(getattr(one, of)) for one in found), default=0) for of in ("name", "method"))
+    for kind, title in TITLES.items():
+        told = [one for one in found if section(one) == kind]
+        lines += [*([""] if lines and told else []), *([paper.styled(title, "bold")] if told else [])]
+        for number, one in enumerate(told):
+            start = words.plain(f"  {one.name:<{names}}  {one.method:<{methods}}")
+            rest = words.plain(", ".join(details(one, prefix)))
+            fits = len(start) + 2 + len(rest) <= paper.width
+            lines.append(f"{start}  {rest}".rstrip() if fits else start.rstrip())
+            lines += [] if fits else paper.paragraph("     ", "dim", rest)
+            following = remark(told[number + 1]) if number + 1 < len(told) else ""
+            if (said := remark(one)) and said != following:  # once, below the last of those that it is about
+                lines += paper.paragraph("     ", "dim", said)
+    return "\n".join(lines)
+
+
+def details(one: Entry, prefix: Prefix) -> Iterator[str]:
+    """Yield what there is to say of an entry in its line."""
+    if one.state is State.INSTALLED:
+        yield f"verified {one.verified}" if one.verified else f"{(one.created or '')[:10]}, no Horovod"
+    if one.size:
+        yield words.gigabytes(one.size)
+    elif one.room:
+        yield f"takes {words.gigabytes(one.room)}"
+    if one.prefix and one.prefix != str(prefix.root):
+        yield f"in {one.prefix}"
+
+
+def remark(one: Entry) -> str:
+    """Return who is at work on an entry, or what is wrong with it and what to do; nothing if neither is."""
+    if one.begun and one.begun.running:
+        again = "Built again" if one.state is State.INSTALLED else "Built"
+        where = f"process {one.begun.pid} on {one.begun.host}"
+        return f"{again} by {one.begun.user or 'somebody'}, {where}, since {one.begun.since}; now {one.begun.stage}."
+    if not one.why:
+        return ""
+    more = f" And {len(one.lacking) - 1} more: 'envkit doctor'." if len(one.lacking) > 1 else ""
+    first = one.why.partition(" ")[0]
+    why = f"{first if first.endswith(':') else first.capitalize()}{one.why[len(first) :].rstrip('.')}."
+    return f"{why}{more}" if more else f"{why} {one.fix}".strip()
 
 
 def receipt_json(found: Receipt) -> str:

@@ -1,14 +1,12 @@
 """Choosing method and stack for this machine: each that comes into question is planned as an installation would be."""
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
 from envkit.doctor.facts import Driver, Facts, Index, Preflight
-from envkit.errors import EnvkitError, Problem
+from envkit.errors import ConsentMissing, EnvkitError, Problem, SourceMissing
 from envkit.install import preference
 from envkit.machine.host import Accelerator, Host
 from envkit.methods import registry
@@ -18,7 +16,6 @@ from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.sources import fetch
 
-CRAY = Path("/opt/cray/pe")
 DRIVER_S, PATIENCE_S = 5.0, 4.0
 
 
@@ -54,8 +51,6 @@ class Look:
         """Return what keeps this machine from having a stack; what is cheap to find out, and enough, comes first."""
         if refused := preference.refused_option(stack, self.request):
             return [refused]
-        if stack.name in preference.table().loaded and not preference.is_loaded(stack.name, self.request):
-            return [preference.problem("cray")]
         quick = list(preference.driver_problems(stack, self.machine, *self.driver))
         quick += self.unfit(stack)
         return quick or self.planned(stack)
@@ -68,11 +63,11 @@ class Look:
         """Return what an installation of a stack would refuse, but for a licence to accept, and keep its plan."""
         try:
             work = registry.method(stack.method).prepare(settled(self.request, stack), self.machine, stack)
-            problems = [one for one in work.problems() if not one.asks]
+            problems = [one for one in work.problems() if not isinstance(one, ConsentMissing)]
         except EnvkitError as error:
-            return [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
+            return [error.problem()]
         self.works[stack.name] = work
-        if all(one.of_sources for one in problems):
+        if all(isinstance(one, SourceMissing) for one in problems):
             return self.network(work) or problems
         return problems
 
@@ -86,7 +81,7 @@ class Look:
         known = Facts(user="", uid=0, indexes=self.indexes)
         of = Preflight(stack=work.stack.name, accelerator=work.stack.accelerator.value, problems=())
         found = rules.no_index(known, of)
-        return [Problem(what=found.what, fix=found.fix)] if found else []
+        return [found] if found else []
 
 
 def devices(request: Request, there: Accelerator) -> list[Accelerator]:
@@ -105,20 +100,21 @@ def installed(request: Request, there: Accelerator) -> list[Request]:
     """Return the requests for what would do if it were installed: any method's, for the best that computes here."""
     if not preference.is_open(request):
         return [request]
-    found = preference.candidates(request, devices(request, there), cray=CRAY.is_dir())
+    found = preference.candidates(request, devices(request, there))
     best = [stack for stack in found if stack.accelerator == found[0].accelerator]
     return [settled(request, stack) for stack in best if preference.refused_option(stack, request) is None]
 
 
 def choose(request: Request, machine: Host) -> Installation:
-    """Return the plan of the first stack that this machine can have, and say why that one, on standard error.
+    """Return the plan of the first stack that this machine can have, and tell why that one.
 
     Raises HostProblem where there is none, with what each method lacks; NotWritable, UnknownStack, UsageProblem.
     """
     seen = Look(request=request, machine=machine)
-    candidates = preference.candidates(request, devices(request, machine.accelerator), cray=CRAY.is_dir())
+    candidates = preference.candidates(request, devices(request, machine.accelerator))
     preflight.require([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
     found = preference.first(request, candidates, seen.lacking)
     why = preference.because(found, request, machine.accelerator)
-    print(*(f"envkit: {line}" for line in preference.lines(found.stack, why)), sep="\n", file=sys.stderr)
+    for line in preference.lines(found.stack, why):
+        request.tell(line)
     return seen.works[found.stack.name]

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,11 +28,12 @@ from envkit.errors import (
     Interrupted,
     JobLost,
     Problem,
+    SourceMissing,
     UnknownStack,
     UsageProblem,
     of_storage,
 )
-from envkit.install import choose, preference
+from envkit.install import choose, earlier, preference, shared_python
 from envkit.launch import launcher
 from envkit.machine import host
 from envkit.methods import installed, registry
@@ -42,6 +44,7 @@ from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.report.progress import say
 from envkit.sources import fetch, signature
+from envkit.sources.bundle import AGAIN
 from envkit.system import process, umask
 
 if TYPE_CHECKING:
@@ -58,6 +61,7 @@ def install(request: Request, console: Console) -> "Report | None":
     """
     trust.require_place(request.prefix)
     if (there := find_installed(request)) is not None:
+        shared_python.protect(there)
         say_already(there, request.prefix.root, console)
         return None
     with stoppable():
@@ -88,14 +92,16 @@ def install_into(request: Request, console: Console) -> "Report | None":
         say_damaged(work, console)
         say_forced(work, console)
         say_unused(work, console)
-        say_resumed(work, console)
+        earlier.say_resumed(work, console)
         say_taken_over(work, console)
         folder = request.prefix.new_log_folder(work.stack.name)
         forget_logs(work)
         try:
             work.build(folder, console)
             return prove(work, folder, console)
-        except EnvkitError:
+        except EnvkitError as error:
+            if isinstance(error, BuildFailed):
+                earlier.remember(work, error)
             if request.source is not None:  # what was to be taken over leaves nothing to resume
                 receipt.end(work.tree, work.stack.name)
             raise
@@ -113,6 +119,26 @@ def supplied(request: Request) -> Installation:
     return work
 
 
+def planned(request: Request) -> Installation:
+    """Prepare an installation that is only to be shown: a bundle is read, and nothing of it is unpacked."""
+    if request.bundle is None:
+        return prepare(request)
+    with signature.required(request.bundle, request.signed_by):
+        return prepare(replace(request, carried=fetch.look_into(request.bundle)))
+
+
+def of_bundle(work: Installation) -> Iterator[str]:
+    """Yield what an installation would take from a bundle, which is read for a plan alone."""
+    carried, request = work.request.carried, work.request
+    if carried is not None:
+        absent = {source.place for source in preflight.lacking(work.sources, request.prefix, None)}
+        pins = {source.place: source.sha256 for source in work.sources}
+        right = {entry.filename for entry in carried.files if pins.get(entry.filename) in (None, entry.sha256)}
+        taken = sorted(absent & right)
+        yield f"Bundle:   {len(taken)} of its {len(carried.files)} files would be taken, which the cache lacks"
+        yield from (f"  {shown(name)}" for name in taken)
+
+
 def forget_logs(work: Installation) -> None:
     """Remove the logs of installations of this stack that are long past, but for those that something names."""
     name = work.stack.name
@@ -128,6 +154,7 @@ def say_put_back(work: Installation, console: Console) -> None:
     if any(new.glob("built/*.json")):
         asked = work.request.wanted if (work.request.wanted or "").endswith(".eb") else name
         again = f"envkit repair {name}" if work.request.again else f"envkit install {asked} --rebuild"
+        again += f" --prefix {work.request.prefix.root}"
         say(console, f"What was built is kept in {new}: '{again}' goes on from there.")
 
 
@@ -145,7 +172,7 @@ def stoppable() -> Iterator[None]:
 def prepare(request: Request) -> Installation:
     """Look at the machine and resolve what was asked for; changes nothing. Raises HostProblem, PlanFailed.
 
-    Where the method is left open, says on standard error which it is, and why.
+    Where the method is left open, the request is told which it is, and why.
     """
     trust.require_place(request.prefix)
     machine = host.look(request.load, request.mpi)
@@ -158,7 +185,10 @@ def prepare(request: Request) -> Installation:
 def problems(work: Installation) -> list[Problem]:
     """Return everything that would stop an installation, with what keeps a lock from being honoured."""
     locked = work.request.locked
-    return [*work.problems(), *(lockfile.refusals(locked, work.lock) if locked else ())]
+    carried = work.request.carried
+    wrong = fetch.contradictions(carried, work.sources) if carried else ()
+    contradicting = [SourceMissing(what=f"The bundle: {line}", fix=AGAIN) for line in wrong]
+    return [*work.problems(), *contradicting, *(lockfile.refusals(locked, work.lock) if locked else ())]
 
 
 def differences(work: Installation) -> list[str]:
@@ -267,7 +297,7 @@ def say_already(there: Receipt, own: Path, console: Console) -> None:
         say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")
     if edited:
         asked = installed.recipe_of(Tree(root=Path(there.tree)), there.name) or there.name
-        say(console, f"Build again with 'envkit install {asked} --rebuild'.")
+        say(console, f"Build again with 'envkit install {asked} --rebuild --prefix {Path(there.tree).parent}'.")
 
 
 def changed(module: receipt.Module) -> bool:
@@ -318,17 +348,6 @@ def say_unused(work: Installation, console: Console) -> None:
         say(console, f"This machine has a GPU ({gpu}), which {work.stack.name} does not use: it is for CPUs.")
 
 
-def say_resumed(work: Installation, console: Console) -> None:
-    """Say what an earlier installation that did not end has left to do."""
-    note = receipt.unfinished(work.tree, work.stack.name)
-    if note is None:
-        return
-    missing = work.missing
-    done, left = len(work.steps) - len(missing), ", ".join(missing) or "the verification"
-    say(console, f"Resuming what began {note.began} and ended while {note.stage} (log: {note.log}).")
-    say(console, f"{done} of {len(work.steps)} {work.unit} are in place; left: {left}.")
-
-
 def build_in_jobs(work: Installation, words: Sequence[str], cpus: int, console: Console) -> None:
     """Build in jobs of Slurm, one for each module, of so many CPUs; ``words`` are what sbatch is told of each.
 
@@ -347,7 +366,7 @@ def build_in_jobs(work: Installation, words: Sequence[str], cpus: int, console: 
         storage_explained(work.request.prefix),
         filelocks.held(work.tree, f"stack-{work.stack.name}", console, message),
     ):
-        say_resumed(work, console)
+        earlier.say_resumed(work, console)
         try:
             work.build_in_jobs(work.request.prefix.new_log_folder(work.stack.name), words, cpus, console)
         except (BuildFailed, DiskFull, JobLost):  # after others jobs may go on
@@ -390,6 +409,7 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
         report = verify(
             goal, launcher.Wanted(ranks=2), Options(require=required), env=work.env, tell=partial(say, console)
         )
+        console.quiet = console.quiet and report.verdict == "pass"
         say(console, render(report, width=console.width), end="")
         if report.verdict != "pass":
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
@@ -401,6 +421,7 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     for line in lockfile.other_packages(work.request.locked, settled.lock):
         say(console, f"Differs:  {line}")
     drift.keep(settled, built)
+    shared_python.protect(settled)
     receipt.write(receipt.path_of(work.tree, made.name), settled)
     replaced.settle(work.tree, made.name)
     receipt.end(work.tree, made.name)

@@ -39,7 +39,6 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """preference.toml."""
 
     order: dict[Accelerator, tuple[str, ...]]
-    loaded: dict[str, str]
     option: dict[str, Option]
     method: dict[str, Words]
     problem: dict[str, dict[str, str]]
@@ -74,7 +73,7 @@ def is_open(request: Request) -> bool:
     return request.method == AUTO and not taken_over and request.wanted in (None, *FRAMEWORKS)
 
 
-def candidates(request: Request, devices: Sequence[Accelerator], *, cray: bool = False) -> list[Stack]:
+def candidates(request: Request, devices: Sequence[Accelerator]) -> list[Stack]:
     """Return the stacks that agree with what was asked for, in the order of preference.toml, for each device in turn.
 
     Raises UnknownStack where there is none, UsageProblem for options that no method has together.
@@ -84,23 +83,13 @@ def candidates(request: Request, devices: Sequence[Accelerator], *, cray: bool =
     method, known = only(request), {stack.name: stack for stack in stacks()}
     found = list[Stack]()
     for device in devices:
-        ordered = [known[name] for name in table().order[device] if is_meant(name, request, cray=cray)]
+        ordered = [known[name] for name in table().order[device]]
         fitting = [stack for stack in ordered if method in (None, stack.method)]
         framework = asked_framework(request) or next((stack.framework for stack in fitting), None)
         found += [stack for stack in fitting if stack.framework == framework]
     if request.release:
         found = [stack for stack in found if stack.release == request.release]
     return found or no_stack(request, devices[0])
-
-
-def is_meant(name: str, request: Request, *, cray: bool) -> bool:
-    """Say whether a stack that wants a module of the site is meant: on a Cray, or where that module is named."""
-    return name not in table().loaded or cray or is_loaded(name, request)
-
-
-def is_loaded(name: str, request: Request) -> bool:
-    """Say whether the module of the site that a stack wants is named."""
-    return any(module.split("/")[0] == table().loaded[name] for module in request.load)
 
 
 def asked_framework(request: Request) -> str | None:
@@ -119,14 +108,16 @@ def only(request: Request) -> str | None:
 
 def refused_option(stack: Stack, request: Request) -> Problem | None:
     """Return what is wrong with an option that the method of a stack cannot honour, if one was given."""
-    refused = (name for name in table().method[stack.method].without if getattr(request, name))
+    without = table().method[stack.method].without
+    refused = (name for name in without if getattr(request, name) and name not in request.configured)
     return next(map(problem, refused), None)
 
 
 def options(request: Request) -> list[Option]:
     """Return the options that were given and that only one method has."""
     default = Request(prefix=request.prefix)
-    given = [name for name in table().option if getattr(request, name) not in (getattr(default, name), "")]
+    asked = [name for name in table().option if name not in request.configured]
+    given = [name for name in asked if getattr(request, name) not in (getattr(default, name), "")]
     return [table().option[name] for name in given if name != "site" or of_images(request.site or "")]
 
 

@@ -1,30 +1,105 @@
 """Removing environments: the receipt first, so that nothing half-removed is ever offered."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
+from envkit.easybuild.method import remove_module
 from envkit.environments import filelocks, receipt
 from envkit.environments.discard import gone, say_left
-from envkit.environments.prefix import Prefix, Tree, not_writable
+from envkit.environments.prefix import Prefix, Tree, listed, not_writable
 from envkit.environments.receipt import Receipt
-from envkit.errors import EnvironmentDamaged, NotWritable
+from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, NotWritable
+from envkit.install import catalogue, cleaning
+from envkit.install.catalogue import Begun
 from envkit.methods import installed, registry
 from envkit.report.progress import say
 from envkit.system import umask
 
+Outcome = tuple[str, tuple[str, ...], tuple[str, ...]]  # the name of what was removed, its modules that went, or stay
 
-def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -> None:
+
+def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -> Outcome:
     """Remove an environment and its own module; with ``dependencies`` all that no other one uses.
 
     Nothing outside of the tree that its receipt lies in is touched, not through a link either; what lies behind one is
-    told. Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, NotReadable and NotWritable.
+    told. Of an installation that has begun and ended early goes what it has made. Raises EnvironmentMissing,
+    EnvironmentDamaged where its receipt cannot be read, NotReadable and NotWritable.
     """
-    tree, found = installed.placed(prefix, name)
+    try:
+        tree, found = installed.placed(prefix, name)
+    except EnvironmentMissing:
+        if (begun := begun_named(prefix, name)) is None:
+            raise
+        return remove_begun(*begun, dependencies=dependencies, console=console)
+    before = [module.name for module in found.recipes if is_there(tree, module.name)]
     lock, message = f"stack-{found.name}", f"Another process is installing {found.name}; waiting for it."
     try:
         with umask.of(tree.root.parent), filelocks.held(tree, lock, console, message):
             remove_from(tree, found, dependencies=dependencies, console=console)
+            receipt.end(tree, found.name)
     except PermissionError as error:
         raise not_writable(tree.root, error) from error
+    return outcome(tree, found.name, before)
+
+
+def outcome(tree: Tree, name: str, before: Sequence[str]) -> Outcome:
+    """Return what has become of the modules that were there before."""
+    left = [one for one in before if is_there(tree, one)]
+    return name, tuple(one for one in before if one not in left), tuple(left)
+
+
+def is_there(tree: Tree, module: str) -> bool:
+    """Say whether there is anything of a module."""
+    return tree.has(module) or (tree.software / module).is_dir()
+
+
+def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str, Begun] | None:
+    """Return the one installation that has begun, not ended, and that a name or the beginning of one can mean."""
+    begun = {one: found for one, found in catalogue.begun_in(prefix).items() if name and one.startswith(name)}
+    names = [name] if name in begun else [*begun]
+    return (begun[names[0]][0], names[0], begun[names[0]][1]) if len(names) == 1 else None
+
+
+def remove_begun(tree: Tree, name: str, begun: Begun, *, dependencies: bool, console: Console) -> Outcome:
+    """Remove what an installation has made that has ended early: what is half built, and its own module.
+
+    With ``dependencies`` all its modules that nothing else uses. Raises HostProblem where it has not ended.
+    """
+    if begun.running:
+        raise HostProblem(
+            what=f"{name} is being installed now.",
+            why=f"By {begun.user or 'somebody'}: process {begun.pid} on {begun.host}, since {begun.since}.",
+            fix="Wait for it, or end it (Ctrl-C there); then run the same command again.",
+        )
+    message = f"Another process is installing {name}; waiting for it."
+    try:
+        with umask.of(tree.root.parent), filelocks.held(tree, f"stack-{name}", console, message):
+            busy = filelocks.in_use(tree, name)
+            parts = list(receipt.parts_in(tree))
+            used = {module.name for one in parts for module in one.modules}
+            own = [one for one in planned(tree, name) if not any(f"{other}/".startswith(f"{one}/") for other in used)]
+            wanted = [] if busy else [one for one in own if dependencies or not tree.has(one) or one == own[-1]]
+            say_left(tree, [path for one in wanted for path in remove_module(tree, one)], console)
+            for kind in ("old", "new"):
+                gone(tree, tree.replaced / kind / name)
+            receipt.end(tree, name)
+    except PermissionError as error:
+        raise not_writable(tree.root, error) from error
+    say(console, f"Removed what had begun of {name}: {', '.join(wanted) or 'its note'}.")
+    if busy:
+        say(console, f"What other installations may use is kept: another process is at work in {tree.root}.")
+    if left := [one for one in own if one not in wanted and tree.has(one)]:
+        say(console, f"Kept for the next installation: {', '.join(left)}. 'envkit clean modules' removes them.")
+    return outcome(tree, name, own)
+
+
+def planned(tree: Tree, name: str) -> list[str]:
+    """Return the modules that installations of a name have planned and that there is something of, by their logs."""
+    prefix = Prefix(root=tree.root.parent)
+    logs = [prefix.logs / one for one in listed(prefix.logs) if cleaning.LOG.fullmatch(one) and one.startswith(name)]
+    found = dict.fromkeys(module for folder in logs for module in cleaning.of_log(folder, "plan"))
+    return [module for module in found if is_there(tree, module)]
 
 
 def remove_from(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> None:

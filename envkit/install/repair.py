@@ -10,6 +10,7 @@ from rich.console import Console
 
 from envkit.environments import receipt, trust
 from envkit.environments.manifest import Measure
+from envkit.environments.names import shown
 from envkit.environments.prefix import Prefix, Tree, not_writable
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, HostProblem
@@ -36,7 +37,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     if not damaged and not lost:
         say(console, f"Nothing of {found.name} is damaged: {compared(found.measure())}.")
         return 0
-    say(console, f"{found.name} is damaged{'' if damaged else f': {lost}'}{':' if damaged else '.'}")
+    say(console, f"{found.name} is damaged: {lost}." if lost else f"{found.name} is damaged:")
     for line in install.damage_lines(damaged, None if is_dry else install.SHOWN):
         say(console, line)
     if is_dry:
@@ -44,6 +45,12 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
         return EnvironmentDamaged.exit_code
     if not os.access(tree.root, os.W_OK):
         raise not_writable(tree.root, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    if tree.software.is_symlink() and not tree.software.exists():
+        raise HostProblem(
+            what=f"{found.name} cannot be built again: {tree.software} is a link that leads nowhere.",
+            why=f"It leads to {shown(str(tree.software.readlink()))}.",
+            fix=f"Make that folder again, or remove the link (rm {tree.software}). Then run the same command.",
+        )
     request = replace(asked(prefix, tree.root, found), again=tuple(dict.fromkeys(one.module for one in damaged)))
     with install.stoppable():
         report = install.install_now(request, console)
@@ -77,7 +84,8 @@ def uncompared(found: Receipt) -> Iterator[str]:
     if measure.unlisted and not found.is_image:
         yield f"Not compared, since nothing says what its files were: {', '.join(measure.unlisted)}."
         recipe = installed.recipe_of(Tree(root=Path(found.tree)), found.name) or found.name
-        yield f"To build the last of them again all the same: envkit install {recipe} --rebuild"
+        again = f"envkit install {recipe} --rebuild --prefix {Path(found.tree).parent}"
+        yield f"To build the last of them again all the same: {again}"
     elif measure.unlisted:
         yield f"Not compared: {found.name} is a folder, which can be changed."
     if measure.behind:

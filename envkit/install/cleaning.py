@@ -1,0 +1,338 @@
+"""What takes room in a prefix and in envkit's own caches, by kind, and removing it.
+
+Only what envkit knows that it made is found: in a folder that has trees of it, by what is recorded, or by what lies in
+it, never by a name alone. What an installation under way may use is kept, and none can begin while something is
+removed: both hold the lock ``cleaning`` of the tree. What is removed is looked for again once that is held.
+"""
+
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from envkit.easybuild.method import remove_module
+from envkit.eessi import image, sessions
+from envkit.environments import filelocks, receipt, replaced, trust
+from envkit.environments.discard import gone
+from envkit.environments.names import is_module, is_name
+from envkit.environments.prefix import Prefix, Tree, listed
+from envkit.errors import EnvironmentDamaged, EnvkitError
+from envkit.methods import installed
+from envkit.sources.cache import SourceCache
+from envkit.system import files, owners, record, umask
+from envkit.system.temporary import has_ended
+
+KINDS: Mapping[str, str] = {
+    "sources": "sources, which the next build would fetch again",
+    "damaged": "sources that were set aside as damaged, and parts of some",
+    "ccache": "the compiler cache, which makes the next build quicker",
+    "layers": "layers of images, which the next image would be built on",
+    "logs": "logs of installations that nothing refers to",
+    "modules": "modules that no environment is made of",
+    "replaced": "what failed builds have left beside an environment",
+    "sessions": "sessions of EESSI with their caches, and its images",
+    "reports": "logs of jobs, and what killed verifications have left",
+    "plans": "plans, which EasyBuild would resolve again",
+}
+LOG = re.compile(r".+-\d{8}-\d{6}(-\d+)?")
+LAYER = re.compile(r"[\w.+-]+-[0-9a-f]{20}\.sif")
+BAD = re.compile(r".+\.bad-[0-9a-f]{8}")
+PART = re.compile(r".+\.part-(?P<pid>\d+)@(?P<host>[^/]+)")
+REPORT = re.compile(r"envkit-verify-\d+-[\w.-]+")
+OF_ASIDE = {"software", "modules", "built", "environments", "images", "layers"}  # what a tree has
+OF_CCACHE = set("0123456789abcdef") | {"tmp", "lock", "ccache.conf", "CACHEDIR.TAG", "stats"}
+A_DAY_S = 24 * 3600  # longer than any fetch
+A_MONTH_S = 30 * A_DAY_S  # longer than any job
+LARGEST = 64 << 20  # bytes of a log of events
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or folder that can be removed: how many bytes it takes, when it was last changed (ISO 8601).
+
+    ``kept`` says why it is not removed, if that is so.
+    """
+
+    kind: str
+    path: str
+    size: int
+    changed: str
+    kept: str = ""
+    removed: bool = False
+
+    @property
+    def age_s(self) -> float:
+        """How long ago it was last changed (s)."""
+        return time.time() - datetime.fromisoformat(self.changed).timestamp()
+
+
+class Cleaning(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit clean`` tells; ``size`` is what was removed, or would be (bytes)."""
+
+    version: int = 1
+    prefix: str
+    size: int
+    items: tuple[Item, ...]
+
+
+def item(kind: str, path: Path, kept: str = "") -> Item:
+    """Return what a file or folder takes; no link in it is followed."""
+    size, newest = 0, 0.0
+    todo = [path]
+    while todo:
+        one = todo.pop()
+        with suppress(OSError):
+            state = one.lstat()
+            size, newest = size + state.st_blocks * 512, max(newest, state.st_mtime)
+            if one.is_dir() and not one.is_symlink():
+                todo += one.iterdir()
+    changed = datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
+    return Item(kind=kind, path=str(path), size=size, changed=changed, kept=kept)
+
+
+def find(prefix: Prefix, kinds: Sequence[str]) -> list[Item]:
+    """Return what there is of these kinds, the largest first. Raises NotReadable."""
+    found = [one for kind in kinds for one in FINDERS[kind](prefix)]
+    return sorted(found, key=lambda one: -one.size)
+
+
+def trees(prefix: Prefix) -> list[Tree]:
+    """Return every tree of a prefix, of whatever machine type."""
+    places = [prefix.root / name for name in listed(prefix.root)]
+    return [
+        Tree(root=path)
+        for path in places
+        if (path / "locks").is_dir() and not path.is_symlink() and not (path / "locks").is_symlink()
+    ]
+
+
+def known_sources(prefix: Prefix) -> set[str]:
+    """Return the places in the cache of what envkit has fetched: verified in it, or recorded with a module."""
+    known = set(SourceCache(prefix.sources).stamps)
+    for tree in trees(prefix):
+        for path in tree.root.glob("built/*.json"):
+            with suppress(OSError, msgspec.DecodeError):
+                part = record.read(path, receipt.Built).part
+                known |= {one.filename for one in part.sources} if part else set()
+    return known
+
+
+def sources(prefix: Prefix) -> Iterator[Item]:
+    """Yield every source that envkit has fetched."""
+    for place in sorted(known_sources(prefix)):
+        path = prefix.sources / place
+        if path.is_file() and replaced.is_inside(prefix.sources, place) and not path.is_symlink():
+            yield item("sources", path)
+
+
+def damaged(prefix: Prefix) -> Iterator[Item]:
+    """Yield what was set aside as damaged, and what fetches have left that were killed; of another host after a day."""
+    if not trees(prefix):
+        return
+    for path in prefix.sources.rglob("*.*-*"):
+        part = PART.fullmatch(path.name)
+        if not path.is_file() or path.is_symlink() or not (part or BAD.fullmatch(path.name)):
+            continue
+        found = item("damaged", path)
+        is_over = part is None or (part["host"] == os.uname().nodename and has_ended(int(part["pid"])))
+        if is_over or found.age_s > A_DAY_S:
+            yield found
+
+
+def ccache(prefix: Prefix) -> Iterator[Item]:
+    """Yield envkit's own compiler caches, and none that CCACHE_DIR names."""
+    own = [platformdirs.user_cache_path("envkit") / "ccache", *([prefix.root / "ccache"] if trees(prefix) else [])]
+    named = os.environ.get("CCACHE_DIR", "")
+    for path in own:
+        is_named = bool(named) and os.path.realpath(named) == os.path.realpath(path)
+        if path.is_dir() and not path.is_symlink() and not is_named and {*listed(path)} <= OF_CCACHE:
+            yield item("ccache", path)
+
+
+def layers(prefix: Prefix) -> Iterator[Item]:
+    """Yield the layers of images."""
+    for tree in trees(prefix):
+        for name in listed(tree.layers):
+            if LAYER.fullmatch(name) and not (tree.layers / name).is_symlink():
+                yield item("layers", tree.layers / name)
+
+
+def logs(prefix: Prefix) -> Iterator[Item]:
+    """Yield the folders of logs; those that a receipt or an installation that has not ended names are kept."""
+    named = set[str]()
+    for tree in trees(prefix):
+        named |= {found.log for _, found in installed.all_in(tree) if not isinstance(found, EnvironmentDamaged)}
+        notes = (receipt.unfinished(tree, Path(name).stem) for name in listed(tree.unfinished))
+        named |= {note.log for note in notes if note}
+    for name in listed(prefix.logs):
+        path = prefix.logs / name
+        is_log = LOG.fullmatch(name) and is_ours(path) and is_ours(path / "events.jsonl")
+        if is_log and trees(prefix) and str(path) not in named:
+            yield item("logs", path)
+
+
+def is_ours(path: Path) -> bool:
+    """Say whether something is there, is no link, and nobody can change it who is not trusted."""
+    with suppress(OSError):
+        state = path.lstat()
+        return not stat.S_ISLNK(state.st_mode) and owners.stranger(state, trust.trusted()) is None
+    return False
+
+
+def modules(prefix: Prefix) -> Iterator[Item]:
+    """Yield the modules of a tree that no environment is made of; all are kept while one cannot be told."""
+    for tree in trees(prefix):
+        kept = ""
+        if any(isinstance(found, EnvironmentDamaged) for _, found in installed.all_in(tree)):
+            kept = "a receipt cannot be read that may name it"
+        elif names := [Path(name).stem for name in listed(tree.unfinished) if name.endswith(".json")]:
+            kept = f"the installation of {', '.join(names)} has not ended: go on with it, or 'envkit remove' it"
+        used = {module.name for parts in receipt.parts_in(tree) for module in parts.modules}
+        for module in made(prefix, tree):
+            if not any(f"{one}/".startswith(f"{module}/") or f"{module}/".startswith(f"{one}/") for one in used):
+                yield item("modules", tree.software / module, kept)
+
+
+def made(prefix: Prefix, tree: Tree) -> list[str]:
+    """Return the modules in a tree that envkit had built, or begun: by their records, and by its logs."""
+    found = set[str]()
+    for path in tree.root.glob("built/*.json"):
+        with suppress(OSError, msgspec.DecodeError):
+            found.add(record.read(path, receipt.Built).module)
+    for path in prefix.logs.glob("*/events.jsonl"):
+        if is_ours(path.parent) and is_ours(path):
+            found |= set(of_log(path.parent, "begin"))
+    return sorted(one for one in found if is_module(one) and (tree.software / one).is_dir())
+
+
+def of_log(folder: Path, event: str) -> list[str]:
+    """Return the modules that a log says were begun (``begin``), or planned (``plan``)."""
+    found = list[str]()
+    with suppress(OSError):
+        for line in files.read(folder / "events.jsonl", LARGEST).splitlines():
+            with suppress(msgspec.DecodeError, AttributeError, TypeError, RecursionError):
+                told = msgspec.json.decode(line)
+                if told.get("event") == event:
+                    found += told["modules"] if event == "plan" else [told["module"]]
+    return [one for one in found if isinstance(one, str) and is_module(one)]
+
+
+def left_behind(prefix: Prefix) -> Iterator[Item]:
+    """Yield what is kept of builds that failed; what is set aside for one under way is not."""
+    for tree in trees(prefix):
+        for kind in ("new", "old"):
+            for name in listed(tree.replaced / kind):
+                path = tree.replaced / kind / name
+                is_aside = is_name(name) and path.is_dir() and not path.is_symlink() and {*listed(path)} <= OF_ASIDE
+                if is_aside and replaced.of(tree, name) is None:
+                    yield item("replaced", path)
+
+
+def of_eessi(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
+    """Yield the sessions of EESSI, and the images of its client."""
+    busy = False
+    with suppress(EnvkitError):
+        for name in sessions.names():
+            in_use = sessions.in_use(name)
+            busy = busy or in_use
+            yield item("sessions", sessions.root() / name, "it is in use" if in_use else "")
+            if (sessions.caches() / name).is_dir():
+                yield item("sessions", sessions.caches() / name, "it is in use" if in_use else "")
+    for path in sorted(image.folder().glob("sha256-*.sif")):
+        yield item("sessions", path, "a session is in use" if busy else "")
+
+
+def reports(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
+    """Yield what jobs and verifications have left in envkit's cache; of a job that may run yet it is kept."""
+    folder = platformdirs.user_cache_path("envkit")
+    for name in listed(folder):
+        if REPORT.fullmatch(name) and not (folder / name).is_symlink():
+            found = item("reports", folder / name)
+            young = "its job may not have ended" if found.age_s < A_MONTH_S else ""
+            yield msgspec.structs.replace(found, kept=young)
+
+
+def plans(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
+    """Yield the plans that EasyBuild has resolved."""
+    folder = platformdirs.user_cache_path("envkit") / "plans"
+    if folder.is_dir() and not folder.is_symlink():
+        yield item("plans", folder)
+
+
+FINDERS: Mapping[str, Callable[[Prefix], Iterator[Item]]] = {
+    "sources": sources, "damaged": damaged, "ccache": ccache, "layers": layers, "logs": logs, "modules": modules,
+    "replaced": left_behind, "sessions": of_eessi, "reports": reports, "plans": plans,
+}  # fmt: skip
+OF_A_BUILD = ("sources", "damaged", "ccache", "layers", "logs", "modules", "replaced", "plans")
+
+
+def chosen(found: Sequence[Item], older_s: float, larger: int) -> list[Item]:
+    """Return those that are old and large enough."""
+    return [one for one in found if one.age_s >= older_s and one.size >= larger]
+
+
+def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
+    """Remove items; return each as it then is. What an installation under way may use is kept, and said why."""
+    with umask.of(prefix.root), ExitStack() as stack:
+        busy = next(filter(None, [at_work(tree, stack) for tree in trees(prefix)]), "")
+        now = {one.path: one for one in find(prefix, list(dict.fromkeys(one.kind for one in found)))}
+        known = [now.get(one.path, msgspec.structs.replace(one, kept="it is in use now")) for one in found]
+        return [removed(prefix, one, busy if one.kind in OF_A_BUILD else "") for one in known]
+
+
+def at_work(tree: Tree, stack: ExitStack) -> str:
+    """Say which installation is under way in a tree; nothing if none is, and then none begins before ``stack`` ends."""
+    own = filelocks.cleaning(tree)
+    alone = stack.enter_context(replaced.locked(own, fcntl.LOCK_EX, 0))
+    held = [path.stem for path in sorted(tree.locks.glob("*.lock")) if path != own and filelocks.is_held(path)]
+    if alone and not held:
+        return ""
+    names = [name.removeprefix("stack-") for name in held if name.startswith("stack-")]
+    return f"an installation is under way ({', '.join(names or held) or tree.root.name})"
+
+
+def removed(prefix: Prefix, one: Item, busy: str) -> Item:
+    """Remove one item, and return it as it then is."""
+    path = Path(one.path)
+    if one.kept or busy:
+        return msgspec.structs.replace(one, kept=one.kept or busy)
+    try:
+        is_gone = REMOVERS.get(one.kind, partial(away, one.kind))(prefix, path)
+    except OSError as error:
+        return msgspec.structs.replace(one, kept=f"it cannot be removed: {error.strerror}")
+    except RecursionError:
+        return msgspec.structs.replace(one, kept="it cannot be removed: folders are nested too deep in it")
+    why = "" if is_gone else "not all of it could be removed"
+    return msgspec.structs.replace(one, kept=why, removed=is_gone)
+
+
+def away(kind: str, prefix: Prefix, path: Path) -> bool:
+    """Remove a file or folder below the prefix, or in a folder of envkit's own, and nothing behind a link."""
+    inside = kind not in ("plans", "reports") and path.is_relative_to(prefix.root)
+    return gone(Tree(root=prefix.root if inside else path.parent), path)
+
+
+def module_away(prefix: Prefix, path: Path) -> bool:
+    """Remove a module with its files and records."""
+    tree = next(one for one in trees(prefix) if path.is_relative_to(one.software))
+    return not remove_module(tree, str(path.relative_to(tree.software))) and not os.path.lexists(path)
+
+
+def session_away(_prefix: Prefix, path: Path) -> bool:
+    """Remove a session, unless it has come into use; its cache with it."""
+    if path.suffix == ".sif" or path.parent != sessions.root():
+        return gone(Tree(root=path.parent), path)
+    with suppress(EnvkitError):
+        return sessions.clean(path.name)
+    return False
+
+
+REMOVERS: Mapping[str, Callable[[Prefix, Path], bool]] = {"modules": module_away, "sessions": session_away}

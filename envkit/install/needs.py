@@ -1,0 +1,69 @@
+"""What this machine lacks for each stack, as far as that is found out without a plan, and quickly."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+
+import msgspec
+
+from envkit.doctor import gather
+from envkit.doctor.ask import Question, ask
+from envkit.easybuild import method as easybuild
+from envkit.eessi import method as eessi
+from envkit.environments.prefix import Prefix
+from envkit.errors import EnvkitError, Problem
+from envkit.install import preference
+from envkit.machine import host
+from envkit.machine.host import Host
+from envkit.planning import preflight
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack
+
+LIMIT_S = 5.0
+Found = Mapping[str, Sequence[Problem]]  # by the name of the stack
+
+
+def lacking(prefix: Prefix, stacks: Sequence[Stack]) -> Mapping[str, Sequence[Problem] | None]:
+    """Return what this machine lacks for stacks, by name; None for those of which it could not be found out in time."""
+    for table in gather.SHARED:
+        msgspec.json.Decoder(table)
+    preference.table()
+    methods = sorted({stack.method for stack in stacks})
+    questions: dict[str, Question] = {"host": lambda _: host.look()}
+    questions |= {name: partial(by_method, prefix, [one for one in stacks if one.method == name]) for name in methods}
+    told = ask(questions, LIMIT_S).values
+    known: dict[str, Sequence[Problem]] = {
+        name: told[method][name] for method in methods for name in told.get(method, {})
+    }
+    return {stack.name: known.get(stack.name) for stack in stacks}
+
+
+def by_method(prefix: Prefix, stacks: Sequence[Stack], asked: Mapping[str, Future[Host]]) -> Found:
+    """Return what is lacking for the stacks of one method."""
+    machine = asked["host"].result()
+    return {stack.name: of_stack(Request(prefix=prefix, method=stack.method), machine, stack) for stack in stacks}
+
+
+def of_stack(request: Request, machine: Host, stack: Stack) -> Sequence[Problem]:
+    """Return what is lacking for one stack."""
+    try:
+        absent = preflight.missing_programs(machine, stack)
+        return [*absent, *METHODS[stack.method](request, machine, stack)]
+    except EnvkitError as error:
+        return [error.problem()]
+
+
+def on_eessi(request: Request, machine: Host, stack: Stack) -> Sequence[Problem]:
+    """Return what is lacking for a stack on top of EESSI."""
+    return [
+        *preflight.machine_problems(machine, stack),
+        *preflight.prefix_problems(request.prefix, stack, 1.0),
+        *eessi.unfit(request, machine, stack),
+    ]
+
+
+METHODS: dict[str, Callable[[Request, Host, Stack], Sequence[Problem]]] = {
+    "easybuild": easybuild.lacking,
+    "apptainer": gather.by_image,
+    "eessi": on_eessi,
+}

@@ -1,0 +1,187 @@
+"""Upgrading: what has changed since an environment was installed, and building it as it is planned now.
+
+Modules under new names are built beside the old ones; those that keep their names are built in their place, as by
+``--rebuild``, and come back if the new ones do not pass.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+from rich.console import Console
+
+from envkit.environments import lockfile, receipt, trust
+from envkit.environments.lockfile import Lock, Part
+from envkit.environments.prefix import Prefix, Tree, not_writable
+from envkit.environments.receipt import Receipt
+from envkit.errors import EnvironmentDamaged
+from envkit.install import catalogue, install, repair
+from envkit.methods import installed
+from envkit.planning.method import Installation
+from envkit.planning.request import Request
+from envkit.planning.stack import stacks
+from envkit.report.progress import say
+
+NAMED = re.compile(r"(?P<framework>[a-z]+)-(?P<version>\d+(\.\d+)*)(?P<rest>-.+)?")
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A module or layer that is another one now; ``files`` are the sources and patches of it that have changed."""
+
+    what: Literal["changed", "added", "removed"]
+    was: str | None
+    now: str | None
+    files: tuple[str, ...] = ()
+
+
+class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit upgrade`` tells.
+
+    ``state``: nothing has changed ("current"), something has and was not built ("outdated", of --dry-run), it was built
+    and has passed ("upgraded"), or does not pass, so that the old one is as it was ("kept"). ``besides`` is what is
+    other on this machine and alone no reason to build again. ``newer`` are stacks of a newer framework, which can be
+    installed beside it. ``damaged`` says which file of the environment is damaged, null if none is.
+    """
+
+    version: int = 1
+    name: str
+    state: Literal["current", "outdated", "upgraded", "kept"]
+    installed: str
+    changes: tuple[Change, ...]
+    besides: tuple[str, ...]
+    newer: tuple[str, ...]
+    damaged: str | None
+
+
+def upgrade(prefix: Prefix, name: str | None, asked: Request, *, is_dry: bool, console: Console) -> Upgrade:
+    """Build an environment as it is planned now, if that is another than is installed; say what has changed.
+
+    ``asked`` has the options of the build. Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be
+    read or does not tell how it was made, and what an installation does.
+    """
+    tree, found = installed.placed(prefix, name)
+    prefix = Prefix(root=tree.root.parent)
+    trust.require(prefix.root, tree, receipt.path_of(tree, found.name), [module.name for module in found.recipes])
+    installed.require_in_place(tree, found)
+    work = planned(prefix, tree, found, asked)
+    was, lost = made_of(found), catalogue.broken(found)
+    told = Upgrade(
+        name=found.name,
+        state="outdated",
+        installed=found.created,
+        changes=tuple(changes(was, work.lock)),
+        besides=tuple(lockfile.differences(found.lock, work.lock)) if found.lock else (),
+        newer=tuple(newer(found)),
+        damaged=lost or None,
+    )
+    for line in lines(told):
+        say(console, line)
+    if not told.changes:
+        return msgspec.structs.replace(told, state="current")
+    if is_dry:
+        say(console, f"Build it with 'envkit upgrade {found.name} --prefix {prefix.root}'.")
+        return told
+    if not os.access(tree.root, os.W_OK):
+        raise not_writable(tree.root, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    with install.stoppable():
+        report = install.install_now(work.request, console)
+    if report is not None and report.verdict != "pass":
+        return msgspec.structs.replace(told, state="kept")
+    left = [one.was for one in told.changes if one.was and one.was != one.now and tree.has(one.was)]
+    if left:
+        say(console, f"No longer part of it: {', '.join(left)}. 'envkit clean modules' removes what nothing uses.")
+    return msgspec.structs.replace(told, state="upgraded")
+
+
+def planned(prefix: Prefix, tree: Tree, found: Receipt, asked: Request) -> Installation:
+    """Return what an installation of the same would make now, with the MPI of the same family."""
+    own = repair.asked(prefix, tree.root, found)
+    request = replace(own, rebuild=True, accepted_eulas=asked.accepted_eulas, offline=asked.offline, jobs=asked.jobs)
+    work = install.prepare(request)
+    is_other = bool(found.mpi and work.host.mpi and work.host.mpi.family != found.mpi.family)
+    if found.mpi and is_other and not (found.mpi.embedded or found.wheel_mpi or found.is_image):
+        return install.prepare(replace(request, mpi=found.mpi.family))
+    return work
+
+
+def made_of(found: Receipt) -> Lock | Mapping[str, str]:
+    """Return what an environment was made from; of an earlier envkit, its modules with the digests of their recipes."""
+    return found.lock or {module.name: module.sha256 for module in found.recipes}
+
+
+def changes(was: Lock | Mapping[str, str], now: Lock) -> Iterator[Change]:
+    """Yield each part that is another one; a module of another version is paired with the one that it was."""
+    if isinstance(was, Lock):
+        there = {part.name: part for part in was.parts}
+    else:
+        there = {name: Part(name=name, recipe="", sha256=digest) for name, digest in was.items()}
+    new = {part.name: part for part in now.parts}
+    gone = [name for name in there if name not in new]
+    for name, part in new.items():
+        if name in there:
+            if there[name].sha256 != part.sha256:
+                yield Change(what="changed", was=name, now=name, files=files(there[name], part))
+            continue
+        before = next((one for one in gone if one.partition("/")[0] == name.partition("/")[0]), None)
+        if before:
+            gone.remove(before)
+        yield Change(what="changed" if before else "added", was=before, now=name)
+    yield from (Change(what="removed", was=name, now=None) for name in gone)
+
+
+def files(was: Part, now: Part) -> tuple[str, ...]:
+    """Return the sources and patches that are others, as OLD -> NEW where their names tell."""
+    if not was.recipe:  # of an envkit that kept no lock
+        return ()
+    before, after = ({one.filename: one.sha256 for one in (*part.sources, *part.patches)} for part in (was, now))
+    gone, new = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
+    same = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    return (*same, *(f"- {name}" for name in gone), *(f"+ {name}" for name in new))
+
+
+def newer(found: Receipt) -> Iterator[str]:
+    """Yield the stacks that have a newer version of the same framework, by the same method on the same accelerator."""
+    own = NAMED.fullmatch(found.name)
+    like = (found.method, found.accelerator)
+    for stack in stacks():
+        other = NAMED.fullmatch(stack.name)
+        if own is None or other is None or (stack.method, stack.accelerator.value) != like:
+            continue
+        is_same = (own["framework"], own["rest"]) == (other["framework"], other["rest"])
+        if is_same and version(other["version"]) > version(own["version"]):
+            yield stack.name
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Return a version as numbers."""
+    return tuple(map(int, text.split(".")))
+
+
+def lines(told: Upgrade) -> Iterator[str]:
+    """Yield what has changed, for people."""
+    since = f"since it was installed ({told.installed[:10]})"
+    if told.changes:
+        yield f"{told.name} has changed {since}:"
+    else:
+        yield f"{told.name} is up to date: nothing of its recipes and pins has changed {since}."
+    for one in told.changes:
+        if one.was != one.now:
+            yield f"  {one.what:<8} {' -> '.join(filter(None, (one.was, one.now)))}"
+        else:
+            yield f"  {one.what:<8} {one.now}: {', '.join(one.files) or 'its recipe'}"
+    yield from (f"  besides  {text.replace(' in the lock', ' then').replace(' here', ' now')}" for text in told.besides)
+    if told.damaged:
+        yield f"It is damaged: {told.damaged}. Mend it with 'envkit repair {told.name}'."
+    if told.newer:
+        yield f"Of a newer version, beside it: {', '.join(f'envkit install {name}' for name in told.newer)}"
+
+
+def status(told: Upgrade) -> int:
+    """Return the exit code: 1 where the new one does not pass, 6 where nothing has changed and it is damaged."""
+    if told.state == "kept":
+        return 1
+    return EnvironmentDamaged.exit_code if told.state == "current" and told.damaged else 0
