@@ -6,9 +6,10 @@ from typing import TypeVar
 import msgspec
 
 from envkit.doctor.facts import Facts, Node
-from envkit.doctor.report import Comparison, Difference, Note, Report
-from envkit.doctor.rules import note
+from envkit.doctor.report import Comparison, Difference, Report
+from envkit.doctor.rules import problem
 from envkit.doctor.terminal import lines
+from envkit.errors import Problem
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
 NOT_TOLD = "not known"
@@ -67,9 +68,9 @@ def changed(fact: Fact, **changes: object) -> Fact:
     return msgspec.structs.replace(fact, **changes)
 
 
-def notes(node: Facts, here: Facts) -> Iterator[Note]:
+def notes(node: Facts, here: Facts) -> Iterator[Problem]:
     """Yield what a difference means for an installation that is begun on the other host."""
     if node.cpu and here.cpu and node.cpu.target != here.cpu.target:
-        yield note("other-cpu", node=node.cpu.target, here=here.cpu.target)
+        yield problem("other-cpu", node=node.cpu.target, here=here.cpu.target)
     if node.builder and here.builder and node.builder.accelerator != here.builder.accelerator:
-        yield note("other-gpu", node=node.builder.accelerator, here=here.builder.accelerator)
+        yield problem("other-gpu", node=node.builder.accelerator, here=here.builder.accelerator)

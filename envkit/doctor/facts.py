@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from envkit.errors import Problem
+
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """What every fact is."""
@@ -23,13 +25,6 @@ class Tool(Struct, frozen=True, kw_only=True):
     path: str
     family: str = ""
     version: str = ""
-
-
-class Refusal(Struct, frozen=True, kw_only=True):
-    """What stands in the way, and what to do."""
-
-    what: str
-    fix: str
 
 
 class Builder(Struct, frozen=True, kw_only=True):
@@ -117,7 +112,7 @@ class Container(Struct, frozen=True, kw_only=True):
 
     runtime: Tool
     setuid: bool
-    building: tuple[Refusal, ...]
+    building: tuple[Problem, ...]
 
 
 class Way(Struct, frozen=True, kw_only=True):
@@ -125,7 +120,7 @@ class Way(Struct, frozen=True, kw_only=True):
 
     access: str
     why: str
-    refusal: Refusal | None
+    refusal: Problem | None
 
 
 class Scheduler(Struct, frozen=True, kw_only=True):
@@ -167,7 +162,7 @@ class Preflight(Struct, frozen=True, kw_only=True):
 
     stack: str
     accelerator: str
-    problems: tuple[Refusal, ...]
+    problems: tuple[Problem, ...]
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -175,7 +170,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     ``nvidia_smi`` says why nvidia-smi shows no GPU, "" if it shows one; ``namespaces`` why this user can make no user
     namespace. ``mounts`` are CernVM-FS's. ``preflights`` are by method. ``sources`` is
-    what is said of those of EasyBuild's where they are sought.
+    what is said of those of EasyBuild's where they are sought. ``configuration`` are the mistakes in it, and why a file
+    of it is not used.
     """
 
     user: str
@@ -196,6 +192,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     room: Room | None = None
     indexes: tuple[Index, ...] | None = None
-    sources: tuple[Refusal, ...] | None = None
+    sources: tuple[Problem, ...] | None = None
     preflights: dict[str, Preflight] = {}
+    configuration: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()

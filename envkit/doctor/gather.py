@@ -13,7 +13,7 @@ from envkit.apptainer import method as apptainer
 from envkit.compat import known as compat
 from envkit.doctor import look, node
 from envkit.doctor.ask import Question, ask
-from envkit.doctor.facts import Facts, Preflight, Refusal
+from envkit.doctor.facts import Facts, Preflight
 from envkit.easybuild import method as easybuild
 from envkit.eessi.access import Access
 from envkit.environments.prefix import Prefix
@@ -25,7 +25,7 @@ from envkit.planning.stack import Stack, select
 
 LIMIT_S = 5.0
 PATIENCE_S = 4
-SHARED = (Stack, eessi.Known, eessi.Symptom, compat.Known)  # two threads that meet a type of msgspec first crash it
+SHARED = (Stack, eessi.Known, Problem, compat.Known)  # two threads that meet a type of msgspec first crash it
 Settings = Mapping[str, str]
 
 
@@ -43,6 +43,7 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings) -> Facts:
     missing = tuple(one for one in answers.missing if builder or not one.probe.startswith("preflight "))
     return Facts(
         user=runtime.user_name(), uid=os.geteuid(), builder=builder, ways=ways, preflights=preflights, missing=missing,
+        configuration=look.configuration(env),
         **{name.replace(" ", "_"): value for name, value in told.items()},
     )  # fmt: skip
 
@@ -100,12 +101,11 @@ def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping
     try:
         problems = METHODS[method](request, machine, stack)
     except EnvkitError as error:
-        problems = [Problem(what=f"{error.what} {error.why}".strip(), fix=error.fix)]
-    refused = tuple(Refusal(what=one.what, fix=one.fix) for one in problems)
-    return Preflight(stack=stack.name, accelerator=stack.accelerator.value, problems=refused)
+        problems = [error.problem()]
+    return Preflight(stack=stack.name, accelerator=stack.accelerator.value, problems=tuple(problems))
 
 
-def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> tuple[Refusal, ...] | None:
+def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> tuple[Problem, ...] | None:
     """Return which sources ``envkit install --method easybuild`` could not fetch; None if nothing is known of them.
 
     To have EasyBuild resolve a stack takes longer than there is time: it has to be done before.
@@ -115,7 +115,7 @@ def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[An
         return None
     request = Request(prefix=prefix, method="easybuild", load=load)
     told = easybuild.refused(request, machine, fitting("easybuild", machine))
-    return None if told is None else tuple(Refusal(what=one.what, fix=one.fix) for one in told)
+    return None if told is None else tuple(told)
 
 
 def fitting(method: str, machine: host.Host) -> Stack:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envkit.doctor.facts import Builder, Container, Cpu, Index, Limits, Mpi, Refusal, Room, Scheduler, Tool, Way
+from envkit.config import files as config
+from envkit.doctor.facts import Builder, Container, Cpu, Index, Limits, Mpi, Room, Scheduler, Tool, Way
 from envkit.eessi import access
 from envkit.environments.prefix import Prefix
+from envkit.errors import Problem
 from envkit.knowledge.eessi import known
 from envkit.launch import host_mpi, launcher, mpi_model
 from envkit.machine import host, modules_tool, runtime
@@ -61,9 +63,11 @@ def toolkits(env: Mapping[str, str]) -> Iterator[Tool]:
 
 
 def mpi(env: Mapping[str, str]) -> Iterator[Mpi]:
-    """Yield the MPI libraries: each whose mpirun is on PATH, and one for programs of MPICH's ABI without any."""
+    """Yield the MPI libraries: each whose mpirun is on PATH, and Cray's, which has none, and another of MPICH's ABI."""
     found = dict[Path, host.Program]()
     for folder in env.get("PATH", os.defpath).split(os.pathsep):
+        if env.get("CRAY_MPICH_VERSION") and (wrapper := process.which(host.CRAY_WRAPPER, path=folder)):
+            yield of_cray(host.of_launcher(wrapper, env), env)
         if process.which("mpirun", path=folder):
             one = host.launcher_mpi({**env, "PATH": f"{folder}:{env.get('PATH', '')}"})
             if one is not None:
@@ -71,7 +75,8 @@ def mpi(env: Mapping[str, str]) -> Iterator[Mpi]:
     for one in found.values():
         yield described(one.family, one.version, one.path, env)
     if not any(one.family in ("MPICH", "Intel MPI") for one in found.values()):
-        alone = described("MPICH", env.get("CRAY_MPICH_VERSION", "unknown"), None, env)
+        family = "Cray MPICH" if env.get("CRAY_MPICH_VERSION") else "MPICH"
+        alone = described(family, env.get("CRAY_MPICH_VERSION", "unknown"), None, env)
         if alone.library:
             yield alone
 
@@ -93,6 +98,14 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
     )
 
 
+def of_cray(found: host.Program, env: Mapping[str, str]) -> Mpi:
+    """Return Cray MPICH with the library that programs are linked with by its wrapper."""
+    told = described(found.family, found.version, found.path, env)
+    own = sorted(Path(env.get("CRAY_MPICH_DIR") or env.get("MPICH_DIR", "/nowhere"), "lib").glob("libmpi_*.so.12"))
+    library = next((path for path in own if re.match(r"libmpi_(gnu|cray|intel|nvidia|amd|aocc)", path.name)), None)
+    return msgspec.structs.replace(told, abi=library.name, library=str(library)) if library else told
+
+
 def modules(env: Mapping[str, str]) -> Tool | None:
     """Return the modules tool."""
     found = modules_tool.find_modules_tool(env)
@@ -111,7 +124,7 @@ def container(env: Mapping[str, str]) -> Container | None:
     told = process.capture([str(found.path), "buildcfg"], env=env).stdout
     setuid = re.search(r"_SUID_INSTALL=1$", told, re.MULTILINE) is not None
     program = Tool(path=str(found.path), family=found.family, version=found.version)
-    building = tuple(Refusal(what=one.what, fix=one.fix) for one in runtime.build_problems(env))
+    building = tuple(runtime.build_problems(env))
     return Container(runtime=program, setuid=setuid, building=building)
 
 
@@ -135,7 +148,7 @@ def way(which: access.Access, env: Mapping[str, str], patience_s: float) -> Way:
     if probe.problem is None:
         return Way(access=which, why=probe.why, refusal=None)
     why = f" ({probe.problem.why})" if probe.problem.why else ""
-    return Way(access=which, why="", refusal=Refusal(what=f"{probe.problem.what}{why}", fix=probe.problem.fix))
+    return Way(access=which, why="", refusal=Problem(what=f"{probe.problem.what}{why}", fix=probe.problem.fix))
 
 
 def schedulers(env: Mapping[str, str]) -> Iterator[Scheduler]:
@@ -203,3 +216,10 @@ def index(connection: "Connection", url: str, is_index: bool) -> Index:
     except RefusedError as error:
         return Index(url=shown(url), problem=str(error))
     return Index(url=shown(url))
+
+
+def configuration(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what is wrong with the configuration, and why a file of it is not used."""
+    found = config.read(env)
+    refused = (line for one in found.files if one.state == "refused" for line in one.why)
+    return (*found.mistakes, *refused)

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from envkit.doctor.facts import Facts, Refusal, Struct
+from envkit.doctor.facts import Facts, Struct
+from envkit.errors import Problem
 
 VERSION = 1
 
@@ -26,15 +27,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     method: str
     state: State
     why: str
-    problems: tuple[Refusal, ...] = ()
-
-
-class Note(Struct, frozen=True, kw_only=True):
-    """Something to know, by the id of its words."""
-
-    id: str
-    what: str
-    fix: str
+    problems: tuple[Problem, ...] = ()
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -62,7 +55,7 @@ class Report(Struct, frozen=True, kw_only=True):
     version: int
     facts: Facts
     methods: tuple[Verdict, ...]
-    notes: tuple[Note, ...]
+    notes: tuple[Problem, ...]
     comparison: Comparison | None = None
 
     @property

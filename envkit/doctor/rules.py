@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from functools import cache
 
-from envkit.doctor.facts import Facts, Missing, Preflight, Refusal
-from envkit.doctor.report import VERSION, Note, Report, State, Verdict
+from envkit.doctor.facts import Facts, Missing, Preflight
+from envkit.doctor.report import VERSION, Report, State, Verdict
+from envkit.errors import Problem
 from envkit.system import toml
 from envkit.system.resources import data
 
@@ -46,7 +47,7 @@ def apptainer(facts: Facts) -> Verdict:
         if here is None or not runs or set(found.problems) - set(here.building):
             return fails("apptainer", found, lacking)
         return partly(
-            "apptainer", "images that were built elsewhere can be run", refusal("image-elsewhere"), *here.building
+            "apptainer", "images that were built elsewhere can be run", problem("image-elsewhere"), *here.building
         )
     if lacking:
         return partly("apptainer", RUN_ALONE, lacking)
@@ -59,9 +60,9 @@ def eessi(facts: Facts) -> Verdict:
     fitting = [way for way in facts.ways if way.refusal is None]
     if fitting:
         why = f"{fitting[0].why} (--access {fitting[0].access})"
-        return Verdict(method="eessi", state=State.WORKS, why=why, problems=(refusal("no-horovod"),))
+        return Verdict(method="eessi", state=State.WORKS, why=why, problems=(problem("no-horovod"),))
     problems = tuple(
-        Refusal(what=f"{way.access}: {way.refusal.what}.", fix=way.refusal.fix) for way in facts.ways if way.refusal
+        Problem(what=f"{way.access}: {way.refusal.what}.", fix=way.refusal.fix) for way in facts.ways if way.refusal
     )
     cut = [one for one in facts.missing if one.probe.startswith("eessi ")]
     state, why = State.FAILS, "there is no way to its repository; one of these is enough"
@@ -70,7 +71,7 @@ def eessi(facts: Facts) -> Verdict:
     return Verdict(method="eessi", state=state, why=why, problems=problems)
 
 
-def fails(method: str, found: Preflight, lacking: Refusal | None) -> Verdict:
+def fails(method: str, found: Preflight, lacking: Problem | None) -> Verdict:
     """Return that a method does not work, with all that stands in its way."""
     problems = (*found.problems, *((lacking,) if lacking else ()))
     number = "one thing stands" if len(problems) == 1 else f"{len(problems)} things stand"
@@ -78,7 +79,7 @@ def fails(method: str, found: Preflight, lacking: Refusal | None) -> Verdict:
     return Verdict(method=method, state=State.FAILS, why=why, problems=problems)
 
 
-def partly(method: str, why: str, *problems: Refusal) -> Verdict:
+def partly(method: str, why: str, *problems: Problem) -> Verdict:
     """Return that a method works in part."""
     return Verdict(method=method, state=State.PARTLY, why=why, problems=problems)
 
@@ -89,69 +90,65 @@ def not_told(method: str, facts: Facts) -> Verdict:
     return Verdict(method=method, state=State.UNKNOWN, why=f"it could not be found out: {why}")
 
 
-def no_index(facts: Facts, found: Preflight) -> Refusal | None:
+def no_index(facts: Facts, found: Preflight) -> Problem | None:
     """Say that no package index answers, if that is so."""
     if facts.indexes is None or any(not index.problem for index in facts.indexes):
         return None
     places = "; ".join(f"{index.url}: {index.problem}" for index in facts.indexes) or "pip's no-index is set"
-    return refusal("no-index", places=places, stack=found.stack)
+    return problem("no-index", places=places, stack=found.stack)
 
 
-def notes(facts: Facts) -> Iterator[Note]:
+def notes(facts: Facts) -> Iterator[Problem]:
     """Yield what there is to know besides."""
+    yield from (problem("configuration", mistake=one) for one in facts.configuration)
     yield from (of_missing(one) for one in facts.missing)
     built = facts.preflights.get("easybuild")
     if built and not built.problems and facts.sources is None:
-        yield note("sources-not-asked", stack=built.stack)
+        yield problem("sources-not-asked", stack=built.stack)
     if built and facts.builder and (facts.builder.mpi is None or facts.builder.mpi.family not in toolchains()):
-        yield note("no-mpi")
+        yield problem("no-mpi")
     yield from on_gpus(facts)
     yield from on_node(facts)
     for one in facts.schedulers or ():
         if not any(other.job for other in facts.schedulers or ()):
             own, usual = f"login-node-{one.name}", "login-node"
             attempt = one.attempt.format(command="envkit doctor")
-            found = note(own if own in words() else usual, scheduler=one.name, attempt=attempt)
-            yield Note(id=usual, what=found.what, fix=found.fix)
+            found = problem(own if own in words() else usual, scheduler=one.name, attempt=attempt)
+            yield Problem(id=usual, what=found.what, fix=found.fix)
 
 
-def of_missing(one: Missing) -> Note:
+def of_missing(one: Missing) -> Problem:
     """Return the note on a probe that gave nothing."""
     name = f"missing-{one.probe}"
-    return note(name if name in words() else "missing", probe=one.probe, why=one.why)
+    return problem(name if name in words() else "missing", probe=one.probe, why=one.why)
 
 
-def on_gpus(facts: Facts) -> Iterator[Note]:
+def on_gpus(facts: Facts) -> Iterator[Problem]:
     """Yield what there is to know of GPUs that are there and do not work, or are not used."""
     if facts.gpu_driver and facts.gpu_driver.problem:
-        yield note("gpu-driver", problem=facts.gpu_driver.problem)
+        yield problem("gpu-driver", problem=facts.gpu_driver.problem)
     if facts.node and facts.node.gpus.nvidia_files and facts.nvidia_smi:
-        yield note("no-smi", reason=facts.nvidia_smi)
+        yield problem("no-smi", reason=facts.nvidia_smi)
     kind = facts.builder.accelerator if facts.builder else "cpu"
     for method, found in facts.preflights.items():
         if kind not in ("cpu", found.accelerator):
-            yield note("gpu-unused", accelerator=kind, method=method, stack_accelerator=found.accelerator)
+            yield problem("gpu-unused", accelerator=kind, method=method, stack_accelerator=found.accelerator)
 
 
-def on_node(facts: Facts) -> Iterator[Note]:
+def on_node(facts: Facts) -> Iterator[Problem]:
     """Yield what there is to know of limits and of the place."""
     if facts.node is None:
         return
     devices = [*facts.node.fabric.rdma, *facts.node.fabric.slingshot]
     if devices and facts.limits and facts.limits.memlock is not None:
-        yield note("memlock", devices=", ".join(devices), memlock=f"{facts.limits.memlock // 1024} KiB")
+        yield problem("memlock", devices=", ".join(devices), memlock=f"{facts.limits.memlock // 1024} KiB")
     if facts.node.container:
-        yield note("in-container", container=facts.node.container)
+        yield problem("in-container", container=facts.node.container)
 
 
-def refusal(name: str, **values: object) -> Refusal:
-    """Return words as what stands in the way."""
-    return Refusal(**{key: text.format_map(values) for key, text in words()[name].items()})
-
-
-def note(name: str, **values: object) -> Note:
-    """Return words as a note."""
-    return Note(id=name, **{key: text.format_map(values) for key, text in words()[name].items()})
+def problem(name: str, **values: object) -> Problem:
+    """Return the words of a name, with their values put in."""
+    return Problem(id=name, **{key: text.format_map(values) for key, text in words()[name].items()})
 
 
 @cache

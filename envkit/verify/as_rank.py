@@ -6,9 +6,10 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
 from envkit.inside.probe.started import Started, is_unseen, leftovers, variables_of
 from envkit.launch import mpi_model
 from envkit.system import files, process, record
-from envkit.verify import session
+from envkit.verify import session, settings
 from envkit.verify.facts import Gathered, gather
 from envkit.verify.judge import judged
 from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseline, visible
@@ -36,6 +37,7 @@ BEAT_S = 2.0
 PARTING_S = 5.0
 CLOCKS_S = 0.5
 HASTE_S = 0.6
+FAILED = (1, 2, 126, 127)  # how a Python ends that cannot start the probe
 UNSEEN_S = 30.0  # for hvd.init(), which waits long for a launcher that has gone
 
 
@@ -97,10 +99,37 @@ def work(own: Attendance, env: Mapping[str, str]) -> None:
     inside = mpi_model.enter_as_rank(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
     argv = inside.command(probe, visible=visible(own.meeting))
     status, said = process.run_as_rank(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
-    if status == ModuleNotLoaded.exit_code:
+    if status == ModuleNotLoaded.exit_code or (status in FAILED and not is_recorded(own)):
         with suppress(OSError):
             (own.meeting.shared / f"outside-{own.started.rank}").write_text(said)
         touch(str(own.meeting.shared / ALARM))
+
+
+@contextmanager
+def beating(own: Attendance) -> Iterator[None]:
+    """Leave signs for the others while the report is made, which takes long where something failed."""
+    over = threading.Event()
+
+    def beat_on() -> None:
+        while not over.wait(BEAT_S):
+            with suppress(OSError):
+                (own.meeting.shared / "heartbeat").touch()
+
+    thread = threading.Thread(target=beat_on, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def is_recorded(own: Attendance) -> bool:
+    """Whether this rank has left a record on its node."""
+    with suppress(OSError):
+        local = Path(local_folder(own.meeting.name, str(own.meeting.shared)))
+        return any(local.glob(f"*-{own.started.rank}-*.jsonl"))
+    return False
 
 
 def outside(own: Attendance) -> list[str]:
@@ -125,7 +154,8 @@ def report(own: Attendance, show: Callable[[Report], int], patience_s: float = P
     """Wait for the others' facts, show the report, announce the status, clear away."""
     found = gathered(own, patience_s)
     is_reporter(own)
-    status = show(made(own, found))
+    with beating(own):
+        status = show(made(own, found))
     announce(own, status)
     part(own)
     deadline = time.time() + PARTING_S
@@ -204,6 +234,9 @@ def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
         environment=target.words,
         wheel_mpi=target.wheel_mpi,
         shadows=target.shadows,
+        venv=target.venv,
+        in_venv=target.in_venv,
+        fixed=target.fixed,
         unseen=own.unseen,
     )
     row = StartedRow(
@@ -231,7 +264,8 @@ def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
     """Wait for the status; where the first rank has gone, one of the others makes the report."""
     sign, last = time.time(), 0.0
     pause = 0.02
-    while time.time() - sign < PATIENCE_S:
+    patience_s = PARTING_S if own.unseen and not heartbeat(own) else PATIENCE_S
+    while time.time() - sign < patience_s:
         status = announced(own)
         if status is not None:
             part(own)
@@ -288,9 +322,14 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
 def nothing_of_the_first(own: Attendance) -> str:
     """What to say where rank 0 has left nothing."""
     seen = f"envkit: rank {own.started.rank} on {os.uname().nodename} sees nothing of rank 0"
-    unset = f"'unset {' '.join(variables_of(own.started, os.environ))}'"
+    job = settings.ended_job(os.environ)
+    names = dict.fromkeys(
+        (*variables_of(own.started, os.environ), *leftovers(os.environ), *(job.variables if job else ()))
+    )
+    unset = f"'unset {' '.join(names)}'"
     if own.unseen:
-        return f"{seen}, nor of {own.started.title}. The variables that name this rank are left over from one: {unset}"
+        said = f"The variables that name this rank are left over from one: {', '.join(names)}"
+        return f"{seen}, nor of {own.started.title}. {said}.\n\nWhat to do: {unset}"
     return (
         f"{seen} in {own.meeting.shared.parent}. If rank 0 runs, that folder is not shared between the nodes: name one "
         "that is, with --shared DIR. If no launcher has started this process, its variables are left over from one: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from envkit.environments.manifest import is_harmless
 from envkit.inside.probe.shared_object import shared_object
+from envkit.knowledge.known import known
 from envkit.launch.launcher import Wanted
 from envkit.system import process
 from envkit.verify import settings
 from envkit.verify.causes import can_be_explained
+from envkit.verify.host_files import not_as_installed
 from envkit.verify.options import Options
-from envkit.verify.outcome import Expected, Place
+from envkit.verify.outcome import Expected, HostFile, Place
 from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ MPI_PARTS = (
 MOST_PARTS = 500
 MOST_HOSTS = 32
 SSH_S = 5
+QUICK_S = 10.0  # ranks that fail so soon are started again as they were first: it costs little, and proves the rest
 
 
 def seen(expected: Expected, target: Target, env: Mapping[str, str]) -> Expected:
@@ -47,7 +50,10 @@ def seen(expected: Expected, target: Target, env: Mapping[str, str]) -> Expected
         settings=tuple(settings.in_force(env)),
         limits=tuple(settings.low_limits()),
         places=tuple(settings.unwritable(env)),
-        cut=tuple(cut_libraries(target)),
+        host_files=tuple(of_host(target, env)),
+        ended_job=settings.ended_job(env),
+        noexec=tuple(target.noexec()),
+        interposed=tuple(interposed(env)),
     )
 
 
@@ -79,15 +85,46 @@ def is_open_mpi(target: Target) -> bool:
     return target.known_mpi is None or target.known_mpi.family == "Open MPI"
 
 
-def cut_libraries(target: Target) -> Iterator[str]:
-    """Yield the libraries of the MPI, and what they load, that are shorter than they say; the MPI may be the host's."""
-    for folder in dict.fromkeys(Path(path).resolve().parent for path in mpi_libraries(target)):
+def of_host(target: Target, env: Mapping[str, str]) -> list[HostFile]:
+    """What of the MPI is not as it was installed; the MPI may be the host's, and then its package manager knows."""
+    cut = [HostFile(path=path, how="cut") for path in cut_libraries(mpi_libraries(target), env)]
+    program = process.which("mpirun", path=env.get("PATH"))
+    places = [Path(path).resolve() for path in (*mpi_libraries(target), *([program] if program else []))]
+    found = {one.path: one for one in not_as_installed(dict.fromkeys(places))}
+    return [*(replace(found.pop(one.path, one), how="cut") for one in cut), *found.values()]
+
+
+def interposed(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the preloaded libraries that define functions of MPI: these stand before the MPI's own."""
+    from envkit.binary.elf import Elf
+
+    for word in env.get("LD_PRELOAD", "").replace(":", " ").split():
+        with suppress(OSError, ValueError):
+            library = Elf.open(Path(word))
+            if any(library.defined(name) for name in known("settings")["mpi_functions"]):
+                yield word
+
+
+def cut_libraries(libraries: Iterable[str], env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the libraries of the MPI, and what they load, that are shorter than they say.
+
+    The MPI may be the host's, or one that LD_LIBRARY_PATH leads to.
+    """
+    search = [Path(word) for word in env.get("LD_LIBRARY_PATH", "").split(":") if word.startswith("/")]
+    for folder in dict.fromkeys((*(Path(path).resolve().parent for path in libraries), *search)):
         for pattern in MPI_PARTS:
             for path in sorted(folder.glob(pattern))[:MOST_PARTS]:
                 with suppress(OSError, ValueError):
                     told = shared_object(str(path))
                     if told["size"] < told["wanted"]:
                         yield str(path)
+
+
+def is_plain(expected: Expected, ranks: int) -> bool:
+    """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job."""
+    damaged = any(one.how != "added" and not is_harmless(one) for one in expected.damage)
+    nowhere = expected.ended_job is not None and not ranks
+    return bool(damaged or expected.host_files or expected.noexec or expected.stopped or nowhere)
 
 
 def explained(
@@ -99,30 +136,32 @@ def explained(
     env: Mapping[str, str],
     passes: Callable[[Attempt, float], bool],
     tell: Callable[[str], None],
+    failed_s: float,
 ) -> Expected:
     """What is expected, with all that explains why it does not hold.
 
     Nothing is tried where files are damaged, which explains enough, or where another start could change nothing. Where
-    nothing that is tried passes, every file is read.
+    nothing that is tried passes, every file is read. ``failed_s`` is how long the ranks took to fail.
     """
     expected = seen(expected, target, env)
     if not made.ranks:
         expected = replace(expected, mute=tuple(mute(wanted, env)))
-    is_damaged = bool(expected.cut) or any(one.how != "added" and not is_harmless(one) for one in expected.damage)
-    if options.quick or is_damaged or not any(map(can_be_explained, made.results)):
+    if options.quick or is_plain(expected, len(made.ranks)) or not any(map(can_be_explained, made.results)):
         return expected
     first = f"{made.cause.id}: {made.cause.message}" if made.cause else ""
     tell(f"The ranks fail ({first}). Trying what passes, for {MOST_S:.0f} s at most (--quick does not).")
     trials = Trials(passes=passes, until=time.monotonic() + MOST_S)
+    told = tuple(one for one in expected.settings if not settings.is_harmless(one))
     has_gloo = bool(target.built and target.built.flag("gloo"))
     by_horovodrun = made.started is not None and made.started.launcher == "horovodrun"
     differences(
         trials,
         wanted,
-        expected.settings,
+        told or expected.settings,
         settings.of_machine(mpi_libraries(target)) if is_open_mpi(target) else [],
         other_launcher=has_gloo and not by_horovodrun,
         fabric=made.has_fabric,
+        again_first=not told or failed_s < QUICK_S,
         mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(made) else "",
     )
     passed = any(trial.passed and trial.name != MPI_ALONE for trial in trials.done)

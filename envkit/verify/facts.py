@@ -393,6 +393,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     horovod: Horovod | None = None
     machine: Machine | None = None
     affinity: tuple[int, ...] | Fact | None = None
+    limits: dict[str, int | str] = msgspec.field(default_factory=dict)
     search_path: SearchPath | None = None
     fabric: Fabric | None = None
     node_gpus: NodeGpus | None = None

@@ -21,13 +21,14 @@ from envkit.launch import launcher, mpi_model
 from envkit.launch.launcher import Launch, Wanted
 from envkit.system import process, temporary
 from envkit.system.resources import data
+from envkit.system.stopped import Stopped, Watch
 from envkit.verify import session
 from envkit.verify.options import Options
 from envkit.verify.session import Session
 from envkit.verify.target import Target
 
 if TYPE_CHECKING:
-    from envkit.verify.facts import Gathered
+    from envkit.verify.facts import Gathered, RankFacts
     from envkit.verify.outcome import Expected
     from envkit.verify.report import Report
     from envkit.verify.trials import Attempt
@@ -49,6 +50,8 @@ class Run:
     said: str
     gathered: Gathered
     shared: Path
+    stopped: tuple[Stopped, ...]
+    seconds: float
 
 
 def verify(
@@ -91,9 +94,9 @@ def verify(
     from envkit.verify.explain import explained
 
     def passes(attempt: Attempt, seconds: float) -> bool:
-        return is_passing(target, attempt, replace(options, limit_s=seconds), env)
+        return is_passing(target, attempt, replace(options, limit_s=seconds), env, further_than(made))
 
-    expected = explained(expected, made, target, wanted, options, env, passes, tell)
+    expected = explained(expected, made, target, wanted, options, env, passes, tell, sum(run.seconds for run in runs))
     return judged(target.name, facts, expected, options, scaled, started, began)
 
 
@@ -115,18 +118,31 @@ def expected_of(
         launcher_status=next((run.status for run in runs if run.status), 0),
         launcher_said="".join(run.said for run in runs),
         launcher=runs[0].launch.launcher,
+        stopped=tuple(one for run in runs for one in run.stopped),
         leftover=tuple(leftovers(env)),
         shared=str(runs[0].shared),
         horovod=str(target.horovod) if target.receipt is not None else "",
         environment=target.words,
         wheel_mpi=target.wheel_mpi,
         shadows=target.shadows,
+        venv=target.venv,
+        in_venv=target.in_venv,
+        fixed=target.fixed,
         cores=len(os.sched_getaffinity(0)) if runs[0].launch.launcher != "srun" else 0,
     )
 
 
-def is_passing(target: Target, attempt: Attempt, options: Options, env: Mapping[str, str]) -> bool:
-    """Say whether ranks pass that are started in another way, for ``options.limit_s`` in all at most."""
+def is_passing(
+    target: Target,
+    attempt: Attempt,
+    options: Options,
+    env: Mapping[str, str],
+    enough: Callable[[RankFacts, int], bool] | None = None,
+) -> bool:
+    """Say whether ranks pass that are started in another way, for ``options.limit_s`` in all at most.
+
+    ``enough`` says of a rank, of so many, that it has come far enough where no more is asked for.
+    """
     from envkit.verify import settings
     from envkit.verify.checks import check
     from envkit.verify.outcome import Status, verdict
@@ -137,9 +153,11 @@ def is_passing(target: Target, attempt: Attempt, options: Options, env: Mapping[
             changed = {**settings.without(env, attempt.without, home), **attempt.variables}
             if attempt.mpi:
                 return mpi_alone(target, attempt, plain, changed)
-            run = one_run(target, attempt.wanted, plain, changed, lambda _shared: None, options.limit_s)
+            run = one_run(target, attempt.wanted, plain, changed, lambda _shared: None, options.limit_s, enough)
     except (EnvkitError, OSError):
         return False
+    if enough:
+        return are_enough(run.gathered.facts, attempt.wanted.ranks, enough)
     expected = expected_of(replace(target, others=()), attempt.wanted, plain, changed, [run])
     return verdict(check(run.gathered.facts, expected)) is Status.PASS
 
@@ -160,6 +178,23 @@ def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[s
     return status == 0
 
 
+def further_than(made: Report) -> Callable[[RankFacts, int], bool] | None:
+    """What ranks have to come to that are to come further than those of a report; None: to the end.
+
+    To a record where there was none, to one world where no rank came to any.
+    """
+    if not made.ranks:
+        return lambda _facts, _size: True
+    if all(rank.size is None for rank in made.ranks):
+        return lambda facts, size: facts.size == size
+    return None
+
+
+def are_enough(facts: Sequence[RankFacts], ranks: int, enough: Callable[[RankFacts, int], bool]) -> bool:
+    """Say whether so many ranks have come far enough."""
+    return sum(enough(one, ranks) for one in facts) >= ranks
+
+
 def read_baseline(path: Path) -> None:
     """Refuse a baseline that cannot be used, before anything is started."""
     from envkit.verify import baseline
@@ -174,18 +209,27 @@ def one_run(
     env: Mapping[str, str],
     watch: Callable[[Path], None],
     most_s: float | None = None,
+    enough: Callable[[RankFacts, int], bool] | None = None,
 ) -> Run:
-    """Start so many ranks, for so long at most, and gather what they leave."""
+    """Start so many ranks, for so long at most, or until all have come far enough; gather what they leave."""
     inside, launch = mpi_model.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
     target = replace(target, inside=inside)
     several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
-    meeting = session.of_starter(several, options.shared)
+    meeting, began = session.of_starter(several, options.shared), time.monotonic()
     try:
-        status, said = start(target, launch, meeting, options, env, watch, most_s)
+        status, said, stopped = start(target, launch, meeting, options, env, watch, most_s, wanted.ranks, enough)
         from envkit.verify.facts import gather
 
         gathered, shared = gather(meeting.shared), meeting.shared.parent
-        return Run(launch=launch, status=status, said=said, gathered=gathered, shared=shared)
+        return Run(
+            launch=launch,
+            status=status,
+            said=said,
+            gathered=gathered,
+            shared=shared,
+            stopped=stopped,
+            seconds=time.monotonic() - began,
+        )
     finally:
         shutil.rmtree(meeting.shared, ignore_errors=True)
 
@@ -198,13 +242,15 @@ def start(
     env: Mapping[str, str],
     watch: Callable[[Path], None],
     most_s: float | None,
-) -> tuple[int, str]:
-    """Run the ranks to their end; the launcher's status and what it said."""
+    ranks: int,
+    enough: Callable[[RankFacts, int], bool] | None,
+) -> tuple[int, str, tuple[Stopped, ...]]:
+    """Run the ranks to their end; the launcher's status, what it said, and which processes never went on."""
     probe = probe_command(target, meeting, options)
     inside = target.inside
     argv = inside.command(probe, launch.argv, remote=launch.remote, visible=visible(meeting))
     log = meeting.shared / "launcher.log"
-    patience = Patience(meeting.shared, log, options.limit_s or LIMIT_S, most_s)
+    patience = Patience(meeting.shared, log, options.limit_s or LIMIT_S, most_s, ranks, enough)
 
     def look() -> None:
         importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
@@ -217,31 +263,49 @@ def start(
             argv, env=inside.variables(launcher.variables(env)), log=log, watch=look, until=patience.is_over
         )
     finally:
-        node.salvage(meeting.name, str(meeting.shared))
-    return status, log.read_text(errors="replace")
+        node.salvage(meeting.name, str(meeting.shared), env.get("TMPDIR"))
+    return status, log.read_text(errors="replace"), patience.stopped.found
 
 
 class Patience:
     """How long to wait for a launcher: for a first sign of its ranks, after the last sign of any, and in all.
 
-    One that has said that a rank will never start is waited for until the others have been silent for HOPELESS_S.
+    One that has said that a rank will never start is waited for until the others have been silent for HOPELESS_S; one
+    of which a process was stopped and does not go on is not waited for, nor one whose ranks have come far ``enough``.
     """
 
-    def __init__(self, shared: Path, log: Path, limit_s: float, most_s: float | None = None) -> None:
+    def __init__(
+        self,
+        shared: Path,
+        log: Path,
+        limit_s: float,
+        most_s: float | None = None,
+        ranks: int = 0,
+        enough: Callable[[RankFacts, int], bool] | None = None,
+    ) -> None:
         self.shared = shared
         self.log = log
         self.limit_s = limit_s
         self.sign = self.began = time.monotonic()
         self.most_s = most_s
+        self.ranks = ranks
+        self.enough = enough
+        self.has_enough = False
         self.seen = 0.0
         self.read = 0
         self.hopeless_since: float | None = None
+        self.stopped = Watch(os.getpid(), node.name_of_node())
 
     def look(self) -> None:
         """Look for a sign of life, a node's file that was written anew, and for what the launcher has said."""
+        self.stopped.look()
         newest = max((path.stat().st_mtime for path in self.shared.glob("*.json")), default=0.0)
         if newest > self.seen:
             self.seen, self.sign = newest, time.monotonic()
+            if self.enough:
+                from envkit.verify.facts import gather
+
+                self.has_enough = are_enough(gather(self.shared).facts, self.ranks, self.enough)
         if self.hopeless_since is None and self.log.exists() and self.log.stat().st_size not in (self.read, 0):
             with self.log.open(errors="replace") as stream:
                 text = stream.read(LOG_READ)
@@ -259,6 +323,8 @@ class Patience:
     def is_over(self) -> bool:
         """Whether nothing more is to be expected."""
         now = time.monotonic()
+        if self.stopped.found or self.has_enough:
+            return True
         if self.hopeless_since is not None and now - max(self.sign, self.hopeless_since) > HOPELESS_S:
             return True
         if now - self.sign > LIMITED_S and self.is_limited:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from envkit.environments.environment import MpiModel
+from envkit.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from envkit.environments.environment import MpiModel
+
+FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +38,76 @@ class Options:
         """The facts that are asked for beyond those of every verification."""
         asked = {"bandwidth": self.bench, "throughput": self.scale, "ddp_throughput": self.scale and self.ddp}
         return frozenset(name for name, wanted in asked.items() if wanted)
+
+
+def flags(words: Iterable[str]) -> tuple[str, ...]:
+    """The build flags that are named. Raises UsageProblem for an unknown one."""
+    named = tuple(word.strip().lower() for word in words if word.strip())
+    for unknown in sorted(set(named) - set(FLAGS)):
+        raise UsageProblem(
+            what=f"--require: there is no build flag {unknown!r}.", fix=f"Name one of these: {', '.join(FLAGS)}."
+        )
+    return named
+
+
+def worlds(words: Iterable[str]) -> tuple[int, ...]:
+    """The numbers of ranks that are named, ascending. Raises UsageProblem for what is none."""
+    from envkit.inside.probe.started import whole
+
+    named = [word.strip() for word in words if word.strip()]
+    for word in named:
+        if not whole(word):
+            raise UsageProblem(what=f"--scale: {word!r} is no number of ranks.", fix="Write them as 1,2,4,8.")
+    return tuple(sorted({int(word) for word in named}))
+
+
+def asked(
+    *,
+    require: Iterable[str] = (),
+    timeout_s: float | None = None,
+    shared: Path | None = None,
+    mpi_model: str | None = None,
+    quick: bool = False,
+    bench: bool = False,
+    sizes: str = "",
+    baseline: Path | None = None,
+    tolerance: float | None = None,
+    scale: Iterable[str] = (),
+    ddp: bool = False,
+) -> Options:
+    """The options of a verification. Raises UsageProblem for what makes no sense."""
+    if sizes and not bench:
+        raise UsageProblem(what="--sizes goes with --bench.", fix="Add --bench, or leave --sizes out.")
+    if tolerance is not None and baseline is None:
+        raise UsageProblem(what="--tolerance goes with --baseline.", fix="Add --baseline FILE, or leave it out.")
+    numbers = worlds(scale)
+    if ddp and not numbers:
+        raise UsageProblem(what="--with ddp goes with --scale.", fix="Add --scale 1,2,4, or leave it out.")
+    from envkit.environments.environment import MpiModel
+
+    plain = Options(
+        require=flags(require),
+        limit_s=timeout_s,
+        shared=shared,
+        mpi_model=MpiModel(mpi_model) if mpi_model else None,
+        quick=quick,
+    )
+    if not (bench or baseline or numbers):
+        return plain
+    from envkit.knowledge.known import known
+    from envkit.verify import speed
+
+    limits = known("speed")["bandwidth"]
+    sizes = sizes or f"{limits['from']}:{limits['to']}"
+    try:
+        messages = speed.message_sizes(sizes, limits["factor"]) if bench or baseline else ()
+    except ValueError as error:
+        raise UsageProblem(what=f"--sizes {sizes}: {error}.", fix="Write them as 1K:256M.") from None
+    return replace(
+        plain,
+        bench=messages,
+        scale=numbers,
+        ddp=ddp,
+        baseline=baseline,
+        tolerance=limits["tolerance"] if tolerance is None else tolerance,
+    )

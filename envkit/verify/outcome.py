@@ -11,6 +11,7 @@ import msgspec
 from envkit.binary.build_flags import BuildFlags
 from envkit.environments.manifest import Damage
 from envkit.knowledge.known import catalogue
+from envkit.system.stopped import Stopped
 from envkit.verify.facts import RankFacts
 
 VALUE_LENGTH = 120
@@ -73,6 +74,29 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     is_least: bool = False
 
 
+class HostFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the machine's own MPI that is not as it was installed: `how` is gone, changed or cut.
+
+    `package` is what the machine's package manager has it from ("": not known).
+    """
+
+    path: str
+    how: str
+    package: str = ""
+
+    def __str__(self) -> str:
+        """The file, and what became of it."""
+        return f"{self.path} ({self.how})"
+
+
+class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of a scheduler that runs no more, whose variables are still set."""
+
+    scheduler: str
+    job: str
+    variables: tuple[str, ...]
+
+
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """A limit of the session: its name in knowledge/settings.toml, and what it is (bytes, seconds or a number)."""
 
@@ -94,19 +118,24 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     `required` names flags, `built` is what the files say, `measures` names the facts about speed that were asked for.
     `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
     matter), `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
-    else's), `launcher_said` what it said and `launcher` which it was. `drift` is what has changed since the
+    else's), `launcher_said` what it said, `launcher` which it was and `stopped` which processes of it, or of its
+    ranks, a signal has stopped for good. `drift` is what has changed since the
     installation (None: unknown), `broken` the first library, program or module file that has another size than it was
     built with, or has gone. `leftover` are variables of another launch in the environment of this one, `horovod`
     is the folder of the package that is to be verified ("": whichever is there). `environment` is what a command of
     envkit is told to name the environment ("": envkit has not installed it), `wheel_mpi` the MPI of a wheel that stands
     in for the machine's own ("": none does). `shadows` are files of the working folder that a script in it
     imports in place of the environment's packages, `cores` those that this process may use, where ranks inherit that
-    (0: they do not), `unseen` the variables that name this rank, where nothing is to be seen of a launcher.
+    (0: they do not), `unseen` the variables that name this rank, where nothing is to be seen of a launcher. `venv` is
+    the folder of the virtual environment that was named ("": none was), `in_venv` what pip has put there of packages
+    that the environment has, too, and `fixed` the versions that the environment has, by normalized name.
 
     What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
     those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
-    are low, `places` the folders for temporary files that cannot be written to, `cut` libraries of the MPI that are
-    shorter than they say, `mute` hosts that ssh does not reach.
+    are low, `places` the folders for temporary files that cannot be written to, `host_files` what of
+    the machine's MPI is not as it was installed, `mute` hosts that ssh does not reach, `ended_job` the one that the
+    variables tell of and that is none any more, `noexec` the environment's folders from which nothing may be run,
+    `interposed` preloaded libraries that define functions of MPI.
     """
 
     size: int
@@ -120,6 +149,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     launcher_status: int | None = None
     launcher_said: str = ""
     launcher: str = ""
+    stopped: tuple[Stopped, ...] = ()
     measures: frozenset[str] = frozenset()
     drift: tuple[Change, ...] | None = None
     broken: Damage | None = None
@@ -128,6 +158,9 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     environment: str = ""
     wheel_mpi: str = ""
     shadows: tuple[str, ...] = ()
+    venv: str = ""
+    in_venv: tuple[str, ...] = ()
+    fixed: dict[str, str] = msgspec.field(default_factory=dict)
     cores: int = 0
     unseen: tuple[str, ...] = ()
     damage: tuple[Damage, ...] = ()
@@ -135,7 +168,10 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[Trial, ...] = ()
     limits: tuple[Limit, ...] = ()
     places: tuple[Place, ...] = ()
-    cut: tuple[str, ...] = ()
+    host_files: tuple[HostFile, ...] = ()
+    ended_job: EndedJob | None = None
+    noexec: tuple[str, ...] = ()
+    interposed: tuple[str, ...] = ()
     mute: tuple[Place, ...] = ()
 
 

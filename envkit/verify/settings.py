@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from envkit.inside.probe.started import ancestors
 from envkit.knowledge.known import known
 from envkit.launch import launcher
 from envkit.system import process
-from envkit.verify.outcome import Limit, Place, Setting
+from envkit.verify.outcome import EndedJob, Limit, Place, Setting
 
 LINE = re.compile(r"\s*([\w.]+)\s*=\s*(.*?)\s*")
 ROOM = 1 << 20  # bytes
@@ -35,7 +36,12 @@ def in_force(env: Mapping[str, str]) -> list[Setting]:
         *folders(env),
         *packages(env),
     ]
-    return sorted(found, key=lambda one: bool(re.fullmatch(known("settings")["harmless"], one.name)))
+    return sorted(found, key=is_harmless)
+
+
+def is_harmless(one: Setting) -> bool:
+    """Whether a setting hardly ever matters."""
+    return re.fullmatch(known("settings")["harmless"], one.name) is not None
 
 
 def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Setting]:
@@ -51,13 +57,26 @@ def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Sett
 
 def of_ended_job(env: Mapping[str, str]) -> Iterator[Setting]:
     """Yield the variables of a job of Slurm that is none any more, as a shell has kept them: launchers believe them."""
+    if job := ended_job(env):
+        for name in job.variables:
+            yield Setting(kind="variable", name=name, value=env[name])
+
+
+def ended_job(env: Mapping[str, str]) -> EndedJob | None:
+    """The job of Slurm whose variables are set and that runs no more.
+
+    Slurm says so; where it does not answer, nothing of it is above this process. Without its programs, as in an image,
+    nobody can tell.
+    """
     job = env.get("SLURM_JOB_ID") or env.get("SLURM_JOBID", "")
     if not job or process.which("squeue", path=env.get("PATH")) is None:
-        return
-    told = process.capture(["squeue", "--noheader", f"--jobs={job}"], env=env, timeout_s=SLURM_S)
-    if told.status or not told.stdout.strip():
-        for name in sorted(name for name in env if name.startswith("SLURM_")):
-            yield Setting(kind="variable", name=name, value=env[name])
+        return None
+    told = process.capture(["squeue", "--noheader", f"--jobs={job}"], env=dict(env), timeout_s=SLURM_S)
+    names, is_all = ancestors()
+    is_below = not is_all or any(re.match("slurm|salloc|srun|sbatch", name) for name in names)
+    is_over = not told.stdout.strip() if told.status == 0 else "Invalid job id" in told.stderr or not is_below
+    left = tuple(sorted(name for name in env if name.startswith("SLURM_")))
+    return EndedJob(scheduler="Slurm", job=job, variables=left) if is_over else None
 
 
 def lines(env: Mapping[str, str]) -> Iterator[Setting]:

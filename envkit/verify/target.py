@@ -8,18 +8,21 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envkit.environments import prefix as place
 from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, Environment
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi, Receipt
-from envkit.errors import EnvironmentDamaged, UsageProblem
+from envkit.errors import EnvironmentDamaged, EnvironmentMissing, UsageProblem
 from envkit.launch import launcher
 from envkit.machine.modules_tool import entered
+from envkit.methods import installed as receipts
 from envkit.system import process, record
 from envkit.system.resources import data
 
@@ -94,6 +97,32 @@ class Target:
             path for name in sorted(packages) for path in (f"{name}.py", f"{name}/__init__.py") if is_file(path)
         )
 
+    @property
+    def venv(self) -> str:
+        """The folder of the virtual environment that was named in the place of an environment; nothing without one."""
+        return self.name if self.receipt is not None and self.name != self.receipt.name else ""
+
+    @functools.cached_property
+    def in_venv(self) -> tuple[str, ...]:
+        """What lies in that virtual environment of packages that the environment has, or that would replace its MPI."""
+        from envkit.environments import venv
+
+        return tuple(venv.shadowing(Path(self.venv))) if self.venv else ()
+
+    @functools.cached_property
+    def fixed(self) -> dict[str, str]:
+        """The versions that packages have below that virtual environment, by their normalized names."""
+        from envkit.environments import venv
+
+        return venv.read(Path(self.venv)).fixed if self.venv else {}
+
+    def noexec(self) -> Iterator[str]:
+        """Yield the folders of the environment that lie on a file system from which nothing may be run."""
+        for folder in dict.fromkeys((*self.site_packages, self.horovod.parent, Path(self.python).parent)):
+            with suppress(OSError):
+                if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+                    yield str(folder)
+
     def damage(self, *, every: bool = False) -> list[Damage]:
         """The files of its modules that are not as they were built; with ``every`` each is read to the end."""
         if self.receipt is None or not self.receipt.recipes:
@@ -125,6 +154,38 @@ def is_file(path: str) -> bool:
         return False
 
 
+def find(name: str | None, prefix: str | None = None, framework: str | None = None) -> Target:
+    """What is to be verified: the environment of that name, else the one that the caller stands in, else the only one.
+
+    Raises EnvironmentMissing, EnvironmentDamaged, HostProblem, UsageProblem.
+    """
+    if name is None and (here := standing(os.environ, framework)) is not None:
+        return here
+    try:
+        found = with_horovod(name, prefix)
+    except EnvironmentMissing as error:
+        if name is not None:
+            raise
+        raise EnvironmentMissing(
+            what="There is no Horovod here: neither python nor python3 on PATH has it.",
+            why=f"{error.what} {error.why}",
+            fix="Name an installed environment ('envkit list'), or enter the one to verify first "
+            "(module load, conda activate).",
+        ) from error
+    return installed(found, found.environment, framework, prefix)
+
+
+def with_horovod(name: str | None, prefix: str | None) -> Receipt:
+    """The receipt of an environment. Raises UsageProblem if it has no Horovod, and what finding it does."""
+    found = receipts.find(place.locate(prefix), name)
+    if not found.horovod:
+        raise UsageProblem(
+            what=f"{found.name} has no Horovod, so there is nothing to verify.",
+            fix="Name an environment that has it: envkit list",
+        )
+    return found
+
+
 def installed(receipt: Receipt, inside: Environment, framework: str | None = None, prefix: str | None = None) -> Target:
     """The target that a receipt describes, entered by ``inside``; ``prefix`` is what was said of where it lies.
 
@@ -132,8 +193,8 @@ def installed(receipt: Receipt, inside: Environment, framework: str | None = Non
     """
     package = PACKAGES[receipt.framework]
     return Target(
-        name=receipt.name,
-        framework=chosen([package], framework, receipt.name),
+        name=receipt.called,
+        framework=chosen([package], framework, receipt.called),
         others=(),
         inside=inside,
         python=receipt.interpreter,

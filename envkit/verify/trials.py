@@ -12,6 +12,8 @@ from envkit.verify.outcome import Setting, Trial
 MOST_S = 60.0
 WORTH_S = 2.0
 CONTROL = 1.5
+WHOLE = 0.9  # of the time, for what is likely to pass where all else fails within seconds
+SOON_S = 10.0
 AGAIN = "once more, as they were"
 MPI_ALONE = "as a plain MPI program, without Horovod"
 ENOUGH_S = 20.0  # for ranks that pass; those that hang are not to take all the time
@@ -43,12 +45,12 @@ class Trials:
         """What is left of the time."""
         return self.until - time.monotonic()
 
-    def run(self, name: str, attempt: Attempt) -> bool:
-        """Try, and keep what came out of it; what there is no time for does not pass."""
+    def run(self, name: str, attempt: Attempt, share: float = 0.5) -> bool:
+        """Try, for this share of what is left, and keep what came of it; what there is no time for does not pass."""
         if self.left_s < WORTH_S:
             return False
         began = time.monotonic()
-        passed = self.passes(attempt, min(self.left_s, max(self.left_s / 2, ENOUGH_S)))
+        passed = self.passes(attempt, min(self.left_s, max(self.left_s * share, ENOUGH_S)))
         seconds = round(time.monotonic() - began, 1)
         self.done.append(Trial(name=name, without=attempt.without, passed=passed, seconds=seconds))
         return passed
@@ -63,18 +65,25 @@ def differences(
     other_launcher: bool,
     fabric: bool,
     mpi: str = "",
+    again_first: bool = False,
 ) -> None:
-    """Try what may tell the cause, until something does."""
+    """Try what may tell the cause, until something does.
+
+    ``again_first``: the same start comes first, since it fails quickly, or the settings hardly ever matter.
+    """
+    is_first = again_first or not settings
+    if is_first and trials.run(AGAIN, Attempt(wanted=wanted)):
+        return
+    share = WHOLE if is_first and trials.left_s > MOST_S - SOON_S else 0.5
     for name, without in (("without your settings", settings), ("without the machine's settings of MPI", of_machine)):
         whole = Attempt(wanted=wanted, without=tuple(without))
-        if without and trials.run(name, whole):
+        if without and trials.run(name, whole, share):
             # without the same start as it was, in as long as ranks need to pass, nothing is proven
-            if trials.left_s > CONTROL * trials.done[-1].seconds and not trials.run(AGAIN, Attempt(wanted=wanted)):
+            needed = CONTROL * trials.done[-1].seconds
+            if is_first or (trials.left_s > needed and not trials.run(AGAIN, Attempt(wanted=wanted))):
                 least = fewest(trials, whole)
                 trials.done.append(replaced(trials.done, least))
             return
-    if not settings and trials.run(AGAIN, Attempt(wanted=wanted)):
-        return
     for name, attempt in others(wanted, other_launcher=other_launcher, fabric=fabric):
         if trials.run(name, attempt):
             break

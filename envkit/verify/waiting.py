@@ -1,4 +1,4 @@
-"""What is said at a terminal while the ranks run: how many have been heard of, and how far they are."""
+"""What is said at a terminal while the ranks run: how many report, and how far they are."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Waiting:
 
 
 def how_far(shared: Path, ranks: int) -> str:
-    """The ranks that have been heard of, by the step they are in."""
+    """The ranks that report, by the step they are in."""
     phases: Counter[str] = Counter()
     for path in shared.glob("*.json"):
         with suppress(OSError, record.RecordInvalid):
             file: Progress = record.read(path, Progress)
             phases.update(rank.phase or file.common.phase or "start" for rank in file.ranks)
     steps = ", ".join(f"{count} in {phase}" for phase, count in phases.most_common(3))
-    return f"{phases.total()} of {ranks} ranks heard of" + (f"; {steps}" if steps else "")
+    return f"{phases.total()} of {ranks} ranks reporting" + (f"; {steps}" if steps else "")

@@ -4,6 +4,7 @@ import fcntl
 import os
 import platform
 import re
+import resource
 import socket
 import struct
 from typing import Any, Dict, List, Optional, Set
@@ -42,6 +43,13 @@ def machine() -> Dict[str, Any]:
 def affinity() -> List[int]:
     """The numbers of the cores that this rank may use."""
     return sorted(os.sched_getaffinity(0))
+
+
+def limits() -> Dict[str, int]:
+    """The limits of this rank (ulimit) that are set, by the name that the kernel has for them."""
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    soft = {name: resource.getrlimit(getattr(resource, name))[0] for name in names}
+    return {name: value for name, value in soft.items() if value != resource.RLIM_INFINITY}
 
 
 def granted_cores() -> Optional[int]:

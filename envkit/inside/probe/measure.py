@@ -14,6 +14,7 @@ EARLY = (
     software.horovod,
     machine.machine,
     machine.affinity,
+    machine.limits,
     machine.search_path,
     machine.fabric,
     gpu.node_gpus,

@@ -30,6 +30,8 @@ LEFT_S = 8.0  # an operation that this Horovod has not fails in every rank, in o
 LAST_S = 20.0
 QUICK_S = 0.1
 EARLIER_S = 60.0
+LOOK_S = 1.0
+PAUSED = 5  # looks at which a rank's watchdog was stopped
 ALARM = "stop"
 BAD = ("signal", "timeout", "terminated", "aborted")
 NEEDED = ("horovod", "import", "load", "init")
@@ -59,15 +61,19 @@ def local_folder(session: str, shared: str) -> str:
     Where another user has taken its name everywhere on the node, it lies in the shared folder.
     """
     error = None  # type: Optional[OSError]
-    for base in (os.environ.get("TMPDIR"), tempfile.gettempdir(), "/dev/shm", shared):
-        if not base or not os.path.isdir(base):
-            continue
-        path = os.path.join(base, "envkit-%d-%s-%s" % (os.getuid(), plain(session), plain(name_of_node())))
+    for path in local_folders(session, shared, os.environ.get("TMPDIR")):
         try:
             return private(path)
         except OSError as failed:
             error = failed
     raise error or OSError("no folder for temporary files")
+
+
+def local_folders(session: str, shared: str, temporary: Optional[str]) -> List[str]:
+    """Where that folder may lie, the likeliest first; `temporary` is the ranks' TMPDIR."""
+    name = "envkit-%d-%s-%s" % (os.getuid(), plain(session), plain(name_of_node()))
+    bases = {base: 0 for base in (temporary, tempfile.gettempdir(), "/dev/shm", shared) if base and os.path.isdir(base)}
+    return [os.path.join(base, name) for base in bases]
 
 
 def private(path: str) -> str:
@@ -84,9 +90,9 @@ def private(path: str) -> str:
 class Node:
     """This rank's view of its node."""
 
-    def __init__(self, session: str, shared: str, ranks: int, leave: bool = False) -> None:
+    def __init__(self, session: str, shared: str, ranks: int, leave: bool = False, local: str = "") -> None:
         self.leave = leave
-        self.local = local_folder(session, shared)
+        self.local = local or local_folder(session, shared)
         self.shared = shared
         self.ranks = ranks
         self.lock = None  # type: Optional[int]
@@ -94,6 +100,8 @@ class Node:
         self.began = time.time()
         self.bad_since = 0.0
         self.left_since = 0.0
+        self.looked = 0.0
+        self.paused = {}  # type: Dict[int, int]
 
     def holds(self) -> bool:
         """Whether this process is the one that writes for the node; tries to become it."""
@@ -113,9 +121,10 @@ class Node:
             now = time.time()
             records = self.records()
             self.heed(records)
+            self.look(records)
             self.left_since = (self.left_since or now) if is_left_alone(records) else 0.0
             waits = ((self.bad_since, BEREAVED_S), (self.left_since, LEFT_S))
-            if any(since and now - since > patience for since, patience in waits):
+            if self.is_paused() or any(since and now - since > patience for since, patience in waits):
                 touch(os.path.join(self.local, "stop"))
             if now - self.written > (EARLY_WRITE_S if now - self.began < EARLY_S else WRITE_S):
                 self.write(records)
@@ -128,6 +137,21 @@ class Node:
             touch(alarm)
         if not self.bad_since and is_newer(alarm, self.began - EARLIER_S):
             self.bad_since = time.time()
+
+    def look(self, records: List[Dict[str, Any]]) -> None:
+        """Count, once a second, how often in a row the watchdog of a rank was found stopped."""
+        if time.time() - self.looked > LOOK_S:
+            self.looked = time.time()
+            waiting = [record["pid"] for record in records if "ended" not in record]
+            self.paused = {pid: self.paused.get(pid, 0) + 1 for pid in waiting if state(pid)["state"] == "T"}
+
+    def is_paused(self) -> bool:
+        """Whether a rank here was stopped, and does not go on."""
+        return any(looks >= PAUSED for looks in self.paused.values())
+
+    def has_come(self, record: Dict[str, Any]) -> bool:
+        """Whether nothing more is to be expected of a rank."""
+        return "ended" in record or self.paused.get(record["pid"], 0) >= PAUSED
 
     def records(self) -> List[Dict[str, Any]]:
         """What the ranks of this node have stated so far."""
@@ -152,7 +176,7 @@ class Node:
             shutil.rmtree(self.local, ignore_errors=True)
 
     def complete(self, records: List[Dict[str, Any]]) -> bool:
-        return len(records) >= max(self.ranks, 1) and all("ended" in record for record in records)
+        return len(records) >= max(self.ranks, 1) and all(map(self.has_come, records))
 
     def write(self, records: List[Dict[str, Any]]) -> None:
         """Put the node's file into the shared folder, by rename."""
@@ -176,14 +200,20 @@ class Node:
         os.replace(path + ".partial", path)
 
 
-def salvage(session: str, shared: str) -> None:
-    """Write for this node what its ranks left, if none of them lives to do so; raises OSError."""
-    node = Node(session, shared, 0)
-    if node.holds():
-        records = node.records()
-        if records:
-            node.write(records)
-        shutil.rmtree(node.local, ignore_errors=True)
+def salvage(session: str, shared: str, temporary: Optional[str] = None) -> None:
+    """Write for this node what its ranks left, if none of them lives to do so; raises OSError.
+
+    `temporary` is the ranks' TMPDIR; without one, or where that is full, they have left it in /tmp.
+    """
+    bases = (temporary, os.environ.get("TMPDIR"), "/tmp")
+    places = {path: 0 for base in bases for path in local_folders(session, shared, base) if os.path.isdir(path)}
+    for local in places:
+        node = Node(session, shared, 0, local=private(local))
+        if node.holds():
+            records = node.records()
+            if records:
+                node.write(records)
+            shutil.rmtree(local, ignore_errors=True)
 
 
 def common(records: List[Dict[str, Any]]) -> Dict[str, Any]:

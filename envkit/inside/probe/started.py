@@ -1,8 +1,8 @@
 """Which launcher started this process, as which rank: by its variables, and where they may be left over, by itself.
 
-`launchers.json` has of each launcher its variables, by which of them its job is known, what it is called above a rank
-(`parents`, a regular expression), and what it opens for one: a socket, an address, a PMIx server. It is believed where
-nothing is known of these.
+`launchers.json` has of each launcher its variables, by which of them its job is known, what else it sets for a rank
+(`also`, a regular expression), what it is called above a rank (`parents`, another one), and what it opens for one: a
+socket, an address, a PMIx server. It is believed where nothing is known of these.
 """
 
 import ipaddress
@@ -107,8 +107,9 @@ def names(row: Dict[str, Any], env: Mapping[str, str]) -> List[str]:
     """The variables of a launcher that are set here, but for a scheduler's: its job is still there."""
     own = [row.get(key, "") for key in ("rank", "size", "local_rank", "local_size", "socket")]
     own += row.get("needs", []) + row["job"] + row.get("address", [])
+    own += [name for name in env if re.match("(?:%s)$" % row.get("also", "$"), name)]
     own += [name for name in env if row.get("pmix") and PMIX.match(name)]
-    return [name for name in own if name in env and not name.startswith(("SLURM_", "LSB_"))]
+    return list({name: 0 for name in own if name in env and not name.startswith(("SLURM_", "LSB_"))})
 
 
 def started(row: Dict[str, Any], env: Mapping[str, str]) -> Optional[Started]:

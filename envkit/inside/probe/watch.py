@@ -21,6 +21,7 @@ TICK_S = 1.0
 STACK_S = 0.7
 HURRY_S = 0.2
 SAID = 4000
+PAUSED = 5  # looks, one each TICK_S: a job that was suspended as a whole goes on as a whole
 ABORTING = "abort_delay is < 0"
 
 
@@ -162,7 +163,7 @@ def watch(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) -
 
 
 def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) -> Dict[str, Any]:
-    phase, since, looked, kills = "start", time.time(), 0.0, memory_kills()
+    phase, since, looked, kills, paused = "start", time.time(), 0.0, memory_kills(), 0
     while True:
         limit = limits.get(phase, limits["*"])
         left = since + limit - time.time()
@@ -172,6 +173,9 @@ def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) 
             looked = time.time()
             if stopped():
                 return dict(given_up(child), how="stopped")
+            paused = paused + 1 if state(child.pid)["state"] == "T" else 0
+            if paused >= PAUSED:
+                return dict(given_up(child), how="timeout", limit=PAUSED * TICK_S)
         if select.select([child.pipe], [], [], min(left, TICK_S))[0]:
             told = child.says()
             if not told:

@@ -35,6 +35,8 @@ def dev_shm(ranks: Ranks) -> list[Result]:
     measured = False
     for host, members in by_node(ranks).items():
         shm = members[0].machine.shm if members[0].machine else None
+        if shm is not None and shm.error and re.search(known("machine")["shm"]["absent"], shm.error):
+            return [ranks.outcome("dev-shm", "absent", host=host)]
         if shm is None or shm.error:
             continue
         measured = True

@@ -11,12 +11,14 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from msgspec import to_builtins
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from envkit.diagnose import Certainty, first_cause
 from envkit.knowledge.known import catalogue, known
+from envkit.system.stopped import Stopped
 from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Ranks, Result
+from envkit.verify.settings import commands
 
 SAID_LINES = 8
 SAID_LENGTH = 300
@@ -45,9 +47,13 @@ def rank_missing(ranks: Ranks) -> list[Result]:
         said = telling(ranks.expected.launcher_said)
         values["said"] = f"it said: {said}" if said else "it said nothing"
         values["status"] = ranks.expected.launcher_status
+    elif not all(facts.size == size for facts in ranks.facts) and "Error" in ranks.expected.launcher_said:
+        case = "ended-early"
+        values["said"] = telling(ranks.expected.launcher_said)
     else:
         case = "not-shared" if all(facts.size == size for facts in ranks.facts) else "fewer"
-    return [ranks.outcome("rank-missing", case, **values)]
+    named = [one for one in ranks.expected.settings if case == "named-interface" and one.value == values["value"]]
+    return [replace(ranks.outcome("rank-missing", case, **values), commands=tuple(commands(named)))]
 
 
 def last_lines(text: str) -> str:
@@ -80,6 +86,8 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
     if status is None:
         return []
     said = ranks.expected.launcher_said
+    if stopped := [one for one in ranks.expected.stopped if not any(_is_of(one, facts) for facts in ranks.facts)]:
+        return [ranks.outcome("launcher-ended", "stopped", program=stopped[0].program, pid=stopped[0].pid)]
     if killed := re.search(catalogue()["launcher-ended"]["signal"]["pattern"], said):
         program = PurePath(ranks.expected.launcher).name or "the launcher"
         return [ranks.outcome("launcher-ended", "signal", signal=killed[1], program=program)]
@@ -91,7 +99,7 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
 
 
 def rank_died(ranks: Ranks) -> list[Result]:
-    dead = [facts for facts in ranks.facts if not facts.finished and not _hung(facts) and not _is_stopped(facts)]
+    dead = [facts for facts in ranks.facts if not facts.finished and not _hung(facts) and not _is_stopped(facts, ranks)]
     if not dead:
         return [ranks.outcome("rank-died", "pass")] if ranks.facts else []
     first = min(dead, key=_is_consequence)
@@ -148,10 +156,11 @@ def telling(text: str) -> str:
 
 def rank_hung(ranks: Ranks) -> list[Result]:
     hung = [facts for facts in ranks.facts if _hung(facts)]
-    if stopped := [facts for facts in ranks.facts if _is_stopped(facts)]:
+    if stopped := [facts for facts in ranks.facts if _is_stopped(facts, ranks)]:
         labels = ", ".join(facts.label for facts in stopped[:4])
         values: dict[str, object] = {"ranks": labels, "phase": stopped[0].phase, "host": stopped[0].host}
-        return [ranks.outcome("rank-hung", "stopped", pids=", ".join(str(f.pid) for f in stopped[:4]), **values)]
+        pids = " ".join(str(pid) for pid in _pids(stopped[:4], ranks))
+        return [ranks.outcome("rank-hung", "stopped", pids=pids, **values)]
     if not hung:
         return [ranks.outcome("rank-hung", "pass")] if ranks.facts else []
     if (raised := _raised(ranks.facts, hung)) is not None:
@@ -216,9 +225,21 @@ def _seconds_in_phase(facts: RankFacts) -> str:
     return f"{facts.phases[-1].at - facts.phases[0].at:.0f}" if facts.phases else "0"
 
 
-def _is_stopped(facts: RankFacts) -> bool:
+def _is_stopped(facts: RankFacts, ranks: Ranks) -> bool:
     """Whether a rank, or the process of it that measures, was stopped by a signal and never went on."""
-    return facts.state == "T" or (facts.ended is not None and facts.ended.state == "T")
+    seen = any(_is_of(one, facts) for one in ranks.expected.stopped)
+    return seen or facts.state == "T" or (facts.ended is not None and facts.ended.state == "T")
+
+
+def _pids(stopped: Sequence[RankFacts], ranks: Ranks) -> list[int]:
+    """The processes of ranks that were stopped, as they were seen; the rank's own where only it told."""
+    seen = [one.pid for one in ranks.expected.stopped for facts in stopped if _is_of(one, facts)]
+    return seen or [facts.pid for facts in stopped]
+
+
+def _is_of(stopped: Stopped, facts: RankFacts) -> bool:
+    """Whether a process is a rank's watchdog, or below it."""
+    return stopped.host == facts.host and facts.pid in (stopped.pid, *stopped.above)
 
 
 def _hung(facts: RankFacts) -> bool:

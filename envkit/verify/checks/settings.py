@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from envkit.knowledge.known import known
+from envkit.verify.checks.nodes import warned
+from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Limit, Ranks, Result, Setting, Trial
-from envkit.verify.settings import commands
+from envkit.verify.settings import commands, is_harmless
 from envkit.verify.trials import AGAIN, MPI_ALONE
 
 SHOWN = 4
@@ -27,7 +29,7 @@ def settings(ranks: Ranks) -> list[Result]:
     for trial in ranks.expected.trials:
         if trial.is_least:
             return [_proven(ranks, trial)]
-    found = [one for one in ranks.expected.settings if not re.fullmatch(known("settings")["harmless"], one.name)]
+    found = [one for one in ranks.expected.settings if not is_harmless(one)]
     return [ranks.outcome("settings", "in-force", settings=_listed(found))] if found else []
 
 
@@ -37,8 +39,15 @@ def _proven(ranks: Ranks, trial: Trial) -> Result:
     files = list(dict.fromkeys(one.where for one in trial.without if one.kind in ("line", "machine")))
     where = f"; {', '.join(files)} has it" if files else ""
     case = "without" if len(trial.without) == 1 else "together"
-    result = ranks.outcome("settings", case, settings=named, where=where)
+    result = ranks.outcome("settings", case, settings=named, where=where, verb=_verb(ranks))
     return replace(result, commands=tuple(commands(trial.without)))
+
+
+def _verb(ranks: Ranks) -> str:
+    """What the ranks of a trial do that those before did not."""
+    if not ranks.facts:
+        return "start"
+    return "become one world" if all(facts.size is None for facts in ranks.facts) else "pass"
 
 
 def _listed(settings: Sequence[Setting]) -> str:
@@ -50,20 +59,56 @@ def _listed(settings: Sequence[Setting]) -> str:
 def trials(ranks: Ranks) -> list[Result]:
     """What passed otherwise, though nothing of the user's settings was taken away."""
     tried = [trial for trial in ranks.expected.trials if not trial.without]
-    results = [ranks.outcome("trials", CASES[trial.name], how=trial.name) for trial in tried if trial.passed]
+    passed = [trial for trial in tried if trial.passed]
+    results = [ranks.outcome("trials", CASES[trial.name], how=trial.name, verb=_verb(ranks)) for trial in passed]
     if any(trial.name == MPI_ALONE and not trial.passed for trial in tried):
         results.append(ranks.outcome("trials", "mpi-fails"))
     return results
 
 
 def limits(ranks: Ranks) -> list[Result]:
-    """The limits that are low: those that a rank has met, then the others."""
+    """The limits that are low, of this session and of ranks that have lower ones."""
     said = list(ranks.said())
-    return [_limit(ranks, limit, said) for limit in ranks.expected.limits]
+    here = {limit.name: limit.value for limit in ranks.expected.limits}
+    found = [_limit(ranks, limit, said) for limit in ranks.expected.limits]
+    lower = {limit.name: (limit, facts) for facts in ranks.facts for limit in _low(facts) if limit.name not in here}
+    return found + [_of_rank(ranks, limit, facts) for limit, facts in lower.values()]
+
+
+def _low(facts: RankFacts) -> Iterator[Limit]:
+    """The limits of a rank that are too low."""
+    for name, words in known("settings")["limits"].items():
+        value = facts.limits.get(name)
+        if isinstance(value, int) and value < words["enough"] * words["unit"]:
+            yield Limit(name=name, value=value)
+
+
+def _of_rank(ranks: Ranks, limit: Limit, facts: RankFacts) -> Result:
+    """The result for a limit that a rank has, and not this session: another node's, or of what started it."""
+    found = _limit(ranks, limit, list(replace(ranks, facts=(facts,)).said()))
+    return replace(found, message=f"{facts.label}: {found.message}", commands=())
+
+
+def ended_job(ranks: Ranks) -> list[Result]:
+    """Variables of a job that runs no more; launchers believe them, and start no rank."""
+    job = ranks.expected.ended_job
+    if job is None:
+        return []
+    words = " ".join(job.variables)
+    found = ranks.outcome("ended-job", "set", scheduler=job.scheduler, job=job.job, words=words)
+    return [warned(replace(found, commands=(f"unset {words}",)), harmless=bool(ranks.facts))]
+
+
+def interposed(ranks: Ranks) -> list[Result]:
+    """The preloaded libraries that stand before the MPI's own functions."""
+    found = ranks.expected.interposed
+    return [ranks.outcome("preloaded-mpi", "found", paths=", ".join(found))] if found and ranks.facts else []
 
 
 def places(ranks: Ranks) -> list[Result]:
-    """The folders for temporary files that cannot be written to."""
+    """The folders from which nothing may be run, and those for temporary files that cannot be written to."""
+    if ranks.expected.noexec:
+        return [ranks.outcome("places", "noexec", path=ranks.expected.noexec[0])]
     found = ranks.expected.places
     cases = ["shared-memory" if one.path == "/dev/shm" else "unwritable" for one in found]  # noqa: S108
     return [

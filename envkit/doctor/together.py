@@ -1,0 +1,34 @@
+"""What goes together, and what of that is best on this machine: the answer of ``envkit compat``."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from envkit.compat import ask, complete
+from envkit.compat.ask import Asked
+from envkit.compat.complete import Complete
+from envkit.compat.judge import Judgement
+from envkit.doctor import present
+from envkit.machine import host
+from envkit.planning import compatibility
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What was asked for, the judgement of it, and the best complete combination here."""
+
+    asked: Asked
+    judgement: Judgement
+    best: Complete | None
+
+
+def answer(versions: Iterable[str], file: Path | None = None, *, here: bool = False) -> Answer:
+    """Judge versions, with those that a file tells, and those of what is installed and loaded ``here``.
+
+    Raises UsageProblem.
+    """
+    asked = ask.parse([*(ask.of_file(file) if file else ()), *(present.words(os.environ) if here else ()), *versions])
+    found = ask.judge_asked(asked)
+    wanted = {name: found.parts[name] for name in (*asked.parts, *asked.ranges)}
+    return Answer(asked=asked, judgement=found, best=complete.best(wanted, compatibility.here(host.look())))
