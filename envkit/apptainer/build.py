@@ -140,8 +140,7 @@ class LayerBuild:
                 raise SignatureInvalid(
                     what=f"{self.request.source} is not signed with the private half of {key}.",
                     why=said,
-                    fix="Ask who made the image for the right key, or leave out --signed-by to take it over all the "
-                    "same.",
+                    fix="--signed-by takes a public key: ask who made the image for theirs, by a way that you trust.",
                 )
             if told.status:
                 raise HostProblem(

@@ -23,7 +23,7 @@ from envkit.environments.environment import ContainerEnvironment, Environment
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Receipt
-from envkit.errors import BuildFailed, Problem
+from envkit.errors import BuildFailed, HostProblem, Problem
 from envkit.machine import host, runtime
 from envkit.machine.site import find as find_site
 from envkit.planning import preflight
@@ -31,9 +31,10 @@ from envkit.planning.plan import locked
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
 from envkit.report.progress import BuildProgress, say
+from envkit.sources import signature
 from envkit.sources.fetch import Source
-from envkit.sources.fetch import missing as absent
 from envkit.sources.progress import fetch_all
+from envkit.system import process
 from envkit.system.files import discard, sha256
 
 DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
@@ -96,6 +97,7 @@ class ImageInstallation:
             keys["image"] = digest[1]
         parts = [Part(name=name, recipe=recipe, sha256=key) for name, key in keys.items()]
         parts[-1] = msgspec.structs.replace(parts[-1], sources=tuple(locked(self.sources)))
+        dated = {"Debian snapshot": self.plan.snapshot} if self.plan.snapshot else {}
         return Lock(
             name=self.stack.name,
             method=self.stack.method,
@@ -103,7 +105,9 @@ class ImageInstallation:
             accelerator=self.stack.accelerator.value,
             release=self.stack.release,
             machine=Machine(type=self.host.machine),
-            tools={"envkit": __version__} | ({self.runtime.family: self.runtime.version} if self.runtime else {}),
+            tools={"envkit": __version__}
+            | ({self.runtime.family: self.runtime.version} if self.runtime else {})
+            | dated,
             parts=tuple(parts),
         )
 
@@ -131,8 +135,13 @@ class ImageInstallation:
                     fix="Set APPTAINER_TMPDIR to a folder with more room, on a local disk.",
                 )
             )
+        if self.request.sign is not None and process.which("openssl"):  # else what signs says it, at the end
+            try:
+                signature.require_signs(self.request.sign)
+            except HostProblem as error:
+                found.append(Problem(what=error.what, why=error.why, fix=error.fix))
         if self.request.offline:
-            found += preflight.source_problems(self.sources, self.request.prefix, self.stack)
+            found += preflight.source_problems(self.sources, self.request.prefix, self.stack, self.request.carried)
         return found
 
     def heading(self) -> Iterator[str]:
@@ -148,8 +157,9 @@ class ImageInstallation:
         missing = set(self.missing)
         for layer in self.plan.layers:
             yield f" * [{' ' if layer.name in missing else 'x'}] {layer.name}: {layer.image}"
-        cache = self.request.prefix.sources
-        gone = absent(self.sources, cache) if cache.is_dir() else self.sources
+        gone = preflight.lacking(self.sources, self.request.prefix, self.request.carried)
+        if not self.request.offline:  # else it is a problem
+            yield from preflight.set_aside(self.sources, self.request.prefix)
         files = f"{len(gone)} of {len(self.sources)} files to fetch"
         yield f"\n{len(missing)} of {len(self.steps)} layers to build; {files}."
         if expected := sum(self.stack.seconds.get(name, 0) for name in missing):

@@ -47,12 +47,17 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     image: Path
 
 
+DATED = r"/\d{8}T\d{6}Z"
+MIRROR = rf"https?://[^\s@]+?/debian(?:{DATED})?"
+
+
 class ImagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The layers of an image in the order of building, the last being the image itself, and what pip takes."""
 
     layers: tuple[Layer, ...]
     sources: tuple[Source, ...]
     folder: Path
+    snapshot: str = ""  # the date of the Debian that it starts from, where its mirror has one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +122,9 @@ def plan(wanted: Wanted, layers: Path) -> ImagePlan:
                 parts.insert(0, (earlier, []))
             made.append(Layer(name=name, recipe=definition.write(parts), key=key, image=path))
             below = Base(bootstrap="localimage", reference=str(path))
-    return ImagePlan(layers=tuple(made), sources=tuple(sources(values, wanted.machine, folder)), folder=folder)
+    taken = tuple(sources(values, wanted.machine, folder))
+    dated = snapshot(wanted.base.reference) if wanted.base.bootstrap == "debootstrap" else ""
+    return ImagePlan(layers=tuple(made), sources=taken, folder=folder, snapshot=dated)
 
 
 def sources(values: Mapping[str, str], machine: str, folder: Path) -> Iterator[Source]:
@@ -157,7 +164,8 @@ def debian(mirror: str, release: str, machine: str, layers: Path) -> Layer:
     [stage] = definition.read(folder / "debian.def")
     values = {**stage.arguments, "MIRROR": mirror, "RELEASE": release}
     sections = stage.layers[0]
-    key = key_of("debootstrap", sections, values, folder, [machine, *stage.header.values(), values["RELEASE"]])
+    more = [machine, *stage.header.values(), values["RELEASE"], *filter(None, [snapshot(mirror)])]
+    key = key_of("debootstrap", sections, values, folder, more)
     header = {name: definition.filled(value, values) for name, value in stage.header.items()}
     text = definition.write([(header, fill(sections, values))])
     return Layer(name="debian", recipe=text, key=key, image=layers / f"debian-{key[:20]}.sif")
@@ -253,10 +261,16 @@ def mirror(sources: Iterable[Path] | None = None) -> str | None:
     files = sources if sources is not None else apt_sources()
     for file in files:
         for line in file.read_text(errors="replace").splitlines():
-            match = re.search(r"^(?:deb |URIs:).*?(https?://[^\s@]+?/debian)/?(?:\s|$)", line)
+            match = re.search(rf"^(?:deb |URIs:).*?({MIRROR})/?(?:\s|$)", line)
             if match:
                 return match[1]
     return None
+
+
+def snapshot(mirror: str) -> str:
+    """Return the date of a mirror that is as Debian was then; nothing of one that changes."""
+    match = re.search(DATED + "$", mirror)
+    return match[0].strip("/") if match else ""
 
 
 def apt_sources() -> list[Path]:

@@ -141,9 +141,17 @@ def rendered(request: Request, stack: Stack, machine: host.Host) -> str:
 
 def base_of(request: Request, machine: host.Host) -> tuple[Base, list[Problem]]:
     """Return what the image starts from, and what is lacking for it. Raises UsageProblem."""
-    mirror = image_layers.mirror()
+    is_named = re.fullmatch(f"{image_layers.MIRROR}/?", request.base) is not None
+    if request.base.startswith(("http://", "https://")) and not is_named:
+        raise UsageProblem(
+            what=f"--base {request.base.rpartition('@')[2]} is no mirror of Debian that can be taken.",
+            why="Its URL ends in /debian, or in /debian/DATE where it is a snapshot, and has no password: it gets into "
+            "the image.",
+            fix="Write it as http://HOST/debian, or http://HOST/archive/debian/20260101T000000Z.",
+        )
+    mirror = request.base.rstrip("/") if is_named else image_layers.mirror()
     debootstrap = process.which("debootstrap", path=machine.env["PATH"] + ":/usr/sbin:/sbin")
-    if request.base == "mirror" or (request.base == "auto" and mirror and debootstrap):
+    if is_named or request.base == "mirror" or (request.base == "auto" and mirror and debootstrap):
         lacking = []
         if not mirror:
             fix = "Use --base registry, or on Debian: apt install debootstrap."

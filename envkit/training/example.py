@@ -58,15 +58,18 @@ def find(name: str, environment: Receipt | None = None) -> Example:
 
 
 def with_data(
-    example: Example, words: Sequence[str], prefix: Prefix, places: Sequence[str] = ()
+    example: Example, words: Sequence[str], prefix: Prefix, places: Sequence[str] = (), *, is_dry: bool = False
 ) -> tuple[list[str], mnist.Found | None]:
     """Return the arguments of an example, with its data unless they name some, and what these data are.
+
+    Where it is only to be shown (``is_dry``) nothing is fetched or made.
 
     Raises ChecksumMismatch, NotWritable, DiskFull.
     """
     if not example.data or named_data(words) or {"-h", "--help"} & set(words):
         return list(words), None
-    found = mnist.get(prefix.root / "data", mnist.pinned(), places=places)
+    get = mnist.there if is_dry else mnist.get
+    found = get(prefix.root / "data", mnist.pinned(), places=places)
     return ["--data", str(found.folder), *words], found
 
 

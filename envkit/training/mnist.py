@@ -35,15 +35,21 @@ class Pinned:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A folder with the files, and whether they are a stand-in. ``why`` it is one, if that was not asked for."""
+    """A folder with the files, and whether they are a stand-in. ``why`` it is one, if that was not asked for.
+
+    ``absent`` is what to do where they are not there yet.
+    """
 
     folder: Path
     generated: bool = False
     why: str = ""
+    absent: str = ""
 
     @property
     def said(self) -> str:
         """What the user is told."""
+        if self.absent:
+            return f"{self.folder}: not there yet; {self.absent}"
         kind = SAID if self.generated else "MNIST, checked"
         return f"{self.folder}: {kind}" + (f" ({self.why})" if self.why else "")
 
@@ -56,7 +62,7 @@ def pinned() -> Pinned:
 
 def at_site(places: Sequence[str], wanted: Pinned) -> Path | None:
     """Return the first of a site's folders, or of those below it, that has every file, each with the right SHA-256."""
-    for folder in (Path(place).expanduser() / below for place in places if place for below in PLACES):
+    for folder in (files.at_home(place) / below for place in places if place for below in PLACES):
         if holds(folder, wanted):
             return folder.absolute()
     return None
@@ -93,6 +99,18 @@ def get(
         except SourcesMissing:
             return Found(folder=generate(folder), generated=True, why="MNIST could not be fetched")
     return Found(folder=target)
+
+
+def there(folder: Path, wanted: Pinned, *, places: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> Found:
+    """Return where ``get`` would have the files, and change nothing."""
+    if (site := at_site([env.get("ENVKIT_DATA", ""), *places], wanted)) is not None:
+        return Found(folder=site)
+    target = folder / "mnist"
+    if not fetch.missing(sources(wanted), target):
+        return Found(folder=target)
+    if stand_in(folder).is_dir():
+        return Found(folder=stand_in(folder), generated=True)
+    return Found(folder=target, absent=f"have them there, or a stand-in beside it: envkit data mnist --to {folder}")
 
 
 def take(source: Path, folder: Path, wanted: Pinned) -> Found:

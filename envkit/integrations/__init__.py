@@ -1,0 +1,1 @@
+"""envkit in other tools: a plugin of pytest, tests for ReFrame."""

@@ -1,0 +1,183 @@
+"""A test in ranks of an environment: starting them, and what their outcomes come to."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from envkit.errors import EnvkitError, UsageProblem
+from envkit.inside.probe.started import detect
+from envkit.launch import launcher, mpi_model
+from envkit.launch.launcher import Wanted
+from envkit.report.words import plain
+from envkit.system import files, process, record
+from envkit.system.resources import data
+from envkit.verify import session
+from envkit.verify.target import Target
+
+JOB = "job.json"
+PATIENCE_S = 10.0  # for ranks to say where they stand when the time is over, and for the others where one has failed
+SAID = 4000  # characters of the launcher's output that are shown
+OWN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank left: passed, failed or skipped, in which step (setup, call, teardown, or before), and why."""
+
+    rank: int
+    host: str
+    outcome: str
+    when: str
+    text: str
+    ended: float
+    sections: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What all ranks left, in their order; ``stacks`` is where those were that had not ended in time."""
+
+    size: int
+    environment: str
+    launcher: str
+    outcomes: tuple[Outcome, ...]
+    stacks: Mapping[int, str]
+    status: int
+    is_late: bool
+    limit_s: float
+    said: str
+
+
+def require_none() -> None:
+    """Require that this process is no rank itself. Raises UsageProblem."""
+    if (rank := detect(os.environ)) is not None:
+        raise UsageProblem(
+            what=f"This pytest is rank {rank.rank} of {rank.title}; tests marked horovod start ranks themselves.",
+            fix="Start pytest once, outside of a launcher.",
+        )
+
+
+def run(target: Target, wanted: Wanted, job: dict[str, Any]) -> Found:
+    """Run a test in ranks to its end, or until its time is over. Nothing of it is left running. Raises EnvkitError."""
+    inside, launch = mpi_model.plan_launch(target.inside, target.mpi(os.environ), wanted)
+    several = (wanted.nodes or 1) > 1 or launch.launcher == "srun"
+    meeting = session.of_starter(several, None)
+    folder = meeting.shared
+    try:
+        files.write(folder / JOB, json.dumps(job).encode())
+        program = data("inside/pytest_rank.py")
+        seen = [program.parent, folder, *(Path(path) for path in (*job["folders"], job["borrowed"]))]
+        argv = [target.python, str(program), str(folder / JOB)]
+        patience = Patience(folder, job["limit_s"], wanted.ranks)
+        kept = {name: value for name, value in os.environ.items() if name not in OWN}
+        status = process.supervise(
+            inside.command(argv, launch.argv, remote=launch.remote, visible=list(dict.fromkeys(seen))),
+            env=inside.variables(launcher.variables(kept)),
+            log=folder / "log",
+            until=patience.is_over,
+        )
+        return Found(
+            size=wanted.ranks,
+            environment=target.name,
+            launcher=launch.launcher,
+            outcomes=tuple(sorted(outcomes(folder), key=lambda one: one.rank)),
+            stacks=stacks(folder),
+            status=status,
+            is_late=patience.is_late,
+            limit_s=job["limit_s"],
+            said=(folder / "log").read_text(errors="replace"),
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def outcomes(folder: Path) -> Iterator[Outcome]:
+    """Yield what ranks have left so far. Raises EnvkitError for what is none of it."""
+    for path in folder.glob("outcome-*.json"):
+        try:
+            yield record.read(path, Outcome)
+        except (OSError, msgspec.DecodeError) as error:
+            raise EnvkitError(what=f"{path.name}, which a rank has left, cannot be read.", why=str(error)) from error
+
+
+def stacks(folder: Path) -> dict[int, str]:
+    """Return where each rank was when its time was over; what is pytest's own of that is left out."""
+    found = {}
+    for path in folder.glob("stack-*"):
+        lines = path.read_text(errors="replace").splitlines()
+        own = next((number for number, line in enumerate(lines) if "/_pytest/" in line), len(lines))
+        if own:
+            found[int(path.name.partition("-")[2])] = "\n".join(lines[:own])
+    return found
+
+
+class Patience:
+    """How long ranks are waited for: their limit, and not much longer than the first of them that has failed."""
+
+    def __init__(self, folder: Path, limit_s: float, size: int) -> None:
+        self.folder, self.size = folder, size
+        self.limit = time.monotonic() + limit_s
+        self.failed = 0.0
+        self.is_late = False
+
+    def is_over(self) -> bool:
+        """Say whether ranks that still run are to be ended."""
+        now = time.monotonic()
+        ended = list(outcomes(self.folder))
+        if not self.failed and any(one.outcome == "failed" for one in ended):
+            self.failed = now
+        if now > self.limit:
+            told = {one.rank for one in ended} | stacks(self.folder).keys()
+            self.is_late = len(told) >= self.size or now > self.limit + PATIENCE_S
+        return self.is_late or bool(self.failed and now - self.failed > PATIENCE_S)
+
+
+def failure(found: Found) -> str:
+    """Return what to show of a test that has not passed in every rank; nothing of one that has, or was left out."""
+    failed = sorted((one for one in found.outcomes if one.outcome == "failed"), key=lambda one: one.ended)
+    there = {one.rank for one in found.outcomes}
+    absent = [rank for rank in range(found.size) if rank not in there]
+    kinds = {one.outcome for one in found.outcomes}
+    if not failed and not absent and len(kinds) == 1:
+        return ""
+    lines = [f"{found.environment}, {found.size} ranks by {found.launcher}:"]
+    for one in failed:
+        lines += [f"rank {one.rank} on {one.host} failed ({one.when}):", "", plain(one.text), ""]
+    for rank in absent:
+        lines += gone(found, rank, has_cause=bool(failed))
+    for kind in sorted(kinds - {"failed"}):
+        of_kind = [str(one.rank) for one in found.outcomes if one.outcome == kind]
+        lines.append(f"{kind} in rank {', '.join(of_kind)}")
+    if kinds >= {"passed", "skipped"} and not failed:
+        lines.append("Skip a test in every rank or in none: what some leave out, others wait for.")
+    if not failed and absent and found.said.strip():
+        lines += ["", "The launcher and its ranks said:", plain(found.said[-SAID:].strip())]
+    return "\n".join(lines)
+
+
+def gone(found: Found, rank: int, *, has_cause: bool) -> list[str]:
+    """Say what became of a rank that left no outcome."""
+    if rank in found.stacks:
+        return [
+            f"rank {rank} had not ended after {found.limit_s:g} s, and was here when it was stopped:",
+            "",
+            found.stacks[rank],
+            "",
+        ]
+    if found.is_late:
+        return [f"rank {rank} had not ended after {found.limit_s:g} s, and was stopped"]
+    if has_cause:
+        return [f"rank {rank} was ended with it"]
+    return [f"rank {rank} ended without an outcome ({found.launcher} ended with status {found.status})"]
+
+
+def skipped(found: Found) -> str:
+    """Return why every rank has left the test out; nothing where one has not."""
+    reasons = [one.text for one in found.outcomes if one.outcome == "skipped"]
+    return reasons[0] or "skipped" if len(reasons) == found.size else ""
