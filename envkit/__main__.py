@@ -70,6 +70,15 @@ def begin_anew() -> None:
         sys.stdout = os.fdopen(1, "w", encoding=encoding, errors=errors, closefd=False)
 
 
+def silence() -> None:
+    """Have nothing on standard error while a shell completes a word: it would be in the line that is being typed."""
+    if os.environ.get("_ENVKIT_COMPLETE", "").endswith("_complete"):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+
+
+silence()
 live_at_home()
 require_folder()
 isolate()

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 import click
 
 from envkit import __version__
-from envkit.errors import EnvkitError, of_storage
+from envkit.errors import EnvkitError, of_path, of_storage
 
+PROGRAM = "envkit"
 COMMANDS = {
     "doctor": ("doctor", "Say what this machine offers, and which methods work on it."),
     "compat": ("compat", "Say whether versions go together with Horovod, and what is best here."),
@@ -19,10 +20,15 @@ COMMANDS = {
     "export": ("export", "Write the recipe of an image, for plain 'apptainer build'."),
     "list": ("listing", "List what can be installed and what is."),
     "show": ("listing", "Show an environment: its parts, its paths, its module."),
+    "upgrade": ("upgrade", "Build an environment anew as its recipes are now, if they have changed."),
     "repair": ("repair", "Build again what is damaged of an environment."),
     "remove": ("remove", "Remove an environment."),
+    "clean": ("clean", "Say what takes room, and remove what is not needed."),
     "shell": ("enter", "Start a shell inside an environment."),
     "run": ("enter", "Run a command inside an environment, on one rank or several."),
+    "activate": ("activate", "Print what enters an environment in the present shell, to be evaluated."),
+    "venv": ("venv", "Make a folder for packages of your own on top of an environment."),
+    "kernel": ("kernel", "Make a Jupyter kernel that runs in an environment."),
     "example": ("example", "Print an example of training, to copy."),
     "data": ("example", "Have MNIST in a folder, for the examples."),
     "job": ("job", "Write the batch script of a job, and submit it."),
@@ -30,7 +36,74 @@ COMMANDS = {
     "verify": ("verify", "Say in one verdict whether an environment works on this machine."),
     "check-build": ("verify", "Print the block of 'horovodrun --check-build', but true, and quickly."),
     "diagnose": ("diagnose", "Say the first cause of a failed build, launch or run from its log."),
+    "report": ("report", "Write one file to attach to a ticket, without secrets and names."),
+    "config": ("config", "Show what is configured, and where each value is from."),
+    "completion": ("completion", "Print what has bash, zsh or fish complete commands and names."),
+    "help": ("help", "Show the help of a command."),
 }
+
+
+UNCONFIGURED = ("compat", "completion", "config", "diagnose", "example", "help")  # nothing can be configured for them
+
+
+class Defaults(dict[str, Any]):
+    """What the configuration says for the options of each command, read when a command begins.
+
+    A mistake in it ends every command but the doctor, who tells of it.
+    """
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the values for a command by its parameters. Raises ConfigInvalid."""
+        from envkit.config import files
+
+        found = files.read() if name == "doctor" else files.required()
+        return found.defaults().get(name, default)
+
+
+def colour(context: click.Context, _option: click.Parameter, chosen: str | None) -> None:
+    """Say of all that is printed whether it is in colours."""
+    while chosen and context:
+        context.color = {"always": True, "never": False}.get(chosen)
+        context = context.parent  # type: ignore[assignment]
+
+
+def quiet(context: click.Context, _option: click.Parameter, chosen: bool) -> None:
+    """Keep it for all that tells something."""
+    if chosen:
+        context.meta["envkit.quiet"] = True
+
+
+def verbose(context: click.Context, _option: click.Parameter, chosen: bool) -> None:
+    """Have the programs that are started told on standard error, as ``set -x`` of a shell does."""
+    if not chosen or context.meta.get("envkit.verbose"):
+        return
+    import logging
+
+    logger, handler = logging.getLogger("envkit"), logging.StreamHandler()
+    context.meta["envkit.verbose"] = True
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    context.find_root().call_on_close(lambda: logger.removeHandler(handler))
+
+
+def general(*, hidden: bool) -> list[click.Option]:
+    """Return the options that every command takes, before and after its name."""
+    options = [
+        click.Option(["-v", "--verbose"], is_flag=True, callback=verbose, help="Tell which programs are started."),
+        click.Option(["-q", "--quiet"], is_flag=True, callback=quiet, help="Tell only results and what fails."),
+        click.Option(
+            ["--color"],
+            type=click.Choice(["auto", "always", "never"]),
+            callback=colour,
+            help="Print in colours. Default: on a terminal, unless $NO_COLOR is set, and where $FORCE_COLOR is.",
+        ),
+    ]
+    for one in options:
+        one.expose_value, one.hidden = False, hidden
+    return options
+
+
+GENERAL = general(hidden=True)
 
 
 class Commands(click.Group):
@@ -45,7 +118,11 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"envkit.commands.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_").replace("list", "list_"))
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
+        for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+            if one.params[-len(GENERAL) :] != [*GENERAL]:
+                one.params += GENERAL
         return command
 
     def resolve_command(
@@ -53,10 +130,10 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command when there is none of that name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            import difflib
-
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            usage(f"There is no command {args[0]!r}." + (f" Did you mean '{near[0]}'?" if near else ""))
+            usage(f"There is no command {args[0]!r}. {instead(args[0])}".strip())
+        words = args[: args.index("--")] if "--" in args else args
+        if not (ctx.resilient_parsing or {"-h", "--help"} & {*words} or words[0] in UNCONFIGURED):
+            ctx.default_map = Defaults()
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -65,7 +142,12 @@ class Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    params=general(hidden=False),
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="-v, -q and --color can follow the command as well. 'envkit help COMMAND' tells of each.",
+)
 @click.version_option(__version__, prog_name="envkit")
 def envkit() -> None:
     """Get Horovod to run on HPC systems, and prove that it does."""
@@ -75,11 +157,14 @@ def run(arguments: list[str] | None = None) -> int:
     """Run one command line; return its exit code (errors.py lists them)."""
     open_streams()
     try:
-        status: Any = envkit.main(args=arguments, prog_name="envkit", standalone_mode=False)
+        status: Any = envkit.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         status = status if isinstance(status, int) else 0
-        return status or printed()
+        lost = printed()  # whatever the status is: the program ends without another look at what is left to print
+        return status or lost
     except click.ClickException as error:
         error.show()
+        if hint := advice(error):
+            print(f"What to do: {hint}", file=sys.stderr)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         print("envkit: stopped by Ctrl-C.", file=sys.stderr)
@@ -93,6 +178,34 @@ def run(arguments: list[str] | None = None) -> int:
         return 141 if end.code == 1 else int(end.code or 0) or printed()
     except OSError as error:
         return explain_storage(error)
+
+
+def instead(name: str) -> str:
+    """Return what to type instead of a command that there is not; nothing where none is near."""
+    import difflib
+
+    from envkit.knowledge import foreign
+
+    near = difflib.get_close_matches(name, COMMANDS, 1)
+    return foreign.command(name) or (f"Did you mean 'envkit {near[0]}'?" if near else "")
+
+
+def advice(error: click.ClickException) -> str:
+    """Return what users of other tools have meant by what cannot be understood; nothing where that is not known."""
+    from envkit.knowledge import foreign
+
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = (context.info_name or "") if context else ""
+    if isinstance(error, click.NoSuchOption):
+        return foreign.option(error.option_name, command)
+    if isinstance(error, click.NoSuchCommand) and context and isinstance(context.command, click.Group):
+        return f"Name one of {', '.join(context.command.list_commands(context))}."
+    if isinstance(error, click.BadParameter) and isinstance(error.param, click.Option):
+        given = error.message.split("'")[1:2]
+        meant = foreign.value(given[0], error.param.opts[0]) if given else ""
+        return f"Write it as {error.param.opts[0]} {meant}." if meant else ""
+    is_second = command == "install" and error.message.startswith("Got unexpected extra argument")
+    return "Name one STACK of 'envkit list'." if is_second else ""
 
 
 def open_streams() -> None:
@@ -130,7 +243,9 @@ def printed(text: str = "") -> int:
 def explain_storage(error: OSError) -> int:
     """Say what has failed of the storage of a file or of standard output; return the exit code. Raises all else."""
     verb = "read or write" if error.filename else "write"
-    problem = of_storage(error, f"envkit could not {verb} {error.filename or 'its output'} to the end.")
+    problem = of_storage(error, f"envkit could not {verb} {error.filename or 'its output'} to the end.") or of_path(
+        error
+    )
     if problem is None:
         raise error
     explain(problem)
@@ -151,9 +266,12 @@ def explain(error: EnvkitError) -> None:
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a text, be it from whatever file, without anything that a terminal would obey."""
+    """Print a text, be it from whatever file, without anything that a terminal would obey; with --quiet no notes."""
+    from envkit.report.paper import is_quiet
     from envkit.report.words import plain
 
+    if err and is_quiet():
+        return
     click.echo(plain(text), err=err, nl=nl)
 
 

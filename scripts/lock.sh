@@ -22,7 +22,7 @@ locked() { # the lock of what the words name
     "$work/venv/bin/uv" pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
         --no-header --no-annotate --no-emit-index-url "$@"
 }
-printf '%s\n' 'hatchling>=1.27' editables setuptools wheel >"$work/build.in"
+printf '%s\n' 'hatchling>=1.27' editables poetry-core setuptools wheel >"$work/build.in"
 locked "$work/build.in" >"$work/build.txt"
 locked pyproject.toml -c "$work/build.txt" >"$work/run.txt"
 locked pyproject.toml --extra test -c "$work/build.txt" >"$work/test.txt"

@@ -1,4 +1,4 @@
-"""Write where each stack was built and verified, from envkit/planning/stacks.toml, into README.md.
+"""Write where each stack was built and verified, from envkit/planning/stacks.toml, into README.md and docs/stacks.md.
 
 python scripts/support.py
 """
@@ -9,9 +9,10 @@ from pathlib import Path
 
 from envkit.planning.stack import Stack, stacks
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+PLACES = (ROOT / "README.md", ROOT / "docs" / "stacks.md")
 BEGIN, END = "<!-- support -->\n", "<!-- /support -->\n"
-HEAD = "| stack | MPI | Python | machine | on | again by |\n|---|---|---|---|---|---|\n"
+HEAD = "| stack | MPI | Python | machine | on | repeated by |\n|---|---|---|---|---|---|\n"
 BY_HAND = "by hand"
 
 
@@ -39,4 +40,5 @@ def written(text: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(written(README.read_text()))
+    for place in PLACES:
+        place.write_text(written(place.read_text()))

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,8 @@ import click
 from click.core import ParameterSource
 
 from envkit.cli import usage
+from envkit.commands import complete
+from envkit.commands.options import configured
 
 if TYPE_CHECKING:
     from envkit.environments.receipt import Receipt
@@ -22,17 +24,30 @@ GPUS = click.option("--gpus-per-node", metavar="[TYPE:]G", help="How many GPUs e
 RANKS = click.option(
     "--ranks-per-node", type=ONE_OR_MORE, metavar="R", help="How many ranks per node. Default: one per GPU."
 )
+RANKS_IN_ALL = click.option(
+    "-n", "--ranks", type=ONE_OR_MORE, metavar="N", help="How many ranks in all, instead of --ranks-per-node."
+)
 TIME = click.option("--time", metavar="T", help="The limit: minutes, H:MM:SS or D-HH:MM:SS.")
 ACCOUNT = click.option("--account", metavar="A", help="Who is charged for it.")
-SITE = click.option("--site", metavar="NAME|FILE.toml", help="What this site needs; see envkit/machine/sites.")
+SITE = click.option(
+    "--site",
+    metavar="NAME|FILE.toml",
+    help="What this site needs; see envkit/machine/sites.",
+    shell_complete=complete.sites,
+)
 PARTITION = click.option("--partition", metavar="P", help="Where in the cluster.")
+JOB = (
+    "submit", "follow", "job_per_module", "nodes", "ranks", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "time",
+    "account", "partition", "array",
+)  # fmt: skip
+SUBMITTED = {"Options of the job, with --submit": tuple(name for name in JOB if name not in ("nodes", "ranks"))}
 
 
 def repeated(context: click.Context, leave: Collection[str]) -> Iterator[str]:
     """Yield the words of the options that were given, but for those named in ``leave``, so that a job gets them too."""
     for option in context.command.params:
         given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-        if isinstance(option, click.Option) and given and option.name not in leave:
+        if isinstance(option, click.Option) and option.expose_value and given and option.name not in leave:
             values = context.params[str(option.name)]
             for value in values if option.multiple else [values]:
                 yield option.opts[-1]
@@ -60,13 +75,14 @@ def prepared(
 ) -> "Job":
     """Return the job that is asked for, of an environment. Raises UsageProblem."""
     from envkit.environments import prefix as place
+    from envkit.environments import trust
     from envkit.jobs.job import Job, seconds
 
     needs = site.job if site else None
     return Job(
         environment=name,
         prefix=str(place.locate(given["prefix"])),
-        trusted=os.environ.get("ENVKIT_TRUST", ""),
+        trusted=",".join(trust.words(os.environ)),
         envkit=this_envkit(),
         shape=shape_of(given),
         command=tuple(command),
@@ -81,13 +97,23 @@ def prepared(
     )
 
 
+def sizes(given: Mapping[str, Any]) -> dict[str, int]:
+    """Return nodes and ranks per node, where -n says how many ranks there are in all."""
+    nodes = given["nodes"] or 1
+    if given["ranks"] and given["ranks_per_node"] and "ranks_per_node" not in configured(click.get_current_context()):
+        usage("Give one of -n and --ranks-per-node.")
+    if given["ranks"] and given["ranks"] % nodes:
+        usage(f"-n: {given['ranks']} ranks are not as many on each of {nodes} nodes.")
+    return {"nodes": nodes, "ranks_per_node": given["ranks"] // nodes if given["ranks"] else given["ranks_per_node"]}
+
+
 def shape_of(given: dict[str, Any], gpu_type: str = "") -> "Shape":
     """Return the shape that is asked for; ends with a usage error where it does not say how many ranks there are."""
     from envkit.jobs.job import Shape
 
     kind, count = gpus(given["gpus_per_node"] or "")
     if not (given["ranks_per_node"] or count):
-        usage("Say how many ranks each node has: --ranks-per-node, or --gpus-per-node for one rank per GPU.")
+        usage("Say how many ranks each node has: --ranks-per-node, -n in all, or --gpus-per-node for one per GPU.")
     return Shape(
         nodes=given["nodes"],
         ranks_per_node=given["ranks_per_node"] or count,

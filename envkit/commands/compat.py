@@ -7,8 +7,10 @@ from envkit.cli import echo_json
 
 @click.command()
 @click.argument("versions", metavar="[NAME=VERSION]...", nargs=-1)
+@click.option("--from", "file", metavar="FILE", help="Read versions from what pip freeze or module list printed.")
+@click.option("--here", is_flag=True, help="Judge what is installed and loaded here, now.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def compat(versions: tuple[str, ...], as_json: bool) -> int:
+def compat(versions: tuple[str, ...], file: str | None, here: bool, as_json: bool) -> int:
     """Say whether versions go together with Horovod, by what evidence, and which complete combination is best here.
 
     Such as torch=2.13 cuda=13 gcc=12 python=3.11, where 2 would stand for any 2.x. It works where somebody is known to
@@ -16,19 +18,23 @@ def compat(versions: tuple[str, ...], as_json: bool) -> int:
     risky or nobody knows.
 
     Names: horovod, torch, tensorflow, mxnet, keras, python, numpy, gcc, cmake, pip, flatbuffers, cuda, cudnn, nccl,
-    rocm, capability, cray-mpich, openmpi, mpich, impi, spark, machine. Also: torch==2.13, cu130, gpu=h100, arch=arm64.
+    rocm, capability, cray-mpich, openmpi, mpich, impi, spark, machine. Also: torch==2.13, cu130, gpu=h100, arch=arm64;
+    'torch>=2.1,<2.3', of which the versions are told that go best; foss=2023a, a toolchain of EasyBuild (foss, gompi,
+    intel, iimpi), for its compiler, MPI and Python.
     """
     import sys
+    from pathlib import Path
 
-    from envkit.compat import complete, judge, report, terminal
-    from envkit.machine import host
-    from envkit.planning import compatibility
+    from envkit.compat import report, terminal
+    from envkit.doctor.together import answer
     from envkit.report.paper import Paper
 
-    asked = judge.parse(versions)
-    found, best = judge.judge(asked), complete.best(asked, compatibility.here(host.look()))
+    told = answer(versions, Path(file) if file else None, here=here)
+    found, ranges = told.judgement, told.asked.ranges
+    if here and "horovod" not in told.asked.parts:
+        click.echo(f"envkit: Horovod is not installed here; judged with {found.parts['horovod']}.", err=True)
     if as_json:
-        echo_json(report.to_json(found, best))
+        echo_json(report.to_json(found, told.best, ranges))
     else:
-        sys.stdout.write(terminal.render(found, best, Paper.of(sys.stdout)))
+        sys.stdout.write(terminal.render(found, told.best, Paper.of(sys.stdout), ranges))
     return report.CODES[found.verdict]

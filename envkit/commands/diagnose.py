@@ -3,21 +3,26 @@
 import io
 import os
 import sys
-from typing import cast
+import time
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from envkit.cli import echo, echo_json, usage
+from envkit.commands import complete
+
+if TYPE_CHECKING:
+    from envkit.diagnose.reader import Reader
 
 UNKNOWN = 9  # exit code: it failed, and nobody knows why
 BELOW = 4  # lines of the log that are shown behind the first that tells of an unknown failure
 
 
 @click.command()
-@click.argument("log", required=False, metavar="LOG|-")
+@click.argument("log", required=False, metavar="LOG|-", shell_complete=complete.files)
 @click.option("--here", is_flag=True, help="The log is of this machine and environment: look at them, too.")
 @click.option("--list", "as_list", is_flag=True, help="List the causes that are known.")
-@click.option("--explain", metavar="ID", help="Say all that is known of a cause.")
+@click.option("--explain", metavar="ID", help="Say all that is known of a cause.", shell_complete=complete.rules)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as_json: bool) -> int:
     """Say the first cause of a failed build, launch or run from its log.
@@ -36,21 +41,44 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
         return 0
     from envkit.diagnose import Certainty, judged, seen_in, source, words
     from envkit.diagnose.place import Place
+    from envkit.diagnose.scan import Limit
 
     stream = cast("io.BufferedReader", sys.stdin.buffer) if log == "-" else None
     name = "standard input" if log == "-" else log
-    with source.opened(name, stream) as blocks:
+    limit = Limit(time.thread_time if stream else time.monotonic)  # who writes to a pipe takes a time of their own
+    with source.opened(name, limit, stream) as blocks:
         seen = seen_in(blocks)
-    found = judged(seen, Place(env=os.environ) if here else None)
+    found = judged(seen, Place(env=os.environ) if here else None, reader() if here else None)
     unknown = found is not None and found.certainty is Certainty.UNKNOWN
     if not seen.whole:
         echo(words.cut(name, seen), err=True)
     if as_json:
         echo_json(words.to_json(name, found, whole=seen.whole))
     else:
-        below = source.lines(name, found.number, BELOW) if found is not None and unknown and stream is None else []
+        below = (
+            source.lines(name, found.number, BELOW, limit) if found is not None and unknown and stream is None else []
+        )
         echo(words.text(name, found, width(), below))
     return UNKNOWN if unknown else int(found is None)
+
+
+def reader() -> "Reader":
+    """Return what is known of who reads here: the environment entered, else the only one installed; the scheduler."""
+    from envkit.diagnose.reader import Reader, scheduler
+
+    return Reader(environment=os.environ.get("ENVKIT_NAME") or only_one(), scheduler=scheduler(os.environ))
+
+
+def only_one() -> str:
+    """Return the name of the only environment that is installed, "" where there is not one."""
+    from envkit.environments import prefix
+    from envkit.errors import EnvkitError
+    from envkit.methods import installed
+
+    try:
+        return installed.find(prefix.locate(None), None).name
+    except EnvkitError:
+        return ""
 
 
 def told(wanted: str | None, as_json: bool) -> None:

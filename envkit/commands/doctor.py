@@ -11,7 +11,7 @@ from envkit.commands import batch, options, submitted
 OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "site", "shared")
 
 
-@click.command()
+@click.command(cls=options.Grouped, groups={**batch.SUBMITTED})
 @options.prefix
 @options.load
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -3,7 +3,7 @@
 import click
 
 from envkit.cli import echo, echo_json
-from envkit.commands import options
+from envkit.commands import complete, options
 
 
 @click.group()
@@ -65,14 +65,14 @@ def prefetch(names: tuple[str, ...], version: str | None, access: str | None, as
     A cache that is too small is refused beforehand, and ends this with 7.
     """
     import msgspec
-    from rich.console import Console
 
     from envkit.eessi import entry
     from envkit.eessi import prefetch as work
+    from envkit.report.progress import console
 
-    console = Console(stderr=True)
+    status_line = console(err=True, tells=True)
     asked = entry.Asked(version=version, access=access, modules=names)
-    with console.status("looking for what they need") as status:
+    with status_line.status("looking for what they need") as status:
         done = work.prefetch(
             asked, entry.say, lambda read, count: status.update(f"{read} of {count} files have been read")
         )
@@ -88,11 +88,11 @@ def prefetch(names: tuple[str, ...], version: str | None, access: str | None, as
 def list_(as_json: bool) -> None:
     """List the sessions."""
     import msgspec
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from envkit.eessi import entry, sessions
+    from envkit.report.progress import console
     from envkit.report.words import plain
 
     found = sessions.entries(entry.say)
@@ -107,11 +107,11 @@ def list_(as_json: bool) -> None:
         state = "in use" if one.in_use else ""
         cells = (one.name, one.release, one.access, one.target, " ".join(one.modules), one.created, state)
         table.add_row(*(Text(plain(cell)) for cell in cells))
-    Console().print(table)
+    console().print(table)
 
 
 @eessi.command(short_help="Remove sessions.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete.sessions)
 def clean(name: str | None) -> int:
     """Remove the session NAME with its cache; without a name, every one that is not in use, and the image."""
     from envkit.cli import explain

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from envkit.cli import echo, usage
-from envkit.commands import options
+from envkit.commands import batch, complete, options
 
 if TYPE_CHECKING:
     from envkit.eessi.entry import Asked
@@ -21,15 +21,19 @@ Start = Callable[[Sequence[str], Mapping[str, str]], int | None]
 @options.eessi
 @click.command(
     cls=options.CommandAfterDashes,
+    groups=options.OF_EESSI,
     may_lack=True,
     options_metavar="[OPTIONS]",
     epilog="Of EESSI a command may follow after --, unchanged.",
 )
-@click.argument("name", required=False)
+@click.argument("name", required=False, metavar="[NAME|DIR]", shell_complete=complete.with_eessi)
 @options.prefix
 @click.pass_context
 def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     """Start an interactive bash inside the environment NAME, or in a release of EESSI: envkit shell eessi
+
+    DIR is a virtual environment on top of one ('envkit venv'). Without either it is the only environment, or the
+    default of your configuration.
 
     It reads your ~/.bashrc first. Leave it with 'exit'; its status is the shell's own.
 
@@ -92,11 +96,14 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
 @options.eessi
 @click.command(
     cls=options.CommandAfterDashes,
+    groups=options.OF_EESSI,
     options_metavar="[OPTIONS]",
     epilog="The command follows after --, unchanged.",
 )
-@click.argument("name", required=False)
-@click.option("-n", "--ranks", type=click.IntRange(min=1), help="Start this many ranks with the environment's MPI.")
+@click.argument("name", required=False, metavar="[NAME|DIR]", shell_complete=complete.with_eessi)
+@click.option(
+    "-n", "--ranks", type=batch.ONE_OR_MORE, metavar="N", help="Start this many ranks with the environment's MPI."
+)
 @click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="On how many nodes of the job, with -n.")
 @click.option("--print", "print_", is_flag=True, help="Print the command line instead of running it, and why that one.")
 @options.example
@@ -118,6 +125,9 @@ def run(
 ) -> int | None:  # fmt: skip
     """Run a command inside the environment NAME: envkit run NAME -n 2 -- python train.py
 
+    DIR is a virtual environment on top of one ('envkit venv'). Without either it is the only environment, or the
+    default of your configuration.
+
     With --example it is an example of training: envkit run NAME -n 2 --example pytorch-mnist -- --epochs 5
 
     NAME eessi is a release of EESSI: envkit run eessi --load PyTorch/2.1.2-foss-2023a -- python train.py
@@ -131,6 +141,7 @@ def run(
     from envkit.system import process
 
     command = context.meta["command"]
+    require_program(command, name)
     if (asked := options.asked_of_eessi(context, name)) is not None:
         enter_eessi(asked, command, ranks)
     if nodes and ranks is None:
@@ -143,7 +154,7 @@ def run(
     found = installed.find(where, name)
     visible = tuple[Path, ...]()
     if example:
-        command, visible = of_example(example, command, found, where)
+        command, visible = of_example(example, command, found, where, is_dry=print_)
     env: Mapping[str, str] = os.environ
     start: Start = show if print_ else process.exec_into
     if timeline:
@@ -161,12 +172,23 @@ def run(
         rank = models.enter_as_rank(inside, found.mpi, env, model)
         return start(rank.command(command, visible=visible), rank.variables(env))
     wanted = launcher.Wanted(ranks=ranks, nodes=nodes)
-    inside, launch = models.plan_launch(inside, found.mpi, wanted, model=model)
+    mpi = found.mpi if found.horovod or found.mpi else launcher.mpi_of(inside, os.environ)
+    inside, launch = models.plan_launch(inside, mpi, wanted, model=model)
     if print_:
         echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
     say_leftovers()
     words = inside.command(command, launch.argv, remote=launch.remote, visible=visible)
     return start(words, inside.variables(launcher.variables(env)))
+
+
+def require_program(command: Sequence[str], name: str | None) -> None:
+    """End with a usage error for a script of Python that no shell could start."""
+    import os
+    import shutil
+
+    script = Path(command[0]) if command else Path()
+    if script.suffix == ".py" and script.is_file() and not os.access(script, os.X_OK) and not shutil.which(command[0]):
+        usage(f"{script} is a script, not a program: envkit run {name or 'NAME'} -- python {script}")
 
 
 def say_leftovers() -> None:
@@ -180,13 +202,13 @@ def say_leftovers() -> None:
 
 
 def of_example(
-    name: str, words: Sequence[str], found: "Receipt", where: "Prefix"
+    name: str, words: Sequence[str], found: "Receipt", where: "Prefix", *, is_dry: bool
 ) -> tuple[list[str], tuple[Path, ...]]:
     """Return the command that an example is, and the folders that it must see."""
     from envkit.training import example
 
     one = example.find(name, found)
-    words, data = example.with_data(one, words, where)
+    words, data = example.with_data(one, words, where, is_dry=is_dry)
     if data:
         echo(f"envkit: data: {data.said}", err=True)
     return example.command(one, words), example.visible(one, words)

@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 
 from envkit.cli import echo, usage
-from envkit.commands import options
+from envkit.commands import complete, options
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete.examples)
 def example(name: str | None) -> None:
     """Print the script of the example NAME, to copy: it needs no envkit. Without a NAME, list the examples.
 
@@ -25,7 +25,9 @@ def example(name: str | None) -> None:
 @click.option("--from", "source", type=click.Path(path_type=Path), metavar="DIR", help="Copy it from this folder.")
 @click.option("--to", "target", type=click.Path(path_type=Path), metavar="DIR", help="Where to. Default: PREFIX/data.")
 @click.option("--generated", is_flag=True, help="Make the stand-in, and try no network.")
-@click.option("--site", metavar="NAME|FILE.toml", help="Look in the folders of this site first.")
+@click.option(
+    "--site", metavar="NAME|FILE.toml", help="Look in the folders of this site first.", shell_complete=complete.sites
+)
 @options.prefix
 def data(
     name: str,  # noqa: ARG001  (the only one there is)

@@ -9,12 +9,19 @@ from envkit.commands import options
 
 @click.command()
 @click.argument("deffile", type=click.Path(dir_okay=False, path_type=Path))
-@options.named_method
+@click.option(
+    "--method",
+    "of_method",
+    type=click.Choice(["apptainer"]),
+    default="apptainer",
+    help="That of an image alone.",
+)
 @options.stack
 @options.image
+@click.pass_context
 def export(
-    deffile: Path, stack: str | None, method: str | None, framework: str | None, accelerator: str,
-    load: tuple[str, ...], base: str, build_args: tuple[tuple[str, str], ...],
+    context: click.Context, deffile: Path, stack: str | None, of_method: str, framework: str | None,
+    accelerator: str, load: tuple[str, ...], base: str, build_args: tuple[tuple[str, str], ...],
 ) -> None:  # fmt: skip
     """Write the recipe of an image into DEFFILE, with every argument filled in, for plain 'apptainer build'.
 
@@ -27,10 +34,15 @@ def export(
     from envkit.planning.stack import select
     from envkit.system.files import deliver
 
+    _, framework, accelerator = options.giving_way(context, stack, of_method)
     request = Request(prefix=place.locate(None), base=base, build_args=build_args, load=load)
     machine = host.look(load)
     chosen = select(
-        stack, method=method or "apptainer", framework=framework, accelerator=accelerator, platform=machine.platform
+        stack,
+        method=None if stack else of_method,  # of one that is no image it is said that it is none
+        framework=framework,
+        accelerator=accelerator,
+        platform=machine.platform,
     )
     text = apptainer.rendered(request, chosen, machine)
     deliver(deffile, text.encode(), "The recipe")

@@ -9,7 +9,7 @@ from envkit.commands import options
 
 
 @click.command()
-@options.named_method
+@options.named_method("easybuild")
 @options.stack
 @options.prefix
 @click.option(
@@ -24,27 +24,35 @@ from envkit.commands import options
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Sign the bundle with this private key; the signature lies beside it.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; all else goes to standard error.")
 @click.option("--recheck", is_flag=True, help="Hash every file anew, and fetch again what is not as it was.")
+@click.pass_context
 def fetch(
-    stack: str | None, method: str | None, framework: str | None, accelerator: str, load: tuple[str, ...],
-    prefix: str | None, bundle: Path | None, sign: Path | None, recheck: bool,
+    context: click.Context, stack: str | None, method: str | None, framework: str | None, accelerator: str,
+    load: tuple[str, ...], prefix: str | None, bundle: Path | None, sign: Path | None, recheck: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Fetch every source of a stack into the cache, checked, through the index that pip is configured for.
 
     After it 'envkit install STACK --offline' needs no network.
     """
+    method, framework, accelerator = options.giving_way(context, stack, None)
     if sign and not bundle:
         usage("--sign goes with --bundle.")
-    from rich.console import Console
-
+    if bundle is not None:
+        require_free(bundle)
     from envkit.environments import prefix as place
     from envkit.install import install as work
     from envkit.planning.request import Request
+    from envkit.report.progress import console as console_of
     from envkit.sources import cache, signature
     from envkit.sources import fetch as sources
+    from envkit.sources.progress import fetch_all
     from envkit.system import process, umask
 
-    console = Console()
+    console, wrong = console_of(err=as_json, tells=True), list[str]()
+    if sign is not None:
+        signature.require_signs(sign)
     request = Request(
         prefix=place.locate(prefix),
         wanted=stack,
@@ -52,6 +60,7 @@ def fetch(
         framework=framework,
         accelerator=accelerator,
         load=load,
+        configured=options.configured(context),
     )
     prepared = work.prepare(request)
     with process.interruptible(), umask.of(request.prefix.root):
@@ -62,7 +71,7 @@ def fetch(
                 console.print(f"Damaged: {line}", soft_wrap=True, markup=False, highlight=False)
             console.print(f"Every file was hashed anew: {len(wrong) or 'none'} damaged.", soft_wrap=True)
         wanted = prepared.sources
-        sources.fetch(wanted, request.prefix.sources, offline=False, progress=lambda _: None, stack=prepared.stack.name)
+        fetch_all(wanted, request.prefix.sources, False, prepared.stack.name, console)
         console.print(
             f"{len(wanted)} sources of {prepared.stack.name} are in {request.prefix.sources}, checked.",
             soft_wrap=True,
@@ -77,3 +86,29 @@ def fetch(
                 f"Bundle: {bundle}. There: envkit install {prepared.stack.name} --bundle {bundle.name}",
                 soft_wrap=True,
             )
+    if as_json:
+        from envkit.cli import echo_json
+        from envkit.commands import outputs
+
+        echo_json(
+            outputs.text(
+                outputs.Fetched(
+                    name=prepared.stack.name,
+                    cache=str(request.prefix.sources),
+                    sources=tuple(outputs.Wanted(name=one.place, sha256=one.sha256, there=True) for one in wanted),
+                    damaged=tuple(wrong),
+                    bundle=str(bundle) if bundle else None,
+                )
+            )
+        )
+
+
+def require_free(bundle: Path) -> None:
+    """End with a usage error where a bundle cannot be written, or would take the place of what is none."""
+    if not bundle.parent.is_dir():
+        usage(f"--bundle: there is no folder {bundle.parent}.")
+    if bundle.is_file() and bundle.stat().st_size:
+        from envkit.sources.bundle import is_bundle
+
+        if not is_bundle(bundle):
+            usage(f"--bundle: {bundle} is there, and is no bundle. Name another file.")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from envkit.cli import usage
-from envkit.commands import batch, options, submitted
+from envkit.commands import batch, complete, options, submitted
 
 OF_THE_JOB = (
     "submit", "method", "gpus_per_node", "time", "account", "partition", "prefix", "bundle", "offline", "jobs",
@@ -14,11 +14,22 @@ OF_THE_JOB = (
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    cls=options.Grouped,
+    groups={
+        "Options of EasyBuild": ("mpi",),
+        "Options of EESSI": ("release", "access"),
+        "Options of images": (
+            "base", "build_args", "source", "dockerfile", "binds", "sandbox", "sign",
+        ),
+        **batch.SUBMITTED,
+    },
+)  # fmt: skip
 @options.method
 @options.stack
 @options.prefix
 @click.option("--dry-run", is_flag=True, help="Print the plan and what stands in its way; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan of --dry-run as JSON.")
 @click.option("--offline", is_flag=True, help="Use no network: every source must be in the cache.")
 @click.option(
     "--bundle",
@@ -46,11 +57,11 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--rebuild", is_flag=True, help="Build again what has changed, and what depends on it.")
 @options.mpi
-@click.option("--release", metavar="RELEASE", help="Of EESSI: the release to build on. Default: STACK's own.")
+@click.option("--release", metavar="RELEASE", help="The release to build on. Default: STACK's own.")
 @click.option(
     "--access",
     metavar="auto|native|dir[:FOLDER]|userns|apptainer",
-    help="Of EESSI: how its repository is reached. Default: the first that fits.",
+    help="How its repository is reached. Default: the first that fits.",
 )
 @options.image
 @click.option(
@@ -66,13 +77,14 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--site",
     metavar="NAME|FILE.toml",
     help="What this site needs of an image (binds, variables, CPU binding) or a job.",
+    shell_complete=complete.sites,
 )
-@click.option("--bind", "binds", metavar="SRC[:DST]", multiple=True, help="Bind this into the image, always.")
+@click.option("--bind", "binds", metavar="SOURCE[:TARGET]", multiple=True, help="Bind this into the image, always.")
 @click.option("--sandbox", is_flag=True, help="Make an image a folder, which can be changed.")
 @click.option("--sign", metavar="KEY.pem", type=FILE, help="Sign the image with this private key.")
 @click.option(
     "--signed-by",
-    metavar="KEY.pem",
+    metavar="KEY.pub",
     type=FILE,
     help="Take the file of --from or --bundle only if this public key verifies it.",
 )
@@ -80,7 +92,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--job-per-module",
     is_flag=True,
-    help="With --submit, of EasyBuild: build each module in a job of its own, side by side as far as they can be.",
+    help="Of EasyBuild: build each module in a job of its own, side by side as far as they can be.",
 )
 @batch.GPUS
 @batch.TIME
@@ -88,8 +100,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @batch.PARTITION
 @click.pass_context
 def install(
-    context: click.Context, /, stack: str | None, method: str, framework: str | None, accelerator: str,
-    load: tuple[str, ...], prefix: str | None, dry_run: bool, offline: bool, bundle: Path | None,
+    context: click.Context, /, stack: str | None, method: str | None, framework: str | None, accelerator: str,
+    load: tuple[str, ...], prefix: str | None, dry_run: bool, as_json: bool, offline: bool, bundle: Path | None,
     eulas: tuple[str, ...], jobs: int | None, rebuild: bool, force: bool, release: str | None, access: str | None,
     base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
     site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None, submit: bool,
@@ -106,6 +118,7 @@ def install(
     at most, if --time says nothing else. Its log goes to standard output, and Ctrl-C cancels it. With --job-per-module
     EasyBuild submits such a job for each module first, after those that it needs; what fails is explained at the end.
     """
+    method, framework, accelerator = options.giving_way(context, stack or (locked.name if locked else None), "auto")
     if (source or dockerfile) and method not in ("auto", "apptainer"):
         usage(f"--from and --from-dockerfile go with --method apptainer, not with {method}.")
     if source and dockerfile:
@@ -114,19 +127,18 @@ def install(
         usage("--sign: a folder, which can be changed, cannot be signed. Leave out --sandbox.")
     if signed_by and not (source or bundle):
         usage("--signed-by goes with --from and --bundle.")
-    if bundle and dry_run:
-        usage("--dry-run does not look into a bundle: leave one of the two out. What it has: tar -tf BUNDLE")
+    if as_json and not dry_run:
+        usage("--json goes with --dry-run.")
     if submit and dry_run:
         usage("Give one of --dry-run and --submit.")
     if not submit:
         submitted.require_submit({**of_job, "job_per_module": job_per_module}, (*of_job, "job_per_module"))
-    from rich.console import Console
-
     from envkit.commands import plans
-    from envkit.environments import lockfile
+    from envkit.environments import lockfile, receipt
     from envkit.environments import prefix as place
     from envkit.install import install as work
     from envkit.planning.request import Request
+    from envkit.report.progress import console as console_of
 
     wanted = lockfile.read(locked) if locked else None
     if wanted:
@@ -137,13 +149,17 @@ def install(
         load=load, release=release, locked=wanted, access=access, accepted_eulas=eulas, bundle=bundle,
         offline=offline or bundle is not None, rebuild=rebuild, jobs=jobs or 0, force=force, base=base,
         build_args=build_args, source=source, dockerfile=dockerfile, sandbox=sandbox, site=site, binds=binds,
-        sign=sign, signed_by=signed_by, mpi=mpi,
+        sign=sign, signed_by=signed_by, mpi=mpi, configured=options.configured(context),
     )  # fmt: skip
-    console = Console()
+    console = console_of(err=as_json, tells=True)
     if dry_run:
-        planned = work.prepare(request)
+        there = work.find_installed(request) if request.prefix.order else None
+        if there and not as_json and not receipt.is_same(Path(there.tree).parent, request.prefix.root):
+            work.say_already(there, request.prefix.root, console)
+            return 0
+        planned = work.planned(request)
         work.say_forced(planned, console)
-        return plans.show(planned, console)
+        return plans.show_json(planned) if as_json else plans.show(planned, console_of())
     if submit:
         done = (*(["rebuild"] if job_per_module else []), *([] if source else ["signed_by"]))
         words = list(batch.repeated(context, leave=(*OF_THE_JOB, *done)))

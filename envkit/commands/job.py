@@ -11,6 +11,7 @@ from envkit.commands import batch, options
 from envkit.errors import UsageProblem
 from envkit.jobs.registry import SCHEDULERS
 from envkit.jobs.scheduler import Scheduler
+from envkit.knowledge.mpi import FAMILIES
 
 if TYPE_CHECKING:
     from envkit.environments.receipt import Receipt
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from envkit.machine.site import Site
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+OF_THE_JOB = {"Options of the job": batch.JOB}
 AFTER = "The command follows after --, unchanged."
 
 
@@ -35,6 +37,7 @@ def shape(function: Function) -> Function:
         batch.CPUS,
         batch.GPUS,
         batch.RANKS,
+        batch.RANKS_IN_ALL,
         click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="How many nodes."),
     ):
         function = option(function)
@@ -61,7 +64,7 @@ def image_options(function: Function) -> Function:
         click.option(
             "--uid", type=click.IntRange(min=1), metavar="UID", help="The user that the image runs as, if not root."
         ),
-        click.option("--mpi", type=click.Choice([*options.MPI]), callback=options.family, help="Of --image: its MPI."),
+        click.option("--mpi", type=click.Choice([*FAMILIES]), callback=options.family, help="Of --image: its MPI."),
         click.option(
             "--image", metavar="IMAGE@sha256:DIGEST", help="The image. Default: what NAME was taken over from."
         ),
@@ -78,10 +81,10 @@ def of(scheduler: Scheduler) -> click.Command:
     task = f"Run it for each index, as in 0-15%4; ${scheduler.TASK} tells which."
     array = click.option("--array", metavar="SPEC", hidden=not scheduler.TASK, help=task)
     told = "Tell of it until it ends, with --submit; Ctrl-C cancels it."
-    words = {"help": scheduler.HELP, "options_metavar": "[OPTIONS]", "epilog": AFTER}
+    words = {"help": scheduler.HELP, "options_metavar": "[OPTIONS]", "epilog": AFTER, "groups": OF_THE_JOB}
 
     @click.command(scheduler.NAME, cls=options.CommandAfterDashes, **words)
-    @click.argument("name", required=False)
+    @options.name
     @shape
     @system
     @queue
@@ -106,13 +109,14 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
 
     Raises EnvironmentMissing, UsageProblem, and what submitting and following a job do.
     """
+    given = {**given, **batch.sizes(given)}
     if given["follow"] and not given["submit"]:
         usage("--follow goes with --submit.")
     if given["array"] and not scheduler.TASK:
         raise no_arrays(scheduler)
     found, site = batch.environment(name, given)
     words = prepared_example(command, found, site, given)
-    made = batch.prepared(words, found.name, site, (), given, verify=bool(found.horovod))
+    made = batch.prepared(words, found.called, site, (), given, verify=bool(found.horovod))
     told = {"array": given["array"] or "", "is_followed": given["follow"]}
     text = batch.encoded(scheduler.text(made, found, site, **told))
     keep(text, given, printed=not given["submit"])
@@ -138,8 +142,8 @@ def no_arrays(scheduler: Scheduler) -> UsageProblem:
     )
 
 
-@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
-@click.argument("name", required=False)
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER, groups=OF_THE_JOB)
+@options.name
 @shape
 @image_options
 @options.prefix
@@ -156,8 +160,8 @@ def mpijob(context: click.Context, /, name: str | None, **given: Any) -> int:
     return 0
 
 
-@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
-@click.argument("name", required=False)
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER, groups=OF_THE_JOB)
+@options.name
 @shape
 @image_options
 @options.prefix
@@ -175,8 +179,8 @@ def trainjob(context: click.Context, /, name: str | None, **given: Any) -> int:
     return 0
 
 
-@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER)
-@click.argument("name", required=False)
+@job.command(cls=options.CommandAfterDashes, options_metavar="[OPTIONS]", epilog=AFTER, groups=OF_THE_JOB)
+@options.name
 @shape
 @image_options
 @click.option("--project", metavar="P", help="Of Run:ai. Default: the one that is set there.")
@@ -210,6 +214,7 @@ def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> 
 
     if given["uid"] and not given["home"]:
         usage("--uid: say where the home of that user is in the image: --home DIR")
+    given = {**given, **batch.sizes(given)}
     found = None if given["image"] else batch.environment(name, {**given, "site": None})[0]
     family = found.mpi.family if found and found.mpi else given["mpi"] or "Open MPI"
     source = found.source if found else ""

@@ -8,33 +8,34 @@ from envkit.commands import options
 
 @click.command(name="list")
 @options.prefix
+@click.option("--installed", "is_short", is_flag=True, help="Only what is installed, or has begun; look at no machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(prefix: str | None, as_json: bool) -> None:
-    """List what can be installed and what is, with its state."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def list_(prefix: str | None, is_short: bool, as_json: bool) -> None:
+    """List what is installed, what can be installed here, and what this machine lacks for the rest.
+
+    Whether sources can be fetched is not asked: 'envkit doctor' and 'envkit install STACK --dry-run' tell more.
+    """
+    import sys
 
     from envkit.environments import prefix as place
-    from envkit.install import catalogue
-    from envkit.report.words import plain
+    from envkit.install import catalogue, needs
+    from envkit.planning.stack import stacks
+    from envkit.report.paper import Paper
 
-    entries = catalogue.entries(place.locate(prefix))
+    where = place.locate(prefix)
+    found = catalogue.entries(where, None if is_short else needs.lacking(where, stacks()))
+    if is_short:
+        found = [one for one in found if one.prefix]
     if as_json:
-        echo_json(catalogue.to_json(entries))
-        return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "METHOD", "FRAMEWORK", "FOR", "STATE"):
-        table.add_column(heading, overflow="fold", no_wrap=heading != "STATE")
-    for entry in entries:
-        words = (entry.name, entry.method, entry.framework, entry.accelerator, entry.state)
-        table.add_row(*(Text(plain(word)) for word in words))  # a bracket in one is no mark-up
-    Console().print(table)
-    echo("Any recipe of EasyBuild's own collection can be installed by its file name (.eb), too.")
+        echo_json(catalogue.to_json(found))
+    elif is_short and not found:
+        echo("Nothing is installed.", err=True)
+    else:
+        sys.stdout.write(catalogue.text(found, where, Paper.of(sys.stdout)) + "\n")
 
 
 @click.command()
-@click.argument("name", required=False)
+@options.name
 @options.prefix
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
 @click.option("--lock", "as_lock", is_flag=True, help="Print its lock, for 'envkit install --locked' elsewhere.")

@@ -1,11 +1,15 @@
 """Options and arguments that several commands share."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from envkit.cli import usage
+from envkit.commands import complete
+from envkit.knowledge.mpi import FAMILIES
 from envkit.methods import registry
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -13,8 +17,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def prefix(function: Function) -> Function:
     """Add ``--prefix``."""
-    text = "Where environments live, or several places. Default: $ENVKIT_PREFIX, $EBU_USER_PREFIX, or your data folder."
-    return click.option("--prefix", metavar="DIR", help=text)(function)
+    text = "Where environments live (several: A:B). Default: $ENVKIT_PREFIX, your configuration, or your data folder."
+    return click.option("--prefix", metavar="DIR", help=text, shell_complete=complete.folders)(function)
+
+
+def name(function: Function) -> Function:
+    """Add what names an environment, or a virtual environment on top of one by its folder."""
+    offers = complete.environments
+    return click.argument("name", required=False, metavar="[NAME|DIR]", shell_complete=offers)(function)
 
 
 def load(function: Function) -> Function:
@@ -23,18 +33,15 @@ def load(function: Function) -> Function:
     return click.option("--load", metavar="MODULE", multiple=True, callback=modules, help=text)(function)
 
 
-MPI = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
-
-
 def family(_context: click.Context, _option: click.Parameter, given: str | None) -> str:
     """Return a family of MPI as machine/host.py names it; nothing where none was given."""
-    return MPI.get(given or "", "")
+    return FAMILIES.get(given or "", "")
 
 
 def mpi(function: Function) -> Function:
     """Add ``--mpi`` where Horovod is compiled."""
-    text = "Of EasyBuild: compile Horovod with the machine's MPI of this family. Default: the first on PATH."
-    return click.option("--mpi", type=click.Choice([*MPI]), callback=family, help=text)(function)
+    text = "Compile Horovod with the machine's MPI of this family. Default: the first on PATH."
+    return click.option("--mpi", type=click.Choice([*FAMILIES]), callback=family, help=text)(function)
 
 
 def modules(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -52,10 +59,10 @@ def method(function: Function) -> Function:
     return click.option("--method", type=choice, default="auto", help=text)(function)
 
 
-def named_method(function: Function) -> Function:
-    """Add ``--method`` where this machine does not count."""
-    text = "How to provide it. Default: easybuild, unless STACK is by another."
-    return click.option("--method", type=click.Choice(registry.NAMES), help=text)(function)
+def named_method(usual: str) -> Callable[[Function], Function]:
+    """Return what adds ``--method`` where this machine does not count, and it is ``usual`` where nobody says it."""
+    text = f"How to provide it. Default: that of STACK, else {usual}, whatever this machine offers."
+    return click.option("--method", type=click.Choice(registry.NAMES), help=text)
 
 
 def stack(function: Function) -> Function:
@@ -73,7 +80,28 @@ def stack(function: Function) -> Function:
         type=click.Choice(["pytorch", "tensorflow"]),
         help="The framework to build Horovod for.",
     )(function)
-    return click.argument("stack", required=False)(function)
+    return click.argument("stack", required=False, shell_complete=complete.stacks)(function)
+
+
+def configured(context: click.Context) -> frozenset[str]:
+    """Return the names of the parameters that the configuration says, and nobody typed."""
+    is_default = ParameterSource.DEFAULT_MAP
+    return frozenset(name for name in context.params if context.get_parameter_source(name) is is_default)
+
+
+def giving_way(context: click.Context, stack: str | None, method: str | None) -> tuple[str | None, str | None, str]:
+    """Return method, framework and accelerator: what the configuration says of them gives way to what STACK is.
+
+    ``method`` is the one where none is said.
+    """
+    from envkit.planning.stack import FRAMEWORKS
+
+    usual = {"method": method, "framework": None, "accelerator": "auto"}
+    says = () if stack is None else ("framework",) if stack in FRAMEWORKS else tuple(usual)
+    taken_over = context.params.get("source") or context.params.get("dockerfile")
+    leave = configured(context) & {*says, *(("method",) if taken_over else ())}
+    found = {name: usual[name] if name in leave else context.params.get(name, usual[name]) for name in usual}
+    return found["method"], found["framework"], str(found["accelerator"])
 
 
 def image(function: Function) -> Function:
@@ -88,9 +116,10 @@ def image(function: Function) -> Function:
     )(function)
     return click.option(
         "--base",
-        metavar="auto|mirror|registry|FILE|IMAGE@sha256:DIGEST",
+        metavar="auto|mirror|registry|URL|FILE|IMAGE@sha256:DIGEST",
         default="auto",
-        help="What an image starts from: Debian from this host's mirror, or an image by digest. Default: what fits.",
+        help="What an image starts from: Debian from this host's mirror or that of a URL (.../debian, of a snapshot "
+        ".../debian/DATE), or an image by digest. Default: what fits.",
     )(function)
 
 
@@ -103,24 +132,26 @@ def named(text: str) -> tuple[str, str]:
 
 
 EESSI = (
-    click.Option(["--release", "version"], metavar="RELEASE", help="Of EESSI: the release. Default: 2023.06."),
-    click.Option(
-        ["--load", "module"], metavar="MODULE", multiple=True, help="Of EESSI: load this module. May be repeated."
-    ),
+    click.Option(["--release", "version"], metavar="RELEASE", help="The release. Default: 2023.06."),
+    click.Option(["--load", "module"], metavar="MODULE", multiple=True, help="Load this module. May be repeated."),
     click.Option(
         ["--access"],
         metavar="auto|native|dir[:FOLDER]|userns|apptainer",
-        help="Of EESSI: how its repository is reached. Default: the first that fits.",
+        help="How its repository is reached. Default: the first that fits.",
     ),
-    click.Option(["--nvidia"], is_flag=True, help="Of EESSI: with this machine's NVIDIA GPUs."),
+    click.Option(["--nvidia"], is_flag=True, help="With this machine's NVIDIA GPUs."),
+    click.Option(["--bind"], metavar="SOURCE[:TARGET]", multiple=True, help="Show this path there. May be repeated."),
     click.Option(
-        ["--bind"], metavar="SOURCE:TARGET", multiple=True, help="Of EESSI: show this path there. May be repeated."
+        ["--resume"],
+        metavar="NAME|DIR",
+        shell_complete=complete.sessions,
+        help="Enter a session again, as it was; a new name begins one.",
     ),
-    click.Option(
-        ["--resume"], metavar="NAME|DIR", help="Of EESSI: enter a session again, as it was; a new name begins one."
-    ),
-    click.Option(["--save"], metavar="FILE", help="Of EESSI: write what is entered to a file."),
+    click.Option(["--save"], metavar="FILE", help="Write what is entered to a file."),
 )
+
+
+OF_EESSI = {"Options of EESSI": tuple(str(option.name) for option in EESSI)}
 
 
 def eessi(command: click.Command) -> click.Command:
@@ -164,10 +195,33 @@ def mpi_model(function: Function) -> Function:
 def example(function: Function) -> Function:
     """Add ``--example``."""
     text = "Run an example of training, instead of a command; its arguments follow after --."
-    return click.option("--example", metavar="EXAMPLE", help=text)(function)
+    return click.option("--example", metavar="EXAMPLE", help=text, shell_complete=complete.examples)(function)
 
 
-class CommandAfterDashes(click.Command):
+class Grouped(click.Command):
+    """A command whose help shows its options in groups.
+
+    ``groups``: the names of options by the title of their group, in the order in which help shows them; a name that the
+    command lacks is passed over, so that commands can share a group.
+    """
+
+    def __init__(self, *words: Any, groups: Mapping[str, Collection[str]] | None = None, **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        self.groups = groups or {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those of no group first."""
+        options = {str(one.name): one for one in self.get_params(ctx) if isinstance(one, click.Option)}
+        grouped = {name for names in self.groups.values() for name in names}
+        sections = {"Options": [name for name in options if name not in grouped], **self.groups}
+        for title, names in sections.items():
+            records = [options[name].get_help_record(ctx) for name in names if name in options]
+            if rows := [one for one in records if one]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class CommandAfterDashes(Grouped):
     """A command line whose words after the first ``--`` belong to another program, or to an example, unchanged.
 
     ``may_lack``: there need be none, and no ``--``.
@@ -180,6 +234,7 @@ class CommandAfterDashes(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split at the first ``--``. Ends with a usage error when there is no command after it."""
         if ctx.resilient_parsing:  # a line that is being completed
+            ctx.meta["after dashes"] = "--" in args
             return super().parse_args(ctx, args)
         place = args.index("--") if "--" in args else len(args)
         has_example = any(word.partition("=")[0] == "--example" for word in args[:place])
@@ -189,3 +244,20 @@ class CommandAfterDashes(click.Command):
         if "--" in args and not ctx.meta["command"] and not has_example:
             usage("There is no command after --.")
         return super().parse_args(ctx, args[:place])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Have the shell offer files for what belongs to another program."""
+        if ctx.meta.get("after dashes"):
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, incomplete)
+
+
+def refuse_eessi(verb: str) -> NoReturn:
+    """End where the name "eessi" does not go. Raises HostProblem."""
+    from envkit.errors import HostProblem
+
+    raise HostProblem(
+        what=f"EESSI cannot {verb}.",
+        why="A release of EESSI is mounted only for what is started in it.",
+        fix="Start what you need inside: 'envkit shell eessi', or 'envkit run eessi -- COMMAND'.",
+    )

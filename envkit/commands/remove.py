@@ -2,22 +2,30 @@
 
 import click
 
-from envkit.commands import options
+from envkit.commands import complete, options
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete.environments)
 @options.prefix
 @click.option("--dependencies", is_flag=True, help="Remove the modules that no other environment uses, too.")
-def remove(name: str, prefix: str | None, dependencies: bool) -> None:
-    """Remove the environment NAME.
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; all else goes to standard error.")
+def remove(name: str, prefix: str | None, dependencies: bool, as_json: bool) -> None:
+    """Remove the environment NAME, or what an installation of it has made that was stopped.
 
     The framework and the other modules it was built on stay for the next installation, unless
     --dependencies is given; sources and the compiler cache stay in any case.
     """
-    from rich.console import Console
-
     from envkit.environments import prefix as place
     from envkit.install import removal
+    from envkit.report.progress import console
 
-    removal.remove(place.locate(prefix), name, dependencies=dependencies, console=Console())
+    where = place.locate(prefix)
+    called, gone, kept = removal.remove(
+        where, name, dependencies=dependencies, console=console(err=as_json, tells=True)
+    )
+    if as_json:
+        from envkit.cli import echo_json
+        from envkit.commands import outputs
+
+        echo_json(outputs.text(outputs.Removed(name=called, removed=gone, kept=kept)))

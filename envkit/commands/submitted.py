@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from envkit.cli import echo, usage
-from envkit.commands import batch
+from envkit.commands import batch, options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,10 +29,11 @@ REPORT = "report.json"
 Kind = TypeVar("Kind")
 
 
-def require_submit(given: Mapping[str, Any], options: Iterable[str]) -> None:
-    """End with a usage error for options of a job where there is none."""
-    for option in options:
-        if given.get(option):
+def require_submit(given: Mapping[str, Any], names: Iterable[str]) -> None:
+    """End with a usage error for options of a job that were typed, where there is none."""
+    usual = options.configured(click.get_current_context())
+    for option in names:
+        if given.get(option) and option not in usual:
             usage(f"--{option.replace('_', '-')} goes with --submit.")
 
 
@@ -52,10 +55,10 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     inside = given["launcher"] != "auto" or given["scale"] or given["mpi_model"] == "inside"
     speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and not inside else ""
     exported = launcher.srun_export(found.mpi.family) if found.mpi else ()
-    asked = {**given, **sizes(given), "time": given["time"] or VERIFYING}
-    made = batch.prepared((), found.name, site, site.job.sbatch if site else (), asked)
+    asked = {**given, **batch.sizes(given), "time": given["time"] or VERIFYING}
+    made = batch.prepared((), found.called, site, site.job.sbatch if site else (), asked)
     shape = f"--nodes {made.shape.nodes} --ranks-per-node {made.shape.ranks_per_node}"
-    require(slurm, f"envkit job {{name}} {found.name} {shape} --submit -- true")
+    require(slurm, f"envkit job {{name}} {found.called} {shape} --submit -- true")
     folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
     made = replace(made, log=str(folder / "log").replace("%", "%%"))
     try:
@@ -94,16 +97,6 @@ def examination(given: dict[str, Any], words: Sequence[str]) -> "tuple[Examined 
         raise
     status = followed(taken, folder)
     return read(folder / REPORT, Report, taken, status, said=(0,)), status
-
-
-def sizes(given: Mapping[str, Any]) -> dict[str, int]:
-    """Return nodes and ranks per node, where -n says how many ranks there are in all."""
-    nodes = given["nodes"] or 1
-    if given["ranks"] and given["ranks_per_node"]:
-        usage("Give one of -n and --ranks-per-node.")
-    if given["ranks"] and given["ranks"] % nodes:
-        usage(f"-n: {given['ranks']} ranks are not as many on each of {nodes} nodes.")
-    return {"nodes": nodes, "ranks_per_node": given["ranks"] // nodes if given["ranks"] else given["ranks_per_node"]}
 
 
 def require(scheduler: "Scheduler", instead: str, option: str = "") -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +11,33 @@ import click
 
 from envkit.cli import echo, usage
 from envkit.commands import batch, options, submitted
+from envkit.verify.options import FLAGS
 
 if TYPE_CHECKING:
     from envkit.environments.receipt import Receipt
     from envkit.inside.probe.started import Started
     from envkit.launch.launcher import Wanted
     from envkit.verify.report import Report
-    from envkit.verify.target import Target
 
 LAUNCHERS = ("auto", "srun", "mpirun", "mpiexec", "horovodrun")
-OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "junit", "html", "prefix")
-FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
+OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "junit", "html", "github", "prefix")
 
 
-@click.command()
-@click.argument("name", required=False)
+@click.command(
+    cls=options.Grouped,
+    groups={
+        "Options of measuring": ("bench", "sizes", "baseline", "tolerance", "scale", "beside"),
+        "Options of the report": ("as_json", "junit", "html", "github"),
+        **batch.SUBMITTED,
+    },
+)
+@options.name
 @click.option(
-    "-n", "--ranks", type=click.IntRange(min=1), help="How many ranks. Default: what the job was granted, else 2."
+    "-n",
+    "--ranks",
+    type=batch.ONE_OR_MORE,
+    metavar="N",
+    help="How many ranks. Default: what the job was granted, else 2.",
 )
 @click.option(
     "--launcher", type=click.Choice(LAUNCHERS), default="auto", help="What starts the ranks. Default: what fits."
@@ -52,6 +63,7 @@ FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as one HTML file.")
+@click.option("--github", is_flag=True, help="Annotate the job of GitHub Actions, and write to its summary.")
 @click.option("--submit", is_flag=True, help="Verify in a job of Slurm on --nodes of the cluster, and wait for it.")
 @batch.RANKS
 @batch.GPUS
@@ -66,53 +78,62 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     """Say in one verdict whether the environment NAME works on this machine.
 
     Starts the ranks inside it. Started as the ranks themselves (srun envkit verify), each enters the environment,
-    and one report comes out. Without NAME: the environment that this is called in, if it has Horovod; else the only
-    one installed. Ends with 0 only if everything required holds, otherwise with 1, in every rank; with 7 if it holds
+    and one report comes out. DIR is a virtual environment on top of NAME ('envkit venv'). Without either: the
+    environment that this is called in, if it has Horovod; else the only one installed, or the default of your
+    configuration. Ends with 0 only if everything required holds, otherwise with 1, in every rank; with 7 if it holds
     and a report or the baseline could not be written.
 
     From a login node: envkit verify NAME --nodes 2 --gpus-per-node 4 --submit. The report comes from the nodes of a
     job, a quarter of an hour long at most, if --time says nothing else; what is told of the job goes to standard
-    error, and Ctrl-C cancels it. The options from --ranks-per-node to --site are those of that job.
+    error, and Ctrl-C cancels it.
     """
-    from envkit.environments.environment import MpiModel
     from envkit.inside.probe.started import detect
     from envkit.methods import installed
-    from envkit.verify import launch
-    from envkit.verify.options import Options
+    from envkit.verify import launch, target
+    from envkit.verify import options as verification
 
-    asked = Options(
-        require=tuple(flags(given["require"])),
-        limit_s=given["timeout"],
+    asked = verification.asked(
+        require=given["require"].split(","),
+        timeout_s=given["timeout"],
         shared=given["shared"],
-        mpi_model=MpiModel(given["mpi_model"]) if given["mpi_model"] else None,
+        mpi_model=given["mpi_model"],
         quick=given["quick"],
-        **measured(given),
+        bench=given["bench"],
+        sizes=given["sizes"] or "",
+        baseline=given["baseline"],
+        tolerance=given["tolerance"],
+        scale=(given["scale"] or "").split(","),
+        ddp=bool(given["beside"]),
     )
     for path in filter(None, (given["junit"], given["html"])):
         require_folder(path)
     if given["submit"]:
         return submitted_one(context, name, given)
     submitted.require_submit(given, submitted.OPTIONS)
-    target = find_target(name, given["prefix"], given["framework"])
+    found = target.find(name, given["prefix"], given["framework"])
     started = detect(os.environ)
 
     def show(made: "Report") -> int:
-        return shown(made, given)
+        status = shown(made, given)
+        keep(made, found.receipt)
+        return status
 
     if started is not None:
         from envkit.verify import as_rank
 
-        return as_rank.verify_as_rank(target, started, world_size(started, given), asked, show)
+        return as_rank.verify_as_rank(found, started, world_size(started, given), asked, show)
     start = wanted(given, asked.scale)
-    if target.receipt is not None:
-        installed.require_same_image(target.receipt)
-    if not sys.stderr.isatty():
-        return show(launch.verify(target, start, asked, tell=tell))
+    if found.receipt is not None:
+        installed.require_files(found.receipt)
+    from envkit.report.paper import is_quiet
+
+    if is_quiet() or not sys.stderr.isatty():
+        return show(launch.verify(found, start, asked, tell=tell))
     from envkit.verify.waiting import Waiting
 
     waiting = Waiting(sys.stderr, start.ranks)
     try:
-        made = launch.verify(target, start, asked, watch=waiting.look, tell=lambda text: tell(text, waiting.wipe))
+        made = launch.verify(found, start, asked, watch=waiting.look, tell=lambda text: tell(text, waiting.wipe))
     finally:
         waiting.wipe()
     return show(made)
@@ -120,6 +141,10 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
 
 def tell(text: str, before: Callable[[], None] = lambda: None) -> None:
     """Say something on standard error while a verification goes on."""
+    from envkit.report.paper import is_quiet
+
+    if is_quiet():
+        return
     before()
     from envkit.report.words import plain
 
@@ -132,7 +157,24 @@ def submitted_one(context: click.Context, name: str | None, given: dict[str, Any
         usage("--hosts does not go with --submit: Slurm chooses the nodes.")
     words = list(batch.repeated(context, leave=OF_THE_JOB))
     made, status = submitted.verification(name, given, words)
-    return status if made is None else shown(made, given) or status
+    if made is None:
+        return status
+    from envkit.errors import EnvkitError
+    from envkit.verify import target
+
+    there = None
+    with suppress(EnvkitError):  # it may be on the nodes alone
+        there = target.with_horovod(name, given["prefix"])
+    shown_status = shown(made, given)
+    keep(made, there)
+    return shown_status or status
+
+
+def keep(made: "Report", receipt: "Receipt | None") -> None:
+    """Keep a report for 'envkit report'."""
+    from envkit.verify import last
+
+    last.keep(made, receipt.name if receipt else made.environment, receipt.tree if receipt else "")
 
 
 def shown(made: "Report", given: Mapping[str, Any]) -> int:
@@ -154,9 +196,38 @@ def shown(made: "Report", given: Mapping[str, Any]) -> int:
         except NotWritable as error:
             explain(error)
             lost = error.exit_code
+    if given["github"]:
+        lost = annotated(made) or lost
     if given["baseline"] and not given["baseline"].exists():  # the report says why
         lost = NotWritable.exit_code
     return lost if made.verdict == "pass" else 1
+
+
+def annotated(made: "Report") -> int:
+    """Say the report to GitHub's runner, which reads standard error, too, and add it to the summary of the job.
+
+    Returns 7 where that cannot be written, else 0.
+    """
+    from envkit.cli import explain
+    from envkit.errors import NotWritable
+    from envkit.verify.report import github
+
+    echo(github.workflow_commands(made), err=True, nl=False)
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    try:
+        if path:
+            with Path(path).open("a", encoding="utf-8") as stream:
+                stream.write(github.summary(made))
+    except OSError as error:
+        explain(
+            NotWritable(
+                what=f"The summary of the job, {path}, could not be written.",
+                why=error.strerror or str(error),
+                fix="Leave --github out, or free some room there. The verdict above stands.",
+            )
+        )
+        return NotWritable.exit_code
+    return 0
 
 
 def as_junit(made: "Report") -> bytes:
@@ -179,53 +250,14 @@ def require_folder(path: Path) -> None:
         usage(f"{path} cannot be written: " + ("it is a folder." if path.is_dir() else f"see {path.parent}."))
 
 
-def measured(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is to be measured; ends with a usage error for what makes no sense."""
-    if given["sizes"] and not given["bench"]:
-        usage("--sizes goes with --bench.")
-    if given["tolerance"] is not None and not given["baseline"]:
-        usage("--tolerance goes with --baseline.")
-    if given["beside"] and not given["scale"]:
-        usage("--with ddp goes with --scale.")
-    if not (given["bench"] or given["baseline"] or given["scale"]):
-        return {}
-    from envkit.knowledge.known import known
-    from envkit.verify import speed
-
-    limits = known("speed")["bandwidth"]
-    sizes = given["sizes"] or f"{limits['from']}:{limits['to']}"
-    try:
-        bench = speed.message_sizes(sizes, limits["factor"]) if given["bench"] or given["baseline"] else ()
-    except ValueError as error:
-        usage(f"--sizes {sizes}: {error}. Write them as 1K:256M.")
-    tolerance = limits["tolerance"] if given["tolerance"] is None else given["tolerance"]
-    scale = worlds(given["scale"] or "")
-    return {
-        "bench": bench,
-        "scale": scale,
-        "ddp": bool(given["beside"]),
-        "baseline": given["baseline"],
-        "tolerance": tolerance,
-    }
-
-
-def worlds(text: str) -> tuple[int, ...]:
-    """Return the numbers of ranks named in an option, ascending; ends with a usage error for what is none."""
-    from envkit.inside.probe.started import whole
-
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        if not whole(word):
-            usage(f"--scale: {word!r} is no number of ranks. Write them as 1,2,4,8.")
-    return tuple(sorted({int(word) for word in words}))
-
-
 def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "Wanted":
     """Return what is to be started; the largest of the worlds to scale over, if -n does not say another."""
+    from envkit.config import files as config
     from envkit.launch import launcher
 
     hosts = launcher.parse_hosts(given["hosts"] or "")
-    default = max(scale, default=0) or sum(slots for _, slots in hosts) or launcher.ranks_here(os.environ)
+    usual = config.read().get("ranks") or 2
+    default = max(scale, default=0) or sum(slots for _, slots in hosts) or launcher.ranks_here(os.environ, usual)
     return launcher.Wanted(
         ranks=given["ranks"] or default, nodes=given["nodes"], hosts=hosts, launcher=given["launcher"]
     )
@@ -244,52 +276,11 @@ def world_size(started: "Started", given: Mapping[str, Any]) -> int:
     return int(size)
 
 
-def find_target(name: str | None, prefix: str | None, framework: str | None) -> "Target":
-    """Return what is to be verified. Raises EnvironmentMissing."""
-    from envkit.errors import EnvironmentMissing
-    from envkit.verify import target
-
-    if name is not None:
-        found = with_horovod(prefix, name)
-        return target.installed(found, found.environment, framework, prefix)
-    here = target.standing(os.environ, framework)
-    if here is not None:
-        return here
-    try:
-        found = with_horovod(prefix, None)
-        return target.installed(found, found.environment, framework, prefix)
-    except EnvironmentMissing as error:
-        raise EnvironmentMissing(
-            what="There is no Horovod here: neither python nor python3 on PATH has it.",
-            why=f"{error.what} {error.why}",
-            fix="Name an installed environment ('envkit list'), or enter the one to verify first "
-            "(module load, conda activate).",
-        ) from error
-
-
-def with_horovod(prefix: str | None, name: str | None) -> "Receipt":
-    """Return the receipt of an environment; ends with a usage error if it has no Horovod."""
-    from envkit.environments import prefix as place
-    from envkit.methods import installed
-
-    found = installed.find(place.locate(prefix), name)
-    if not found.horovod:
-        usage(f"{found.name} has no Horovod, so there is nothing to verify.")
-    return found
-
-
-def flags(text: str) -> list[str]:
-    """Return the build flags named in an option; ends with a usage error for an unknown one."""
-    named = [word.strip().lower() for word in text.split(",") if word.strip()]
-    for unknown in set(named) - set(FLAGS):
-        usage(f"--require: there is no build flag {unknown!r}. There are: {', '.join(FLAGS)}.")
-    return named
-
-
 @click.command(name="check-build")
-@click.argument("name", required=False)
+@options.name
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @options.prefix
-def check_build(name: str | None, prefix: str | None) -> int:
+def check_build(name: str | None, as_json: bool, prefix: str | None) -> int:
     """Print the block of 'horovodrun --check-build', read from the compiled extensions.
 
     No framework is imported. Ends with 1 if the extension of the environment NAME is missing or cannot load.
@@ -298,10 +289,17 @@ def check_build(name: str | None, prefix: str | None) -> int:
     from envkit.verify import target
     from envkit.verify.target import PACKAGES
 
-    found = with_horovod(prefix, name)
+    found = target.with_horovod(name, prefix)
     flags = target.installed(found, found.environment).built
     if flags is None:
         usage(f"The Python of {found.name} is older than 3.10, so its flags were not read: use 'envkit verify'.")
-    echo(check_build_block(flags))
     wanted = [one for one in flags.extensions if one.framework == PACKAGES[found.framework]]
-    return 0 if wanted and all(one.loads and not one.has_drifted for one in wanted) else 1
+    works = bool(wanted) and all(one.loads and not one.has_drifted for one in wanted)
+    if as_json:
+        from envkit.cli import echo_json
+        from envkit.commands import outputs
+
+        echo_json(outputs.text(outputs.BuildCheck(name=found.name, works=works, build=flags)))
+    else:
+        echo(check_build_block(flags))
+    return 0 if works else 1

@@ -45,18 +45,23 @@ class Environment(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleEnvironment:
-    """Modules in a folder, loaded by a modules tool after the site modules in ``load``."""
+    """Modules in a folder, loaded by a modules tool after the site modules in ``load``.
+
+    ``venv`` is the folder of a virtual environment on top of them, "" without one.
+    """
 
     name: str
     tool: ModulesTool
     modulepath: Path
     modules: tuple[str, ...]
     load: tuple[str, ...] = ()
+    venv: str = ""
 
     @property
     def words(self) -> list[str]:
         """What enters, and its arguments."""
-        return ["load.sh", str(self.tool.command), str(self.modulepath), *self.load, "--", *self.modules]
+        loader = ["venv.sh", self.venv] if self.venv else ["load.sh"]
+        return [*loader, str(self.tool.command), str(self.modulepath), *self.load, "--", *self.modules]
 
     def command(
         self,

@@ -9,10 +9,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from envkit.environments import replaced
 from envkit.environments.prefix import Tree
-from envkit.errors import NotWritable
+from envkit.errors import HostProblem, NotWritable
 from envkit.report.progress import say
 from envkit.system import process
+
+PATIENCE_S = 30.0  # to remove what a prefix has takes seconds
 
 
 def lock_name(module: str) -> str:
@@ -38,14 +41,33 @@ def held(tree: Tree, name: str, console: Console, message: str) -> Iterator[File
             say(console, message)
             lock.acquire(poll_interval=0.2)
     try:
-        yield lock
+        with not_cleaned(tree):
+            yield lock
     finally:
         lock.release(force=True)
 
 
+def cleaning(tree: Tree) -> Path:
+    """Return the file that who cleans a tree holds alone, and all who hold a lock of it hold together."""
+    return tree.locks / "cleaning.lock"
+
+
+@contextmanager
+def not_cleaned(tree: Tree) -> Iterator[None]:
+    """Keep 'envkit clean' from removing anything in this block. Raises HostProblem where it goes on for too long."""
+    with replaced.locked(cleaning(tree), fcntl.LOCK_SH, PATIENCE_S) as held:
+        if not held:
+            raise HostProblem(
+                what="'envkit clean' is at work in this prefix.",
+                why=f"It holds {cleaning(tree)}.",
+                fix="Wait until it has ended, then run the same command again.",
+            )
+        yield
+
+
 def in_use(tree: Tree, but: str) -> bool:
     """Say whether anything holds a lock of a tree but for those of one environment, which is named."""
-    own = (f"stack-{but}.lock", f"replaced-{but}.lock")
+    own = (f"stack-{but}.lock", f"replaced-{but}.lock", cleaning(tree).name)
     return any(is_held(path) for path in tree.locks.glob("*.lock") if path.name not in own)
 
 

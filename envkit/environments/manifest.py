@@ -5,7 +5,8 @@ EasyBuild notes of the build itself, and its module file in every category. One 
 link is followed, and what lies behind one that leads out of the tree is not compared.
 
 Python writes compiled files (.pyc) whenever it likes: one counts that it would take for its source and cannot read.
-Of what was added only that counts which takes the place of something, or is loaded: packages and libraries.
+Of what was added only that counts which takes the place of something, or is loaded: packages and libraries. What
+somebody else can change who is not trusted counts as damaged, too, whatever it is now.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from envkit.binary import bytecode
-from envkit.environments import replaced
+from envkit.environments import replaced, trust
 from envkit.environments.prefix import Tree
 from envkit.environments.replaced import Aside
 from envkit.system import files
@@ -56,11 +57,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a module that is not as it was when that was built."""
+    """A file of a module that is not as it was when that was built, or is open to others."""
 
     module: str
     path: str
-    how: Literal["gone", "changed", "added"]
+    how: Literal["gone", "changed", "added", "open to others"]
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +124,13 @@ def damage(tree: Tree, modules: Sequence[str], *, digests: bool = True, every: b
     With ``digests`` a file whose time alone differs is read; with ``every`` each is; else presence and size count. A
     list that is damaged itself counts as a file of its module. What has no list, or lies behind a link, gives nothing.
     """
-    return [one for module in modules for one in damage_of(tree, module, digests=digests, every=every)]
+    found = [one for module in modules for one in damage_of(tree, module, digests=digests, every=every)]
+    told = {one.path for one in found}
+    others = trust.open_below(tree.root.parent, tree, modules)
+    return [
+        *found,
+        *(Damage(module=module, path=path, how="open to others") for module, path, _ in others if path not in told),
+    ]
 
 
 def damage_of(tree: Tree, module: str, *, digests: bool, every: bool) -> Iterator[Damage]:
@@ -157,7 +164,11 @@ def damage_of(tree: Tree, module: str, *, digests: bool, every: bool) -> Iterato
 
 
 def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
-    """Return the first library, program or module file that has gone or has another size; quick. None if all fit."""
+    """Return the first library, program or module file that has gone, has another size or is open to others; quick.
+
+    None if all fit.
+    """
+    who = trust.watcher(tree.root.parent)
     for module in modules:
         try:
             known = None if is_behind(tree, module) else read(tree, module)
@@ -172,9 +183,19 @@ def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
                     return Damage(module=module, path=path, how="gone")
                 if is_other(one, path, state, is_read=False):
                     return Damage(module=module, path=path, how="changed")
-                if stat.S_ISLNK(state.st_mode) and "/bin/" in name and not Path(path).exists():
+                if who(state) is not None:
+                    return Damage(module=module, path=path, how="open to others")
+                if stat.S_ISLNK(state.st_mode) and "/bin/" in name and is_dangling(path):
                     return Damage(module=module, path=str(Path(path).resolve()), how="gone")
     return None
+
+
+def is_dangling(path: str) -> bool:
+    """Say whether a link leads to nothing. What this user cannot look at is not taken for gone."""
+    try:
+        return not Path(path).exists()
+    except OSError:
+        return False
 
 
 def measure(tree: Tree, modules: Sequence[str]) -> Measure:

@@ -28,10 +28,11 @@ from pathlib import Path
 
 import platformdirs
 
+from envkit.config import files as config
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.machine.host import Platform
 from envkit.system import umask
-from envkit.system.files import discard, make_private
+from envkit.system.files import at_home, discard, make_private
 
 ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
 KEPT_LOGS = 10
@@ -182,16 +183,20 @@ def prune_logs(prefix: Prefix, stack: str, needed: Collection[str]) -> None:
 
 
 def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:
-    """Return the prefix: ``--prefix``, else ENVKIT_PREFIX, else EBU_USER_PREFIX, else the user's data folder.
+    """Return the prefix: ``--prefix``, else what the configuration says (variables first), else the data folder.
 
     Each may name several, with colons between, as PATH does: environments are looked for in all of them, in this order,
     and made in the first that this user may write to. Each of several is absolute. Raises what ``usable`` does.
     """
-    named = option or env.get("ENVKIT_PREFIX") or env.get("EBU_USER_PREFIX")
+    named = option or config.read(env).get("prefix")
     words = [word for word in (named or "").split(os.pathsep) if word]
-    if len(words) > 1 and not all(word.startswith(("/", "~")) for word in words):
-        words = [named or ""]  # one folder, with a colon in its name
-    roots = [Path(word).expanduser().absolute() for word in words] or [Path(platformdirs.user_data_dir("envkit"))]
+    if len(words) > 1 and (relative := [word for word in words if not word.startswith(("/", "~"))]):
+        raise HostProblem(
+            what=f"The prefix {named!r} cannot be used: it has ':' in it, and {relative[0]!r} is not an absolute path.",
+            why="A colon stands between several prefixes, and each of several is an absolute path.",
+            fix="Write each as an absolute path, or name one prefix without a colon.",
+        )
+    roots = [at_home(word).absolute() for word in words] or [Path(platformdirs.user_data_dir("envkit"))]
     roots = list(map(usable, dict.fromkeys(roots)))
     own = next(filter(is_writable, roots), roots[0])
     return Prefix(root=own, order=tuple(roots) if len(roots) > 1 else ())
@@ -199,19 +204,24 @@ def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:
 
 def is_writable(root: Path) -> bool:
     """Say whether this user may write to a folder, or make it."""
-    while not root.exists():
+    while not os.path.exists(root):  # noqa: PTH110  (False for what this user cannot look at)
         root = root.parent
     return root.is_dir() and os.access(root, os.W_OK | os.X_OK)
 
 
 def usable(root: Path) -> Path:
-    """Return a path. Raises HostProblem for one that compilers, shebang lines and module files cannot carry."""
+    """Return a path. Raises HostProblem for one that shebang lines and module files cannot carry, and for a file."""
     if not TOLERATED.fullmatch(str(root)):
         odd = " ".join(sorted({repr(c) for c in str(root) if not TOLERATED.fullmatch(c)}))
         raise HostProblem(
             what=f"The prefix {str(root)!r} cannot be used: it has {odd} in it.",
             why="Shebang lines, make and search paths split or change such a path, and a build fails in the middle.",
             fix="Choose another with --prefix, of letters, digits and . _ - + @ = , ~ ^ only.",
+        )
+    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112  (False for what cannot be looked at)
+        raise HostProblem(
+            what=f"The prefix {root} cannot be used: it is no folder.",
+            fix="Name the folder that environments are in, or are to be in, with --prefix or ENVKIT_PREFIX.",
         )
     return root
 

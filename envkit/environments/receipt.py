@@ -19,9 +19,19 @@ from envkit.environments.lockfile import Lock, Part
 from envkit.environments.manifest import Damage, Measure
 from envkit.environments.names import is_module, is_name
 from envkit.environments.prefix import Tree, listed
+from envkit.errors import HostProblem
 from envkit.system import files, record
 
 VERSION = 1
+NO_VENV = {
+    True: "It is an image: its Python is seen only by what is started in it, and what is added to it is part of it.",
+    False: "It is on top of a release of EESSI, which is mounted only for what is started in it.",
+}
+INSTEAD = {
+    True: "Have the packages built into an image: 'envkit export' writes the recipe to add them to. Or install an "
+    "environment by EasyBuild ('envkit install --method easybuild'), which can.",
+    False: "Use an environment by EasyBuild ('envkit install --method easybuild'), which can.",
+}
 
 
 class Module(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +92,19 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     def names(self) -> tuple[str, ...]:
         """What the user may call it."""
         raise NotImplementedError
+
+    @property
+    def called(self) -> str:
+        """What names it in a command line: the folder of a virtual environment on top of it where that was named."""
+        return self.name
+
+    def within(self, venv: Path) -> Self:  # noqa: ARG002
+        """Return it as it is with a virtual environment on top of it. Raises HostProblem where there can be none."""
+        raise HostProblem(
+            what=f"{self.name} cannot have a virtual environment on top of it.",
+            why=NO_VENV[self.is_image],
+            fix=INSTEAD[self.is_image],
+        )
 
     def damage(self) -> str:
         """Say what of it has gone, so that it cannot be entered; nothing if all is there."""
@@ -157,6 +180,15 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         """Return what there is to say of it besides what all have, by title."""
         raise NotImplementedError
 
+    def require_modules(self) -> Environment:
+        """Return the way in, if a shell that runs already can take it. Raises HostProblem where it cannot."""
+        where = f"{self.name} --prefix {Path(self.tree).parent}"
+        raise HostProblem(
+            what=f"{self.name} cannot be entered in a shell that runs already.",
+            why=NO_VENV[self.is_image],
+            fix=f"Start what you need inside: 'envkit shell {where}', or 'envkit run {where} -- COMMAND'.",
+        )
+
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer of an image: what it is called, and the SHA-256 of all that it was made from."""
@@ -190,7 +222,10 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
-    """An installation that has begun and not ended; ``stage`` says how far it came."""
+    """An installation that has begun and not ended; ``stage`` says how far it came.
+
+    ``failed`` says why its build has failed, ``made_of`` what that depends on; nothing if it has not.
+    """
 
     stack: str
     stage: str
@@ -198,6 +233,8 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     began: str
     log: str
+    failed: str = ""
+    made_of: dict[str, str] = {}
 
 
 def path_of(tree: Tree, name: str) -> Path:
@@ -279,6 +316,20 @@ def parts_in(tree: Tree) -> Iterator[Parts]:
             found = record.read(path, Parts)
             if found.name == path.stem and is_name(found.name) and all(is_module(one.name) for one in found.modules):
                 yield found
+
+
+def beside(tree: Tree, name: str, module: str) -> bool:
+    """Say whether an environment is there that is entered by another module, so that it works while one is built."""
+    with suppress(OSError, msgspec.DecodeError):
+        there = record.read(path_of(tree, name), Entered).module
+        return is_module(there) and there != module and tree.has(there)
+    return False
+
+
+class Entered(msgspec.Struct, frozen=True, kw_only=True):
+    """What the receipt of modules says of how it is entered."""
+
+    module: str = ""
 
 
 def files_in(tree: Tree) -> list[Path]:

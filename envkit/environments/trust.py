@@ -1,39 +1,38 @@
 """Whose a prefix is, looked at before anything in it is run: as ssh looks at its own files.
 
-It may belong to this user, to root, and to whom ENVKIT_TRUST names: users, and groups with an @ before them. Nobody
-else may be able to change it.
+It may belong to this user, to root, and to whom ENVKIT_TRUST or the configuration names: users, and groups with an @
+before them. Nobody
+else may be able to change it, nor to put another folder in its place: the same holds for each folder above it, but that
+a sticky one, such as /tmp, may be open to all.
 """
 
 import grp
 import os
 import pwd
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from envkit.config import files as config
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, NotReadable
+from envkit.system import owners
+from envkit.system.owners import Trusted, stranger
 
 TRUST = "ENVKIT_TRUST"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trusted:
-    """Who may change what is run: the ids of users and of groups."""
-
-    users: frozenset[int]
-    groups: frozenset[int]
+ALL_IDS = ["0", "0", "4294967295"]  # what the first user namespace maps
+LINKS = 40  # that the system follows, too
+NOBODY = 65534  # what another one shows for an id that it does not map
 
 
 def words(env: Mapping[str, str]) -> list[str]:
-    """Return the names in ENVKIT_TRUST."""
-    return env.get(TRUST, "").replace(",", " ").split()
+    """Return the names in ENVKIT_TRUST, else in the configuration."""
+    return list(config.read(env).get("trust") or ())
 
 
 def strangers_in(env: Mapping[str, str]) -> list[str]:
-    """Return the names in ENVKIT_TRUST that stand for nobody here."""
+    """Return those names that stand for nobody here."""
     found = []
     for word in words(env):
         name = word.removeprefix("@")
@@ -46,24 +45,20 @@ def strangers_in(env: Mapping[str, str]) -> list[str]:
 
 def trusted(env: Mapping[str, str] = os.environ) -> Trusted:
     """Return who is trusted. A name that is unknown here stands for nobody."""
-    users, groups = {0, os.geteuid()}, {0}
-    for word in words(env):
-        name = word.removeprefix("@")
-        with suppress(KeyError):
-            if word.startswith("@"):
-                groups.add(int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid)
-            else:
-                users.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
-    return Trusted(users=frozenset(users), groups=frozenset(groups))
+    return owners.known(words(env))
 
 
 def require(prefix: Path, tree: Tree | None = None, file: Path | None = None, modules: Iterable[str] = ()) -> None:
     """Require that nobody but those who are trusted can change a prefix, what lies in a tree of it, and a file of that.
 
-    Of modules it is required of the module file, of the folder of each, and of those that these lie in.
+    Nor may anybody else be able to replace the prefix, or a folder above it. Of modules it is required of the module
+    file, of the folder of each, and of those that these lie in.
     Raises HostProblem. What is not there, or cannot be looked at, is for who uses it.
     """
     known = trusted()
+    for path in above(prefix):
+        if (who := usurper(path, known)) is not None:
+            raise refused(prefix, path, *who)
     is_open = True
     for path in places(prefix, tree, file, modules):
         try:
@@ -84,6 +79,63 @@ def require_place(prefix: Prefix) -> None:
             require(prefix.root, tree)
 
 
+def require_files(prefix: Path, tree: Tree, name: str, modules: Iterable[str]) -> None:
+    """Require of every file and folder of an environment's modules that nobody else can change it. Raises HostProblem.
+
+    This takes as long as looking at the state of each.
+    """
+    found = list(open_below(prefix, tree, modules))
+    if not found:
+        return
+    _, path, (who, word) = found[0]
+    raise HostProblem(
+        what=f"Nothing of {name} is run: others can change it.",
+        why=f"{path}: {who}. "
+        + (f"There are {len(found) - 1} more such files and folders. " if len(found) > 1 else "")
+        + "What they put there would run as you.",
+        fix=f"Have what others can change built again: envkit repair {name} --prefix {prefix}"
+        + (f"\nIf you trust them: {export(word)}" if word else ""),
+    )
+
+
+def open_below(prefix: Path, tree: Tree, modules: Iterable[str]) -> Iterator[tuple[str, str, tuple[str, str]]]:
+    """Yield each file and folder of modules that somebody else can change: module, path and who, as ``stranger`` does.
+
+    No link is followed; of one it counts whose it is.
+    """
+    who = watcher(prefix)
+    for module in modules:
+        todo = [f"{tree.software}/{module}"]
+        for path in (*todo, f"{tree.modulepath}/{module}.lua", f"{tree.modulepath}/{module}"):
+            with suppress(OSError):
+                if (found := who(os.stat(path))) is not None:  # noqa: PTH116  (paths are text, for speed)
+                    yield module, path, found
+        while todo:
+            with suppress(OSError), os.scandir(todo.pop()) as entries:
+                for entry in entries:
+                    with suppress(OSError):
+                        if (found := who(entry.stat(follow_symlinks=False))) is not None:
+                            yield module, entry.path, found
+                        if entry.is_dir(follow_symlinks=False):
+                            todo.append(entry.path)
+
+
+def watcher(prefix: Path) -> Callable[[os.stat_result], tuple[str, str] | None]:
+    """Return what says who else can change a file in a prefix, as ``stranger`` does, at little cost for many files."""
+    known, is_open = trusted(), True
+    with suppress(OSError):
+        is_open = bool(prefix.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+    judged = dict[tuple[int, int, int], tuple[str, str] | None]()
+
+    def who(found: os.stat_result) -> tuple[str, str] | None:
+        alike = (found.st_uid, found.st_gid, found.st_mode & (stat.S_IFLNK | stat.S_IWGRP | stat.S_IWOTH))
+        if alike not in judged:
+            judged[alike] = stranger(found, known, is_open=is_open and not stat.S_ISLNK(found.st_mode))
+        return judged[alike]
+
+    return who
+
+
 def places(prefix: Path, tree: Tree | None, file: Path | None, modules: Iterable[str] = ()) -> Iterator[Path]:
     """Yield what is looked at: folders of a prefix and of a tree down to where names lie, modules, and the file."""
     yield from (prefix, prefix / "sources")
@@ -99,64 +151,89 @@ def places(prefix: Path, tree: Tree | None, file: Path | None, modules: Iterable
         yield file
 
 
-def stranger(found: os.stat_result, known: Trusted, *, is_open: bool = True) -> tuple[str, str] | None:
-    """Return who else can change a file, in words, and as ENVKIT_TRUST names them ("" where it cannot); None if nobody.
+def above(prefix: Path) -> list[Path]:
+    """Return the folders above a prefix and the links on the way to it, from / on, as the system goes that way.
 
-    Where others cannot get at it, be it not ``is_open``, its mode does not count.
+    What lies where others do not get is left out.
     """
-    if found.st_uid not in known.users and not known.groups & set(groups_of(found.st_uid)):
-        return f"It belongs to {user_name(found.st_uid)}", user_name(found.st_uid)
-    if not is_open:
+    found = dict[Path, None]()
+    here, links = Path("/"), 0
+    rest = [*reversed(Path(os.path.abspath(prefix)).parts)]  # noqa: PTH100  (no link is followed)
+    while rest and links < LINKS:
+        name = rest.pop()
+        if name == "/":
+            path = Path("/")
+        elif name == "..":
+            path = here.parent
+        else:
+            path = here / name
+        try:
+            rest += reversed(path.readlink().parts)
+            links += 1
+        except OSError:  # no link, or nothing that this user can look at
+            here = path
+        if (rest or path != here) and is_open_to_others(path.parent):
+            found[path] = None
+    return list(found)
+
+
+def is_open_to_others(folder: Path) -> bool:
+    """Say whether others than the owners of a folder and of those above it can get into it."""
+    try:
+        return all(path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH) for path in (folder, *folder.parents))
+    except OSError:
+        return False
+
+
+def usurper(path: Path, known: Trusted) -> tuple[str, str] | None:
+    """Return who else can put another folder in the place of one in it, as ``stranger`` does; None if nobody.
+
+    Of a link that is who else can lead it elsewhere: in a sticky folder its owner. In a container the owner of a folder
+    may be one whom it does not map, so that nobody can tell who that is.
+    """
+    try:
+        found, around = path.lstat(), path.parent.stat()
+    except OSError:
         return None
-    if found.st_mode & stat.S_IWOTH:
-        return "Everybody may write to it", ""
-    if found.st_mode & stat.S_IWGRP and found.st_gid not in known.groups and not is_own_group(found.st_gid):
-        return f"The group {group_name(found.st_gid)} may write to it", f"@{group_name(found.st_gid)}"
-    return None
+    is_link = stat.S_ISLNK(found.st_mode)
+    if is_link and not around.st_mode & stat.S_ISVTX:
+        return None  # who may write to its folder, which is looked at itself
+    users, groups = known.users, known.groups
+    if is_mapped():
+        users, groups = users | {NOBODY}, groups | {NOBODY}
+    is_open = not is_link and not found.st_mode & stat.S_ISVTX and bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+    return stranger(found, Trusted(users=users, groups=groups), is_open=is_open)
 
 
-def groups_of(uid: int) -> list[int]:
-    """Return the groups that a user is in, but for root's."""
-    with suppress(KeyError, OSError):
-        entry = pwd.getpwuid(uid)
-        return [gid for gid in os.getgrouplist(entry.pw_name, entry.pw_gid) if gid]
-    return []
-
-
-def is_own_group(gid: int) -> bool:
-    """Say whether a group is that of this user alone, as many systems make one for each user."""
-    with suppress(KeyError):
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
-        return user.pw_gid == gid and group.gr_name == user.pw_name and not set(group.gr_mem) - {user.pw_name}
+def is_mapped() -> bool:
+    """Say whether this process is in a user namespace that may not map every id, as in most containers."""
+    with suppress(OSError):
+        return Path("/proc/self/uid_map").read_text().split() != ALL_IDS
     return False
 
 
-def user_name(uid: int) -> str:
-    """Return the name of a user, the number where it has none."""
-    with suppress(KeyError):
-        return pwd.getpwuid(uid).pw_name
-    return str(uid)
-
-
-def group_name(gid: int) -> str:
-    """Return the name of a group, the number where it has none."""
-    with suppress(KeyError):
-        return grp.getgrgid(gid).gr_name
-    return str(gid)
+def export(word: str) -> str:
+    """Return the command that trusts somebody besides those who are trusted already."""
+    unknown = strangers_in(os.environ)
+    return f"export {TRUST}={','.join((*(one for one in words(os.environ) if one not in unknown), word))}"
 
 
 def refused(prefix: Path, path: Path, who: str, word: str) -> HostProblem:
     """Say that a prefix is not used, since somebody else can change it."""
     unknown = strangers_in(os.environ)
-    there = ",".join(one for one in words(os.environ) if one not in unknown)
-    fix = f"If you trust them: export {TRUST}={f'{there},' if there else ''}{word}"
+    fix = f"If you trust them: {export(word)}"
+    is_above = path in prefix.absolute().parents or path in prefix.resolve().parents
     closed = f"chmod {'g' if word else 'o'}-w {path}"
+    keep = f"; or chmod +t {path}, so that each changes their own alone" if is_above else ""
     if word.startswith("@"):
-        fix = f"{fix}\nIf nobody else is to change it: {closed}"
+        fix = f"{fix}\nIf nobody else is to change it: {closed}{keep}"
     if unknown:
-        fix = f"Nobody here is called {', '.join(unknown)}, as {TRUST} says.\n{fix}"
+        where = config.read().values["trust"].where
+        fix = f"Nobody here is called {', '.join(unknown)}, as {where} says.\n{fix}"
     return HostProblem(
         what=f"Nothing in the prefix {prefix} is run: others can change it.",
-        why=f"{path}: {who}. What they put there would run as you.",
-        fix=fix if word else f"Have its owner close it ({closed}), and look at what is in it.",
+        why=f"{path}: {who}. "
+        + ("Another folder could be put in the prefix's place, and " if is_above else "What they put there ")
+        + "would run as you.",
+        fix=fix if word else f"Have its owner close it ({closed}{keep}), and look at what is in it.",
     )

@@ -41,7 +41,7 @@ LATE_S = 10.0  # a log that comes at the end may be seen late where file systems
 FIELD = re.compile(r"^ {4}([\w.]+) = (.*)$")
 NAMED = re.compile(r"^#PBS -N (\S+)$", re.MULTILINE)
 ROOM = re.compile(r" \(R: [^)]*\)$")
-PALS_STARTS = "MPICH"
+PALS_STARTS = ("MPICH", "Cray MPICH")
 # For who follows it: PBS may forget a job with its end. A script that is killed leaves nothing.
 LEAVING = (
     "# How it ended, for envkit, which removes this: PBS may not keep it.",
@@ -56,7 +56,7 @@ WORD = re.compile(r"[\w.,:/+=@%^~-]+", re.ASCII)
 def text(job: Job, found: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
     """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written into one."""
     needs = site.job if site else None
-    speaks = found.mpi is not None and found.mpi.family == PALS_STARTS and job.model != "inside"
+    speaks = found.mpi is not None and found.mpi.family in PALS_STARTS and job.model != "inside"
     return script(
         replace(job, words=needs.qsub if needs else ()),
         pals=needs.mpiexec if needs and speaks else None,

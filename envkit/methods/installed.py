@@ -1,6 +1,7 @@
 """What is installed, by whatever method: reading and finding receipts."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,16 +12,22 @@ from typing import Any, Union
 
 import msgspec
 
-from envkit.environments import receipt, replaced, trust
+from envkit.config import files as config
+from envkit.config.files import Value
+from envkit.environments import receipt, replaced, trust, venv
 from envkit.environments.lockfile import Lock
 from envkit.environments.names import is_name, shown
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.environments.receipt import Receipt
-from envkit.errors import EnvironmentDamaged, EnvironmentMissing, NotReadable
+from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, NotReadable, UsageProblem
+from envkit.knowledge import foreign
+from envkit.machine.host import Platform
 from envkit.methods.registry import NAMES, receipt_of
 from envkit.planning.plan import current_recipe
-from envkit.planning.stack import stacks
+from envkit.planning.stack import is_stack, stacks
 from envkit.system import files, record
+
+Place = tuple[Tree, str, Receipt | EnvironmentDamaged]  # an environment: where it lies, its name, its receipt
 
 
 @cache
@@ -99,7 +106,7 @@ def all_in(tree: Tree) -> Iterator[tuple[str, Receipt | EnvironmentDamaged]]:
 
 
 def every(prefix: Prefix) -> Iterator[tuple[Tree, str, Receipt | EnvironmentDamaged]]:
-    """Yield the environments for this machine type, newest Python first: tree, name, receipt or what is wrong with it.
+    """Yield the environments for this machine type: tree, name, receipt or what is wrong with it.
 
     Raises NotReadable.
     """
@@ -108,7 +115,7 @@ def every(prefix: Prefix) -> Iterator[tuple[Tree, str, Receipt | EnvironmentDama
 
 
 def trees(prefix: Prefix) -> Iterator[Tree]:
-    """Yield the trees for this machine type, in the order in which names are looked for.
+    """Yield the trees for this machine type, in the order in which names are looked for: first envkit's own Python.
 
     Of several prefixes one that cannot be read is named on standard error; of one alone that raises NotReadable.
     """
@@ -122,27 +129,104 @@ def trees(prefix: Prefix) -> Iterator[Tree]:
                 raise
             print(f"envkit: {error.what} {error.why}", file=sys.stderr)
             continue
-        yield from found
+        own = one.tree(Platform.own()).root
+        yield from sorted(found, key=lambda tree: tree.root != own)
+
+
+def named_apart(tree: Tree, name: str) -> str:
+    """Return the name of an environment that no other Python's has, as in pytorch-2.13-cpu-py3.11."""
+    python = re.search(r"-py(3\.\d+)$", tree.root.name)
+    return f"{name}-py{python[1]}" if python else name
 
 
 def installed(prefix: Prefix) -> Iterator[Receipt]:
-    """Yield the receipts for this machine type that can be read, newest Python first. Raises NotReadable."""
+    """Yield the receipts for this machine type that can be read. Raises NotReadable."""
     yield from (found for _, _, found in every(prefix) if not isinstance(found, EnvironmentDamaged))
 
 
 def find(prefix: Prefix, name: str | None) -> Receipt:
-    """Return the receipt of an environment; the name may be left out where there is only one.
+    """Return the receipt of an environment, or of that below a virtual environment which is named by its folder.
+
+    The name may be left out where there is only one environment, or where the configuration names the one to take.
 
     Raises EnvironmentMissing, EnvironmentDamaged when its modules or its image have gone or lie elsewhere, HostProblem
     when somebody can change it who is not trusted.
     """
-    tree, found = placed(prefix, name)
+    if name is None and (chosen := config.read().values.get("environment")):
+        return default(prefix, chosen)
+    if folder := venv_named(prefix, name):
+        return in_venv(folder)
+    try:
+        return usable(*placed(prefix, name))
+    except (EnvironmentDamaged, HostProblem) as error:
+        if name and (root := other_than_first(prefix, name)):
+            error.fix += f"\nOr take the one of {root}, which is as it was installed: --prefix {root}"
+        raise
+
+
+def other_than_first(prefix: Prefix, name: str) -> Path | None:
+    """Return the prefix that has an environment that can be entered, behind another one of its name."""
+    for tree, _, found in list(meant(list(every(prefix)), name))[1:]:
+        with suppress(EnvironmentDamaged, HostProblem):
+            if not isinstance(found, EnvironmentDamaged) and usable(tree, found).broken() is None:
+                return tree.root.parent
+    return None
+
+
+def default(prefix: Prefix, chosen: Value) -> Receipt:
+    """Return the environment that the configuration names, where the user names none. Raises what ``find`` does.
+
+    What a project's file names is no folder: that would be the project's, and run as the user.
+    """
+    try:
+        if chosen.level == "project" and venv_named(prefix, chosen.value):
+            raise missing(prefix, chosen.value, [called for _, called, _ in every(prefix)])
+        return find(prefix, chosen.value)
+    except EnvironmentMissing as error:
+        error.why = f"{error.why}\n{chosen.value} is meant where none is named: {chosen.where}.".strip()
+        raise
+
+
+def usable(tree: Tree, found: Receipt) -> Receipt:
+    """Return an environment that can be entered. Raises EnvironmentDamaged, HostProblem."""
     modules = [module.name for module in found.recipes]
     trust.require(tree.root.parent, tree, receipt.path_of(tree, found.name), modules)
     require_in_place(tree, found)
     if damage := found.damage():
         raise not_as_installed(found, damage)
     return found
+
+
+def venv_named(prefix: Prefix, name: str | None) -> Path | None:
+    """Return the virtual environment that a name is the folder of, if it is not the name of an environment."""
+    folder = venv.named(name)
+    return None if folder and any(is_exact(place, name) for place in every(prefix)) else folder
+
+
+def in_venv(folder: Path) -> Receipt:
+    """Return the environment that a virtual environment is on top of, entered together with it.
+
+    Raises EnvironmentMissing, EnvironmentDamaged, HostProblem.
+    """
+    made = venv.read(folder)
+    tree, path = venv.tree_of(made), receipt.path_of(venv.tree_of(made), made.name)
+    if not path.is_file():
+        raise EnvironmentMissing(
+            what=f"{folder} is on top of the environment {made.name}, which has gone.",
+            why=f"There is no {path}.",
+            fix=f"Install it again: envkit install {made.name} --prefix {tree.root.parent}",
+        )
+    return usable(tree, read(path)).within(folder)
+
+
+def require_files(found: Receipt) -> None:
+    """Require of all files of an environment what ``find`` requires of those that it is entered by.
+
+    An image is read to its end. Raises EnvironmentDamaged, HostProblem.
+    """
+    require_same_image(found)
+    tree = Tree(root=Path(found.tree))
+    trust.require_files(tree.root.parent, tree, found.name, [module.name for module in found.recipes])
 
 
 def require_same_image(found: Receipt) -> None:
@@ -178,7 +262,7 @@ def lock_of(made: Receipt) -> Lock:
         raise EnvironmentMissing(
             what=f"The environment {made.name} has no lock.",
             why=f"It was installed by envkit {made.envkit}, before there were locks.",
-            fix=f"Install it again: envkit install {made.name} --rebuild",
+            fix=f"Install it again: envkit install {made.name} --rebuild --prefix {Path(made.tree).parent}",
         )
     return made.lock
 
@@ -186,16 +270,57 @@ def lock_of(made: Receipt) -> Lock:
 def placed(prefix: Prefix, name: str | None) -> tuple[Tree, Receipt]:
     """Find an environment, whether its modules are there or not: its tree and its receipt.
 
-    Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read.
+    A name may be shortened as long as one environment alone can be meant: pytorch, pytorch-2. Raises
+    EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, UsageProblem for a virtual environment.
     """
     there = list(every(prefix))
-    fitting = [(tree, one) for tree, called, one in there if name is None or name in names_of(called, one)]
+    if (folder := venv.named(name)) and not any(is_exact(place, name) for place in there):
+        raise UsageProblem(
+            what=f"{folder} is a virtual environment on top of {venv.read(folder).name}, and none of envkit's own.",
+            why="It is a folder of yours.",
+            fix="Delete it with rm -r, or make it again with 'envkit venv'.",
+        )
+    fitting = meant(there, name)
     if not fitting or (name is None and len({called for _, called, _ in there}) > 1):
         raise missing(prefix, name, [called for _, called, _ in there])
-    tree, found = fitting[0]
+    if len(names := list(dict.fromkeys(called for _, called, _ in fitting))) > 1 and not is_exact(fitting[0], name):
+        raise ambiguous(prefix, str(name), names)
+    tree, _, found = fitting[0]
     if isinstance(found, EnvironmentDamaged):
         raise found
     return tree, found
+
+
+def meant(there: Sequence[Place], name: str | None) -> Sequence[Place]:
+    """Return those that a name can mean: of exactly that name, else of that framework or beginning with it.
+
+    The name of a stack means that one alone, be it installed or not.
+    """
+    if not name:
+        return there if name is None else ()
+    exact = [place for place in there if is_exact(place, name)]
+    if exact or is_stack(name):
+        return exact
+    return [place for place in there if place[1].startswith(name) or framework_of(place[2]) == name]
+
+
+def is_exact(place: Place, name: str | None) -> bool:
+    """Say whether an environment has exactly that name."""
+    return name in (*names_of(place[1], place[2]), named_apart(place[0], place[1]))
+
+
+def framework_of(found: Receipt | EnvironmentDamaged) -> str:
+    """Return the framework of an environment, as 'envkit install' takes it; nothing where that is not known."""
+    return "" if isinstance(found, EnvironmentDamaged) else found.framework
+
+
+def ambiguous(prefix: Prefix, name: str, names: Sequence[str]) -> EnvironmentMissing:
+    """Say that several environments can be meant."""
+    return EnvironmentMissing(
+        what=f"Which environment is {name!r}? There is more than one that it can mean.",
+        why=f"Installed in {prefix}: {', '.join(map(shown, names))}.",
+        fix="Name one of them in full, or by a beginning that no other has.",
+    )
 
 
 def names_of(called: str, found: Receipt | EnvironmentDamaged) -> tuple[str, ...]:
@@ -210,7 +335,8 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
         return EnvironmentMissing(
             what="Which environment? There is more than one.",
             why=f"Installed in {prefix}: {names}.",
-            fix="Name one of them.",
+            fix="Name one of them; or in your configuration the one that is meant where you name none: environment = "
+            f'"{shown(there[0])}" (envkit config --path).',
         )
     if name and any(replaced.of(tree, name) for tree in trees(prefix)):
         return EnvironmentMissing(
@@ -226,7 +352,7 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
             fix=f"Have it verified, and mended where it is damaged: envkit install {recipe} --prefix {prefix.root}",
         )
     return EnvironmentMissing(
-        what=f"There is no environment {name!r}." if name else "No environment is installed.",
-        why=f"Installed in {prefix}: {names or 'none'}.",
+        what="No environment is installed." if name is None else f"There is no environment {name!r}.",
+        why=f"{foreign.stack(name or '')}\nInstalled in {prefix}: {names or 'none'}.".strip(),
         fix="See with 'envkit list' what there is and what can be installed.",
     )

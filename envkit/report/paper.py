@@ -8,11 +8,29 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+import click
 import msgspec
+from click.globals import resolve_color_default
 
 from envkit.report import words
 
 _CODES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether there are colours: what --color says, else NO_COLOR and FORCE_COLOR, else whether it is a terminal."""
+    chosen = resolve_color_default()
+    if chosen is not None:
+        return chosen
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def is_quiet() -> bool:
+    """Whether --quiet was given, so that nothing is told but results and what fails."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get("envkit.quiet"))
 
 
 class Paper(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +41,9 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, stream: TextIO) -> Paper:
-        """What a stream is: as wide as the terminal, in colours unless there is none or NO_COLOR forbids them."""
-        terminal = stream.isatty()
-        colour = terminal and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-        width = shutil.get_terminal_size().columns if terminal else 80
-        return cls(width=max(width, 40), colour=colour)
+        """What a stream is: as wide as the terminal, in colours where there are any."""
+        width = shutil.get_terminal_size().columns if stream.isatty() else 80
+        return cls(width=max(width, 40), colour=has_colours(stream))
 
     def styled(self, text: str, style: str) -> str:
         """The text in a style, where there are colours."""

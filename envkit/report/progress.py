@@ -1,5 +1,6 @@
 """Progress of long work, for people: one live line on a terminal, a line per step elsewhere."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,9 +13,20 @@ from rich.markup import escape
 from rich.status import Status
 
 from envkit.errors import NotWritable
+from envkit.report.paper import has_colours, is_quiet
 from envkit.report.words import plain
 
 QUIET_S = 30.0
+
+
+def console(*, err: bool = False, tells: bool = False) -> Console:
+    """Return what is printed on, in colours as all else; ``tells``: no results, so that --quiet silences it."""
+    stream = sys.stderr if err else sys.stdout
+    coloured, terminal = has_colours(stream), stream.isatty()
+    return Console(
+        stderr=err, quiet=tells and is_quiet(), force_terminal=terminal, no_color=not coloured,
+        color_system=("auto" if terminal else "standard") if coloured else None,
+    )  # fmt: skip
 
 
 class LogTail:

@@ -19,7 +19,7 @@ def rendered(name: str, /, **values: Any) -> str:
 
 def _templates() -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(data("verify/report")),
+        loader=jinja2.FileSystemLoader([data("verify/report"), data("ticket")]),
         autoescape=True,
         finalize=lambda value: words.plain(value) if type(value) is str else value,
         trim_blocks=True,

@@ -47,6 +47,14 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def gigabytes(size_bytes: int) -> str:
+    """A size in bytes in decimal units, as disks and downloads are sized: 1.2 GB, 340 MB, 12 kB."""
+    for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
+        if size_bytes >= 10**power:
+            return f"{_three(size_bytes / 10**power)[:4].rstrip('.')} {unit}"
+    return f"{size_bytes} B"
+
+
 def rate(bytes_per_s: float) -> str:
     """A bandwidth in decimal units, as benchmarks of networks write it: 12.3 GB/s."""
     for power, unit in ((9, "GB/s"), (6, "MB/s"), (3, "kB/s")):

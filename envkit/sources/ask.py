@@ -10,7 +10,7 @@ import msgspec
 
 from envkit.sources.cache import Source
 from envkit.sources.connection import Connection, RefusedError, shown
-from envkit.sources.download import Problem
+from envkit.sources.download import Unavailable
 from envkit.sources.index import candidates
 from envkit.sources.pipconfig import pip_settings
 
@@ -19,7 +19,7 @@ CONNECT_S = 2.0
 BACKOFF_S = (0.5,)
 
 
-def refused(sources: Sequence[Source], patience_s: float) -> list[Problem]:
+def refused(sources: Sequence[Source], patience_s: float) -> list[Unavailable]:
     """Return the sources that no place gives, and what each place said; without an answer in time nothing is said.
 
     Raises HostProblem if pip's configuration is unusable.
@@ -28,7 +28,7 @@ def refused(sources: Sequence[Source], patience_s: float) -> list[Problem]:
     settings = msgspec.structs.replace(found, timeout_s=min(found.timeout_s, patience_s))
     connection = Connection(settings, connect_s=CONNECT_S, backoff_s=BACKOFF_S)
     waiting: queue.SimpleQueue[Source] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[Problem | BaseException | None] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Unavailable | BaseException | None] = queue.SimpleQueue()
     for source in sources:
         waiting.put(source)
 
@@ -45,7 +45,7 @@ def refused(sources: Sequence[Source], patience_s: float) -> list[Problem]:
     for _ in range(min(ASKED_AT_ONCE, len(sources))):
         threading.Thread(target=work, daemon=True).start()
     deadline = time.monotonic() + patience_s
-    told = list[Problem | BaseException | None]()
+    told = list[Unavailable | BaseException | None]()
     try:
         with suppress(queue.Empty):
             while len(told) < len(sources):
@@ -56,10 +56,10 @@ def refused(sources: Sequence[Source], patience_s: float) -> list[Problem]:
     for one in told:
         if isinstance(one, BaseException):
             raise one
-    return [one for one in told if isinstance(one, Problem)]
+    return [one for one in told if isinstance(one, Unavailable)]
 
 
-def _asked(source: Source, connection: Connection) -> Problem | None:
+def _asked(source: Source, connection: Connection) -> Unavailable | None:
     reasons: list[str] = []
     for place in candidates(source, connection, reasons.append):
 
@@ -73,4 +73,4 @@ def _asked(source: Source, connection: Connection) -> Problem | None:
             reasons.append(f"{shown(place.url)}: {error}")
         else:
             return None
-    return Problem(source=source, reasons=reasons)
+    return Unavailable(source=source, reasons=reasons)

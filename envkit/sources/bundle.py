@@ -8,7 +8,7 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
@@ -49,6 +49,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[Entry, ...]
 
 
+def is_bundle(path: Path) -> bool:
+    """Say whether a file begins as a bundle does. Raises OSError."""
+    with open_plain(path) as stream:
+        return stream.read(len(MANIFEST) + 1) == MANIFEST.encode() + b"\0"
+
+
 def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stack: str) -> Manifest:
     """Write the sources, all of which must be in the cache, to ``tar_path``; an older file there is replaced.
 
@@ -80,16 +86,33 @@ def read_bundle(tar_path: Path, cache: Path) -> Manifest:
         with _opened(tar_path) as tar:
             manifest = _read_manifest(tar, tar_path)
             here.prepare()
-            wrong = _take_all(tar, manifest, here, tar_path)
+            _require_all(tar, manifest, lambda stream, entry: _take(stream, entry, here), tar_path)
     finally:
         here.save_stamps()
+    return manifest
+
+
+def look_into(tar_path: Path) -> Manifest:
+    """Return what a bundle holds, after all of it has been read; nothing is kept.
+
+    Raises BundleInvalid and ChecksumMismatch as ``read_bundle`` does.
+    """
+    with _opened(tar_path) as tar:
+        manifest = _read_manifest(tar, tar_path)
+        _require_all(tar, manifest, _require_right, tar_path)
+    return manifest
+
+
+def _require_all(
+    tar: tarfile.TarFile, manifest: Manifest, take: Callable[[IO[bytes], Entry], None], tar_path: Path
+) -> None:
+    wrong = _take_all(tar, manifest, take, tar_path)
     if wrong:
         raise ChecksumMismatch(
             what=f"{len(wrong)} files in {tar_path} have not the content that its manifest names.",
             why="\n".join(wrong),
             fix=AGAIN,
         )
-    return manifest
 
 
 def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> Manifest:
@@ -193,7 +216,9 @@ def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
     return manifest
 
 
-def _take_all(tar: tarfile.TarFile, manifest: Manifest, here: SourceCache, tar_path: Path) -> list[str]:
+def _take_all(
+    tar: tarfile.TarFile, manifest: Manifest, take: Callable[[IO[bytes], Entry], None], tar_path: Path
+) -> list[str]:
     rest = {entry.filename: entry for entry in manifest.files}
     wrong = []
     while (member := tar.next()) is not None:
@@ -201,7 +226,7 @@ def _take_all(tar: tarfile.TarFile, manifest: Manifest, here: SourceCache, tar_p
         if entry is None:
             raise _invalid(tar_path, f"It holds {member.name!r}, which its manifest does not name, or twice.")
         try:
-            _take(_content(tar, member, tar_path), entry, here)
+            take(_content(tar, member, tar_path), entry)
         except WrongContentError as error:
             wrong.append(f"{entry.filename}: {error}, but the manifest names {entry.sha256}")
     if rest:
@@ -219,11 +244,15 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, tar_path: Path) -> I
 def _take(stream: IO[bytes], entry: Entry, here: SourceCache) -> None:
     present = here.sha256(entry.filename)
     if present == entry.sha256:
-        actual = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
-        if actual != entry.sha256:
-            raise WrongContentError(actual)
+        _require_right(stream, entry)
         return
     here.store(entry.filename if present is None else beside(entry), _chunks(stream), entry.sha256)
+
+
+def _require_right(stream: IO[bytes], entry: Entry) -> None:
+    actual = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+    if actual != entry.sha256:
+        raise WrongContentError(actual)
 
 
 def beside(entry: Entry) -> str:
@@ -238,7 +267,7 @@ def admit(manifest: Manifest, sources: Sequence[Source], cache: Path, tar_path: 
     something else; then nothing of it is left under that name.
     """
     here, pins = SourceCache(cache), {source.place: source for source in distinct(sources)}
-    wrong = []
+    wrong = contradictions(manifest, sources)
     for entry in manifest.files:
         place, other = entry.filename, here.path(beside(entry))
         source = pins.get(place)
@@ -247,15 +276,23 @@ def admit(manifest: Manifest, sources: Sequence[Source], cache: Path, tar_path: 
             here.set_aside(place, present)
             with writing(cache, place):
                 other.replace(here.path(place))
-        elif source and pin not in (None, entry.sha256):
-            wrong.append(f"{place}: {source.needed_by} pins {pin}, and the bundle has {entry.sha256}")
-            if present == entry.sha256:
-                here.set_aside(place, present)
+        elif source and pin not in (None, entry.sha256) and present == entry.sha256:
+            here.set_aside(place, present)
         other.unlink(missing_ok=True)
     here.save_stamps()
     if wrong:
         what = f"{len(wrong)} files in {tar_path} are not what the recipes here pin."
         raise ChecksumMismatch(what=what, why="\n".join(wrong), fix=AGAIN)
+
+
+def contradictions(manifest: Manifest, sources: Sequence[Source]) -> list[str]:
+    """Return what to say of each file of a bundle that is not what a recipe pins."""
+    pins = {source.place: source for source in distinct(sources)}
+    return [
+        f"{entry.filename}: {source.needed_by} pins {source.sha256}, and the bundle has {entry.sha256}"
+        for entry in manifest.files
+        if (source := pins.get(entry.filename)) and source.sha256 not in (None, entry.sha256)
+    ]
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[bytes]:

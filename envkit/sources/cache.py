@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from envkit.errors import ChecksumMismatch, DiskFull, NotWritable, of_storage
-from envkit.system.files import identity, is_private, read
+from envkit.system.files import identity, is_private, open_plain, read
 from envkit.system.temporary import has_ended
 
 STAMPS = ".verified.json"
@@ -118,7 +118,7 @@ class SourceCache:
     def sha256(self, filename: str) -> str | None:
         """Return the SHA-256 of a file in the cache, hashing it only if it changed, or None."""
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
-            with self.path(filename).open("rb") as stream:
+            with open_plain(self.path(filename)) as stream:
                 now = identity(os.fstat(stream.fileno()))
                 known, actual = self.stamps.get(filename, (None, ""))
                 if known == now:

@@ -45,7 +45,7 @@ class FetchEvent(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
     """A source that could not be had, and why at each place where it was sought."""
 
     source: Source
@@ -63,9 +63,9 @@ class Download:
         self._telling = threading.Lock()
         self._connection = Connection(pip_settings())
         self._queue: queue.SimpleQueue[tuple[int, Source]] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[Problem | BaseException | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Unavailable | BaseException | None] = queue.SimpleQueue()
 
-    def all(self) -> list[Problem]:
+    def all(self) -> list[Unavailable]:
         """Get every source; return what could not be had. What is not a source's own fault is raised."""
         for job in enumerate(self._sources, 1):
             self._queue.put(job)
@@ -82,7 +82,7 @@ class Download:
                 thread.join(max(0.0, deadline - time.monotonic()))
             self._connection.close()
 
-    def _problems(self) -> Iterator[Problem]:
+    def _problems(self) -> Iterator[Unavailable]:
         for _ in self._sources:
             outcome = self._outcomes.get()
             if isinstance(outcome, BaseException):
@@ -99,7 +99,7 @@ class Download:
                 except BaseException as error:  # handed to the thread that waits
                     self._outcomes.put(error)
 
-    def _get(self, number: int, source: Source) -> Problem | None:
+    def _get(self, number: int, source: Source) -> Unavailable | None:
         reasons: list[str] = []
         wrong_content = False
         for place in candidates(source, self._connection, reasons.append):
@@ -115,7 +115,7 @@ class Download:
             else:
                 return None
         self._tell(number, source, FetchState.FAILED, note="; ".join(reasons))
-        return Problem(source=source, reasons=reasons, wrong_content=wrong_content)
+        return Unavailable(source=source, reasons=reasons, wrong_content=wrong_content)
 
     def _download(self, number: int, source: Source, place: Candidate) -> None:
         def attempt() -> None:

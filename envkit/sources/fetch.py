@@ -9,9 +9,9 @@ from pathlib import Path
 
 from envkit.errors import ChecksumMismatch, SourcesMissing
 from envkit.sources.ask import refused
-from envkit.sources.bundle import Manifest, admit, read_bundle, write_bundle
+from envkit.sources.bundle import Manifest, admit, contradictions, look_into, read_bundle, write_bundle
 from envkit.sources.cache import Source, SourceCache, distinct
-from envkit.sources.download import Download, FetchEvent, FetchState, Problem
+from envkit.sources.download import Download, FetchEvent, FetchState, Unavailable
 
 __all__ = [
     "FetchEvent",
@@ -19,7 +19,10 @@ __all__ = [
     "Manifest",
     "Source",
     "admit",
+    "contradictions",
+    "damaged",
     "fetch",
+    "look_into",
     "missing",
     "place",
     "read_bundle",
@@ -39,11 +42,19 @@ NOT_FETCHED = (
 
 
 def missing(sources: Sequence[Source], cache: Path) -> list[Source]:
-    """Return the sources that a build would lack, each file once. A file is hashed only if it changed."""
+    """Return the sources that a build would lack, each file once. A file is hashed only if it changed.
+
+    Changes nothing.
+    """
+    here = SourceCache(cache)
+    return [source for source in distinct(sources) if not here.holds(source)]
+
+
+def damaged(sources: Sequence[Source], cache: Path) -> list[str]:
+    """Return what to say of each source that is in the cache with another content than is pinned. Changes nothing."""
     here = SourceCache(cache)
     absent = [source for source in distinct(sources) if not here.holds(source)]
-    here.save_stamps()
-    return absent
+    return [f"{place}: {note}" for place, note in _wrong(absent, here).items()]
 
 
 def fetch(
@@ -54,7 +65,9 @@ def fetch(
     progress: Callable[[FetchEvent], None],
     stack: str = "STACK",
 ) -> None:
-    """Get what is missing into ``cache``; offline, only say what is missing.
+    """Get what is missing into ``cache``; offline, only say what is missing, and change nothing.
+
+    What is in the cache with another content is set aside, which is told as SET_ASIDE.
 
     ``progress`` is called from several threads, one at a time. ``stack`` is named in what to do next.
     Raises one SourcesMissing or ChecksumMismatch for all sources together, DiskFull, NotWritable, and
@@ -66,16 +79,17 @@ def fetch(
         here.prepare()
     try:
         absent = [source for source in wanted if not here.holds(source)]
-        history = _set_wrong_aside(absent, here, progress)
+        history = _wrong(absent, here) if offline else _set_wrong_aside(absent, here, progress)
         unpinned = [source for source in absent if source.sha256 is None]
         pinned = [source for source in absent if source.sha256 is not None]
-        problems = [Problem(source=source, reasons=[UNPINNED]) for source in unpinned]
+        problems = [Unavailable(source=source, reasons=[UNPINNED]) for source in unpinned]
         if offline:
-            problems += [Problem(source=source, reasons=[]) for source in pinned]
+            problems += [Unavailable(source=source, reasons=[]) for source in pinned]
         elif pinned:
             problems += Download(here, progress, pinned).all()
     finally:
-        here.save_stamps()
+        if not offline:
+            here.save_stamps()
     if problems:
         raise _all_in_one(problems, len(wanted), history, cache, offline=offline, stack=stack)
 
@@ -86,6 +100,15 @@ def place(cache: Path, name: str, content: bytes, sha256: str) -> None:
     if here.sha256(name) != sha256:
         here.store(name, [content], sha256)
     here.save_stamps()
+
+
+def _wrong(absent: Sequence[Source], here: SourceCache) -> dict[str, str]:
+    found = {source: here.sha256(source.place) for source in absent}
+    return {
+        source.place: f"the cache has it with SHA-256 {actual} instead of {source.sha256}"
+        for source, actual in found.items()
+        if actual
+    }
 
 
 def _set_wrong_aside(
@@ -110,7 +133,7 @@ def _set_wrong_aside(
 
 
 def _all_in_one(
-    problems: Sequence[Problem],
+    problems: Sequence[Unavailable],
     count: int,
     history: dict[str, str],
     cache: Path,
@@ -136,7 +159,7 @@ def _all_in_one(
     return SourcesMissing(what=f"{number} {what}.", why=why, fix="\n".join(advice))
 
 
-def _line(problem: Problem, history: dict[str, str]) -> str:
+def _line(problem: Unavailable, history: dict[str, str]) -> str:
     source = problem.source
     known = [history[source.place]] if source.place in history else []
     return "\n    ".join([f"{source.place} (for {source.needed_by})", *known, *problem.reasons])

@@ -20,17 +20,29 @@ def place(path: Path) -> Path:
 
 def sign(path: Path, key: Path) -> Path:
     """Sign a file with a private key; return its signature. Raises HostProblem for a key that is none, OSError."""
+    files.write(place(path), signature_of(path, key))
+    return place(path)
+
+
+def require_signs(key: Path) -> None:
+    """Require that a key can sign, before there is anything to sign. Raises HostProblem."""
+    with temporary.folder("sign") as folder:
+        (folder / "nothing").touch()
+        signature_of(folder / "nothing", key)
+
+
+def signature_of(path: Path, key: Path) -> bytes:
+    """Return the signature of a file by a private key. Raises HostProblem for a key that is none, OSError."""
     with temporary.folder("sign") as folder:
         told = openssl(folder, path, "-sign", "-inkey", str(key.absolute()), "-out", str(folder / "signature"))
         if told.status:
             raise HostProblem(
-                what=f"{path} could not be signed with {key}.",
+                what=f"Nothing can be signed with {key}.",
                 why=last_line(told),
                 fix="Give a private key in PEM without a passphrase, such as 'openssl genpkey -algorithm ed25519' "
                 "makes.",
             )
-        files.write(place(path), files.read(folder / "signature"))
-    return place(path)
+        return files.read(folder / "signature")
 
 
 def require(path: Path, key: Path) -> None:
@@ -67,8 +79,8 @@ def unsigned(path: Path, key: Path, why: str) -> SignatureInvalid:
     return SignatureInvalid(
         what=f"{path} is not signed with the private half of {key}.",
         why=why,
-        fix=f"Carry {place(path).name} along with it, ask who made it for the right key, or leave out --signed-by to "
-        "take it all the same.",
+        fix=f"Carry {place(path).name} along with it. --signed-by takes a public key: ask who made the file "
+        "for theirs, by a way that you trust.",
     )
 
 

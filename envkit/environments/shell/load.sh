@@ -8,7 +8,7 @@
 
 # shellcheck source=envkit/environments/shell/modules_tool.sh
 . "${BASH_SOURCE[0]%/*}/modules_tool.sh"
-envkit_tool=$1 envkit_modulepath=$2
+envkit_tool=$1 envkit_modulepath=$2 envkit_manpath=${MANPATH-}
 shift 2
 
 # A module that is sticky, or whose file has gone, stays; the tool says so, and that is no failure. It is asked again to
@@ -30,5 +30,12 @@ for envkit_word; do
         envkit_give_up "the module $envkit_word could not be loaded." "$envkit_tool" "$envkit_fix"
     fi
 done
-unset envkit_tool envkit_modulepath envkit_word envkit_kind envkit_fix
+# Without an empty entry man would know the pages of the modules alone, where it knew those of the system before.
+if [ -z "$envkit_manpath" ] && [ -n "${MANPATH-}" ]; then
+    case $MANPATH in
+    :* | *: | *::*) ;;
+    *) MANPATH=$MANPATH: ;;
+    esac
+fi
+unset envkit_tool envkit_modulepath envkit_manpath envkit_word envkit_kind envkit_fix
 envkit_forget

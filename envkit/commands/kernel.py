@@ -1,0 +1,67 @@
+"""``envkit kernel``."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli import echo
+from envkit.commands import options
+
+if TYPE_CHECKING:
+    from envkit.environments.receipt import Receipt
+
+
+@click.command()
+@options.name
+@click.option("--name", "kernel", metavar="KERNEL", help="What Jupyter calls it. Default: as the environment, or DIR.")
+@click.option("--remove", is_flag=True, help="Remove the kernel again.")
+@options.prefix
+def kernel(name: str | None, kernel: str | None, remove: bool, prefix: str | None) -> None:
+    """Make a Jupyter kernel that runs in the environment NAME, or in a virtual environment DIR on top of one.
+
+    It needs ipykernel there: make a DIR by 'envkit venv', and install it with DIR's pip. The kernel is a file in
+    $JUPYTER_DATA_DIR/kernels, else ~/.local/share/jupyter/kernels, where any Jupyter of yours finds it.
+    """
+    from pathlib import Path
+
+    from envkit.commands import batch
+    from envkit.environments import kernel as kernels
+    from envkit.environments import prefix as place
+    from envkit.methods import installed
+
+    if name == "eessi":
+        options.refuse_eessi("be a kernel")
+    if remove and kernel:
+        echo(f"Removed {kernels.remove(kernels.name_of(kernel, ''))}.")
+        return
+    found = installed.find(place.locate(prefix), name)
+    called = kernels.name_of(kernel, found.called)
+    if remove:
+        echo(f"Removed {kernels.remove(called)}.")
+        return
+    require_ipykernel(found)
+    where = ["--prefix", str(Path(found.tree).parent)]
+    made = kernels.write(called, f"envkit: {found.called}", [*batch.this_envkit(), "run", found.called, *where, "--"])
+    echo(f"Made the kernel {called}: {made}")
+    echo(f"Choose 'envkit: {found.called}' in Jupyter. To remove it: envkit kernel --remove --name {called}")
+
+
+def require_ipykernel(found: "Receipt") -> None:
+    """Require that ipykernel is there. Raises HostProblem."""
+    from pathlib import Path
+
+    from envkit.errors import HostProblem
+    from envkit.install import venv
+
+    if "ipykernel" in venv.versions(found.environment):
+        return
+    own = found.called if found.called != found.name else "DIR"
+    make = "" if found.called != found.name else f"envkit venv {found.name} DIR --prefix {Path(found.tree).parent}\n"
+    fix = f"{make}{own}/bin/pip install ipykernel\nenvkit kernel {own}"
+    if found.is_image:
+        fix = "Have it built into the image: 'envkit export' writes the recipe to add it to."
+    raise HostProblem(
+        what=f"{found.called} has no ipykernel, which a kernel of Jupyter is.",
+        why="Python finds no package of that name inside.",
+        fix=fix,
+    )
