@@ -33,10 +33,12 @@ FLAGS = {
     "tensorflow-2.15-cpu": {"mpi", "gloo"},
     "pytorch-2.13-cpu with MPICH": {"mpi", "gloo"},
     "pytorch-2.13-cpu with Intel MPI": {"mpi", "gloo"},
+    "pytorch-2.13-cpu with Cray MPICH": {"mpi", "gloo"},
     "tensorflow-2.21-cpu-image": {"mpi", "gloo"},
     "pytorch-2.13-cuda-image": {"cuda", "nccl", "mpi", "gloo"},
     "tensorflow-2.13-rocm-image": {"rocm", "nccl", "mpi", "gloo"},
 }
+OF_CRAY = (recipes("easyconfigs") / "cray" / "MPICH-system.eb",)
 BUILD_S = 3000
 NEEDED = re.compile(r"\('([\w-]+)', '([\w.]+)'|'name': '([\w-]+)', 'version': '([\w.]+)'")
 
@@ -58,7 +60,8 @@ def made_of(name: str) -> str:
     if family := family_of(name):
         made = mpi.variants(stack)[rules()["toolchains"][family]]
         recipe = made_of_recipes(recipes("easyconfigs") / made.easyconfig)
-        return hashlib.sha256(repr((recipe, mpis.WHEELS[family])).encode()).hexdigest()
+        in_its_place = [path.read_bytes() for path in OF_CRAY] if family == "Cray MPICH" else []
+        return hashlib.sha256(repr((recipe, mpis.WHEELS[family], *in_its_place)).encode()).hexdigest()
     if stack.method == "easybuild":
         return made_of_recipes(recipes("easyconfigs") / stack.easyconfig)
     base = Base(bootstrap="debootstrap", reference="http://mirror.invalid/debian")
@@ -100,24 +103,29 @@ def has_changed(name: str) -> bool:
 
 def installed(name: str, site: Site) -> Site:
     """Build what of a stack is not there as its recipes have it, and return where: each family of MPI apart."""
-    env = dict[str, str]()
+    env, words = dict[str, str](), tuple[str, ...]()
     if family := family_of(name):
         own = site.prefix / f"with-{family.replace(' ', '-')}"
         own.mkdir(parents=True, exist_ok=True)
         if not (own / "sources").exists():
             (own / "sources").symlink_to(site.prefix / "sources")
-        env = mpis.put(family, own.with_name(f"{own.name}-mpi"))
+        env, words = mpis.put(family, of_family(own)), mpis.asked(family)
         site = Site(own)
-    done = site.envkit("install", stack_of(name).name, "--rebuild", timeout_s=BUILD_S, env=env)
+    done = site.envkit("install", stack_of(name).name, "--rebuild", *words, timeout_s=BUILD_S, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return site
+
+
+def of_family(prefix: Path) -> Path:
+    """Return where the MPI lies that a prefix was built with."""
+    return prefix.with_name(f"{prefix.name}-mpi")
 
 
 def build(name: str, site: Site) -> dict[str, Any]:
     """Build a stack from its recipe, and verify it on two ranks; return what to write down."""
     stack, family = stack_of(name).name, family_of(name)
     site = installed(name, site)
-    told = site.envkit("verify", stack, "-n", "2", "--json")
+    told = site.envkit("verify", stack, "-n", "2", "--json", env=mpis.modules(family, of_family(site.prefix)))
     report = json.loads(told.stdout)
     assert (told.returncode, report["verdict"]) == (0, "pass"), told.stdout + told.stderr
     passed = {result["id"] for result in report["results"] if result["status"] == "pass"}

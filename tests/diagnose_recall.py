@@ -2,7 +2,8 @@
 
 ``diagnose_threads.toml`` has excerpts of public reports, the cause that was found there in a few words, and the rules
 that name it. Some were read before the rules were written ("used"). Of those read later two thirds, by a hash of their
-addresses, were used for more rules; the others ("held out") are only for measuring.
+addresses, were used for more rules; the others ("held out") are only for measuring, and so are all of the last draw,
+which were read after the last rule was written.
 
     python -m tests.diagnose_recall [--write] [--show used]
 
@@ -21,11 +22,13 @@ from typing import Any
 from envkit.diagnose import Certainty, first_cause
 
 FILE = Path(__file__).with_name("diagnose_threads.toml")
+LAST = 3  # the draw after the last rule
 AREAS = ("easybuild", "apptainer", "launch", "build", "import", "run")
 HEAD = """# Failures that others met: excerpts of public reports, only what the tools printed. cause: what it was;
 # rules: those of envkit diagnose that name it, none if no rule does (a name that no rule has is one that is missing);
 # before: the verdict of the rules before 23 November 2026; first: of those that were there when the report was read,
 # if it was read later than they were written; after: of now (python -m tests.diagnose_recall --write).
+# draw: 2 and 3 are readings of their own; what is of 3 was read after the last rule was written.
 """
 
 
@@ -41,11 +44,13 @@ class Thread:
     after: str
     log: str
     first: str = ""
+    draw: int = 1
 
     @property
     def is_held_out(self) -> bool:
         """Whether it is for measuring alone."""
-        return bool(self.first) and hashlib.sha256(self.address.encode()).digest()[0] % 3 == 0
+        apart = hashlib.sha256(self.address.encode()).digest()[0] % 3 == 0
+        return self.draw == LAST or (bool(self.first) and apart)
 
     def is_right(self, verdict: str) -> bool:
         """Say whether a verdict names the true cause."""
@@ -82,6 +87,7 @@ def entries(one: Thread) -> Iterator[str]:
         yield f"{key} = {json.dumps(getattr(one, key))}\n"
     yield f"rules = {json.dumps(one.rules)}\nbefore = {json.dumps(one.before)}\n"
     yield f"first = {json.dumps(one.first)}\n" if one.first else ""
+    yield f"draw = {one.draw}\n" if one.draw > 1 else ""
     yield f"after = {json.dumps(verdict(one.log))}\n"
     lines = one.log.replace("\\", "\\\\").replace('"""', '""\\"')
     yield f'log = """\n{lines}\n"""\n' if "\n" in one.log else f"log = {json.dumps(one.log)}\n"
@@ -92,9 +98,11 @@ def table(all_threads: tuple[Thread, ...]) -> str:
     sets = {
         "used: before": ([one for one in all_threads if not one.is_held_out], "before"),
         "used: after": ([one for one in all_threads if not one.is_held_out], "after"),
-        "read later: at first sight": ([one for one in all_threads if one.first], "first"),
-        "held out: before": ([one for one in all_threads if one.is_held_out], "before"),
-        "held out: after": ([one for one in all_threads if one.is_held_out], "after"),
+        "draw 1: at first sight": ([one for one in all_threads if one.first and one.draw == 1], "first"),
+        "draw 2: at first sight": ([one for one in all_threads if one.draw == 2], "first"),
+        "held out: before": ([one for one in all_threads if one.is_held_out and one.draw < LAST], "before"),
+        "held out: after": ([one for one in all_threads if one.is_held_out and one.draw < LAST], "after"),
+        "last draw: at first sight": ([one for one in all_threads if one.draw == LAST], "first"),
     }
     lines = [f"| area | {' | '.join(sets)} |", "|---" * (len(sets) + 1) + "|"]
     for area in (*AREAS, "all"):

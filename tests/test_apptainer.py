@@ -8,6 +8,7 @@ import pytest
 
 from envkit.apptainer import layers
 from envkit.apptainer.layers import Base, Wanted, mirror, pinned, plan, rendered
+from envkit.cli import run
 from envkit.errors import RecipeInvalid
 
 TEXT = """\
@@ -102,6 +103,24 @@ def test_where_a_mirror_is_makes_no_other_layers(wanted: Make) -> None:
     assert keys(wanted(base=MIRROR)) == keys(wanted(base=other))
 
 
+def test_another_snapshot_of_debian_is_another_image(wanted: Make) -> None:
+    def dated(date: str, host: str = "a") -> Wanted:
+        return wanted(base=Base(bootstrap="debootstrap", reference=f"http://{host}/archive/debian/{date}"))
+
+    first, second = dated("20260101T000000Z"), dated("20260201T000000Z")
+    assert keys(first) == keys(dated("20260101T000000Z", "b"))
+    assert changed(keys(first), keys(second)) == changed(keys(wanted(base=MIRROR)), keys(first)) == {*keys(first)}
+    assert plan(first, LAYERS).snapshot == "20260101T000000Z" and not plan(wanted(base=MIRROR), LAYERS).snapshot
+    assert "MirrorURL: http://a/archive/debian/20260101T000000Z\n" in plan(first, LAYERS).layers[0].recipe
+
+
+@pytest.mark.parametrize("base", ["http://a/ubuntu", "https://me:secret@a/debian", "http://a/debian/2026", "http://"])
+def test_a_url_that_is_no_mirror(base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["install", "--method", "apptainer", "--base", base, "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "is no mirror of Debian that can be taken." in said and "secret" not in said
+
+
 def test_what_changes_a_layer_changes_all_above_it_and_no_other(wanted: Make, tmp_path: Path) -> None:
     before = keys(wanted())
     assert changed(before, keys(wanted(arguments={"FIRST": "9"}))) == {"build-1", "build-2", "image"}
@@ -188,6 +207,8 @@ def test_no_such_list_of_pins(tmp_path: Path) -> None:
         ("deb http://a/ubuntu noble main\n", None),
         ("deb http://me:secret@a/debian bookworm main\n", None),
         ("deb http://me:secret@a/debian bookworm main\ndeb http://b/debian bookworm main\n", "http://b/debian"),
+        ("deb http://a/archive/debian/20260101T000000Z/ bookworm main\n", "http://a/archive/debian/20260101T000000Z"),
+        ("deb http://a/debian/other/ bookworm main\n", None),
         ("# deb http://a/debian bookworm main\n", None),
         ("deb http://a/debian-security bookworm-security main\n", None),
     ],

@@ -10,7 +10,10 @@ from subprocess import Popen
 
 import pytest
 
+from envkit.cli import run
 from envkit.errors import BundleInvalid, ChecksumMismatch, DiskFull, EnvkitError, NotWritable, SourcesMissing
+from envkit.sources.bundle import is_bundle
+from envkit.sources.cache import SourceCache
 from envkit.sources.fetch import Manifest, Source, admit, missing, read_bundle, write_bundle
 
 from .small_disk import PAGE, leave, small_disk
@@ -305,3 +308,29 @@ def test_every_failure_can_be_shown(tmp_path: Path) -> None:
     with pytest.raises(EnvkitError) as caught:
         read_bundle(tmp_path, tmp_path / "cache")
     assert caught.value.exit_code == 4
+
+
+def test_a_bundle_takes_the_place_of_none_but_a_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("-----BEGIN PRIVATE KEY-----")
+    words = ["fetch", "pytorch", "--prefix", str(tmp_path / "p")]
+    assert run([*words, "--bundle", str(key)]) == 2
+    assert f"{key} is there, and is no bundle" in capsys.readouterr().err
+    assert key.read_text() == "-----BEGIN PRIVATE KEY-----"
+    assert run([*words, "--bundle", str(tmp_path / "none/b.tar")]) == 2
+    assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
+def test_what_begins_as_a_bundle(tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_bytes(b"s")
+    pin = hashlib.sha256(b"s").hexdigest()
+    write_bundle([Source(filename="s.txt", sha256=pin, needed_by="x.eb")], tmp_path, tmp_path / "b.tar", stack="x")
+    assert is_bundle(tmp_path / "b.tar")
+    assert not is_bundle(tmp_path / "s.txt")
+
+
+def test_a_pipe_in_the_cache_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "s.txt")
+    with pytest.raises(OSError, match="not a plain file"):
+        SourceCache(tmp_path).sha256("s.txt")

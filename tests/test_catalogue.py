@@ -1,7 +1,10 @@
 import io
 import os
+import platform
 import pwd
 from collections.abc import Callable
+from datetime import date, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,64 +14,135 @@ from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import filelocks, receipt
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Mpi
-from envkit.install import catalogue
+from envkit.errors import Problem
+from envkit.install import catalogue, needs
+from envkit.install.catalogue import Entry
 from envkit.machine.host import Platform
 from envkit.planning.stack import stacks
+from envkit.report.paper import Paper
 
 Install = Callable[..., ModuleReceipt]
 HERE = Platform.own()
 
 
-def states(prefix: Prefix) -> dict[str, str]:
-    return {entry.name: entry.state for entry in catalogue.entries(prefix)}
+def listed(prefix: Prefix) -> dict[str, Entry]:
+    return {entry.name: entry for entry in catalogue.entries(prefix)}
 
 
-def test_every_stack_is_listed_with_whether_it_fits_here(prefix: Prefix) -> None:
-    assert states(prefix) == {
-        stack.name: "can be installed" if stack.runs_on(HERE) else f"not for Python {HERE.python} on {HERE.machine}"
-        for stack in stacks()
+def shown(found: list[Entry], prefix: Prefix) -> str:
+    return catalogue.text(found, prefix, Paper(width=80))
+
+
+def test_whether_a_stack_fits_is_unknown_until_it_is_asked(prefix: Prefix) -> None:
+    assert {one.name: one.state for one in catalogue.entries(prefix)} == {one.name: "unknown" for one in stacks()}
+
+
+def test_what_this_machine_lacks_is_told_with_its_remedy(prefix: Prefix) -> None:
+    lacking = {one.name: [Problem(what="A is missing.", fix="Get A."), Problem(what="B.", fix="")] for one in stacks()}
+    lacking["pytorch-2.13-cpu"] = []
+    found = {entry.name: entry for entry in catalogue.entries(prefix, lacking)}
+    assert found.pop("pytorch-2.13-cpu").state == "fits"
+    assert {(one.state, one.why, one.fix, len(one.lacking)) for one in found.values()} == {
+        ("lacks", "A is missing.", "Get A.", 2)
     }
+    text = shown([*found.values()], prefix)
+    assert text.count("A is missing. And 1 more: 'envkit doctor'.") == 1, "what is alike is said once"
 
 
-def test_what_is_installed_comes_first_and_once(prefix: Prefix, install: Install) -> None:
+def test_what_was_never_built_is_no_more_than_planned(prefix: Prefix) -> None:
+    found = catalogue.entries(prefix, {one.name: [] for one in stacks()})
+    assert {one.name for one in found if not one.built} == {one.name for one in stacks() if not one.tried}
+    [_, never] = shown(found, prefix).split("Never built by this project")
+    assert all(one.name in never for one in stacks() if not one.tried)
+    assert "pytorch-2.13-cpu " not in never
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal(width: int, prefix: Prefix, install: Install) -> None:
+    install("toy", horovod="/h")
+    lacking: dict[str, list[Problem]] = {one.name: [] for one in stacks()}
+    lacking["pytorch-2.1-eessi"] = [Problem(what="many words " * 30, fix="and a remedy " * 10)]
+    elsewhere = Prefix(root=Path("/elsewhere"))  # so that the path of the other one is shown
+    text = catalogue.text(catalogue.entries(prefix, lacking), elsewhere, Paper(width=width))
+    assert f"in{prefix.root}" in "".join(text.split())
+    titles = set(catalogue.TITLES.values())
+    assert [line for line in text.splitlines() if len(line) > width and line not in titles] == []
+
+
+def test_it_agrees_with_the_doctor(prefix: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that the doctor says does not work gives none of its stacks."""
+    import os
+
+    from envkit.doctor import gather, rules
+
+    monkeypatch.setattr("envkit.machine.modules_tool.find_modules_tool", lambda *_: None)
+    verdicts = {one.method: one for one in rules.judge(gather.gather(prefix, (), os.environ)).methods}
+    assert verdicts["easybuild"].state == "fails"
+    for stack in stacks():
+        found = needs.lacking(prefix, [stack])[stack.name]
+        state = verdicts[stack.method].state
+        if found is not None and state in ("works", "fails") and stack.tried and stack.method != "eessi":
+            assert bool(found) == (state == "fails"), (stack.name, found)
+
+
+def test_what_is_installed_comes_first_and_once(
+    prefix: Prefix, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = stacks()[0].name
     install(name, python="3.11.7")
     install(name, python="3.13.1", verified="2026-03-04", horovod="/h")
     install("own-recipe", python="3.11.7")
+    monkeypatch.setattr(Platform, "own", lambda: Platform(machine=HERE.machine, python="3.13"))
     found = catalogue.entries(prefix)
-    assert {entry.name for entry in found[:2]} == {"own-recipe", name}
-    assert len(found) == len(stacks()) + 1
-    assert states(prefix)[name] == "installed, verified 2026-03-04"
-    assert states(prefix)["own-recipe"].endswith(", no Horovod in it")
+    assert {entry.name for entry in found[:3]} == {"own-recipe", name, f"{name}-py3.11"}
+    assert len(found) == len(stacks()) + 2
+    one, other = listed(prefix)[name], listed(prefix)["own-recipe"]
+    assert (one.state, one.verified, one.python, one.horovod) == ("installed", "2026-03-04", "3.13.1", True)
+    assert (other.state, other.verified, other.horovod, other.built) == ("installed", None, False, None)
+    assert datetime.fromisoformat(str(one.created)).tzinfo and date.fromisoformat(str(one.verified))
+    assert "verified 2026-03-04" in shown(found, prefix) and "no Horovod" in shown(found, prefix)
+    assert listed(prefix)[f"{name}-py3.11"].state == "installed"
 
 
 def test_what_has_begun(prefix: Prefix) -> None:
     stack = stacks()[0].name
     receipt.begin(prefix.tree(HERE), stack, "building", prefix.logs)
-    assert states(prefix)[stack] == "begun, not finished: 'envkit install' resumes it"
+    found = listed(prefix)[stack]
+    assert found.state == "unfinished" and f"envkit remove {stack}" in found.fix
+    assert found.begun and not found.begun.running
 
 
-def test_what_is_being_installed_and_what_somebody_else_has_begun(
-    prefix: Prefix, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_being_installed_and_by_whom(prefix: Prefix) -> None:
     stack, tree = stacks()[0].name, prefix.tree(HERE)
     receipt.begin(tree, stack, "building", prefix.logs)
     with filelocks.held(tree, f"stack-{stack}", Console(file=io.StringIO()), ""):
-        assert states(prefix)[stack] == "being installed now"
-    assert states(prefix)[stack].startswith("begun, not finished")
-    uid = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    assert catalogue.unfinished(tree, tree.unfinished / f"{stack}.json") == f"begun by {pwd.getpwuid(uid).pw_name}"
+        found = listed(prefix)[stack]
+        text = shown([found], prefix)
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    assert found.state == "installing" and found.begun and found.begun.running
+    assert (found.begun.user, found.begun.pid, found.begun.host) == (me, os.getpid(), platform.node())
+    assert datetime.fromisoformat(found.begun.since).tzinfo
+    assert f"Built by {me}, process {os.getpid()} on {platform.node()}, since 2" in " ".join(text.split())
+    assert listed(prefix)[stack].state == "unfinished"
+
+
+def test_what_is_installed_and_built_again(prefix: Prefix, install: Install) -> None:
+    install("toy", horovod="/h")
+    tree = prefix.tree(HERE)
+    receipt.begin(tree, "toy", "building", prefix.logs)
+    with filelocks.held(tree, "stack-toy", Console(file=io.StringIO()), ""):
+        [found] = [one for one in catalogue.entries(prefix) if one.name == "toy"]
+    assert found.state == "installed" and found.begun and found.begun.running
 
 
 def test_a_recipe_by_path_that_has_begun(prefix: Prefix) -> None:
     receipt.begin(prefix.tree(HERE), "toy-1.0", "building", prefix.logs)
-    assert states(prefix)["toy-1.0"].startswith("begun, not finished")
+    assert listed(prefix)["toy-1.0"].state == "unfinished"
 
 
 def test_json_of_the_list(prefix: Prefix) -> None:
     told = msgspec.json.decode(catalogue.to_json(catalogue.entries(prefix)))
-    assert told["version"] == 1
+    assert told["version"] == 2
     assert told["environments"][0]["name"] == stacks()[0].name
 
 

@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 import subprocess
 import sys
 import types
@@ -10,10 +11,11 @@ import click
 import pytest
 
 from envkit import errors
-from envkit.cli import COMMANDS, run
+from envkit.cli import COMMANDS, envkit, run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
 from envkit.errors import NETWORK, STORAGE, EnvkitError, Interrupted, NotWritable
+from envkit.knowledge import foreign
 
 HEAVY = {"rich", "msgspec", "unearth", "httpx2", "easybuild", "filelock", "elftools", "archspec", "subprocess"}
 CLASSES = [
@@ -89,10 +91,39 @@ def test_no_arguments_show_the_help(capsys: Output) -> None:
 
 def test_unknown_command_with_and_without_a_near_one(capsys: Output) -> None:
     assert run(["instal"]) == 2
-    assert "There is no command 'instal'. Did you mean 'install'?" in capsys.readouterr().err
+    assert "There is no command 'instal'. Did you mean 'envkit install'?" in capsys.readouterr().err
     assert run(["xyzzy"]) == 2
     said = capsys.readouterr().err
     assert "There is no command 'xyzzy'." in said and "Did you mean" not in said
+
+
+@pytest.mark.parametrize("word", foreign.words().command)
+def test_a_word_of_another_tool_leads_to_what_is_there(word: str, capsys: Output) -> None:
+    assert word not in COMMANDS
+    assert run([word]) == 2
+    said = capsys.readouterr().err
+    assert f"There is no command {word!r}. {foreign.command(word)}" in " ".join(said.split())
+    for name in re.findall(r"'envkit ([a-z-]+)", said):
+        assert name in {*COMMANDS, "--version", "--help"}
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("tf", "That is 'tensorflow'."), ("Torch", "That is 'pytorch'."), ("jax", "Horovod has no JAX"),
+     ("keras", "It comes with 'tensorflow'."), ("pytorch-2.9", "Nearest: pytorch-2.9-foss-2024a-cuda.")],
+)  # fmt: skip
+def test_other_names_of_frameworks(word: str, said: str, prefix: Prefix, capsys: Output) -> None:
+    assert run(["install", word, "--prefix", str(prefix.root)]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["list", "job slurm", ""])
+def test_help_is_a_command_too(words: str, capsys: Output) -> None:
+    assert run(["help", *words.split()]) == 0
+    said = capsys.readouterr()
+    assert run([*words.split(), "--help"]) == 0
+    assert capsys.readouterr() == said
+    assert run(["help", "nothing"]) == 2
 
 
 def test_unknown_method(capsys: Output) -> None:
@@ -182,14 +213,15 @@ def test_what_is_run_gets_no_file_by_the_number_of_a_closed_stream() -> None:
     assert done.stderr == "/dev/null /dev/null\n"
 
 
-@pytest.mark.parametrize("number", sorted({*STORAGE, errno.EACCES, errno.EINVAL}))
+@pytest.mark.parametrize("number", sorted({*STORAGE, errno.EACCES, errno.EINVAL, errno.ENOENT}))
 @pytest.mark.parametrize("name", ["/data/file", None])
 def test_an_error_of_storage_is_told_as_what_it_is(
     number: int, name: str | None, failing: Callable[[BaseException], None], capsys: Output
 ) -> None:
     """Only where there is no room is room what is advised."""
     failing(OSError(number, os.strerror(number), name))
-    if number not in STORAGE or (number in NETWORK and name is None):
+    of_path = number in (errno.EACCES, errno.EINVAL) and name is not None
+    if not of_path and (number not in STORAGE or (number in NETWORK and name is None)):
         with pytest.raises(OSError, match=os.strerror(number)):
             run(["fail"])
         return
@@ -221,7 +253,9 @@ def test_the_number_of_ranks_is_one_or_more(ranks: str, capsys: Output) -> None:
 
 def test_require_rejects_unknown_flags(capsys: Output) -> None:
     assert run(["verify", "--require", "mpi,nccI"]) == 2
-    assert "there is no build flag 'ncci'. There are: rocm, cuda, nccl, mpi, gloo, ddl, ccl." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "there is no build flag 'ncci'" in said
+    assert "rocm, cuda, nccl, mpi, gloo, ddl, ccl" in said
 
 
 def test_require_takes_flags_in_any_case(capsys: Output, prefix: Prefix) -> None:
@@ -275,31 +309,117 @@ def test_list_and_show_of_an_installed_environment(
         assert "toy-cpu has no Horovod, so there is nothing to verify." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "place", "expected"),
-    [
-        ("envkit ins", 1, ["install"]),
-        ("envkit install --off", 2, ["--offline"]),
-        ("envkit install --framework ten", 3, ["tensorflow"]),
-        ("envkit run --ra", 2, ["--ranks"]),
-        ("envkit nothing --hel", 2, ["--help"]),
-    ],
-)
-def test_shell_completion(words: str, place: int, expected: list[str]) -> None:
-    env = {**os.environ, "_ENVKIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(place)}
-    done = subprocess.run([sys.executable, "-m", "envkit"], env=env, capture_output=True, text=True, check=False)
-    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == expected, done.stderr
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shell_completion_is_a_script_for_the_shell(shell: str) -> None:
-    env = {**os.environ, "_ENVKIT_COMPLETE": f"{shell}_source"}
-    done = subprocess.run([sys.executable, "-m", "envkit"], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"_ENVKIT_COMPLETE={shell}_complete" in done.stdout
-
-
-def test_a_dry_run_does_not_look_into_a_bundle(tmp_path: Path, capsys: Output) -> None:
+def test_a_plan_with_what_is_no_bundle(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "b.tar").touch()
-    assert run(["install", "pytorch", "--bundle", str(tmp_path / "b.tar"), "--dry-run"]) == 2
-    assert "leave one of the two out" in capsys.readouterr().err
+    words = ["install", "pytorch", "--bundle", str(tmp_path / "b.tar"), "--dry-run", "--prefix", str(tmp_path / "p")]
+    assert run(words) == 4
+    assert "cannot be used as a bundle" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
+def found(command: str) -> click.Command:
+    """A command by its words."""
+    command_line: click.Command = envkit
+    for word in command.split():
+        assert isinstance(command_line, click.Group)
+        below = command_line.get_command(click.Context(command_line), word)
+        assert below
+        command_line = below
+    return command_line
+
+
+def help_of(command: str) -> str:
+    return found(command).get_help(click.Context(found(command), terminal_width=200, max_content_width=200))
+
+
+def of_the_job(command: str) -> dict[str, str]:
+    """The options of the job as help shows them, with their texts; --submit and --nodes say what each command does."""
+    text = help_of(command)
+    title = re.search(r"^Options of the job.*:$", text, re.MULTILINE)
+    assert title
+    rows = re.findall(r"^  (--[\w-]+)(?: \S+)?  +(\S.*)$", text[title.end() :], re.MULTILINE)
+    return {name: words for name, words in rows if name not in ("--submit", "--nodes")}
+
+
+def test_options_of_a_job_read_the_same_in_every_command() -> None:
+    whole = of_the_job("job slurm")
+    assert [*whole][:5] == ["--follow", "--ranks-per-node", "--gpus-per-node", "--cpus-per-rank", "--time"]
+    for command in ("install", "verify", "doctor"):
+        shown = {name: words for name, words in of_the_job(command).items() if name != "--job-per-module"}
+        assert {"--gpus-per-node", "--time", "--account", "--partition"} <= {*shown}
+        assert [*shown.items()] == [(name, words) for name, words in whole.items() if name in shown]
+
+
+@pytest.mark.parametrize("command", ["install", "verify", "doctor", "run", "shell", "job slurm", "job mpijob"])
+def test_help_shows_every_option_once(command: str) -> None:
+    text = help_of(command)
+    for option in found(command).params:
+        if isinstance(option, click.Option) and not option.hidden:
+            [name, *_] = [name for name in option.opts if name.startswith("--")]
+            assert len(re.findall(rf"^  (?:-\w, )?{name}(?![\w-])", text, re.MULTILINE)) == 1
+
+
+def test_a_plan_tells_of_what_another_prefix_has(
+    tmp_path: Path, prefix: Prefix, install: Callable[..., ModuleReceipt], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("pytorch-2.13-cpu", verified="2026-01-02", horovod="/h")
+    (tmp_path / "own").mkdir(mode=0o755)
+    places = f"{tmp_path / 'own'}:{prefix.root}"
+    assert run(["install", "pytorch-2.13-cpu", "--dry-run", "--prefix", places]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"pytorch-2.13-cpu is installed already in {prefix.root} and passed on 2026-01-02. Nothing to do." in said
+    assert not list((tmp_path / "own").iterdir())
+
+
+class TestGeneral:
+    """Options that every command takes, before and after its name."""
+
+    @pytest.mark.parametrize("words", ["--color always list", "list --color always", "list", "list --color never"])
+    def test_colours(self, words: str, prefix: Prefix, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name, raising=False)
+        assert run([*words.split(), "--prefix", str(prefix.root)]) == 0
+        assert ("\x1b[1m" in capsys.readouterr().out) == ("always" in words)
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert run([*words.split(), "--prefix", str(prefix.root)]) == 0
+        assert ("\x1b[1m" in capsys.readouterr().out) == ("never" not in words)
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert run([*words.split(), "--prefix", str(prefix.root)]) == 0
+        assert ("\x1b[1m" in capsys.readouterr().out) == ("always" in words)
+        monkeypatch.setenv("NO_COLOR", "")  # as if it were not set
+        assert run([*words.split(), "--prefix", str(prefix.root)]) == 0
+        assert ("\x1b[1m" in capsys.readouterr().out) == ("never" not in words)
+
+    def test_every_command_takes_them(self) -> None:
+        for name in ("list", "run", "job slurm", "eessi clean", "config", "verify"):
+            assert {"verbose", "quiet", "color"} <= {str(one.name) for one in found(name).params}
+
+    def test_quiet_tells_results_alone(self, prefix: Prefix, capsys: Output, tmp_path: Path) -> None:
+        words = ["install", "pytorch", "--dry-run", "--prefix", str(prefix.root)]
+        run(words)
+        loud = capsys.readouterr()
+        run([*words, "-q"])
+        said = capsys.readouterr()
+        assert "envkit: method" in loud.err
+        assert not said.err and said.out == loud.out
+        assert run(["-q", "show", "nothing", "--prefix", str(prefix.root)]) == 6
+        assert "There is no environment 'nothing'." in capsys.readouterr().err
+
+    def test_verbose_tells_which_programs_are_started_and_no_password(
+        self, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from envkit.system import process
+
+        @click.command()
+        def fail() -> None:
+            process.capture(["true", "https://user:secret@example.org/simple", "a b"])
+
+        module = types.ModuleType("envkit.commands.failing")
+        vars(module)["fail"] = fail
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(COMMANDS, "fail", ("failing", "Fail."))
+        for words in (["-v", "fail"], ["fail", "--verbose"], ["-v", "fail", "-v"]):
+            assert run(words) == 0
+            assert capsys.readouterr().err == "+ true https://***@example.org/simple 'a b'\n"
+        assert run(["fail"]) == 0
+        assert not capsys.readouterr().err

@@ -1,4 +1,5 @@
 import bz2
+import dataclasses
 import gzip
 import io
 import json
@@ -20,10 +21,10 @@ from envkit.diagnose.known import Sign, done, made
 from envkit.diagnose.place import Place
 from envkit.diagnose.scan import CHUNK, Seen, scan, whole_lines
 from envkit.knowledge.known import catalogue
-from tests.diagnose_recall import AREAS, FILE, Thread, table, threads, verdict, written
+from tests.diagnose_recall import AREAS, FILE, LAST, Thread, table, threads, verdict, written
 
 RULES = [rule for rule in rules() if not rule.quiet]
-FOLLOW_UP = "operations.cc:{}:3: error: 'shape' was not declared in this scope\n"
+FOLLOW_UP = "operations.cc:{}:3: error: expected ';' before 'shape'\n"
 DISK = "write: No space left on device\n"
 ENVKIT = Path(sys.executable).with_name("envkit")
 Output = pytest.CaptureFixture[str]
@@ -190,6 +191,33 @@ def test_nothing_that_goes_well_is_a_cause() -> None:
     log += ['-- Could NOT find Tensorflow (missing: Tensorflow_LIBRARIES) (Required is at least version "1.15.0")']
     assert first_cause(log) is None
     assert first_cause([]) is None
+
+
+HEALTHY = """
+E cuda_dnn.cc:9261] Unable to register cuDNN factory: Attempting to register factory for plugin cuDNN
+W py_utils.cc:38] TF-TRT Warning: Could not find TensorRT
+E cuda_driver.cc:265] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected
+n1:1:1 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.
+WARNING: There was an error initializing an OpenFabrics device.
+parser.c:1911 UCX  WARN  unused env variable: UCX_HOME (set UCX_WARN_UNUSED_ENV_VARS=n to suppress this warning)
+INFO:    gocryptfs not found, will not be able to use gocryptfs
+WARNING: Skipping mount /etc/localtime [binds]: /etc/localtime doesn't exist in container
+[W socket.cpp:601] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 97)
+WARNING: Retrying (Retry(total=4)) after connection broken by 'ReadTimeoutError("Read timed out.")': /simple/x/
+conftest.c:12:3: error: implicit declaration of function 'foo'
+-- Could NOT find OpenMP_CXX (missing: OpenMP_CXX_FLAGS)
+x.cc:1:2: warning: 'f' was not declared in this scope
+make[1]: Nothing to be done for 'all'.
+tar: Removing leading '/' from member names
+  >> result for command 'x --help': OK
+srun: job 17 queued and waiting for resources
+The following have been reloaded with a version change:
+"""
+
+
+@pytest.mark.parametrize("line", HEALTHY.strip().splitlines())
+def test_what_healthy_logs_say_is_no_failure(line: str) -> None:
+    assert cause(line) == ""
 
 
 def test_the_first_of_many_follow_ups() -> None:
@@ -540,8 +568,10 @@ def test_how_verdicts_are_counted() -> None:
     held = [name for name in map(str, range(99)) if report(name, "x", "x").is_held_out]
     assert 20 < len(held) < 50
     assert not any(report(name, "", "x").is_held_out for name in held)
-    rows = table((report(used[0], "", "a likely"), report(held[0], "b confirmed", "a unknown"))).splitlines()
+    last = dataclasses.replace(report(used[1], "a likely", "a likely"), draw=LAST)
+    assert last.is_held_out
+    rows = table((report(used[0], "", "a likely"), report(held[0], "b confirmed", "a unknown"), last)).splitlines()
     assert [cell.split(",")[0].strip() for cell in rows[-1].split("|")[2:-1]] == [
-        "0 % (0 of 1)", "100 % (1 of 1)", "0 % (0 of 1)", "0 % (0 of 1)", "0 % (0 of 1)"
+        "0 % (0 of 1)", "100 % (1 of 1)", "0 % (0 of 1)", "- (0 of 0)", "0 % (0 of 1)", "0 % (0 of 1)", "100 % (1 of 1)"
     ]  # fmt: skip
     assert "1 wrong" in rows[-1].split("|")[4]

@@ -193,9 +193,10 @@ def test_no_cmake_is_not_usable() -> None:
     ("mpi", "cmake", "expected"),
     [
         (program("4.1.4", "Open MPI"), program("3.25.1"), []),
-        (program("4.0.2", "MPICH"), program("3.25.1"), ["openmpi"]),
-        (None, program("4.0.0"), ["openmpi", "cmake"]),
-        (program("5.0.3", "Open MPI"), None, ["cmake"]),
+        (program("4.0.2", "MPICH"), program("3.25.1"), ["embedded/openmpi"]),
+        (program("8.1.32", "Cray MPICH"), program("3.25.1"), ["embedded/openmpi", "cray"]),
+        (None, program("4.0.0"), ["embedded/openmpi", "embedded/cmake"]),
+        (program("5.0.3", "Open MPI"), None, ["embedded/cmake"]),
     ],
 )
 def test_what_stands_in_for_what_the_host_lacks(
@@ -204,8 +205,8 @@ def test_what_stands_in_for_what_the_host_lacks(
     lacking = machine(mpi=mpi, cmake=cmake)
     tree = prefix.tree(lacking.platform)
     assert eb_command.stand_ins(lacking, tree) == expected
-    assert all((recipes("easyconfigs") / "embedded" / name).is_dir() for name in expected)
-    for module in ("OpenMPI", "CMake"):
+    assert all((recipes("easyconfigs") / name).is_dir() for name in expected)
+    for module in ("OpenMPI", "CMake", "MPICH"):
         (tree.modulepath / module).mkdir(parents=True)
         (tree.modulepath / module / "system.lua").touch()
     assert eb_command.stand_ins(lacking, tree) == []
@@ -222,7 +223,7 @@ def test_what_stood_in_when_it_was_built_still_does(machine: Machine, prefix: Pr
     path = receipt.built_path(tree, "OpenMPI/system")
     path.parent.mkdir()
     path.write_bytes(msgspec.json.encode(record))
-    assert eb_command.stand_ins(here, tree) == ["openmpi"]
+    assert eb_command.stand_ins(here, tree) == ["embedded/openmpi"]
 
 
 def test_recipe_folders(machine: Machine, prefix: Prefix, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments.receipt import Mpi
 from envkit.launch import launcher
 
 Fake = Callable[..., Path]
@@ -46,6 +47,15 @@ def test_the_line_has_the_variables_that_it_needs(toy: None, capsys: Output, mon
     monkeypatch.setenv("BASH_ENV", "/some/where")
     run(["run", "toy-cpu", "--print", "--", "true"])
     assert capsys.readouterr().out.startswith("env -u BASH_ENV bash --noprofile")
+
+
+def test_without_horovod_it_is_the_launcher_of_the_mpi_that_is_there(
+    toy: None, install: Callable[..., ModuleReceipt], capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("plain", horovod="", mpi=None)
+    monkeypatch.setattr(launcher, "mpi_of", lambda inside, env: Mpi(family="MPICH", version="4.2"))
+    assert run(["run", "plain", "-n", "3", "--print", "--", "./solver"]) == 0
+    assert " -- mpiexec -n 3 ./solver" in capsys.readouterr().out
 
 
 def test_in_a_slurm_job_it_is_srun(toy: None, fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

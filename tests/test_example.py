@@ -1,4 +1,5 @@
 import ast
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,6 +54,22 @@ def test_it_is_a_command_with_its_data(toy: Path, capsys: Output) -> None:
     said = capsys.readouterr()
     assert said.out.endswith(f"/examples/pytorch_mnist.py --data {toy} --epochs 2\n")
     assert "generated stand-in, not MNIST" in said.err
+
+
+def test_a_line_that_is_only_printed_makes_no_data(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    prefix = tmp_path / "prefix"
+    shutil.rmtree(prefix / "data", ignore_errors=True)
+    before = sorted(prefix.rglob("*"))
+    assert run(["run", "toy-cpu", "--print", "--example", "pytorch-mnist"]) == 0
+    said = capsys.readouterr()
+    assert f" --data {prefix}/data/mnist\n" in said.out
+    assert "not there yet" in said.err and f"envkit data mnist --to {prefix}/data\n" in said.err
+    assert sorted(prefix.rglob("*")) == before
+    mnist.made(prefix / "data")
+    assert run(["run", "toy-cpu", "--print", "--example", "pytorch-mnist"]) == 0
+    assert f" --data {prefix}/data/mnist-generated\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["--data", "/d"], ["--data=/d"]])

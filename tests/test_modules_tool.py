@@ -263,3 +263,11 @@ def test_no_rank_of_mpirun_can_enter(envkit: Envkit) -> None:
     report = json.loads(done.stdout)
     assert (done.returncode, report["verdict"]) == (1, "fail"), done.stderr
     assert report["cause"]["id"] == "rank-missing" and "was killed by SIGKILL" in report["cause"]["cause"]
+
+
+@pytest.mark.parametrize(("before", "inside"), [(None, "/pages:"), ("", "/pages:"), ("/own", "/pages:/own")])
+def test_man_finds_what_it_found_before(before: str | None, inside: str, real: ModulesTool, tree: Path) -> None:
+    """Without an empty entry it would leave out the pages of the system."""
+    (tree / "own/toy/1.0").write_text("#%Module\nprepend-path MANPATH /pages\n")
+    env = settings(tree) | ({} if before is None else {"MANPATH": before})
+    assert entered(toy(real, tree), env, "printenv", "MANPATH").stdout == f"{inside}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,20 +13,24 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from envkit.commands.options import MPI
-from envkit.easybuild import method, mpi
+from envkit.easybuild import mpi, trials, uses
+from envkit.easybuild.eb_command import rules
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.install.install import say_taken_over
-from envkit.launch import launcher
+from envkit.knowledge.mpi import FAMILIES
+from envkit.launch import launcher, mpi_model
 from envkit.machine import host
-from envkit.machine.host import MPI_FAMILIES, Host, Program, by_preference
+from envkit.machine.host import MPI_FAMILIES, Host, Interpreter, Program, by_preference
 from envkit.planning.compatibility import MPIS, versions
+from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
 from envkit.system.resources import recipes
+
+from .integration.site import needs
 
 Machine = Callable[..., Host]
 OPEN_MPI = Program(path=Path("/usr/bin/mpirun"), version="4.1.4", family="Open MPI")
@@ -38,6 +42,12 @@ RECIPES = sorted(path.name for path in Path(recipes("easyconfigs")).glob("Horovo
 
 def stack(name: str) -> Stack:
     return next(one for one in stacks() if one.name == name)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What compiles is kept there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -119,13 +129,10 @@ def test_a_family_that_is_not_there() -> None:
 
 
 def test_every_family_is_known_everywhere() -> None:
-    named = {family for family, _ in MPI_FAMILIES}
-    assert set(MPI.values()) == named == set(launcher.table()["mpi"])
-    assert named == {
-        one
-        for one in ("Open MPI", "MPICH", "Intel MPI")
-        if mpi.toolchain_of(Program(path=Path(), version="", family=one))
-    }
+    named = {*(family for family, _ in MPI_FAMILIES), "MVAPICH", "Cray MPICH"}  # which have no launcher of their own
+    assert set(FAMILIES.values()) == named == set(launcher.table()["mpi"]) == set(host.REMEDIES)
+    assert named == {one for one in named if mpi.toolchain_of(Program(path=Path(), version="", family=one))}
+    assert named == set(rules()["toolchains"]) == set(mpi_model.table()["bind"])
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -161,28 +168,186 @@ def test_several_on_path_and_beside_each_other(tmp_path: Path) -> None:
     assert found == [("Intel MPI", "opt/mpirun"), ("Open MPI", "usr/mpirun"), ("MPICH", "usr/mpirun.mpich")]
 
 
+REAL = 'exec g++ "$@" -I{folder} -L{folder} -lmpi_mpich'  # a wrapper as those of real MPI libraries
+HEADER = 'extern "C" int MPI_Init(int *, char ***);\n'
+
+
 def broken(kind: str, folder: Path) -> Program:
-    """An MPI whose programs cannot be linked."""
-    bodies = {
-        "headers alone": "echo '/usr/bin/ld: cannot find -lmpi: No such file or directory' >&2; exit 1",
-        "no compiler": "echo 'mpicxx: line 1: /opt/gcc-9/bin/g++: cannot execute: No such file' >&2; exit 127",
-    }
-    for name, body in (("mpicxx", bodies[kind]), ("mpirun", "true")):
-        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    """An MPI whose programs cannot be compiled or linked, by the real compiler and linker."""
+    body, header = REAL.format(folder=folder), HEADER
+    if kind == "another machine's":
+        (folder / "mpi.c").write_text("int MPI_Init(int *count, char ***words) { return 0; }\n")
+        cross = ["aarch64-linux-gnu-gcc", "-shared", "-nostdlib", "-fPIC", "mpi.c", "-o", "libmpi_mpich.so"]
+        subprocess.run(cross, cwd=folder, check=True)
+    if kind == "no compiler":
+        body = body.replace("g++", "/opt/gcc-9/bin/g++")
+    if kind == "no headers":
+        header = "#include <mpi_portable_platform.h>\n"
+    (folder / "mpi.h").write_text(header)
+    for name, text in (("mpicxx", body), ("mpirun", "true")):
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
     return Program(path=folder / "mpirun", version="4.3.2", family="MPICH")
 
 
-@pytest.mark.parametrize("kind", ["headers alone", "no compiler"])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("headers alone", "cannot find -lmpi_mpich"),
+        ("no compiler", "/opt/gcc-9/bin/g++"),
+        ("no headers", "mpi_portable_platform.h: No such file"),
+        ("another machine's", "incompatible"),
+    ],
+)
 def test_an_mpi_that_does_not_link_is_said_before_anything_is_built(
-    kind: str, machine: Machine, tree: Tree, tmp_path: Path
+    kind: str, said: str, machine: Machine, tree: Tree, tmp_path: Path
 ) -> None:
-    seen = machine(mpi=broken(kind, tmp_path))
+    if kind == "another machine's":
+        needs("aarch64-linux-gnu-gcc")
+    seen = machine(mpi=broken(kind, tmp_path), env={"PATH": os.environ["PATH"], "LC_ALL": "C"})
     made = mpi.named(stack("pytorch-2.13-cpu"), "gompi", "gmpich")
     [problem] = mpi.problems(seen, made, tree)
-    assert re.match(rf"{tmp_path}/mpicxx cannot compile and link a program of MPICH 4\.3\.2: .*cannot", problem.what)
+    assert problem.what.startswith(f"{tmp_path}/mpicxx cannot compile and link a program of MPICH 4.3.2: ")
+    assert said in problem.what and "--load" in problem.fix
     build(tree, "MPICH/system")
     assert not list(mpi.problems(seen, made, tree))
+
+
+@pytest.mark.parametrize(
+    ("found", "library", "refused"),
+    [
+        (MPICH, "libmpi.so.12", False),
+        (MPICH, "libmpich.so.12", False),
+        (MPICH, "libmpi.so.40", True),
+        (dataclasses.replace(MPICH, family="Cray MPICH"), "libmpi_gnu_123.so.12", False),
+    ],
+)
+def test_a_wrapper_that_links_with_another_mpi(
+    found: Program, library: str, refused: bool, machine: Machine, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its own library is another machine's, and the linker goes on to that of the system."""
+    monkeypatch.setattr(trials, "compiled", lambda _: trials.Compiled(needed=("libc.so.6", library)))
+    made = mpi.named(stack("pytorch-2.13-cpu"), "gompi", "gmpich")
+    told = [one.what for one in mpi.problems(machine(mpi=found), made, tree)]
+    assert [f"with {library}, which another MPI has" in one for one in told] == ([True] if refused else [])
+
+
+def test_the_library_of_open_mpi_is_not_that_of_its_bindings(
+    machine: Machine, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Debian's mpicxx links them; EasyBuild's own question, which MPI is first on PATH, is another test's."""
+    names = ("libmpi_cxx.so.40", "libmpi.so.40", "libc.so.6")
+    monkeypatch.setattr(trials, "compiled", lambda _: trials.Compiled(needed=names))
+    assert trials.abi(Path("/usr/bin/mpicxx"), {}) == "libmpi.so.40"
+    said = [one.what for one in mpi.problems(machine(), stack("pytorch-2.13-cpu"), tree)]
+    assert not [one for one in said if "another MPI has" in one]
+
+
+def test_a_root_without_shared_memory(
+    machine: Machine, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI does without it; MPICH's ranks do not start."""
+    monkeypatch.setattr(mpi, "SHARED_MEMORY", tmp_path / "gone")
+    monkeypatch.setattr(trials, "compiled", lambda _: trials.Compiled())
+    problem = next(
+        iter(mpi.problems(machine(mpi=MPICH), mpi.named(stack("pytorch-2.13-cpu"), "gompi", "gmpich"), tree))
+    )
+    assert problem.what.startswith(f"{tmp_path}/gone is not there, or cannot be written to: ranks of MPICH fail")
+    assert "--shm-size" in problem.fix and "mount -t tmpfs" in problem.fix
+    assert not [one for one in mpi.problems(machine(), stack("pytorch-2.13-cpu"), tree) if "gone" in one.what]
+
+
+@pytest.mark.parametrize(
+    ("family", "word", "called", "said"),
+    [
+        ("MPICH", "-show", "9.5.0", True),
+        ("MPICH", "-show", "12.4.0", False),
+        ("Open MPI", "-showme:command", "9.5.0", True),
+        ("Cray MPICH", "-none", "9.5.0", False),
+    ],
+)
+def test_a_wrapper_of_another_compiler_is_said(
+    family: str, word: str, called: str, said: bool, fake: Callable[..., Path], machine: Machine
+) -> None:
+    """It is no obstacle: Horovod takes the flags of a wrapper, and MPI's C interface alone."""
+    compiler = fake("g++-9", f"echo {called}")
+    wrapper = fake("mpicxx", f'[ "$1" = {word} ] && echo "g++-9 -I/opt/mpi -lmpi" || exit 1')
+    one = Program(path=wrapper.with_name("mpirun"), version="4", family=family)
+    seen = machine(mpi=one, env={"PATH": f"{wrapper.parent}:/usr/bin:/bin"})
+    told = mpi.another_compiler(seen)
+    assert bool(told) is said
+    assert not said or (f"{compiler} {called}" in told and "12.2.0" in told)
+
+
+@pytest.mark.parametrize(
+    ("version", "found", "said"),
+    [
+        ("5.0.2", MPICH, True),
+        ("4.0.0", MPICH, False),
+        ("4.1.9", OPEN_MPI, False),
+        ("2.3.7", dataclasses.replace(MPICH, family="MVAPICH"), True),
+        ("8.1.32", dataclasses.replace(MPICH, family="Cray MPICH"), True),
+    ],
+)
+def test_an_mpi_that_a_stack_was_not_tried_with_is_said(
+    version: str, found: Program, said: bool, machine: Machine
+) -> None:
+    one = dataclasses.replace(found, version=version)
+    told = mpi.untried(machine(mpi=one), stack("pytorch-2.13-cpu"))
+    assert bool(told) is said and (not said or f"Not tried with {found.family} {version[0]}" in told)
+    assert not mpi.untried(machine(mpi=one), stack("tensorflow-2.13-rocm"))
+
+
+@pytest.mark.parametrize(("version", "said"), [("3.13.5", True), ("3.11.2", False)])
+def test_a_python_that_a_stack_was_not_tried_with_is_said(version: str, said: bool, machine: Machine) -> None:
+    seen = machine(python=Interpreter(path=Path("/p"), version=version, headers=True))
+    told = list(uses.lines(seen, Plan(stack="", steps=(), robot=()), stack("pytorch-2.13-cpu")))
+    assert any("Not tried with Python 3.13: pytorch-2.13-cpu" in line for line in told) is said
+
+
+CRAY_ENV = {"CRAY_MPICH_DIR": "/opt/cray/pe/mpich/8.1.32", "CRAY_MPICH_VERSION": "8.1.32"}
+
+
+def test_cray_is_known_by_its_wrapper_and_its_module(fake: Callable[..., Path]) -> None:
+    """Its own mpicxx, which newer modules put on PATH, and a CC of something else are not taken."""
+    wrapper, path = fake("CC"), "/bin"
+    env = {"PATH": f"{wrapper.parent}:{path}", **CRAY_ENV}
+    assert next(iter(host.mpis(env))) == Program(path=wrapper, version="8.1.32", family="Cray MPICH")
+    assert not [one for one in host.mpis({"PATH": env["PATH"]}) if one.path == wrapper]
+    inner = fake("mpicxx", "exit 0", "own")
+    beside = fake("mpirun", "printf 'HYDRA build details:\\n Version: 4.1\\n'", "own")
+    own = {"PATH": f"{inner.parent}:{env['PATH']}", **CRAY_ENV, "CRAY_MPICH_DIR": str(beside.parent)}
+    assert [one.path for one in host.mpis(own)][:1] == [wrapper]
+    fake("CC", "echo 'no PrgEnv module is loaded' >&2; exit 1")
+    assert not [one for one in host.mpis(env) if one.family == "Cray MPICH"]
+
+
+@pytest.mark.parametrize(
+    ("mpiname", "family", "version"),
+    [
+        ("MVAPICH2 2.3.7 Wed March 02 22:00:00 EST 2022 ch3:mrail", "MVAPICH", "2.3.7"),
+        ("MVAPICH2-GDR 2.3.7 Fri May 27 22:00:00 EST 2022 ch3:mrail", "MVAPICH", "2.3.7"),
+        ("MVAPICH 3.0 Thu Feb 22 00:00:00 EST 2024 ch4:ofi", "MVAPICH", "3.0"),
+        ("MVAPICH-Plus 4.0 Fri Jan 10 00:00:00 EST 2025 ch4:ucx", "MVAPICH", "4.0"),
+        ("", "MPICH", "3.4.1"),
+    ],
+)
+def test_mvapich_is_told_from_mpich_by_mpiname(
+    mpiname: str, family: str, version: str, fake: Callable[..., Path]
+) -> None:
+    """As its releases print it; its launcher is MPICH's."""
+    launcher = fake("mpirun", "printf 'HYDRA build details:\\n    Version:  3.4.1\\n'")
+    if mpiname:
+        fake("mpiname", f'[ "$1" = -a ] && echo "{mpiname}"')
+    found = host.of_launcher(str(launcher), {"PATH": "/usr/bin:/bin"})
+    assert found == Program(path=launcher, version=version, family=family)
+
+
+def test_a_wrapper_that_compiles_nothing_is_told_with_its_reason(machine: Machine, fake: Callable[..., Path]) -> None:
+    launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
+    fake("mpicxx", "echo 'mpicxx: line 1: /opt/gcc-9/bin/g++: cannot execute: required file not found' >&2; exit 127")
+    seen = machine(mpi=None, env={"PATH": f"{launcher.parent}:/usr/bin:/bin"})
+    assert "its mpicxx compiles nothing: mpicxx: line 1: /opt/gcc-9/bin/g++" in mpi.without_wrappers(seen)
 
 
 def test_a_module_that_stands_for_another_mpi(machine: Machine, tree: Tree) -> None:
@@ -213,9 +378,9 @@ def test_the_open_mpi_that_eb_would_not_take(machine: Machine, tree: Tree) -> No
 def test_an_mpi_without_its_development_package_is_named(machine: Machine, fake: Callable[..., Path]) -> None:
     launcher = fake("mpirun", "echo 'mpirun (Open MPI) 4.1.4'")
     seen = machine(mpi=None, env={"PATH": f"{launcher.parent}:/usr/bin:/bin"})
-    told = method.found(None, True, mpi.without_wrappers(seen))
+    told = uses.found(None, True, mpi.without_wrappers(seen))
     assert told.startswith(f"from a wheel (Open MPI 4.1.4 ({launcher}) is here without mpicxx or mpi.h")
-    assert method.found(None, True, mpi.without_wrappers(machine(mpi=None, env={"PATH": "/nowhere"}))) == (
+    assert uses.found(None, True, mpi.without_wrappers(machine(mpi=None, env={"PATH": "/nowhere"}))) == (
         "from a wheel (none on this machine)"
     )
 

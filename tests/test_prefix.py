@@ -1,10 +1,13 @@
 import os
 import pwd
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from envkit.cli import run
 from envkit.environments.prefix import Prefix, compiler_cache, locate, not_writable, prune_logs
 from envkit.errors import HostProblem, NotWritable
 from envkit.machine.host import Platform
@@ -157,3 +160,35 @@ def test_who_can_write_to_what_is_somebody_elses(tmp_path: Path, monkeypatch: py
     uid = tmp_path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     assert f"It belongs to {pwd.getpwuid(uid).pw_name}, who can do it" in not_writable(tmp_path, refused).fix
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (__file__, f"The prefix {__file__} cannot be used: it is no folder."),
+        (f"{__file__}:/nonexistent", f"The prefix {__file__} cannot be used: it is no folder."),
+        ("a:/nonexistent", "it has ':' in it, and 'a' is not an absolute path."),
+        ("/nonexistent:a/b", "it has ':' in it, and 'a/b' is not an absolute path."),
+    ],
+)
+def test_what_can_be_no_prefix(named: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["list"], ["show", "x"], ["install", "pytorch", "--dry-run"]):
+        assert run([*words, "--prefix", named]) == 3
+        told = capsys.readouterr()
+        assert said in told.err and not told.out
+
+
+@pytest.mark.parametrize("words", [["list", "--prefix"], ["venv", "x"]])
+def test_a_home_of_nobody(words: list[str], install: Callable[..., Any], prefix: Prefix,
+                          monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    install("x")
+    monkeypatch.setenv("ENVKIT_PREFIX", str(prefix.root))
+    assert run([*words, "~no-such-user/x"]) == 2
+    assert "There is no folder ~no-such-user/x: ~no-such-user is nobody's home here." in capsys.readouterr().err
+
+
+def test_no_name_is_no_environment(install: Callable[..., Any], prefix: Prefix,
+                                   capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    install("x")
+    assert run(["show", "", "--prefix", str(prefix.root)]) == 6
+    assert f"There is no environment ''.\n\n  Installed in {prefix.root}: x." in capsys.readouterr().err

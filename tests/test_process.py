@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import HostProblem, Interrupted
-from envkit.system import process
+from envkit.system import process, stopped
 
 from .verify.compile_c import shared_object
 
@@ -207,6 +207,19 @@ def test_nothing_outlives_a_supervising_process_that_is_killed(ignore: str, tmp_
     assert all(gone(pid) for pid in pids)
 
 
+def test_what_is_stopped_can_still_clear_away(tmp_path: Path) -> None:
+    program = "trap 'rm mark; exit' TERM; touch mark; kill -STOP $$; while :; do sleep 0.1; done"
+    until = iter(range(10**6))
+    mark = tmp_path / "mark"
+
+    def is_stopped() -> bool:
+        return (mark.exists() and any(one.program == "sh" for one in stopped.below(os.getpid()))) or next(until) > 600
+
+    argv = ["sh", "-c", program]
+    status = process.supervise(argv, env=dict(os.environ), log=tmp_path / "log", cwd=tmp_path, until=is_stopped)
+    assert status == 124 and not mark.exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_stop_the_command_first(number: signal.Signals, tmp_path: Path) -> None:
     def interrupt() -> None:
@@ -322,3 +335,13 @@ def test_a_handler_that_python_cannot_set_again(tmp_path: Path) -> None:
         [sys.executable, "-c", code], env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
+
+
+def test_supervise_works_in_any_thread(tmp_path: Path) -> None:
+    """Only the main thread gets signals, and may say what becomes of them."""
+    found: list[int] = []
+    argv = [PYTHON, "-c", "raise SystemExit(3)"]
+    thread = threading.Thread(target=lambda: found.append(process.supervise(argv, env=ENV, log=tmp_path / "log")))
+    thread.start()
+    thread.join()
+    assert found == [3]

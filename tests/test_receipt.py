@@ -101,14 +101,24 @@ def test_a_receipt_that_is_being_written_is_none(install: Install, prefix: Prefi
     assert [one.name for one in installed.installed(prefix)] == ["toy-cpu"]
 
 
-def test_newest_python_first_and_of_this_machine_only(install: Install, prefix: Prefix) -> None:
+def test_own_python_first_then_the_newest_and_of_this_machine_only(
+    install: Install, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for python in ("3.9.1", "3.13.0", "3.11.7"):
         install("toy-cpu", python=python)
     other = prefix.root / "other-py3.14" / "environments"
     other.mkdir(parents=True)
     (other / "x.json").write_text("{")
-    assert [one.python for one in installed.installed(prefix)] == ["3.13.0", "3.11.7", "3.9.1"]
-    assert installed.find(prefix, "toy-cpu").python == "3.13.0"
+    for own, order in (("3.12", ["3.13.0", "3.11.7", "3.9.1"]), ("3.11", ["3.11.7", "3.13.0", "3.9.1"])):
+        monkeypatch.setattr(Platform, "own", lambda own=own: Platform(machine=os.uname().machine, python=own))
+        assert [one.python for one in installed.installed(prefix)] == order
+        assert installed.find(prefix, "toy-cpu").python == installed.find(prefix, None).python == order[0]
+        for python in order:
+            apart = f"toy-cpu-py{python.rpartition('.')[0]}"
+            found = installed.find(prefix, apart)
+            assert (found.name, found.python) == ("toy-cpu", python)
+    with pytest.raises(EnvironmentMissing):
+        installed.find(prefix, "toy-cpu-py3.10")
 
 
 def test_find_the_only_one_without_a_name(install: Install, prefix: Prefix) -> None:
@@ -134,6 +144,35 @@ def test_find_what_is_not_there(install: Install, prefix: Prefix) -> None:
     with pytest.raises(EnvironmentMissing, match=r"There is no environment 'b'\.") as missing:
         installed.find(prefix, "b")
     assert missing.value.why == f"Installed in {prefix.root}: a."
+
+
+@pytest.mark.parametrize("name", ["pytorch", "toy", "toy-c"])
+def test_a_name_may_be_shortened(name: str, install: Callable[..., ModuleReceipt], prefix: Prefix) -> None:
+    made = install("toy-cpu")
+    install("other", framework="tensorflow")
+    assert installed.find(prefix, name) == installed.placed(prefix, name)[1] == made
+
+
+def test_a_name_that_can_mean_several_is_refused_with_all_of_them(
+    install: Callable[..., ModuleReceipt], prefix: Prefix
+) -> None:
+    install("toy-cpu")
+    install("toy-cuda")
+    with pytest.raises(EnvironmentMissing, match=r"Which environment is 'toy-c'\?") as missing:
+        installed.find(prefix, "toy-c")
+    assert missing.value.why.endswith(": toy-cpu, toy-cuda.")
+    install("toy-c")
+    assert installed.find(prefix, "toy-c").name == "toy-c"
+
+
+def test_the_name_of_a_stack_does_not_mean_another_that_begins_with_it(
+    install: Callable[..., ModuleReceipt], prefix: Prefix
+) -> None:
+    install("pytorch-2.13-cpu-image")
+    with pytest.raises(EnvironmentMissing, match=r"There is no environment 'pytorch-2\.13-cpu'"):
+        installed.placed(prefix, "pytorch-2.13-cpu")
+    with pytest.raises(EnvironmentMissing):
+        installed.placed(prefix, "")
 
 
 def test_find_in_a_prefix_that_does_not_exist(tmp_path: Path) -> None:
@@ -167,12 +206,6 @@ def test_notes_of_installations_under_way(tree: Tree, tmp_path: Path) -> None:
     receipt.end(tree, "toy")
     receipt.end(tree, "toy")
     assert receipt.unfinished(tree, "toy") is None
-
-
-def test_one_environment_under_two_pythons_needs_no_name(prefix: Prefix, install: Callable[..., ModuleReceipt]) -> None:
-    install("toy-cpu", python="3.11.7")
-    install("toy-cpu", python="3.12.1")
-    assert installed.find(prefix, None).python == "3.12.1"
 
 
 def test_an_image_is_known_by_its_method(install_image: InstallImage, prefix: Prefix) -> None:
@@ -336,7 +369,7 @@ def test_the_lock_of_an_environment(install: Install) -> None:
     with pytest.raises(EnvironmentMissing, match=r"The environment toy-cpu has no lock\.") as missing:
         installed.lock_of(install("toy-cpu", envkit="0.0.9"))
     assert missing.value.why == "It was installed by envkit 0.0.9, before there were locks."
-    assert missing.value.fix.endswith("envkit install toy-cpu --rebuild")
+    assert "envkit install toy-cpu --rebuild --prefix " in missing.value.fix
 
 
 def test_one_that_is_being_built_again_is_said_to_be(install: Install, prefix: Prefix, tree: Tree) -> None:

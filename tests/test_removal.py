@@ -12,7 +12,7 @@ from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree
-from envkit.errors import EnvironmentMissing
+from envkit.errors import EnvironmentMissing, HostProblem
 from envkit.install import removal
 from envkit.machine.host import Platform
 from envkit.methods import installed
@@ -164,3 +164,48 @@ def test_an_image_that_is_being_made_of_the_same_stays(install_image: InstallIma
     made.touch()
     remove(prefix, "toy-image", dependencies=True)
     assert list(tree.layers.iterdir()) == [made]
+
+
+@pytest.fixture
+def begun(prefix: Prefix, tree: Tree, install: Install) -> str:
+    """An installation that was killed: a module that is there, one that is half built, and one that another has."""
+    install("other", "Python/system", "Other/1")
+    install("partial", "Python/system", "Base/1", "Half/1")
+    receipt.path_of(tree, "partial").unlink()
+    for folder in ("all", "tools"):
+        (tree.root / "modules" / folder / "Half/1.lua").unlink()
+    log = prefix.logs / "partial-20260102-030405"
+    log.mkdir()
+    events = [{"event": "plan", "modules": ["Python/system", "Base/1", "Half/1", "../escape", "Top/1"]}, {"event": 1}]
+    (log / "events.jsonl").write_bytes(b"\n".join(map(msgspec.json.encode, events)) + b"\n{broken\n[]\n")
+    receipt.begin(tree, "partial", "building", log)
+    return "partial"
+
+
+@pytest.mark.parametrize("name", ["partial", "part"])
+@pytest.mark.parametrize("dependencies", [False, True])
+def test_what_was_begun_can_be_removed(name: str, dependencies: bool, begun: str, prefix: Prefix, tree: Tree) -> None:
+    said = remove(prefix, name, dependencies=dependencies)
+    assert "Removed what had begun of partial: " in said and "Half/1" in said
+    assert not (tree.software / "Half").exists() and receipt.unfinished(tree, begun) is None
+    assert (tree.software / "Base").exists() != dependencies
+    assert ("Kept for the next installation: Base/1." in said) != dependencies
+    assert [one.name for one in installed.installed(prefix)] == ["other"]
+    assert tree.has("Python/system") and tree.has("Other/1")
+    with pytest.raises(EnvironmentMissing):
+        remove(prefix, begun)
+
+
+def test_what_is_being_installed_is_not_removed(begun: str, prefix: Prefix, tree: Tree) -> None:
+    tree.locks.mkdir(exist_ok=True)
+    with FileLock(tree.locks / f"stack-{begun}.lock"), pytest.raises(HostProblem, match="is being installed now"):
+        remove(prefix, begun)
+    assert (tree.software / "Half/1").exists()
+
+
+def test_beside_another_installation_only_the_note_goes(begun: str, prefix: Prefix, tree: Tree) -> None:
+    tree.locks.mkdir(exist_ok=True)
+    with FileLock(tree.locks / "stack-another.lock"):
+        said = remove(prefix, begun)
+    assert "another process is at work" in " ".join(said.split())
+    assert (tree.software / "Half/1").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from envkit.apptainer import method as apptainer
 from envkit.apptainer.receipt import ImageReceipt
+from envkit.cli import run
 from envkit.easybuild import method as easybuild
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.eessi import method as eessi
@@ -65,10 +67,12 @@ def test_every_damaged_file_is_named(prefix: Prefix, made: ModuleReceipt, capsys
 Build it again with 'envkit repair toy-cpu --prefix {prefix.root}'.
 """,
     )
-    expected = f"{tree.modulepath}/Python/system.lua has gone; mend it with 'envkit repair toy-cpu'"
+    mend = f"envkit repair toy-cpu --prefix {tree.root.parent}"
+    expected = f"{tree.modulepath}/Python/system.lua has gone; mend it with '{mend}'"
     assert catalogue.damage(made) == expected
     assert f"Damaged:    {expected}" in catalogue.describe(made)
-    assert {entry.name: entry.state for entry in catalogue.entries(prefix)}["toy-cpu"] == f"damaged: {expected}"
+    [listed] = [entry for entry in catalogue.entries(prefix) if entry.name == "toy-cpu"]
+    assert (listed.state, listed.fix) == ("damaged", mend) and listed.why in expected
 
 
 def test_only_the_first_files_of_a_module_are_named() -> None:
@@ -86,6 +90,30 @@ def test_modules_without_lists(prefix: Prefix, install: Install, capsys: pytest.
     status, said = look(prefix, capsys)
     assert status == 6
     assert "  Python/system: 1 file\n    gone " in said
+
+
+@pytest.mark.parametrize("lists", ["with lists", "without lists", "behind a dead link"])
+def test_all_software_has_gone(
+    prefix: Prefix, install: Install, lists: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = install("toy-cpu", *MODULES)
+    tree = tree_of(made)
+    for module in MODULES if lists != "without lists" else ():
+        manifest.write(tree, module)
+    shutil.rmtree(tree.software)
+    if lists == "behind a dead link":
+        tree.software.symlink_to(tmp_path / "purged")
+    status, said = look(prefix, capsys)
+    assert status == 6
+    assert f"toy-cpu is damaged: all its software has gone. It was in {tree.software}.\n" in said
+    for module in MODULES:
+        assert f"  {module}: 1 file\n    gone     {tree.software}/{module}" in said
+    assert said.endswith(f"Build it again with 'envkit repair toy-cpu --prefix {prefix.root}'.\n")
+    assert "has gone; mend it with 'envkit repair toy-cpu --prefix " in catalogue.damage(made)
+    if lists == "behind a dead link":
+        with pytest.raises(HostProblem, match="is a link that leads nowhere") as refused:
+            repair.repair(prefix, "toy-cpu", is_dry=False, console=Console(width=1000))
+        assert f"rm {tree.software}" in refused.value.fix
 
 
 def test_what_was_copied_is_refused(
@@ -166,7 +194,32 @@ def test_an_image(
     status, said = look(prefix, capsys, "toy-image")
     assert (status, f"    changed  {image}\n" in said) == (6, True)
     image.write_text("short")
-    assert "has changed; mend it" in {e.name: e.state for e in catalogue.entries(prefix)}["toy-image"]
+    assert "has changed" in {e.name: e.why for e in catalogue.entries(prefix)}["toy-image"]
     image.unlink()
-    assert "has gone; mend it" in {e.name: e.state for e in catalogue.entries(prefix)}["toy-image"]
+    assert "has gone" in {e.name: e.why for e in catalogue.entries(prefix)}["toy-image"]
     assert f"    gone     {image}\n" in look(prefix, capsys, "toy-image")[1]
+
+
+def test_a_good_one_of_another_prefix_is_named(
+    made: ModuleReceipt, prefix: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Install,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The first prefix has a damaged one of the name, the second a good one."""
+    first = tmp_path / "first"
+    shutil.copytree(prefix.root, first, symlinks=True)
+    path = next(first.glob("*/environments/toy-cpu.json"))
+    path.write_text(path.read_text().replace(str(prefix.root), str(first)))
+    next(first.glob("*/modules/all/Toy/1.0.lua")).unlink()
+    monkeypatch.setenv("ENVKIT_PREFIX", f"{first}:{prefix.root}")
+    assert run(["show", "toy-cpu"]) == 6
+    told = capsys.readouterr().err
+    assert f"Put it back with 'envkit repair toy-cpu --prefix {first}'." in told
+    assert f"Or take the one of {prefix.root}, which is as it was installed: --prefix {prefix.root}" in told
+    path.write_text("{")
+    assert run(["show", "toy-cpu"]) == 6
+    assert f"Or take the one of {prefix.root}" in capsys.readouterr().err
+    assert run(["show", "toy-cpu", "--prefix", str(prefix.root)]) == 0
+    monkeypatch.setenv("ENVKIT_PREFIX", str(first))
+    capsys.readouterr()
+    assert run(["show", "toy-cpu"]) == 6
+    assert "Or take" not in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_a_signature_that_is_not_there_or_is_none(bundle: Path, keys: dict[str, 
 def test_a_key_that_is_none(bundle: Path, tmp_path: Path, keys: dict[str, tuple[Path, Path]]) -> None:
     (tmp_path / "key.pem").write_text("-----BEGIN NOTHING-----\n")
     for key in (tmp_path / "key.pem", keys["ed25519"][1]):
-        with pytest.raises(HostProblem, match="could not be signed with") as refused:
+        with pytest.raises(HostProblem, match="Nothing can be signed with") as refused:
             signature.sign(bundle, key)
         assert "openssl genpkey" in refused.value.fix
     assert not signature.place(bundle).exists()
@@ -105,6 +105,16 @@ def test_a_bundle_is_taken_only_if_the_key_has_signed_it(
     assert not list((tmp_path / "p" / "sources").iterdir())
     assert run([*words, "--signed-by", str(keys["ed25519"][1])]) not in (0, 2)  # it lacks what PyTorch needs
     assert (tmp_path / "p" / "sources" / "a.tar.gz").exists()
+
+
+def test_a_key_that_cannot_sign_is_noticed_before_anything_is_fetched(
+    tmp_path: Path, keys: dict[str, tuple[Path, Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fetch", "pytorch", "--method", "easybuild", "--prefix", str(tmp_path / "p")]
+    assert run([*words, "--bundle", str(tmp_path / "b.tar"), "--sign", str(keys["RSA"][1])]) == HostProblem.exit_code
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"Nothing can be signed with {keys['RSA'][1]}" in told and "Give a private key" in told
+    assert not (tmp_path / "p").exists() and not (tmp_path / "b.tar").exists()
 
 
 def test_signing_that_makes_no_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

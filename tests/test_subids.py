@@ -147,3 +147,12 @@ def test_a_range_of_subordinate_ids(text: str, there: bool, tmp_path: Path) -> N
     file.write_text(text)
     assert subids.has_range(file, "ada") is there
     assert not subids.has_range(tmp_path / "none", "ada")
+
+
+def test_no_range_is_advised_to_every_user_alike() -> None:
+    """Two users who take the same can change each other's files."""
+    root = SCRIPT.parents[1]
+    files = [path for folder in ("envkit", "scripts", "containers") for path in (root / folder).rglob("*.*")]
+    texts = [path for path in [root / "README.md", *files] if path.suffix in (".md", ".toml", ".sh", ".py", ".def")]
+    assert len(texts) > 100
+    assert [path for path in texts if re.search(r"--add-sub[ug]ids \d", path.read_text())] == []

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import receipt, trust
+from envkit.environments import manifest, receipt, trust
 from envkit.environments.prefix import Prefix, Tree, locate
 from envkit.errors import HostProblem
 from envkit.machine.host import Platform
@@ -87,8 +87,8 @@ class TestSomebodyElse:
         install("toy-cpu")
         persons["mal"].owns(prefix.root)
         done = persons["ada"].envkit("list", "--json", ENVKIT_PREFIX=prefix.root)
-        state = next(one["state"] for one in json.loads(done.stdout)["environments"] if one["name"] == "toy-cpu")
-        assert state.startswith("not used: ") and "It belongs to envkit-mal." in state
+        listed = next(one for one in json.loads(done.stdout)["environments"] if one["name"] == "toy-cpu")
+        assert listed["state"] == "refused" and "It belongs to envkit-mal." in listed["why"]
 
     def test_ones_own_and_roots_are_used(
         self, install: Install, prefix: Prefix, persons: dict[str, Person], folder: Path
@@ -140,6 +140,44 @@ class TestSomebodyElse:
         done = ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST="@envkit-mal")
         assert done.returncode == 0, done.stderr
 
+    @pytest.mark.parametrize("place", ["lib/libtoy.so", "lib", "lib/data.json", "lib/link.so"])
+    def test_each_file_of_a_module_is_looked_at(
+        self, install: Install, prefix: Prefix, tree: Tree, persons: dict[str, Person], place: str
+    ) -> None:
+        """Whose it is by verify, before anything is run, by list what is loaded, by repair all, which mends it."""
+        ada, mal, settings = persons["ada"], persons["mal"], dict[str, Any](ENVKIT_PREFIX=prefix.root)
+        install("toy-cpu", horovod="/h")
+        (tree.software / "Toy/1.0/lib").mkdir()
+        for name in ("libtoy.so", "data.json"):
+            (tree.software / "Toy/1.0/lib" / name).write_text("built")
+        (tree.software / "Toy/1.0/lib/link.so").symlink_to("libtoy.so")
+        manifest.write(tree, "Toy/1.0")
+        ada.owns(prefix.root)
+        assert "Nothing of toy-cpu is damaged" in ada.envkit("repair", "toy-cpu", **settings).stdout
+        path = tree.software / "Toy/1.0" / place
+        os.chown(path, mal.uid, -1, follow_symlinks=False)
+        fix = refused(ada.envkit("verify", "toy-cpu", **settings), f"{path}: It belongs to envkit-mal.")
+        assert fix.startswith(
+            f"Have what others can change built again: envkit repair toy-cpu --prefix {prefix.root}\n"
+        )
+        assert "If you trust them: export ENVKIT_TRUST=envkit-mal" in fix
+        done = ada.envkit("repair", "toy-cpu", "--dry-run", **settings)
+        assert done.returncode == 6 and f"open to others {path}" in done.stdout, done.stdout
+        said = ("damaged", f"{path} can be changed by others", f"envkit repair toy-cpu --prefix {prefix.root}")
+        listed = json.loads(ada.envkit("list", "--json", **settings).stdout)["environments"]
+        state = next((one["state"], one["why"], one["fix"]) for one in listed if one["name"] == "toy-cpu")
+        assert (state == said) == place.endswith(".so"), state
+        trusting = ada.envkit("repair", "toy-cpu", ENVKIT_TRUST="envkit-mal", **settings)
+        assert "Nothing of toy-cpu is damaged" in trusting.stdout
+        mal.owns(path)
+        os.chown(path, ada.uid, -1, follow_symlinks=False)
+        if path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode | stat.S_IWGRP)
+            prefix.root.chmod(0o755)
+            refused(ada.envkit("verify", "toy-cpu", **settings), f"{path}: The group envkit-mal may write to it.")
+            prefix.root.chmod(0o700)
+            assert "Nothing of toy-cpu is damaged" in ada.envkit("repair", "toy-cpu", **settings).stdout
+
     def test_behind_a_closed_door_modes_do_not_count(
         self, install: Install, prefix: Prefix, tree: Tree, persons: dict[str, Person]
     ) -> None:
@@ -173,9 +211,9 @@ class TestSomebodyElse:
         install("good-cpu", "Python/system", "Good/1.0")
         receipt.path_of(tree, "toy-cpu").chmod(0o600)
         done = persons["ada"].envkit("list", "--json", ENVKIT_PREFIX=prefix.root)
-        states = {one["name"]: one["state"] for one in json.loads(done.stdout)["environments"]}
-        assert states["good-cpu"].startswith("installed")
-        assert states["toy-cpu"].endswith("toy-cpu.json cannot be read. Permission denied")
+        listed = {one["name"]: one for one in json.loads(done.stdout)["environments"]}
+        assert listed["good-cpu"]["state"] == "installed"
+        assert listed["toy-cpu"]["why"].endswith("toy-cpu.json cannot be read. Permission denied")
         assert persons["ada"].envkit("show", "good-cpu", ENVKIT_PREFIX=prefix.root).returncode == 0
         done = persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root)
         assert done.returncode == 6 and "Traceback" not in done.stderr
@@ -193,6 +231,129 @@ class TestSomebodyElse:
         assert done.stdout.startswith(f"{own}/.local/share/envkit/data/")
         assert f"envkit: {ada.home} is another user's home, so that of root is used: {own}\n" in done.stderr
         assert sorted(ada.home.rglob("*")) == before
+
+
+class TestAbove:
+    """Who can write to a folder above a prefix can put another one in its place."""
+
+    pytestmark = USERS
+
+    @pytest.fixture
+    def above(self, install: Install, prefix: Prefix, persons: dict[str, Person]) -> Path:
+        """A folder of root's, with Ada's prefix in it."""
+        install("toy-cpu")
+        above = prefix.root.parent / "above"
+        above.mkdir(mode=0o755)
+        (above / "own").mkdir(mode=0o755)
+        shutil.copytree(prefix.root, above / "own/prefix")
+        for path in (above / "own/prefix").rglob("*.json"):
+            path.write_text(path.read_text().replace(str(prefix.root), str(above / "own/prefix")))
+        persons["ada"].owns(above / "own")
+        return above
+
+    def show(self, persons: dict[str, Person], above: Path, **settings: Any) -> CompletedProcess[str]:
+        return persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=above / "own/prefix", **settings)
+
+    def test_of_somebody_else(self, above: Path, persons: dict[str, Person]) -> None:
+        os.chown(above, persons["mal"].uid, -1)
+        done = self.show(persons, above)
+        fix = refused(done, f"{above}: It belongs to envkit-mal. Another folder could be put in the prefix's place")
+        assert "export ENVKIT_TRUST=envkit-mal" in fix
+        assert self.show(persons, above, ENVKIT_TRUST="envkit-mal").returncode == 0
+        above.chmod(0o1755)  # its owner can all the same
+        refused(self.show(persons, above), f"{above}: It belongs to envkit-mal.")
+
+    def test_open_to_all(self, above: Path, persons: dict[str, Person]) -> None:
+        above.chmod(0o777)
+        fix = refused(self.show(persons, above), f"{above}: Everybody may write to it.")
+        assert f"chmod o-w {above}; or chmod +t {above}" in fix
+        above.chmod(0o1777)
+        assert self.show(persons, above).returncode == 0
+        os.chown(above / "own", persons["mal"].uid, -1)
+        refused(self.show(persons, above), f"{above}/own: It belongs to envkit-mal.")
+
+    def test_of_a_project(self, above: Path, persons: dict[str, Person]) -> None:
+        shutil.chown(above, group=GROUP)
+        for mode in (0o2775, 0o2770):
+            above.chmod(mode)
+            done = self.show(persons, above)
+            assert f"export ENVKIT_TRUST=@{GROUP}" in refused(done, f"{above}: The group {GROUP} may write to it.")
+            assert self.show(persons, above, ENVKIT_TRUST=f"@{GROUP}").returncode == 0
+        shutil.chown(above, user=persons["ben"].name)
+        assert self.show(persons, above, ENVKIT_TRUST=f"@{GROUP}").returncode == 0
+        above.chmod(0o3775)
+        assert self.show(persons, above, ENVKIT_TRUST=persons["ben"].name).returncode == 0
+
+    def test_where_others_do_not_get(self, above: Path, persons: dict[str, Person]) -> None:
+        (above / "own").chmod(0o777)
+        refused(self.show(persons, above), f"{above}/own: Everybody may write to it.")
+        persons["ada"].owns(above)
+        above.chmod(0o700)
+        assert self.show(persons, above).returncode == 0
+
+    def test_where_a_link_lies_and_where_it_leads(self, above: Path, persons: dict[str, Person]) -> None:
+        links = above.parent / "links"
+        links.mkdir(mode=0o777)
+        links.chmod(0o777)
+        (links / "to").symlink_to(above / "own")
+        done = persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=links / "to/prefix")
+        refused(done, f"{links}: Everybody may write to it.")
+        links.chmod(0o755)
+        assert persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=links / "to/prefix").returncode == 0
+        above.chmod(0o777)
+        refused(persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=links / "to/prefix"), f"{above}: Everybody")
+
+    def test_each_link_of_a_chain(self, above: Path, persons: dict[str, Person]) -> None:
+        open_one, closed = above.parent / "open", above.parent / "closed"
+        for folder in (open_one, closed):
+            folder.mkdir(mode=0o755)
+        (closed / "first").symlink_to("../open/second/prefix")
+        (open_one / "second").symlink_to(above / "own")
+        ada = persons["ada"]
+        assert ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=closed / "first").returncode == 0
+        open_one.chmod(0o777)
+        refused(
+            ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=closed / "first"), f"{open_one}: Everybody may write to it."
+        )
+        open_one.chmod(0o1777)
+        assert ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=closed / "first").returncode == 0
+        os.chown(open_one / "second", persons["mal"].uid, -1, follow_symlinks=False)
+        done = ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=closed / "first")
+        refused(done, f"{open_one}/second: It belongs to envkit-mal.")
+
+    def test_links_that_lead_nowhere_or_in_a_circle(self, tmp_path: Path) -> None:
+        (tmp_path / "a").symlink_to("b")
+        (tmp_path / "b").symlink_to("a")
+        assert len(trust.above(tmp_path / "a/prefix")) < 100
+
+    def test_nothing_is_made_in_such_a_place(self, above: Path, persons: dict[str, Person]) -> None:
+        above.chmod(0o777)
+        for words in (["install", "pytorch"], ["fetch", "pytorch"]):
+            refused(persons["ada"].envkit(*words, ENVKIT_PREFIX=above / "new/prefix"), f"{above}: Everybody")
+        assert not (above / "new").exists()
+
+    def test_in_a_container_that_does_not_map_root(self, above: Path, persons: dict[str, Person]) -> None:
+        """There / is nobody's, and so is what others own."""
+        inside = ("unshare", "--user", "--map-current-user", "env", f"PYTHONPATH={REPOSITORY}")
+        words = (sys.executable, "-m", "envkit", "show", "toy-cpu", "--prefix", above / "own/prefix")
+        done = persons["ada"].run(*inside, *words)
+        assert done.returncode == 0, done.stderr
+        above.chmod(0o777)
+        refused(persons["ada"].run(*inside, *words), f"{above}: Everybody may write to it.")
+
+
+class TestClosed:
+    """A prefix below a folder that this user cannot get into."""
+
+    pytestmark = USERS
+
+    @pytest.mark.parametrize("words", [["list"], ["doctor"], ["show", "x"], ["install", "pytorch", "--dry-run"]])
+    def test_is_said(self, words: list[str], tmp_path: Path, persons: dict[str, Person]) -> None:
+        (tmp_path / "closed").mkdir(mode=0o700)
+        done = persons["ada"].envkit(*words, ENVKIT_PREFIX=tmp_path / "closed/prefix")
+        assert "Traceback" not in done.stderr
+        assert done.returncode in ((0, 3) if words == ["doctor"] else (7,)), done.stdout + done.stderr
+        assert str(tmp_path / "closed") in "".join((done.stdout + done.stderr).split())  # lines are broken at 80
 
 
 class TestSeveral:
@@ -224,10 +385,11 @@ class TestSeveral:
         ada = persons["ada"]
         done = ada.envkit("list", "--json", **settings)
         assert done.returncode == 0, done.stderr
-        states = {one["name"]: one["state"] for one in json.loads(done.stdout)["environments"]}
-        assert states["toy-cpu"] == f"installed in {prefix.root}, verified 2002-02-02"
-        assert states["site-cpu"].startswith(f"installed in {prefix.root} ")
-        assert states["own-cpu"].startswith("installed 2026-")
+        listed = {one["name"]: one for one in json.loads(done.stdout)["environments"]}
+        assert {one["state"] for one in listed.values() if one["prefix"]} == {"installed"}
+        assert (listed["toy-cpu"]["prefix"], listed["toy-cpu"]["verified"]) == (str(prefix.root), "2002-02-02")
+        assert (listed["site-cpu"]["prefix"], listed["site-cpu"]["verified"]) == (str(prefix.root), None)
+        assert listed["own-cpu"]["prefix"] == str(ada.home / "own")
         for name, root in (("toy-cpu", prefix.root), ("site-cpu", prefix.root), ("own-cpu", ada.home / "own")):
             shown = ada.envkit("show", name, **settings)
             assert f"{root}/{MACHINE}-py3.11" in shown.stdout, shown.stderr

@@ -2,7 +2,10 @@
 
 import json
 import random
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,14 +13,18 @@ from typing import Any
 import pytest
 
 from envkit.cli import run
+from envkit.compat.ask import parse as asked_for
 from envkit.compat.complete import Complete, Here, best, distance
-from envkit.compat.judge import Verdict, covers, fits, is_cured, judge, parse
-from envkit.compat.known import Evidence, Rule, Status, known, proofs, rules
-from envkit.errors import UsageProblem
+from envkit.compat.judge import Verdict, covers, fits, is_cured, judge
+from envkit.compat.known import Evidence, Rule, Status, known, proofs, recipes, rules
 from envkit.planning import compatibility
 
 Output = pytest.CaptureFixture[str]
 CPU = Here(accelerator="cpu", parts={"machine": "x86_64", "python": "3.11.7", "gcc": "12.2.0"})
+
+
+def parse(words: Iterable[str]) -> dict[str, str]:
+    return asked_for(words).parts
 
 
 def verdict(text: str) -> str:
@@ -39,7 +46,15 @@ def verdict(text: str) -> str:
         ("torch=2.13 gcc=9", "unknown"),
         ("torch=2.8 cuda=12", "works"),
         ("torch=2.8 cuda=12.6", "unknown"),
-        ("tensorflow=2.10 cuda=12.4", "unknown"),
+        ("tensorflow=2.10 cuda=12.4", "fails"),
+        ("torch=1.14", "fails"),
+        ("cuda=12.7 torch=2.6", "fails"),
+        ("tensorflow=1.16", "fails"),
+        ("horovod=0.25.1", "fails"),
+        ("horovod=0.28.2", "unknown"),
+        ("cuda=13.5", "unknown"),
+        ("python=3.15", "risky"),
+        ("numpy=1.27 torch=2.13", "fails"),
         ("torch=2.13 python=3.13", "unknown"),
         ("tensorflow=2.21 python=3.13 gcc=14.2 openmpi=5.0.7", "works"),
         ("torch=2.13 python=3.14", "risky"),
@@ -62,7 +77,10 @@ def verdict(text: str) -> str:
         ("capability=8.0", "unknown"),
         ("impi=2021.9", "unknown"),
         ("horovod=0.29 torch=2.0", "unknown"),
-        ("horovod=0.28.0 torch=2.0", "unknown"),
+        ("horovod=0.28.0 torch=2.0", "works"),
+        ("horovod=0.28.0 torch=2.0 python=3.9", "unknown"),
+        ("torch=1.10.0 python=3.9.5 gcc=10.3.0", "works"),  # with Horovod 0.25.0
+        ("torch=1.10.0 python=3.9.5 gcc=10.3.0 horovod=0.28.1", "unknown"),
         ("horovod=0.28 torch=2.0", "works"),
         ("machine=aarch64", "risky"),
     ],
@@ -77,8 +95,7 @@ OUTCOMES = tomllib.loads(Path(__file__).with_name("known_outcomes.toml").read_te
 @pytest.mark.parametrize("text", OUTCOMES["works"])
 def test_what_is_known_to_work_is_not_refused(text: str) -> None:
     assert OUTCOMES["works"][text] in OUTCOMES["sources"]
-    of_another_horovod = "horovod=" in text  # of these nothing is told
-    assert verdict(text) == ("unknown" if of_another_horovod else "works")
+    assert verdict(text) == "works"
 
 
 @pytest.mark.parametrize("text", OUTCOMES["fails"])
@@ -117,7 +134,8 @@ def nothing_works_without_evidence(parts: dict[str, str]) -> bool:
 
 
 def test_no_pair_works_without_joint_evidence() -> None:
-    pairs = [dict(pair) for pair in combinations(PARTS, 2) if pair[0][0] != pair[1][0]]
+    every = [dict(pair) for pair in combinations(PARTS, 2) if pair[0][0] != pair[1][0]]
+    pairs = random.Random(1).sample(every, 1500)
     working = sum(map(nothing_works_without_evidence, pairs))
     assert 0.03 * len(pairs) < working < 0.3 * len(pairs)
 
@@ -126,12 +144,12 @@ def test_no_triple_or_more_works_without_joint_evidence() -> None:
     """Drawn at random from what is known, and from the parts of one piece of evidence with one exchanged."""
     chance = random.Random(28)
     working = 0
-    for _ in range(2000):
+    for _ in range(400):
         drawn = dict(chance.sample(PARTS, chance.randint(3, 5)))
         own = dict(chance.sample(sorted(chance.choice(proofs()).parts.items()), 2))
         working += nothing_works_without_evidence(drawn)
         working += nothing_works_without_evidence(own | dict([chance.choice(PARTS)]))
-    assert working > 100
+    assert working > 20
 
 
 @pytest.mark.parametrize("part", PARTS, ids="=".join)
@@ -142,6 +160,21 @@ def test_each_part_works_alone_and_shortened(part: tuple[str, str]) -> None:
         judged = judge({name: short})
         assert judged.unproven == ()
         assert judged.verdict in (Verdict.WORKS, Verdict.RISKY)
+
+
+@pytest.mark.parametrize(
+    ("text", "horovod"),
+    [
+        ("", "0.28.1"),
+        ("torch=2.13", "0.28.1"),
+        ("torch=1.10.0 python=3.9.5", "0.25.0"),
+        ("torch=1.7.1 cuda=11.1.1", "0.21.3"),
+        ("torch=2.14", "0.28.1"),
+        ("torch=1.7.1 horovod=0.28.1", "0.28.1"),
+    ],
+)
+def test_horovod_is_the_newest_that_somebody_had_with_the_rest(text: str, horovod: str) -> None:
+    assert judge(parse(text.split())).parts["horovod"] == horovod
 
 
 def test_what_is_unproven_is_named() -> None:
@@ -161,58 +194,6 @@ def test_measures_that_are_taken() -> None:
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras", "no-xla-ops"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras", "xla-headers"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras"]).verdict is Verdict.FAILS
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["PyTorch=2.13"], {"torch": "2.13"}),
-        (["tf=2.15.1", "sm=9.0"], {"tensorflow": "2.15.1", "capability": "9.0"}),
-        (["g++= 12.2", "arch=aarch64"], {"gcc": "12.2", "machine": "aarch64"}),
-        (["torch=2.13.0+cpu"], {"torch": "2.13.0+cpu"}),
-        (["torch==2.13", "python == 3.11"], {"torch": "2.13", "python": "3.11"}),
-        (["cu121", "torch=2.1"], {"cuda": "12.1", "torch": "2.1"}),
-        (["cuda=cu118"], {"cuda": "11.8"}),
-        (["torch=2.1.2+cu121"], {"torch": "2.1.2+cu121", "cuda": "12.1"}),
-        (["torch=2.1.2+cu121", "cuda=12.4"], {"torch": "2.1.2+cu121", "cuda": "12.4"}),
-        (["nvcc=12.4", "ompi=4.1"], {"cuda": "12.4", "openmpi": "4.1"}),
-        (["impi=2021.9"], {"impi": "2021.9"}),
-        (["gpu=H100", "arch=arm64"], {"capability": "9.0", "machine": "aarch64"}),
-        (["gpu=sm_90a"], {"capability": "9.0"}),
-        (["sm=120"], {"capability": "12.0"}),
-        (["capability=8.6"], {"capability": "8.6"}),
-        ([], {}),
-    ],
-)
-def test_how_versions_are_written(words: list[str], expected: dict[str, str]) -> None:
-    assert parse(words) == expected
-
-
-@pytest.mark.parametrize(
-    ("words", "what", "fix"),
-    [
-        (["trch=2"], "There is no component 'trch'. Did you mean 'torch'?", "torch=2.13"),
-        (["xyzzy=1"], "There is no component 'xyzzy'.", "torch=2.13"),
-        (["mpi=1"], "There is no component 'mpi'.", "torch=2.13"),
-        (["foss=2023a"], "There is no component 'foss'.", "torch=2.13"),
-        (["gpu=mi250"], "capability=mi250: 'mi250' is no version.", "numbers with dots"),
-        (["torch"], "'torch' has no version.", "torch=VERSION"),
-        (["torch="], "'torch=' has no version.", "torch=VERSION"),
-        (["torch=new"], "torch=new: 'new' is no version.", "numbers with dots"),
-        (["torch=1!2.0"], "torch=1!2.0: '1!2.0' is no version.", "numbers with dots"),
-        (["torch>=2.0"], "torch>= is a range, which is not taken.", "one version"),
-        (["gcc~=12.2"], "gcc~= is a range, which is not taken.", "one version"),
-        (["torch!=2.13"], "torch!= is a range, which is not taken.", "one version"),
-        (["torch=2.1", "pytorch=2.2"], "torch is given twice.", "one version"),
-        (["machine=z80"], "machine=z80: 'z80' is none.", "x86_64, aarch64, ppc64le"),
-    ],
-)
-def test_what_cannot_be_understood(words: list[str], what: str, fix: str) -> None:
-    with pytest.raises(UsageProblem) as refused:
-        parse(words)
-    assert refused.value.what == what
-    assert fix in refused.value.fix
-    assert "component" not in what or all(name in refused.value.why for name in known().component)
 
 
 def chosen(text: str, here: Here = CPU) -> Complete:
@@ -357,7 +338,7 @@ def test_a_rule_is_cured_by_all_of_one_list(
 def test_what_shows_that_something_works_is_in_the_order_of_its_evidence() -> None:
     order = [list(Evidence).index(one.evidence) for one in proofs()]
     assert order == sorted(order)
-    assert len(order) == len(known().combination) + len(known().evidence)
+    assert len(order) == len(known().combination) + len(known().evidence) + len(recipes().recipe)
     for one in known().combination:
         assert one.proof() in proofs()
         assert (one.proof().parts, one.proof().source, one.proof().note) == (one.parts, one.how, one.note)
@@ -438,7 +419,7 @@ def test_for_people(capsys: Output) -> None:
 def test_json(capsys: Output) -> None:
     run(["compat", "torch=2.13", "gcc=15", "--json"])
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert set(told) == {"version", "verdict", "parts", "rules", "cures", "unproven", "proof", "best"}
+    assert set(told) == {"version", "verdict", "parts", "rules", "cures", "unproven", "proof", "best", "ranges"}
     assert (told["version"], told["verdict"], told["unproven"]) == (1, "unknown", ["gcc"])
     assert told["parts"] == {"horovod": "0.28.1", "torch": "2.13", "gcc": "15"}
     by_id = {rule["id"]: rule for rule in told["rules"]}
@@ -466,6 +447,14 @@ def test_the_help_names_every_component(capsys: Output) -> None:
     run(["compat", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert f"Names: {', '.join(known().component)}. " in said
+
+
+def test_all_of_it_reaches_a_pipe_whatever_the_verdict() -> None:
+    """The program ends at once, and text that is not written by then would be lost."""
+    for word, code in {"torch=2.13": 0, "openmpi=3.1.3": 1, "torch=2.14": 9}.items():
+        done = subprocess.run([sys.executable, "-m", "envkit", "compat", word], capture_output=True, text=True)
+        assert done.returncode == code
+        assert len(done.stdout) > 200 and done.stdout.endswith("\n")
 
 
 def test_one_message_of_each_kind(capsys: Output) -> None:

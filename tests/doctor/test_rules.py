@@ -7,15 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.doctor.facts import Driver, Facts, Index, Missing, Preflight, Refusal, Scheduler, Tool, Way
+from envkit.doctor.facts import Driver, Facts, Index, Missing, Preflight, Scheduler, Tool, Way
 from envkit.doctor.report import Report, State, Verdict
 from envkit.doctor.rules import judge, words
 from envkit.doctor.terminal import render
+from envkit.errors import Problem
 from envkit.report.paper import Paper
 
 RECORDED = sorted(path.stem for path in Path(__file__).parent.glob("*.json"))
 SILENT = (Index(url="https://index.example.org/simple", problem="Connection refused"),)
-REFUSED = Refusal(what="ada has no range of subordinate ids in /etc/subuid.", fix="usermod --add-subuids")
+REFUSED = Problem(what="ada has no range of subordinate ids in /etc/subuid.", fix="usermod --add-subuids")
 
 
 def facts(name: str = "root", **changes: Any) -> Facts:
@@ -97,7 +98,7 @@ def test_no_package_index_answers() -> None:
 
 def test_a_source_that_no_place_has() -> None:
     """An index that answers is not enough where it has not the files for this Python."""
-    told = facts(sources=(Refusal(what="torch.whl cannot be fetched.", fix="Carry it over."),))
+    told = facts(sources=(Problem(what="torch.whl cannot be fetched.", fix="Carry it over."),))
     assert states(told)["easybuild"] == "partly"
     verdict = of(judge(told), "easybuild")
     assert verdict.why == "pytorch-2.13-cpu can be built from a bundle"
@@ -124,7 +125,7 @@ def test_images_that_can_be_run_and_not_built() -> None:
     assert states(walled)["apptainer"] == "fails"
     setuid = msgspec.structs.replace(inner("root", "container", building=(REFUSED,), setuid=True), preflights=refused)
     assert states(msgspec.structs.replace(setuid, uid=1000, namespaces="none"))["apptainer"] == "partly"
-    full = Refusal(what="/home is full.", fix="Free space.")
+    full = Problem(what="/home is full.", fix="Free space.")
     both = {"apptainer": Preflight(stack="toy-image", accelerator="cpu", problems=(REFUSED, full))}
     assert states(msgspec.structs.replace(runs, preflights=both))["apptainer"] == "fails"
 

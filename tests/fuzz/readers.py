@@ -19,6 +19,9 @@ from envkit.binary.build_flags import read_extensions
 from envkit.binary.elf import Elf, ElfError
 from envkit.binary.loader import loading, read_loader_cache
 from envkit.binary.machine_code import AARCH64, X86_64, returned_constant
+from envkit.compat.ask import judge_asked, of_file, parse
+from envkit.config import files as config
+from envkit.config.keys import KEYS
 from envkit.diagnose import first_cause, words
 from envkit.environments import lockfile
 from envkit.environments.prefix import Tree
@@ -233,6 +236,17 @@ def site_of(data: bytes, folder: Path) -> None:
     site.find(str(path))
 
 
+def configurations(folder: Path) -> list[bytes]:
+    return [b'prefix = "/x:~/y"\ntrust = ["a", "@b"]\n[job]\nnodes = 2\ntime = "1:00:00"\n', b"job.time = 3\n"]
+
+
+def configuration_of(data: bytes, folder: Path) -> None:
+    path = folder / "envkit.toml"
+    values, wrong = config.parsed(data, "user", path)
+    assert all(line.startswith(str(path)) for line in wrong)
+    assert set(values) <= set(KEYS)
+
+
 def baselines(folder: Path) -> list[bytes]:
     row = {"where": "cpu", "when": "2026-01-01", "ranks": 2, "rows": [], "bandwidth": [], "models": {}}
     return [json.dumps(row).encode()]
@@ -242,6 +256,19 @@ def baseline_of(data: bytes, folder: Path) -> None:
     path = folder / "baseline.json"
     path.write_bytes(data)
     baseline.read(path)
+
+
+VERSIONS = (
+    b"numpy==1.26.4\nnvidia_nccl_cu12==2.18.1\ntorch>=2.1,<2.3\npython 3.11.7 h955ad1f_0\n",
+    b"  1) GCCcore/12.3.0   2) foss/2023a   3) PyTorch/2.1.2-foss-2023a-CUDA-12.1.1\n",
+    b"torch @ https://example.org/torch-2.1.2%2Bcu121-cp311-cp311-linux_x86_64.whl#sha256=00\ntensorflow~=2.15\n",
+)
+
+
+def versions_of(data: bytes, folder: Path) -> None:
+    path = folder / "freeze.txt"
+    path.write_bytes(data)
+    assert judge_asked(parse(of_file(path))).parts
 
 
 READERS: Mapping[str, Reader] = {
@@ -256,9 +283,11 @@ READERS: Mapping[str, Reader] = {
     "facts": Reader(seeds=node_files, call=facts_of, change=other),
     "lock": Reader(seeds=locks, call=lock_of, change=other),
     "bundle": Reader(seeds=bundles, call=bundle_of),
+    "versions": Reader(seeds=lambda _: list(VERSIONS), call=versions_of),
     "log": Reader(seeds=logs, call=log_of),
     "variables": Reader(seeds=variables, call=variables_of, change=other),
     "site": Reader(seeds=sites, call=site_of),
+    "configuration": Reader(seeds=configurations, call=configuration_of),
     "baseline": Reader(seeds=baselines, call=baseline_of, change=other),
     "receipt": Reader(seeds=lambda _: [], call=receipt_of, change=other),
 }

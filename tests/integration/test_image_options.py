@@ -82,7 +82,7 @@ def test_a_key_that_is_none(image: ImageReceipt, install: Install, tmp_path: Pat
     key.write_text("-----BEGIN NOTHING-----\n")
     done = install("unkeyed", "--sign", str(key))
     assert done.returncode == 3, done.stdout + done.stderr
-    assert f"The image could not be signed with {key}." in done.stderr
+    assert f"Nothing can be signed with {key}." in done.stderr and "[1/" not in done.stdout
     assert left(image, "unkeyed") == []
 
 
@@ -182,6 +182,6 @@ def test_a_recipe_is_written_out(accelerator: str, stacks: Site, tmp_path: Path)
 
 
 def test_what_is_no_image_has_no_recipe_to_write_out(stacks: Site, tmp_path: Path) -> None:
-    done = stacks.envkit("export", str(tmp_path / "own.def"), "pytorch-2.13-cpu", "--method", "easybuild")
+    done = stacks.envkit("export", str(tmp_path / "own.def"), "pytorch-2.13-cpu")
     assert (done.returncode, "is no image" in done.stderr) == (2, True), done.stderr
     assert IMAGE in stacks.envkit("list").stdout

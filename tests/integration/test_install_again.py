@@ -1,7 +1,6 @@
 """Installing what is there, rebuilding what has changed, listing and removing."""
 
 import json
-import re
 
 import pytest
 
@@ -32,7 +31,7 @@ def test_edited_recipe(site: Site) -> None:
     told = site.installed("toy-top")
     assert f"The recipe of toy-middle/1.0 has changed since: {recipe}" in told.out
     assert "Build again with 'envkit install " in told.out
-    assert "--rebuild'." in told.out
+    assert " --rebuild --prefix " in told.out
     assert site.begun() == before
     assert (site.tree / "software/toy-middle/1.0/settings").read_text() != "edited\n"
 
@@ -65,7 +64,7 @@ def test_list_show_and_remove(site: Site) -> None:
     site.installed("toy-top")
     site.installed("toy-other")
     states = site.states()
-    assert re.fullmatch(r"installed \d{4}-\d\d-\d\d, no Horovod in it", states["toy-top-1.0"])
+    assert states["toy-top-1.0"] == "installed"
     assert "toy-other-1.0" in site.run("list").out
 
     shown = site.run("show", "toy-top-1.0").out

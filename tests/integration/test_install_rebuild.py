@@ -72,7 +72,9 @@ def test_what_was_built_before_a_failure_is_not_built_twice(there: Site) -> None
     edit(there, "toy-middle", "env -0 > settings", "echo edited > settings")
     edit(there, "toy-top", "gcc ", "gcc --no-such-option ")
     broken = there.install("toy-top", "--rebuild").expect(5)
-    assert re.search(r"What was built is kept in .+: 'envkit install \S+/toy-top-1.0.eb --rebuild' goes on", broken.out)
+    assert re.search(
+        r"What was built is kept in .+: 'envkit install \S+/toy-top-1.0.eb --rebuild --prefix \S+' goes on", broken.out
+    )
     is_as_before(there, before)
     edit(there, "toy-top", "gcc --no-such-option ", "gcc -O1 ")
     begun = len(there.begun())

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from envkit.sources.fetch import Source, write_bundle
+
 from .site import TOYS, Site, needs, sha256
 
 pytestmark = pytest.mark.integration
@@ -51,7 +53,12 @@ def test_prefix_that_cannot_be_written_to(site: Site) -> None:
     assert list(parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["with space", "it's", 'say "x"', "a$b", "a:b", "new\nline"])
+def test_prefix_with_a_colon(site: Site) -> None:
+    refused = site.install("toy-top", prefix=site.folder / "a:b" / "prefix").expect(3)
+    assert "name one prefix without a colon" in refused.err
+
+
+@pytest.mark.parametrize("name", ["with space", "it's", 'say "x"', "a$b", "new\nline"])
 def test_prefix_with_an_odd_name(site: Site, name: str) -> None:
     refused = site.install("toy-top", prefix=site.folder / name / "prefix").expect(3)
     assert "cannot be used: it has" in refused.err
@@ -123,15 +130,65 @@ def test_damaged_source_in_the_cache(site: Site) -> None:
     sources = site.prefix / "sources"
     sources.mkdir(parents=True)
     (sources / "toy.c").write_text("damaged")
-    bad = sources / f"toy.c.bad-{sha256(sources / 'toy.c')[:8]}"
-    refused = site.install("toy-top", "--offline").expect(4)
-    assert f"now {bad.name}" in refused.err
-    assert bad.read_text() == "damaged"
-    assert not (sources / "toy.c").exists()
+    actual, right = sha256(sources / "toy.c"), sha256(TOYS / "toy.c")
+    wrong = f"the cache has it with SHA-256 {actual} instead of {right}"
+    for words, status in ((["--offline"], 4), (["--offline", "--dry-run"], 4), (["--dry-run"], 0)):
+        told = site.install("toy-top", *words).expect(status)
+        assert wrong in " ".join((told.out + told.err).split()), words
+        assert (sources / "toy.c").read_text() == "damaged", words
+        assert {path.name for path in site.prefix.rglob("*")} == {"sources", "toy.c"}, words  # nothing has changed
+    assert f"Damaged: toy.c: {wrong}; it would be set aside and fetched again" in " ".join(told.out.split())
     assert site.begun() == []
+    bad = sources / f"toy.c.bad-{actual[:8]}"
     mended = site.installed("toy-top")
+    assert f"toy.c: set aside, the cache had it with SHA-256 {actual} instead of {right}; now {bad.name}" in mended.out
+    assert bad.read_text() == "damaged"
     assert "Fetched 1 sources" in mended.out
     assert sha256(sources / "toy.c") == sha256(TOYS / "toy.c")
+
+
+def test_fetch_says_what_it_replaces(site: Site) -> None:
+    sources = site.prefix / "sources"
+    sources.mkdir(parents=True)
+    (sources / "toy.c").write_text("damaged")
+    actual = sha256(sources / "toy.c")
+    told = site.run("fetch", site.recipe("toy-top")).out
+    assert f"toy.c: set aside, the cache had it with SHA-256 {actual} instead of {sha256(TOYS / 'toy.c')}" in told
+    assert "are in" in told and "checked" in told
+    assert "set aside" not in site.run("fetch", site.recipe("toy-top")).out
+
+
+def test_a_plan_with_a_bundle(site: Site) -> None:
+    """It says what would be taken, and what lacks; nothing is unpacked."""
+    bundle = site.folder / "toys.tar"
+    site.run("fetch", site.recipe("toy-top"), "--bundle", bundle, prefix=site.folder / "other")
+    plan = ("toy-top", "--dry-run", "--bundle", str(bundle))
+    told = " ".join(site.install(*plan).expect(0).out.split())
+    taken = r"Bundle: {} of its [12] files would be taken, which the cache lacks"  # with a config.guess, or without
+    assert re.search(f"{taken.format(1)} toy.c", told)
+    assert "0 of 3 sources to fetch." in told
+    assert not site.prefix.exists()
+    site.installed("toy-base")
+    told = " ".join(site.install(*plan).expect(0).out.split())
+    assert re.search(taken.format(0), told)
+    other = site.folder / "other.tar"
+    write_bundle([Source(filename="toy.c", sha256=None, needed_by="x")], changed(site), other, stack="x")
+    fresh = site.install("toy-top", "--dry-run", "--bundle", str(other), prefix=site.folder / "new").expect(4)
+    assert "1 of 1 sources missing from the cache" in " ".join(fresh.out.split())
+    assert "The bundle: toy.c: toy-base-1.0.eb pins" in " ".join(fresh.out.split())
+    assert "0 of its 1 files would be taken" in " ".join(fresh.out.split())
+    assert not (site.folder / "new").exists()
+    bundle.write_bytes(bundle.read_bytes()[:700])
+    refused = site.install(*plan).expect(4)
+    assert "cannot be used as a bundle" in refused.err
+
+
+def changed(site: Site) -> Path:
+    """A cache with another toy.c than is pinned."""
+    cache = site.folder / "cache"
+    cache.mkdir()
+    (cache / "toy.c").write_text("other")
+    return cache
 
 
 def test_no_network(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""MPICH and Intel MPI in the place of the machine's Open MPI: real ones, by real eb, entered and started by envkit."""
+"""Other MPI libraries than the machine's, real or a stand-in over MPICH, by real eb, entered and started by envkit."""
 
 from __future__ import annotations
 
@@ -27,19 +27,27 @@ int main(int count, char **words) {
 """
 
 
-@pytest.mark.parametrize(("family", "says"), [("MPICH", "MPICH Version:"), ("Intel MPI", "Intel(R) MPI Library")])
+@pytest.mark.parametrize(
+    ("family", "says"),
+    [
+        ("MPICH", "MPICH Version:"),
+        ("Intel MPI", "Intel(R) MPI Library"),
+        ("MVAPICH", "MPICH Version:"),
+        ("Cray MPICH", "MPICH Version:"),
+    ],
+)
 def test_the_toolchain_of_a_family(family: str, says: str, tmp_path: Path) -> None:
     """Its modules start the machine's own compiler wrapper and launcher, with nothing of it on PATH any more."""
     env = mpis.put(family, tmp_path / "mpi")
     (tmp_path / "hello.cc").write_text(HELLO)
     site = Site(tmp_path / "prefix")
-    done = site.envkit("install", "gmpich-system.eb", env=env)
+    done = site.envkit("install", "gmpich-system.eb", *mpis.asked(family), env=env)
     assert done.returncode == 0, done.stdout + done.stderr
-    built = site.envkit(
-        "run", "gmpich-system", "--", "mpicxx", str(tmp_path / "hello.cc"), "-o", str(tmp_path / "hello")
-    )
+    kept = {name: value for name, value in env.items() if name != "PATH"}
+    compiles = ("mpicxx", str(tmp_path / "hello.cc"), "-o", str(tmp_path / "hello"))
+    built = site.envkit("run", "gmpich-system", "--", *compiles, env=kept)
     assert built.returncode == 0, built.stdout + built.stderr
-    ran = site.envkit("run", "gmpich-system", "--", "mpirun", "-n", "2", str(tmp_path / "hello"))
+    ran = site.envkit("run", "gmpich-system", "--", "mpirun", "-n", "2", str(tmp_path / "hello"), env=kept)
     assert ran.returncode == 0 and ran.stdout.startswith(f"2 ranks of {says}"), ran.stdout + ran.stderr
 
 
@@ -61,3 +69,36 @@ def test_the_plan_says_which_and_what_else_there_is(
 def test_a_family_that_is_not_here(tmp_path: Path) -> None:
     done = Site(tmp_path / "prefix").envkit("install", "pytorch-2.13-cpu", "--dry-run", "--mpi", "intelmpi")
     assert done.returncode == 3 and done.stderr.startswith("envkit: There is no Intel MPI here"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "named", "abi"),
+    [
+        ("MVAPICH", "mvapich", "MVAPICH 2.3.7 ({folder}/bin/mpirun)", "libmpi.so.12"),
+        ("Cray MPICH", "cray", "Cray MPICH 8.1.32 ({folder}/opt/cray/pe/craype/2.7.34/bin/CC)", "libmpi_gnu_123.so.12"),
+    ],
+)
+def test_families_that_stand_on_mpich_have_their_name_and_their_library(
+    family: str, option: str, named: str, abi: str, tmp_path: Path
+) -> None:
+    env, site = mpis.put(family, tmp_path / "mpi"), Site(tmp_path / "prefix")
+    done = site.envkit("install", "pytorch-2.13-cpu", "--mpi", option, "--dry-run", *mpis.asked(family), env=env)
+    assert f"MPI:      {named.format(folder=tmp_path / 'mpi')}; ABI {abi}" in done.stdout, done.stdout + done.stderr
+    assert "gmpich-system-PyTorch" in done.stdout and "--mpi would choose another: Open MPI" in done.stdout
+    told = site.envkit("doctor", *mpis.asked(family), env=env).stdout
+    assert family in told and abi in told
+
+
+def test_a_cray_without_its_modules(tmp_path: Path) -> None:
+    env = mpis.put("Cray MPICH", tmp_path / "mpi")
+    done = Site(tmp_path / "prefix").envkit("install", "pytorch-2.13-cpu", "--dry-run", "--mpi", "cray", env=env)
+    assert done.returncode == 3 and "--load PrgEnv-gnu --load cray-mpich" in done.stderr, done.stderr
+
+
+def test_a_cray_without_a_launcher_says_so_and_takes_no_other(tmp_path: Path) -> None:
+    """Not Open MPI's, which would start two worlds of one rank."""
+    env, site = mpis.put("Cray MPICH", tmp_path / "mpi"), Site(tmp_path / "prefix")
+    done = site.envkit("install", "gmpich-system.eb", "--load", "PrgEnv-gnu", env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = site.envkit("run", "gmpich-system", "--", "mpirun", "-n", "2", "true", env=env)
+    assert ran.returncode == 127 and "Cray MPICH brings no launcher" in ran.stderr, ran.stdout + ran.stderr

@@ -21,7 +21,6 @@ PLANNED = {
     "pytorch-2.1-foss-2023a-cuda": EULAS,
     "tensorflow-2.15-foss-2023a-cuda": EULAS,
     "tensorflow-2.13-rocm": {""},
-    "pytorch-2.13-cray": {""},
     REFERENCE: EULAS,
 }
 
@@ -58,7 +57,6 @@ def test_sources_of_parts_of_a_bundle_and_whole_urls(tmp_path: Path) -> None:
             3,
             ["Stack:    tensorflow-2.13-rocm (", "is missing: hipcc or hip-devel."],
         ),
-        (["pytorch-2.13-cray"], 3, ["is missing: CC.", "--load"]),
         (
             ["tensorflow", "--accelerator", "cuda"],
             3,
@@ -75,7 +73,7 @@ def test_sources_of_parts_of_a_bundle_and_whole_urls(tmp_path: Path) -> None:
             ["CUDA 11.7.0 makes no code for Hopper (sm_90: H100, H200, GH200) and Blackwell", "will not run there."],
         ),
     ],
-    ids=["cuda", "rocm", "cray", "tensorflow", "reference"],
+    ids=["cuda", "rocm", "tensorflow", "reference"],
 )
 def test_a_dry_run_tells_what_the_machine_lacks(words: list[str], status: int, said: list[str], tmp_path: Path) -> None:
     done = Site(tmp_path / "prefix").envkit("install", *words, "--dry-run")

@@ -70,6 +70,25 @@ def is_mended(site: Site, damaged: dict[str, str], *modules: str) -> None:
     assert not list((site.tree / "replaced").glob("*.json"))
 
 
+@pytest.mark.parametrize("harm", ["file", "folder", "of nobody"])
+def test_what_others_can_change_is_built_again(there: Site, harm: str) -> None:
+    """What it is now does not count, nor whether it can be removed but by its folder."""
+    damaged = state(there)
+    there.prefix.chmod(0o755)
+    path = program(there, "toy-middle")
+    if harm == "of nobody":
+        if os.geteuid():
+            pytest.skip("needs root, to give a file away")
+        os.chown(path.parent, 65534, -1)
+    elif harm == "folder":
+        path.parent.chmod(0o777)
+    else:
+        path.chmod(0o777)
+    told = there.start("repair", "toy-top-1.0", "--dry-run").expect(6)
+    assert f"open to others {path.parent if harm != 'file' else path}" in told.out
+    is_mended(there, damaged, "toy-middle")
+
+
 @pytest.mark.parametrize("harm", [delete, empty, change_one_byte])
 @pytest.mark.parametrize("toy", TOYS)
 def test_a_damaged_file_of_any_module(there: Site, toy: str, harm: Callable[[Path], None]) -> None:
@@ -81,7 +100,7 @@ def test_a_damaged_file_of_any_module(there: Site, toy: str, harm: Callable[[Pat
     assert f"  {toy}/1.0: 1 file\n    {how} {program(there, toy)}\n" in told.out.replace("\n/", " /")
     assert state(there) == damaged
     if harm is not change_one_byte and toy != "toy-middle":  # that is no program: only a comparison of all finds it
-        assert there.states()["toy-top-1.0"].startswith("damaged: ")
+        assert there.states()["toy-top-1.0"] == "damaged"
         assert "envkit repair toy-top-1.0" in there.run("show", "toy-top-1.0").out
     is_mended(there, whole, toy)
 
@@ -116,6 +135,23 @@ def test_a_folder_of_software_that_has_gone(there: Site) -> None:
     whole = state(there)
     shutil.rmtree(there.tree / "software" / "toy-middle")
     is_mended(there, whole, "toy-middle")
+
+
+@pytest.mark.parametrize("also", [(), ("built",), ("built", "modules")])
+def test_all_software_has_gone(there: Site, also: tuple[str, ...]) -> None:
+    """What says how its files were may have gone with it."""
+    for name in ("software", *also):
+        shutil.rmtree(there.tree / name)
+    assert there.states()["toy-top-1.0"] == "damaged"
+    there.run(*WORKS, status=6)
+    told = there.run("repair", "toy-top-1.0", "--dry-run", status=6)
+    assert "has gone" in told.out and "envkit repair toy-top-1.0" in " ".join(told.out.split())
+    begun = there.begun()
+    said = there.run("repair", "toy-top-1.0")
+    assert "toy-top-1.0 is damaged: " in said.out
+    assert there.begun()[len(begun) :] == [f"{toy}/1.0" for toy in TOYS]
+    there.run(*WORKS)
+    assert "Nothing of toy-top-1.0 is damaged" in there.run("repair", "toy-top-1.0").out
 
 
 def test_what_was_added_and_shadows(there: Site) -> None:
@@ -174,7 +210,7 @@ def test_a_repair_that_is_stopped_leaves_what_was_there(there: Site, number: sig
     assert running.stop(number) in (128 + number, -number)
     assert there.is_quiet()
     there.let_go()
-    assert there.states()["toy-top-1.0"].startswith("damaged: ")
+    assert there.states()["toy-top-1.0"] == "damaged"
     assert state(there) == damaged
     begun = there.begun()
     said = there.run("repair", "toy-top-1.0")
@@ -198,7 +234,7 @@ def test_a_list_of_files_that_is_damaged_itself(there: Site) -> None:
     whole = state(there)
     [files] = (there.tree / "built").glob("toy-base--*.files")
     files.write_text('{"module": "toy-base/1.0", "files": {"../../../etc/passwd": [1, 1, "", "", false]}}')
-    assert there.states()["toy-top-1.0"].startswith("damaged: ")
+    assert there.states()["toy-top-1.0"] == "damaged"
     is_mended(there, whole, "toy-base")
 
 

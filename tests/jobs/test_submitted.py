@@ -50,7 +50,7 @@ def line(script: str) -> list[str]:
 
 def test_the_job_verifies_and_does_nothing_else(tmp_path: Path, capsys: Output) -> None:
     words = ["--require", "mpi", "--bench", "--sizes", "1K:2K", "--json", "--prefix", str(tmp_path / "prefix")]
-    assert run([*VERIFY, *words, "--account", "a b", "--partition", "gpu", "--cpus-per-rank", "3"]) == 9
+    assert run([*VERIFY, *words, "--github", "--account", "a b", "--partition", "gpu", "--cpus-per-rank", "3"]) == 9
     script = submitted(tmp_path)
     *command, report = line(script)
     asked = ["--require", "mpi", "--bench", "--sizes", "1K:2K", "--json"]

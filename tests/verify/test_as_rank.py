@@ -10,8 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+
+from envkit.verify import as_rank
 
 from .conftest import make_site
 
@@ -168,3 +172,15 @@ def contents(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_rank_0_gives_signs_while_it_makes_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(as_rank, "BEAT_S", 0.01)
+    own = cast("as_rank.Attendance", SimpleNamespace(meeting=SimpleNamespace(shared=tmp_path)))
+    with as_rank.beating(own):
+        end = time.monotonic() + 30
+        while not as_rank.heartbeat(own) and time.monotonic() < end:
+            time.sleep(0.01)
+    assert as_rank.heartbeat(own)
+    (tmp_path / "heartbeat").unlink()
+    assert not as_rank.heartbeat(own)

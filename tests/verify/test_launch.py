@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import resource
+import signal
+import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from envkit.system import stopped
 from envkit.verify import launch
-from envkit.verify.launch import Patience
+from envkit.verify.facts import VERSION
+from envkit.verify.launch import Patience, are_enough, further_than
+
+from . import recorded
 
 HOPELESS = (
     "ssh: Could not resolve hostname node9: Name or service not known",
@@ -48,6 +59,52 @@ def test_one_that_has_said_nothing_of_the_kind_is(tmp_path: Path, monkeypatch: p
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 100)
     assert not patience.is_over()
+
+
+def test_ranks_that_only_have_to_start_are_ended_when_all_have(tmp_path: Path) -> None:
+    patience = Patience(tmp_path, tmp_path / "log", 120.0, ranks=2, enough=lambda _facts, _size: True)
+    ranks = [{"framework": "torch", "host": "n", "pid": number, "phase": "start"} for number in (1, 2)]
+    for there in (0, 1, 2):
+        file = {"version": VERSION, "node": "n", "written": time.time(), "complete": False, "common": {}}
+        (tmp_path / "n.json").write_text(json.dumps({**file, "ranks": ranks[:there]}))
+        os.utime(tmp_path / "n.json", (there + 1, there + 1))
+        patience.look()
+        assert patience.is_over() is (there == 2)
+
+
+def test_how_far_ranks_have_to_come_that_are_to_come_further() -> None:
+    def far(*sizes: int | None) -> Any:
+        return further_than(SimpleNamespace(ranks=[SimpleNamespace(size=size) for size in sizes]))  # type: ignore[arg-type]
+
+    good = recorded.case("pytorch-4ranks").facts
+    lost = replace(good[0], world=None, init=None)
+    assert far(4, 4) is None and far(1, None) is None
+    assert are_enough([lost] * 2, 2, far()) and not are_enough([lost], 2, far())
+    assert are_enough(good, 4, far(None, None)) and not are_enough([lost, *good[1:]], 4, far(None, None))
+    assert not are_enough([replace(one, world=good[0].world) for one in good], 2, far(None))
+
+
+def test_a_process_below_that_a_signal_has_stopped_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopped, "LOOK_S", 0.0)
+    patience = Patience(tmp_path, tmp_path / "log", 120.0)
+    argv = ["sh", "-c", "sleep 600 & echo $!; wait"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as running:
+        assert running.stdout
+        below = int(running.stdout.readline())
+        patience.look()
+        assert not patience.is_over()
+        deadline = time.monotonic() + 30
+        while Path(f"/proc/{below}/comm").read_text() != "sleep\n" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(below, signal.SIGSTOP)
+        while not patience.is_over() and time.monotonic() < deadline:
+            patience.look()
+        found = patience.stopped.found
+        os.killpg(running.pid, signal.SIGKILL)
+    [one] = found
+    assert (one.pid, one.program, one.above) == (below, "sleep", (running.pid, os.getpid()))
 
 
 def test_ranks_that_their_session_allows_nothing_are_not_waited_for(

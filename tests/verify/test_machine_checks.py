@@ -145,6 +145,9 @@ def test_the_default_of_containers_is_too_small_for_nccl() -> None:
 
 def test_ranks_on_cpus_need_less_shared_memory() -> None:
     assert results(rank(0, machine=small(64 * 2**20)))["dev-shm"].status is Status.PASS
+    none = replace(MACHINE, shm=Space(error="FileNotFoundError: [Errno 2] No such file or directory: '/dev/shm'"))
+    found = results(rank(0, machine=none))["dev-shm"]
+    assert (found.status, found.case) == (Status.WARN, "absent") and "mount -t tmpfs" in found.remedy
     full = replace(MACHINE, shm=Space(size=GIB, free=2**20))
     found = results(rank(0, machine=full), rank(1, machine=full))["dev-shm"]
     assert found.status is Status.WARN

@@ -143,6 +143,19 @@ def test_a_killed_probe_leaves_no_process_and_its_facts_can_be_salvaged(
     assert not list(tmp_path.glob("envkit-*"))
 
 
+def test_what_ranks_left_in_another_folder_for_temporary_files_is_salvaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ours", "theirs", "shared"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "theirs"))
+    left = Path(node.local_folder(tmp_path.name, str(tmp_path / "shared")))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "ours"))
+    node.salvage(tmp_path.name, str(tmp_path / "shared"), str(tmp_path / "theirs"))
+    assert left.parent.name == "theirs" and not left.exists()
+    assert not list(tmp_path.glob("*/envkit-*"))
+
+
 def test_the_name_of_a_node_is_not_that_of_the_one_where_mpiexec_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMD_NODENAME", "node0")
     monkeypatch.delenv("MPI_LOCALRANKID", raising=False)
@@ -205,6 +218,33 @@ def test_a_process_that_is_stopped_is_known_by_its_state() -> None:
     assert found["state"] == "T"
     assert state(sleeping.pid)["state"] is None
     assert memory_kills() >= 0
+
+
+def test_a_measuring_process_that_is_stopped_is_given_up_long_before_its_limit(tmp_path: Path) -> None:
+    process = start_probe(tmp_path, 0, 1, faults="hang-allreduce", limits=("*=600",))
+    wait_for_phase(tmp_path, "collectives_cpu")
+    os.kill(children(process.pid)[0], signal.SIGSTOP)
+    process.communicate(timeout=60)
+    (facts,) = load(tmp_path / "facts")
+    assert facts.ended and (facts.ended.how, facts.ended.state) == ("timeout", "T")
+    assert check([facts], Expected(size=1, frameworks=("torch",)))[0].case == "stopped"
+
+
+def test_a_stopped_watchdog_is_told_by_another(tmp_path: Path) -> None:
+    first = start_probe(tmp_path, 0, 2, faults="hang-allreduce", limits=("*=600",))
+    deadline = time.monotonic() + 30
+    while not any((tmp_path / "facts").glob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    second = start_probe(tmp_path, 1, 2, faults="hang-allreduce", limits=("*=600",))
+    wait_for_phase(tmp_path, "collectives_cpu", ranks=2)
+    os.kill(second.pid, signal.SIGSTOP)
+    first.communicate(timeout=60)
+    facts = load(tmp_path / "facts")
+    second.kill()
+    second.communicate(timeout=60)
+    assert [one.state for one in facts] == [None, "T"]
+    [root, *_] = check(facts, Expected(size=2, frameworks=("torch",)))
+    assert root.case == "stopped" and f"state T of process {second.pid} " in root.message
 
 
 def test_a_step_may_have_a_limit_of_its_own(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.verify.test_report import report
 @cli.envkit.command()
 def verify():
     paths = {name: Path(name) for name in ("junit", "html") if name in sys.argv[2]}
-    given = {"as_json": "json" in sys.argv[2], "junit": None, "html": None, "baseline": None, **paths}
+    given = {"as_json": "json" in sys.argv[2], "junit": None, "html": None, "github": False, "baseline": None, **paths}
     return shown(report(sys.argv[1]), given)
 
 cli.Commands.get_command = lambda *_: verify

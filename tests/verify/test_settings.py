@@ -14,14 +14,17 @@ from msgspec.structs import replace
 
 from envkit.environments.manifest import Damage
 from envkit.launch.launcher import Wanted
+from envkit.system import process
+from envkit.system.process import Completed
 from envkit.verify import settings
 from envkit.verify.checks import Expected, Status, check, verdict
-from envkit.verify.explain import mute
+from envkit.verify.explain import cut_libraries, interposed, mute
 from envkit.verify.facts import Ended, Fact, RankFacts
-from envkit.verify.outcome import Limit, Place, Result, Setting, Trial
+from envkit.verify.outcome import EndedJob, HostFile, Limit, Place, Result, Setting, Trial
 from envkit.verify.trials import MPI_ALONE
 
 from . import recorded
+from .compile_c import shared_object
 
 GOOD = recorded.case("pytorch-4ranks").facts
 ASKED = Expected(size=4, frameworks=("torch",), environment="toy-cpu --prefix /p")
@@ -214,6 +217,12 @@ def test_a_setting_without_which_the_ranks_pass_is_the_cause() -> None:
     assert first.commands == ("sed -i.before '/^[[:space:]]*btl[[:space:]]*=/d' /home/me/.openmpi/mca-params.conf",)
 
 
+def test_where_no_rank_started_it_is_said_that_they_start() -> None:
+    least = Trial(name="without some", without=(BTL,), passed=True, seconds=2.0, is_least=True)
+    first = found((), launcher_status=1, trials=(least,))[0]
+    assert first.message == "the ranks start without OMPI_MCA_btl=openib"
+
+
 def test_settings_that_nothing_is_known_of_are_no_cause() -> None:
     failing = (Trial(name="without your settings", without=(BTL,), passed=False, seconds=2.0),)
     results = found(BROKEN, settings=(BTL,), trials=failing)
@@ -307,8 +316,106 @@ def test_where_all_is_well_nothing_of_it_is_told() -> None:
 
 
 def test_a_library_of_the_mpi_that_is_cut_is_the_cause() -> None:
-    first = found(BROKEN, cut=("/usr/lib/openmpi3/mca_btl_vader.so",))[0]
-    assert (first.id, first.case) == ("damage", "mpi") and "mca_btl_vader.so" in first.message
+    path = "/usr/lib/openmpi3/mca_btl_vader.so"
+    first = found(BROKEN, host_files=(HostFile(path=path, how="cut"),))[0]
+    assert (first.id, first.case) == ("damage", "mpi") and path in first.message and path in first.remedy
+    first = found(BROKEN, host_files=(HostFile(path=path, how="gone", package="libopenmpi3"),))[0]
+    assert (first.id, first.case) == ("damage", "mpi-package") and f"{path} (gone)" in first.message
+    assert "--reinstall libopenmpi3'" in first.remedy
+
+
+def test_a_file_system_from_which_nothing_may_be_run_comes_before_what_follows_from_it() -> None:
+    gone = Damage(module="PyTorch/2", path="/t/software/PyTorch/2/lib/x.so", how="gone")
+    first = found(BROKEN, noexec=("/t/software",), damage=(gone,))[0]
+    assert (first.id, first.case) == ("places", "noexec") and "/t/software" in first.message
+
+
+def test_a_limit_of_one_rank_alone_is_told_of_that_rank() -> None:
+    error = Fact(error="ImportError: mpi_lib_v2.so: failed to map segment from shared object")
+    limited = replace(
+        GOOD[1], phase="exit", load=error, init=None, world=None, limits={"RLIMIT_AS": 700 << 20, "RLIMIT_NOFILE": 4096}
+    )
+    [first, *_] = found((GOOD[0], limited, *GOOD[2:]))
+    assert (first.id, first.case, first.commands) == ("limits", "met", ())
+    assert first.message.startswith("rank 1") and "address space: 700 MB" in first.message
+    low = replace(GOOD[1], limits={"RLIMIT_NOFILE": 600})
+    assert "limits" not in {one.id for one in found((GOOD[0], low, *GOOD[2:]))}
+
+
+def test_a_preloaded_library_that_stands_before_mpi_is_the_cause_of_a_death_in_init(tmp_path: Path) -> None:
+    before = shared_object(
+        tmp_path / "libtuned.so", "int MPI_Init_thread(void *a, void *b, int c, int *d) { return 16; }"
+    )
+    other = shared_object(tmp_path / "libother.so", "int other(void) { return 0; }")
+    env = {"LD_PRELOAD": f"{other}:{before} /nonexistent.so libm.so.6"}
+    assert list(interposed(env)) == [str(before)] and list(interposed({})) == []
+    ended = Ended(how="exit", status=1, said="*** The MPI_Comm_dup() function was called before MPI_INIT was invoked.")
+    dead = replace(DEAD, ended=ended)
+    [first, *_] = found((dead, dead, *GOOD[2:]), interposed=(str(before),))
+    assert (first.id, first.commands) == ("preloaded-mpi", ("unset LD_PRELOAD",)) and str(before) in first.message
+
+
+def test_a_cut_library_of_an_mpi_is_found_where_the_loader_is_told_to_look(tmp_path: Path) -> None:
+    whole = shared_object(tmp_path / "whole" / "libmpi.so.40", "int nothing(void) { return 0; }")
+    short = shared_object(tmp_path / "short" / "libmpi.so.40", "int nothing(void) { return 0; }")
+    os.truncate(short, short.stat().st_size // 2)
+    assert list(cut_libraries([], {"LD_LIBRARY_PATH": f"{whole.parent}:{short.parent}:/nonexistent:."})) == [str(short)]
+    assert list(cut_libraries([str(whole)], {})) == []
+
+
+def test_a_rank_whose_python_does_not_start_is_the_cause() -> None:
+    said = (
+        "Traceback (most recent call last):\n"
+        '  File "/usr/lib/python3.11/tempfile.py", line 45, in <module>\n    from random import Random as _Random\n'
+        "ImportError: cannot import name 'Random' from 'random' (/home/me/mine/random.py)\n"
+    )
+    waiting = replace(GOOD[0], phase="init", init=None, world=None, ended=Ended(how="stopped"))
+    [first, *_] = found((waiting, *(replace(waiting, pid=n) for n in (2, 3))), launcher_said=said)
+    assert (first.id, first.case) == ("rank-missing", "ended-early") and "/home/me/mine/random.py" in first.message
+    assert "PYTHONPATH" in first.remedy
+
+
+def test_a_network_that_is_not_there_is_taken_away_where_it_was_set() -> None:
+    said = (
+        "None of the TCP networks specified to be included for out-of-band communications\n"
+        "could be found:\n\n  Value given: ib7\n"
+    )
+    given = Setting(kind="variable", name="OMPI_MCA_oob_tcp_if_include", value="ib7")
+    [first, *_] = found((), launcher_status=1, launcher_said=said, settings=(BTL, given))
+    assert (first.case, first.commands) == ("named-interface", ("unset OMPI_MCA_oob_tcp_if_include",))
+
+
+def test_the_variables_of_a_job_that_has_ended_are_the_cause_where_no_rank_starts() -> None:
+    job = EndedJob(scheduler="Slurm", job="4711", variables=("SLURM_JOB_ID", "SLURM_NNODES"))
+    first = found((), launcher_status=1, launcher_said="unable to find SLURM_NODELIST", ended_job=job)[0]
+    assert (first.id, first.commands) == ("ended-job", ("unset SLURM_JOB_ID SLURM_NNODES",))
+    told = found(BROKEN, ended_job=job)
+    assert told[0].id != "ended-job" and "ended-job" in {one.id for one in told if one.status is Status.WARN}
+
+
+@pytest.mark.parametrize(
+    ("status", "stdout", "stderr", "above", "over"),
+    [
+        (0, "4711 gpu train ada R 1:02\n", "", ["bash"], False),
+        (0, "", "", ["bash", "slurmstepd"], True),
+        (1, "", "slurm_load_jobs error: Invalid job id specified", ["bash"], True),
+        (1, "", "slurm_load_jobs error: Unable to contact slurm controller", ["bash", "slurmstepd"], False),
+        (1, "", "slurm_load_jobs error: Unable to contact slurm controller", ["bash", "sshd"], True),
+    ],
+)
+def test_whether_a_job_has_ended(
+    status: int, stdout: str, stderr: str, above: list[str], over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Completed(argv=(), status=status, stdout=stdout, stderr=stderr, seconds=0.0)
+    monkeypatch.setattr(process, "which", lambda *_args, **_options: "/usr/bin/squeue")
+    monkeypatch.setattr(process, "capture", lambda *_args, **_options: told)
+    monkeypatch.setattr(settings, "ancestors", lambda: (above, True))
+    env = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "2", "HOME": "/x"}
+    found = settings.ended_job(env)
+    assert (found is not None) is over
+    if found:
+        assert found.variables == ("SLURM_JOB_ID", "SLURM_NNODES")
+    assert settings.ended_job({"HOME": "/x"}) is None
 
 
 @pytest.mark.parametrize("name", ["sitecustomize.py", "zz.pth"])

@@ -26,6 +26,7 @@ FLUX = "FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2 FLUX_TASK_LOCAL_ID=1 FLUX_JOB_ID=f"
 JOBID = "OMPI_MCA_ess_base_jobid=5"
 OMPI = "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=2"
 HYDRA = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2"
+RSH = "MPIRUN_ID=77 MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=1 MV2_COMM_WORLD_LOCAL_SIZE=2"
 BATCH = "SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0"
 
 
@@ -54,6 +55,9 @@ BATCH = "SLURM_JOB_ID=9 SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0"
             "mpiexec", "mpiexec of PALS", (1, 4, 1, 2), "a",
         ),
         (FLUX, "flux", "flux run", (1, 2, 1, None), "f"),
+        (f"{HYDRA} {RSH}", "mpiexec", "mpiexec of MPICH", (1, 2, 1, 2), str(os.getppid())),
+        (RSH, "mpirun_rsh", "mpirun_rsh of MVAPICH2", (1, 2, 1, 2), "77"),
+        (RSH.replace("MV2", "MVP"), "mpirun_rsh", "mpirun_rsh of MVAPICH", (1, 2, 1, 2), "77"),
         ("PMI_RANK=1 PMI_SIZE=2", "pmi", "a launcher that speaks PMI", (1, 2, None, None), str(os.getppid())),
     ],
 )  # fmt: skip
@@ -72,7 +76,7 @@ def test_a_login_shell_a_batch_script_and_an_interactive_step_are_no_ranks(env: 
 
 def test_every_row_is_whole() -> None:
     rows = json.loads(Path(LAUNCHERS).read_text())
-    assert len(rows) == 10
+    assert len(rows) == 12
     for row in rows:
         assert {"name", "title", "rank", "size", "local_rank", "job"} <= set(row) | {"local_rank"}
 
@@ -180,6 +184,23 @@ def test_strange_variables_of_launchers() -> None:
 def test_a_rank_that_lacks_the_size_its_launcher_tells_has_to_be_seen() -> None:
     env = {"OMPI_COMM_WORLD_RANK": "3"}
     assert (detect(env), leftovers(env)) == (None, ["OMPI_COMM_WORLD_RANK"])
+
+
+def test_all_that_a_launcher_has_set_is_left_over_with_it() -> None:
+    of_mpirun = {
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_UNIVERSE_SIZE": "4",
+        "OMPI_MCA_ess_base_jobid": "1234",
+        "OMPI_MCA_ess_base_vpid": "1",
+        "OMPI_MCA_orte_hnp_uri": "80.0;tcp://192.0.2.9:4455",
+    }
+    of_hydra = {"PMI_RANK": "3", "PMI_SIZE": "8", "PMI_ID": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+    own = {"OMPI_MCA_btl": "tcp,self", "HOME": "/home/ada"}
+    assert leftovers({**of_mpirun, **of_hydra, **own}) == sorted(of_hydra)  # one of them is believed
+    of_mpirun["OMPI_COMM_WORLD_RANK"] = "0"
+    of_mpirun["OMPI_COMM_WORLD_SIZE"] = "1"
+    assert leftovers({**of_mpirun, **own}) == sorted(of_mpirun)
 
 
 UNSEEN = (

@@ -65,6 +65,29 @@ def test_without_time_for_the_same_start_again_no_setting_is_blamed() -> None:
     ]
 
 
+def test_what_hardly_ever_matters_is_not_blamed_for_what_does_not_come_again() -> None:
+    ranks = Ranks(set())
+    trials = Trials(passes=ranks.passes, until=time.monotonic() + 60)
+    differences(trials, WANTED, MANY[:1], (), other_launcher=True, fabric=False, again_first=True)
+    assert [(trial.name, trial.passed) for trial in trials.done] == [(AGAIN, True)]
+    trials = Trials(passes=Ranks({"V0"}).passes, until=time.monotonic() + 60)
+    differences(trials, WANTED, MANY[:1], (), other_launcher=True, fabric=False, again_first=True)
+    assert [(trial.name, trial.is_least) for trial in trials.done] == [(AGAIN, False), ("without your settings", True)]
+
+
+def test_what_fails_at_once_leaves_the_time_to_what_may_pass() -> None:
+    given: list[float] = []
+
+    def passes(attempt: Attempt, seconds: float) -> bool:
+        given.append(seconds)
+        return bool(attempt.without)
+
+    trials = Trials(passes=passes, until=time.monotonic() + MOST_S)
+    differences(trials, WANTED, MANY[:1], (), other_launcher=True, fabric=False, again_first=True)
+    assert [(trial.name, trial.is_least) for trial in trials.done] == [(AGAIN, False), ("without your settings", True)]
+    assert given[0] < 0.6 * MOST_S and given[1] > 0.8 * MOST_S
+
+
 def test_two_that_both_have_to_go_are_told_together() -> None:
     for seed in range(20):
         pair = set(random.Random(seed).sample([one.name for one in MANY], 2))

@@ -15,14 +15,14 @@ def leave(folder: Path, name: str, *phases: str, common: str | None = None) -> N
 
 
 def test_nothing_has_been_heard_yet(tmp_path: Path) -> None:
-    assert how_far(tmp_path, 4) == "0 of 4 ranks heard of"
+    assert how_far(tmp_path, 4) == "0 of 4 ranks reporting"
 
 
 def test_ranks_are_counted_by_step(tmp_path: Path) -> None:
     leave(tmp_path, "a.json", "init", "import")
     leave(tmp_path, "b.json", common="import")
     (tmp_path / "c.json").write_text("{")
-    assert how_far(tmp_path, 8) == "4 of 8 ranks heard of; 3 in import, 1 in init"
+    assert how_far(tmp_path, 8) == "4 of 8 ranks reporting; 3 in import, 1 in init"
 
 
 def test_a_line_is_written_over_and_wiped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,10 +33,10 @@ def test_a_line_is_written_over_and_wiped(tmp_path: Path, monkeypatch: pytest.Mo
     shown.look(tmp_path)
     assert stream.getvalue() == ""
     shown.look(tmp_path)
-    assert stream.getvalue() == "\r4 s: 0 of 2 ranks heard of"
+    assert stream.getvalue() == "\r4 s: 0 of 2 ranks reporting"
     shown.look(tmp_path)
     shown.wipe()
-    assert stream.getvalue().endswith("\r" + " " * 26 + "\r")
+    assert stream.getvalue().endswith("\r" + " " * 27 + "\r")
 
 
 def test_nothing_is_wiped_where_nothing_was_said() -> None:

@@ -50,6 +50,8 @@ def on_hosts(*hosts: str) -> tuple[RankFacts, ...]:
 
 OPEN_MPI = {"libmpi": ("/usr/lib/libmpi.so.40.30.4",)}
 MPICH = {"libmpi": ("/usr/lib/libmpi.so.12.3.0",)}
+CRAY = {"libmpi": ("/opt/cray/pe/mpich/8.1.32/ofi/gnu/12.3/lib/libmpi_gnu_123.so.12",)}
+MVAPICH = {"libmpi": ("/opt/mvapich2/2.3.7/lib/libmpi.so.12",)}
 INTEL = {"libmpi": ("/opt/intel/oneapi/mpi/lib/libmpi.so.12",)}
 
 
@@ -58,6 +60,8 @@ INTEL = {"libmpi": ("/opt/intel/oneapi/mpi/lib/libmpi.so.12",)}
     [
         ("mpiexec", "mpiexec of MPICH", {"libraries": OPEN_MPI}, "does not understand that launcher", "own mpirun"),
         ("srun", "srun", {"libraries": MPICH, "environment": {"SLURM_MPI_TYPE": "none"}}, "--mpi=none", "--mpi=pmi2"),
+        ("srun", "srun", {"libraries": CRAY, "environment": {"SLURM_MPI_TYPE": "pmix"}}, "Cray MPICH", "cray_shasta"),
+        ("srun", "srun", {"libraries": MVAPICH, "environment": {"SLURM_MPI_TYPE": "pmix"}}, "MVAPICH", "mpirun_rsh"),
         ("mpirun", "mpirun of Open MPI", {"libraries": INTEL}, "Intel MPI", "I_MPI_PMI_LIBRARY"),
         ("srun", "srun", {"environment": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo", "Unset"),
         ("flux", "flux run", {"libraries": OPEN_MPI}, "flux run", "mpirun of that MPI"),
@@ -86,7 +90,11 @@ def test_singletons_of_a_build_without_mpi() -> None:
         ("/usr/lib/x86_64-linux-gnu/openmpi/lib/libmpi.so.40.30.4", "Open MPI"),
         ("/apps/openmpi/5.0/lib/libmpi.so.40", "Open MPI"),
         ("/usr/lib/x86_64-linux-gnu/libmpich.so.12.2.1", "MPICH"),
-        ("/opt/cray/pe/mpich/lib/libmpi_gnu_112.so.12", "MPICH"),
+        ("/opt/cray/pe/mpich/lib/libmpi_gnu_112.so.12", "Cray MPICH"),
+        ("/opt/cray/pe/mpich/8.1/ofi/gnu/12.3/lib-abi-mpich/libmpi.so.12", "Cray MPICH"),
+        ("/sw/libmpi_nvidia.so.12", "Cray MPICH"),
+        ("/opt/mvapich2/2.3.7/lib/libmpi.so.12", "MVAPICH"),
+        ("/opt/mpich/lib/libmpi.so.12", "MPICH"),
         ("/opt/intel/oneapi/mpi/2021/lib/libmpi.so.12", "Intel MPI"),
         ("none", ""),
     ],

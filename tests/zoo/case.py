@@ -138,8 +138,14 @@ def judged(kind: Kind, world: World, given: Any) -> dict[str, Any]:
     if given.no_repair or (given.no_rebuild and builds):
         return record | {"mended": None, "builds": builds}
     record["builds"] = builds
-    again = world.call(world.script(*found["commands"]), "second", REPAIR_S)
+    commands = list(found["commands"])
+    again = world.call(world.script(*commands), "second", REPAIR_S)
     after = judge.said(again)
+    for _ in range(kind.rounds - 1):
+        if after["verdict"] == "fail" and after["commands"]:
+            commands += after["commands"]
+            again = world.call(world.script(*commands), "second", REPAIR_S)
+            after = judge.said(again)
     return record | {"second": again, "said_after": after, "mended": told or after["verdict"] == "pass"}
 
 

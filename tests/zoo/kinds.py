@@ -28,6 +28,10 @@ FAMILIES = (
     "worlds",
     "tools",
     "more",
+    "places",
+    "leftovers",
+    "two",
+    "mpi",
 )
 HELD_OUT = 40
 
@@ -39,8 +43,8 @@ class Kind:
     ``true`` must be found in the cause that is shown; without it the kind is harmless, and must pass. ``mended``: "run"
     where the commands of the remedy must repair it, "words" where no command can: then ``words`` must be found in the
     remedy, and ``never`` must not. ``either``: a small job is tried first, and where that works the kind is harmless.
-    ``needs`` is a program or library that may not be here, as its Debian package has it.
-    ``renames``: not so in a layer of a container, where a folder cannot be renamed.
+    ``rounds``: so many remedies may be needed, one after the other. ``needs`` is a program or library that may not be
+    here, as its Debian package has it. ``renames``: not so in a layer of a container, where a folder cannot be renamed.
     """
 
     name: str
@@ -54,6 +58,7 @@ class Kind:
     options: tuple[str, ...] = ()
     during: During | None = None
     either: bool = False
+    rounds: int = 1
     renames: bool = True
     needs: str = ""
     stacks: tuple[str, ...] = ("pytorch", "tensorflow")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from .kinds import During, Kind, World
 from .world import children, named
 
-WHOM = ("measuring process", "watchdog")
+WHOM = ("measuring process", "watchdog", "whole rank")
 LAUNCHERS = ("mpirun", "orterun", "mpiexec.hydra")
 
 
@@ -20,6 +20,8 @@ def at_step(rank: int, phase: str, whom: str, number: signal.Signals) -> During:
     def during(world: World, running: subprocess.Popen[bytes]) -> None:
         watchdog = world.at(running, rank, phase)
         targets = [watchdog] if whom == "watchdog" else children(watchdog) if watchdog else []
+        if whom == "whole rank" and watchdog:
+            targets = [watchdog, *children(watchdog)]
         if whom == "launcher" and watchdog:
             targets = named(*LAUNCHERS)
         world.notes.append(f"{number.name} to {whom} {targets} of rank {rank} at {phase}")
@@ -68,6 +70,11 @@ def kinds(used: Sequence[str], seed: int) -> Iterator[Kind]:
         (0, "values_cpu", "watchdog", signal.SIGKILL),
         (1, "import", "watchdog", signal.SIGTERM),
         (0, "init", "watchdog", signal.SIGSEGV),
+        (1, "import", "watchdog", signal.SIGSTOP),
+        (0, "values_cpu", "watchdog", signal.SIGSTOP),
+        (1, "import", "whole rank", signal.SIGSTOP),
+        (0, "values_cpu", "whole rank", signal.SIGSTOP),
+        (0, "values_cpu", "launcher", signal.SIGSTOP),
         (0, "import", "launcher", signal.SIGKILL),
         (0, "values_cpu", "launcher", signal.SIGTERM),
         (0, "import", "launcher", signal.SIGSEGV),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-MS_BIND, MS_RDONLY, MS_REMOUNT = 4096, 1, 32
+MS_BIND, MS_RDONLY, MS_REMOUNT, MS_NOEXEC, MS_REC = 4096, 1, 32, 8, 16384
 NEW_NETWORK = 0x40000000
 GRACE_S = 8.0
 RENAMES = ",redirect_dir=on,metacopy=off"  # folders of the layer below can be renamed

@@ -1,0 +1,374 @@
+"""Each kind of attack that has once worked, as one user of a machine tries it on another, at the command line.
+
+Eve attacks, Ada calls envkit, and Ben is in no way concerned; each has a uid of their own. What is tried here once is
+tried in many forms by the tests that SECURITY.md names.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from envkit.apptainer.receipt import ImageReceipt
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments import receipt
+from envkit.environments.prefix import Prefix, Tree
+from envkit.machine.host import Platform
+from envkit.sources.bundle import write_bundle
+from envkit.sources.fetch import Source
+
+from .people import REPOSITORY, Person, open_folder, people
+
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users"),
+              pytest.mark.xdist_group("users")]  # fmt: skip
+
+Install = Callable[..., ModuleReceipt]
+SECRET = "hunter2-and-more"
+OBEYED = "\x1b]0;evil\x07\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def persons() -> Iterator[dict[str, Person]]:
+    with people("ada", "ben", "eve") as made:
+        yield made
+
+
+@pytest.fixture
+def ada(persons: dict[str, Person]) -> Person:
+    """Who calls envkit. She has a thesis, which nobody else can read."""
+    for path in persons["ada"].home.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    thesis = persons["ada"].home / "thesis"
+    thesis.write_text(SECRET)
+    thesis.chmod(0o600)
+    persons["ada"].owns(thesis)
+    return persons["ada"]
+
+
+@pytest.fixture
+def eve(persons: dict[str, Person]) -> Person:
+    return persons["eve"]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that all may write to, as /tmp."""
+    with open_folder() as made:
+        made.chmod(0o1777)
+        yield made
+
+
+@pytest.fixture
+def prefix(folder: Path) -> Prefix:
+    made = Prefix(root=folder / "prefix")
+    made.create()
+    made.root.chmod(0o755)
+    return made
+
+
+@pytest.fixture
+def tree(prefix: Prefix) -> Tree:
+    return prefix.tree(Platform.own())
+
+
+def said(done: CompletedProcess[str], *codes: int) -> str:
+    """What was printed, of a command that ended with one of these codes and without a traceback."""
+    assert "Traceback" not in done.stderr and done.returncode in codes, done.stdout + done.stderr
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def is_whole(ada: Person) -> bool:
+    """Whether Ada's thesis is there, and still nobody else's."""
+    path = ada.home / "thesis"
+    return path.read_text() == SECRET and stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def forged(path: Path, **changes: Any) -> None:
+    """Change what a receipt says."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize("how", ["module", "name", "tree"])
+def test_01_remove_deletes_nothing_that_a_receipt_of_eve_names(
+    ada: Person, eve: Person, install: Install, prefix: Prefix, tree: Tree, how: str
+) -> None:
+    install("toy-cpu")
+    path = receipt.path_of(tree, "toy-cpu")
+    module = {"name": f"../../../../..{ada.home}/thesis", "easyconfig": "/x", "sha256": "0" * 64}
+    changes: dict[str, dict[str, Any]] = {
+        "module": {"modules": [module]},
+        "name": {"name": "../x"},
+        "tree": {"tree": str(ada.home)},
+    }
+    forged(path, **changes[how])
+    eve.owns(prefix.root)
+    ada.run("chmod", "700", ada.home)
+    os.chown(prefix.root, ada.uid, -1)
+    for words in (["remove", "toy-cpu"], ["remove", "toy-cpu", "--dependencies"]):
+        said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=eve.name), 0, 3, 6, 7)
+    assert is_whole(ada)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_02_eessi_clean_follows_nothing_that_eve_has_planted(ada: Person, eve: Person, folder: Path, kind: str) -> None:
+    path = folder / f"envkit-eessi-{ada.uid}"
+    made: dict[str, list[str | Path]] = {
+        "link": ["ln", "-s", ada.home, path],
+        "pipe": ["mkfifo", "-m", "666", path],
+        "folder": ["mkdir", "-m", "777", path],
+    }
+    assert eve.run(*made[kind]).returncode == 0
+    said(ada.envkit("eessi", "clean", TMPDIR=folder), 0, 3)
+    assert is_whole(ada) and path.lstat().st_uid == eve.uid
+
+
+def test_03_nothing_of_eves_folder_is_run(ada: Person, eve: Person, folder: Path) -> None:
+    trap = folder / "trap"
+    sprung = folder / "sprung"
+    trap.mkdir()
+    for name in ("json", "os", "typing", "click", "msgspec", "sitecustomize", "envkit/__init__", "horovod/__init__"):
+        path = trap / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"open({str(sprung)!r}, 'w').close()\n")
+    for name in ("eb", "lmod", "mpirun", "gcc", "python3", "bash"):
+        (trap / name).write_text(f"#!/bin/sh\n: >{sprung}\n")
+        (trap / name).chmod(0o755)
+    eve.owns(trap)
+    program = Path(sys.executable).with_name("envkit")
+    for words in (["list"], ["show"], ["install", "pytorch", "--dry-run", "--offline"]):
+        said(ada.run("env", f"--chdir={trap}", program, *words), 0, 3, 4, 6)
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("source", ["link", "../../../../..{home}/thesis", "{home}/thesis"])
+def test_04_a_dockerfile_of_eve_reaches_no_file_of_ada(ada: Person, eve: Person, folder: Path, source: str) -> None:
+    context = folder / "context"
+    context.mkdir()
+    (context / "link").symlink_to(ada.home / "thesis")
+    text = f"FROM debian@sha256:{'0' * 64}\nCOPY {source.format(home=ada.home)} /taken\n"
+    (context / "Dockerfile").write_text(text)
+    eve.owns(context)
+    words = ("install", "own", "--method", "apptainer", "--from-dockerfile", context / "Dockerfile", "--dry-run")
+    told = said(ada.envkit(*words, ENVKIT_PREFIX=ada.home / "prefix"), 2, 3)
+    assert f"{context}/Dockerfile:2: COPY takes" in told and SECRET not in told
+
+
+def test_05_an_image_that_eve_has_changed_is_not_entered(
+    ada: Person, eve: Person, install_image: Callable[..., ImageReceipt], prefix: Prefix
+) -> None:
+    """In its place, with its size, and with its time, which its owner puts back unknowingly, as a backup does."""
+    image = Path(install_image("toy-image").image)
+    ada.owns(prefix.root)
+    before = image.stat()
+    image.chmod(0o666)
+    assert eve.run("sh", "-c", f"printf evil | dd of={image} conv=notrunc status=none").returncode == 0
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    image.chmod(0o644)
+    assert image.stat().st_size == before.st_size and image.read_text().startswith("evil")
+    told = said(ada.envkit("run", "toy-image", "--", "true", ENVKIT_PREFIX=prefix.root), 6)
+    assert "toy-image is damaged" in told
+
+
+def test_06_a_log_of_eve_is_read_to_its_end(ada: Person, eve: Person, folder: Path) -> None:
+    """Megabytes of one line, and of carriage returns."""
+    for name, text in (("line", "error: " * 300_000), ("returns", "\r 1/2 [====>...] - loss: 0.1" * 60_000)):
+        (folder / name).write_text(text)
+        eve.owns(folder / name)
+        said(ada.envkit("diagnose", folder / name), 0, 1, 9)
+
+
+def test_07_a_damaged_extension_ends_in_no_traceback(ada: Person, install: Install, prefix: Prefix, tree: Tree) -> None:
+    home = tree.software / "Toy/1.0/lib/horovod"
+    install("toy-cpu", horovod=str(home))
+    library = home / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
+    library.parent.mkdir(parents=True)
+    whole = Path(sys.executable).resolve().read_bytes()[:200_000]
+    for content in (b"", b"\x7fELF\x02\x01\x01" + bytes(5000), whole, whole[:64] + bytes(len(whole) - 64)):
+        library.write_bytes(content)
+        ada.owns(prefix.root)
+        said(ada.envkit("check-build", "toy-cpu", ENVKIT_PREFIX=prefix.root), 1)
+
+
+def ranges(name: str) -> list[range]:
+    """The subordinate ids of a user."""
+    lines = [line.split(":") for line in Path("/etc/subuid").read_text().splitlines()]
+    return [range(int(first), int(first) + int(count)) for user, first, count in lines if user == name]
+
+
+def test_08_ids_that_ada_is_advised_to_take_are_not_eves(ada: Person, eve: Person, persons: dict[str, Person]) -> None:
+    if not ranges(ada.name):
+        pytest.skip("useradd gives no subordinate ids here")
+    for own in ranges(ada.name):
+        ids = f"{own.start}-{own.stop - 1}"
+        subprocess.run(["usermod", "--del-subuids", ids, "--del-subgids", ids, ada.name], check=True)
+    told = said(ada.envkit("install", "pytorch", "--method", "apptainer", "--dry-run"), 3)
+    [(first, last)] = re.findall(r"usermod --add-subuids (\d+)-(\d+) ", told)
+    others = [*ranges("root"), *ranges(eve.name), *ranges(persons["ben"].name)]
+    assert others and not [one for one in others if one.start <= int(last) and one.stop > int(first)]
+
+
+def test_09_a_password_of_ada_is_read_by_nobody(ada: Person, eve: Person, persons: dict[str, Person]) -> None:
+    """Of the proxy: not in what is made, which others cannot read besides, nor in what is printed."""
+    place = ada.home / "prefix"
+    proxy = f"http://ada:{SECRET}@127.0.0.1:9"
+    ada.home.chmod(0o755)
+    (ada.home / "thesis").unlink()
+    try:
+        told = said(ada.envkit("fetch", "pytorch", ENVKIT_PREFIX=place, https_proxy=proxy, http_proxy=proxy,
+                               PIP_INDEX_URL="http://127.0.0.1:9/simple"), 4)  # fmt: skip
+        assert SECRET not in told
+        assert ada.run("grep", "-r", SECRET, ada.home).returncode == 1
+        for person in (eve, persons["ben"]):
+            assert person.run("ls", place).returncode != 0
+    finally:
+        ada.home.chmod(0o700)
+
+
+def test_10_a_receipt_of_eve_hides_no_other(
+    ada: Person, eve: Person, install: Install, prefix: Prefix, tree: Tree
+) -> None:
+    install("good-cpu", "Python/system", "Good/1.0")
+    ada.owns(prefix.root)
+    for name, text in (("nested", "[" * 100_000), ("closed", "{}"), ("a\x1b[31m", "{"), ("large", "x" * 50_000_000)):
+        path = tree.environments / f"{name}.json"
+        path.write_text(text)
+        path.chmod(0o600)
+        eve.owns(path)
+    done = ada.envkit("list", "--json", ENVKIT_PREFIX=prefix.root)
+    said(done, 0)
+    states = {one["name"]: one["state"] for one in json.loads(done.stdout)["environments"]}
+    assert states["good-cpu"].startswith("installed")
+    assert ada.envkit("show", "good-cpu", ENVKIT_PREFIX=prefix.root).returncode == 0
+    assert "\x1b" not in ada.envkit("list", ENVKIT_PREFIX=prefix.root).stdout
+
+
+def test_11_a_cache_of_eve_is_not_believed(ada: Person, eve: Person, folder: Path) -> None:
+    """She has made the folder of the prefix before, and says that what lies there is checked."""
+    place = folder / "prefix"
+    (place / "sources").mkdir(parents=True)
+    (place / "sources" / ".verified.json").write_text("{}")
+    eve.owns(place)
+    for words in (["fetch", "pytorch"], ["install", "pytorch", "--offline"]):
+        told = said(ada.envkit(*words, ENVKIT_PREFIX=place), 3)
+        assert f"{place}: It belongs to {eve.name}." in told
+
+
+def test_12_a_bundle_of_eve_displaces_nothing(ada: Person, eve: Person, folder: Path) -> None:
+    place, brought = ada.home / "prefix", folder / "brought"
+    for path, text in ((place / "sources", "good"), (brought, "evil")):
+        path.mkdir(parents=True)
+        (path / "own-1.0.tar.gz").write_text(text)
+    place.chmod(0o700)
+    ada.owns(place)
+    bundle = folder / "evil.tar"
+    install = ("install", "pytorch", "--method", "easybuild", "--offline")
+    write_bundle([Source(filename="own-1.0.tar.gz", sha256=None, needed_by="x")], brought, bundle, stack="x")
+    eve.owns(bundle)
+    said(ada.envkit(*install, "--bundle", bundle, ENVKIT_PREFIX=place), 3, 4)
+    assert (place / "sources" / "own-1.0.tar.gz").read_text() == "good"
+    bundle.write_bytes(b"manifest.json".ljust(100, b"\0") + b"[" * 100_000)
+    said(ada.envkit(*install, "--bundle", bundle, ENVKIT_PREFIX=place), 4)
+
+
+def test_13_a_log_of_eve_neither_steers_the_terminal_nor_a_command(ada: Person, eve: Person, folder: Path) -> None:
+    log = folder / f"{OBEYED}.log".replace("/", "")
+    log.write_text(
+        f"{OBEYED}error: {OBEYED}\nThe End User License Agreement (EULA) for CUDA;curl${{IFS}}evil is currently not "
+        "accepted!\n"
+    )
+    eve.owns(log)
+    for words in ([], ["--json"]):
+        done = ada.envkit("diagnose", *words, log)
+        said(done, 0)
+        assert not {"\x1b", "\x07"} & set(done.stdout + done.stderr)
+        assert "--accept-eula CUDA;curl" not in done.stdout and "--accept-eula NAME" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["$(touch sprung)", "`touch sprung`", "--help", "a;touch sprung"])
+def test_14_names_that_eve_has_given_run_nothing(
+    ada: Person, eve: Person, folder: Path, install: Install, prefix: Prefix, tree: Tree, name: str
+) -> None:
+    recipe = folder / f"{name}.eb"
+    recipe.write_text("name = 'x'\n")
+    install("toy-cpu")
+    forged(receipt.path_of(tree, "toy-cpu"), load=[name])
+    eve.owns(recipe, prefix.root)
+    said(ada.envkit("install", recipe, "--dry-run", ENVKIT_PREFIX=ada.home / "prefix"), 2, 3)
+    for words in (["run", "toy-cpu", "--", "true"], ["shell", "toy-cpu"]):
+        said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=eve.name), 6)
+    assert not [*ada.home.rglob("sprung"), *folder.rglob("sprung")]
+
+
+def test_15_what_eve_leads_elsewhere_is_not_opened_up(
+    ada: Person, eve: Person, folder: Path, install: Install, prefix: Prefix
+) -> None:
+    """A link in the way of a job script, whose target keeps its mode; the system itself may refuse to follow it."""
+    install("toy-cpu")
+    ada.owns(prefix.root)
+    link = folder / "job.sh"
+    assert eve.run("ln", "-s", ada.home / "thesis", link).returncode == 0
+    words = ("--nodes", "1", "--ranks-per-node", "1", "--output", link, "--force", "--", "true")
+    said(ada.envkit("job", "slurm", "toy-cpu", *words, umask=0o022, ENVKIT_PREFIX=prefix.root), 0, 7)
+    assert stat.S_IMODE((ada.home / "thesis").stat().st_mode) == 0o600
+    own = ada.home / "job.sh"
+    said(ada.envkit("job", "slurm", "toy-cpu", *words[:4], "--output", own, "--", "true", umask=0o077,
+                    ENVKIT_PREFIX=prefix.root), 0)  # fmt: skip
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("kind", ["pipe", "loop", "socket", "/dev/zero", "/dev/tty"])
+def test_15_what_is_no_log_is_refused(ada: Person, eve: Person, folder: Path, kind: str) -> None:
+    path = Path(kind) if kind.startswith("/") else folder / kind
+    if kind == "pipe":
+        eve.run("mkfifo", "-m", "666", path)
+    elif kind == "loop":
+        eve.run("ln", "-s", path, path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(str(path))
+    assert "What to do: " in said(ada.envkit("diagnose", path), 2)
+
+
+def test_15_a_rank_is_not_kept_from_its_meeting_place(
+    ada: Person, eve: Person, folder: Path, install: Install, prefix: Prefix
+) -> None:
+    """Eve, who sees the number of the job, has taken every name that she can think of."""
+    install("toy-cpu", horovod="/nowhere")
+    ada.owns(prefix.root)
+    for name in ("", "4711", "4711.0", "srun-4711.0"):
+        eve.run("mkdir", "-m", "777", folder / f"envkit-verify-{ada.uid}-{name}", folder / f"envkit-{ada.uid}-{name}")
+    envkit = (sys.executable, "-m", "envkit", "verify", "toy-cpu", "--quick")
+    settings: dict[str, Any] = {"TMPDIR": folder, "ENVKIT_PREFIX": prefix.root, "PYTHONPATH": REPOSITORY}
+    told = said(ada.run("mpirun", "-n", "1", *envkit, **settings), 1)
+    assert "horovod-present" in told and "started with mpirun" in told  # it came to a verdict
+    for rank in ("²", "1" * 5000):
+        job: dict[str, Any] = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "1", "SLURM_PROCID": rank}
+        assert "horovod-present" in said(ada.run(*envkit, **settings, **job), 1)
+    assert not [path for path in folder.glob("envkit-*") if path.stat().st_uid == eve.uid and any(path.iterdir())]
+
+
+def test_16_what_root_unpacks_is_nobody_elses(eve: Person, folder: Path) -> None:
+    """An archive names uids; who has one of them here could change what root then compiles."""
+    from envkit.easybuild.eb_command import AS_ONE_UNPACKS
+
+    (folder / "x-1.0").mkdir()
+    (folder / "x-1.0" / "setup.py").touch()
+    (folder / "x-1.0" / "setup.py").chmod(0o666)
+    eve.owns(folder / "x-1.0")
+    words = ["tar", "--numeric-owner", "-C", str(folder)]
+    subprocess.run([*words, "-czf", str(folder / "x.tar.gz"), "x-1.0"], check=True)
+    shutil.rmtree(folder / "x-1.0")
+    env = {**os.environ, **AS_ONE_UNPACKS}
+    subprocess.run(["tar", "-C", str(folder), "-xzf", str(folder / "x.tar.gz")], env=env, umask=0o022, check=True)
+    made = (folder / "x-1.0" / "setup.py").stat()
+    assert made.st_uid == 0 and stat.S_IMODE(made.st_mode) == 0o644

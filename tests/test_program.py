@@ -1,0 +1,60 @@
+"""scripts/envkit, by which a user calls the program, where its Python is not to be had."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .people import REPOSITORY, open_folder, people
+
+USERS = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users"),
+         pytest.mark.xdist_group("users")]  # fmt: skip
+
+
+def placed(folder: Path) -> Path:
+    """The program as pip puts it beside a Python."""
+    program = folder / "bin" / "envkit"
+    program.parent.mkdir()
+    shutil.copy(REPOSITORY / "scripts" / "envkit", program)
+    return program
+
+
+def call(program: Path, path: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([program, "list"], env={"PATH": path}, capture_output=True, text=True, check=False)
+
+
+def test_its_python_has_gone(tmp_path: Path) -> None:
+    program = placed(tmp_path)
+    (tmp_path / "bin" / "python3").symlink_to(tmp_path / "gone" / "python3")
+    done = call(program, "/usr/bin:/bin")
+    assert done.returncode == 3
+    assert f"its own Python, {tmp_path}/gone/python3, cannot be reached by you" in done.stderr
+    assert f"What to do: have who installed {program} open the way to that Python" in done.stderr
+
+
+def test_no_python_on_path_has_it(tmp_path: Path) -> None:
+    program = placed(tmp_path)
+    other = tmp_path / "other" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    done = call(program, str(other.parent))
+    assert done.returncode == 3
+    assert "and none on PATH has the package envkit" in done.stderr
+
+
+class TestAnotherUser:
+    pytestmark = USERS
+
+    def test_its_python_is_closed_to_others(self) -> None:
+        with people("pat") as made, open_folder() as folder:
+            program = placed(folder)
+            closed = folder / "closed"
+            closed.mkdir(mode=0o700)
+            (closed / "python3").symlink_to("/usr/bin/python3")
+            (folder / "bin" / "python3").symlink_to(closed / "python3")
+            done = made["pat"].run(program, "list")
+        assert done.returncode == 3
+        assert f"its own Python, {closed}/python3, cannot be reached by you" in done.stderr, done.stderr

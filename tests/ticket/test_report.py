@@ -1,0 +1,183 @@
+"""``envkit report``: one file, whatever is wrong."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envkit.cli import run
+from envkit.ticket import gather
+from envkit.verify import last
+from tests.verify.test_report import report as recorded
+
+from ..small_disk import leave, small_disk
+
+ENVKIT = Path(sys.executable).with_name("envkit")
+Output = pytest.CaptureFixture[str]
+LOG = "srun: error: gpu17: task 3\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB. password=hunter2hunter2\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a log; the doctor says little, and the state is kept there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("ENVKIT_PREFIX", str(tmp_path / "prefix"))
+    monkeypatch.delenv("ENVKIT_NAME", raising=False)
+    monkeypatch.setattr(gather, "doctor", lambda *_: {"summary": "it works", "text": "all of it", "data": {"a": 1}})
+    (tmp_path / "run.log").write_text(LOG)
+    return tmp_path
+
+
+def parts(text: str) -> dict[str, dict[str, str]]:
+    """Return the parts of a report in JSON by their ids."""
+    return {part["id"]: part for part in json.loads(text)["parts"]}
+
+
+def test_with_no_environment_it_is_written_all_the_same(here: Path, capsys: Output) -> None:
+    assert run(["report", "--log", "run.log"]) == 0
+    page = (here / "envkit-report.html").read_text()
+    assert "envkit-report.html" in capsys.readouterr().err
+    assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
+    assert "gpu-out-of-memory" in page and "Nothing is installed" in page and "There is none" in page
+    assert "hunter2" not in page and "gpu17" not in page
+    assert "src=" not in page and "<script" not in page
+
+
+def test_the_name_of_the_file_says_the_form(here: Path, capsys: Output) -> None:
+    assert run(["report", "-o", "a.json", "--log", "run.log"]) == 0
+    told = parts((here / "a.json").read_text())
+    assert told["logs"]["data"][0]["diagnosis"]["cause"]["id"] == "gpu-out-of-memory"  # type: ignore[index]
+    assert run(["report", "-o", "a.md", "--log", "run.log"]) == 0
+    text = (here / "a.md").read_text()
+    assert text.startswith("# envkit report") and "```json" in text
+    capsys.readouterr()
+    assert run(["report", "--json"]) == 0
+    assert set(parts(capsys.readouterr().out)) == {"verdict", "environment", "doctor", "versions"}
+    assert run(["report", "-o", "-"]) == 0
+    assert capsys.readouterr().out.startswith("# envkit report")
+    assert not (here / "envkit-report.html").exists()
+
+
+def test_what_fails_in_one_part_leaves_the_others(here: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "doctor", lambda *_: 1 / 0)
+    receipts = here / "prefix" / f"{os.uname().machine}-py3.11" / "environments"
+    receipts.mkdir(parents=True)
+    (receipts / "pytorch-2.13-cpu.json").write_text("{")
+    assert run(["report", "pytorch-2.13-cpu", "--json"]) == 0
+    told = parts(capsys.readouterr().out)
+    assert "ZeroDivisionError" in told["doctor"]["problem"]
+    assert "cannot be read" in told["environment"]["problem"] and "damaged" in told["environment"]["text"]
+    assert told["versions"]["text"]
+
+
+def test_a_prefix_that_is_somebody_elses(here: Path, capsys: Output) -> None:
+    foreign = here / "prefix"
+    foreign.mkdir()
+    foreign.chmod(0)
+    if not os.geteuid():
+        os.chown(foreign, 12345, 12345)
+    assert run(["report", "--json"]) == 0
+    told = parts(capsys.readouterr().out)
+    assert told["environment"]["problem"]
+    foreign.chmod(0o700)
+
+
+@pytest.mark.parametrize("words", [["--log", "none.log"], ["-o", "."]])
+def test_a_mistake_is_told_before_anything_is_written(words: list[str], here: Path, capsys: Output) -> None:
+    assert run(["report", *words]) == 2
+    assert capsys.readouterr().err
+    assert not (here / "envkit-report.html").exists()
+
+
+def test_a_file_that_cannot_be_written(here: Path, capsys: Output) -> None:
+    for path in ("/dev/full", "none/x.html"):
+        assert run(["report", "-o", path]) == 7
+        assert "What to do: Name another file: -o FILE" in capsys.readouterr().err
+
+
+def test_a_full_disk_has_nothing_half_made(here: Path, capsys: Output) -> None:
+    with small_disk(here / "small", 16) as small:
+        leave(small, 1)
+        assert run(["report", "-o", str(small / "r.html"), "--log", "run.log"]) == 7
+        assert [path.name for path in small.iterdir()] == ["filler"]
+    assert "could not be written" in capsys.readouterr().err
+
+
+def test_the_last_verdict_is_in_it(here: Path, capsys: Output) -> None:
+    last.keep(recorded("rank-killed"), "pytorch", "")
+    assert run(["report", "-o", "-"]) == 0
+    text = capsys.readouterr().out
+    assert "FAIL of pytorch" in text and '"verdict": "fail"' in text
+    assert run(["report", "other", "--json"]) == 0
+    assert "There is none" in parts(capsys.readouterr().out)["verdict"]["problem"]
+
+
+def test_of_many_verdicts_the_last_few_are_kept_privately(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = recorded("pytorch-2ranks")
+    for number in range(last.MOST + 3):
+        last.keep(report, f"e{number}", "/p")
+        os.utime(last.path_of(f"e{number}", "/p"), (number, number))
+    kept = list(last.folder().iterdir())
+    assert len(kept) <= last.MOST + 1
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+    assert stat.S_IMODE(last.folder().stat().st_mode) == 0o700
+    newest = last.last(f"e{last.MOST + 2}", "/p")
+    assert newest is not None and newest.report == report and last.last("e0", "/p") is None
+    monkeypatch.setattr(last, "LARGEST", 10)
+    last.keep(report, "e9", "/p")
+    assert not last.path_of("e9", "/p").exists()  # an older one would mislead
+    last.path_of("e8", "/p").write_bytes(b"no record")
+    assert last.last("e8", "/p") is None
+
+
+def test_a_verdict_that_cannot_be_kept_is_no_matter(here: Path) -> None:
+    (here / "state").write_text("")
+    last.keep(recorded("pytorch-2ranks"), "e", "")
+    assert last.latest() is None
+
+
+def test_a_whole_report_has_no_secret_of_the_session(tmp_path: Path) -> None:
+    """With the real doctor, in a process of its own."""
+    log = tmp_path / "run.log"
+    log.write_text("connecting with xK9-secret-value-77 as https://anna:Pq7-Zz99@proxy.site.example:3128\n" + LOG)
+    env = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "ENVKIT_PREFIX": str(tmp_path / "prefix"),
+        "HF_TOKEN": "xK9-secret-value-77",
+        "USER": "annamiller",
+        "https_proxy": "http://anna:Pq7-Zz99@127.0.0.1:9",
+        "PIP_INDEX_URL": "http://anna:Pq7-Zz99@127.0.0.1:9/simple",
+    }
+    for name in ("r.html", "r.md", "r.json"):
+        done = subprocess.run(
+            [ENVKIT, "report", "-o", name, "--log", log],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        text = (tmp_path / name).read_text()
+        for private in ("xK9-secret", "Pq7-Zz99", "annamiller", str(tmp_path), "gpu17", "proxy.site.example"):
+            assert private not in text, private
+
+
+@pytest.mark.parametrize("in_the_way", ["link", "pipe"])
+def test_what_lies_under_its_default_name_is_not_written_through(here: Path, capsys: Output, in_the_way: str) -> None:
+    own = here / "thesis"
+    own.write_text("years of work")
+    if in_the_way == "link":
+        (here / "envkit-report.html").symlink_to(own)
+    else:
+        os.mkfifo(here / "envkit-report.html")
+    assert run(["report"]) == 7
+    assert "Name another file: -o FILE" in capsys.readouterr().err
+    assert own.read_text() == "years of work"
