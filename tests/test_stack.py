@@ -6,7 +6,7 @@ import pytest
 
 from envkit.errors import UnknownStack
 from envkit.machine.host import Accelerator, Platform
-from envkit.planning.stack import REFERENCE, Stack, find_easyconfig, from_recipe, select, stacks
+from envkit.planning.stack import REFERENCE, Stack, find_easyconfig, from_recipe, select, stacks, with_flag
 from envkit.system.resources import recipes
 
 HERE = Platform(machine="x86_64", python="3.11")
@@ -271,3 +271,17 @@ def test_one_stack_is_the_default_of_a_framework_and_accelerator() -> None:
 def test_a_name_and_an_option_that_contradict_each_other(wanted: str, options: dict[str, str]) -> None:
     with pytest.raises(UnknownStack, match="contradict each other"):
         select(wanted, platform=Platform(machine="x86_64", python="3.11"), **options)
+
+
+@pytest.mark.parametrize(
+    ("flag", "framework", "method", "name", "expected"),
+    [
+        ("nccl", "pytorch", "easybuild", "pytorch-2.13-cpu", "pytorch-2.13-cuda"),
+        ("nccl", "pytorch", "apptainer", "pytorch-2.13-cpu-image", "pytorch-2.13-cuda-image"),
+        ("rocm", "tensorflow", "apptainer", "tensorflow-2.21-cpu-image", "tensorflow-2.13-rocm-image"),
+        ("rocm", "pytorch", "easybuild", "pytorch-2.13-cpu", ""),
+        ("ddl", "pytorch", "easybuild", "pytorch-2.13-cpu", ""),
+    ],
+)
+def test_the_nearest_stack_that_has_a_flag(flag: str, framework: str, method: str, name: str, expected: str) -> None:
+    assert with_flag(flag, framework, method, name) == expected

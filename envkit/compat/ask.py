@@ -332,8 +332,11 @@ def of_modules(modules: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def of_address(name: str, address: str, place: str) -> Iterator[str]:
-    """Yield the words of a wheel or a source archive, by its name at the end of an address."""
-    file = unquote(address.partition("#")[0].partition("?")[0].rpartition("/")[2].partition("[")[0])
+    """Yield the words of a wheel, a source archive or a folder of sources, by its name at the end of an address."""
+    path = address.partition("#")[0].partition("?")[0].partition("[")[0].rstrip("/")
+    file = unquote(path.rpartition("/")[2])
+    if re.match(r"file:|\.{0,2}/|~", path) and not file.endswith((".whl", ".tar.gz", ".zip")):
+        file += ".tar.gz"  # a folder that such an archive was unpacked to is called as it is
     tags = frozenset[Tag]()
     try:
         if file.endswith(".whl"):

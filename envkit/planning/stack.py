@@ -91,6 +91,20 @@ def is_stack(name: str) -> bool:
     return any(stack.name == name for stack in stacks())
 
 
+def with_flag(flag: str, framework: str, method: str, name: str) -> str:
+    """Return the stack with a build flag that is nearest to one of a name; nothing where there is none.
+
+    Of the same method first, then those that were built, of these the one whose name begins most alike.
+    """
+    fitting = [stack for stack in stacks() if stack.framework == framework and flag in stack.requires]
+
+    def nearness(stack: Stack) -> tuple[bool, bool, int]:
+        alike = next((at for at, pair in enumerate(zip(stack.name, name, strict=False)) if len({*pair}) > 1), 0)
+        return stack.method == method, bool(stack.tried), alike
+
+    return max(fitting, key=nearness).name if fitting else ""
+
+
 def select(
     wanted: str | None,
     *,

@@ -223,6 +223,7 @@ def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
         frameworks=(target.framework,),
         left_out=target.others,
         required=target.requires | frozenset(options.require),
+        stacks=target.stacks_with(options.require),
         built=target.built,
         drift=target.drift,
         broken=target.broken,

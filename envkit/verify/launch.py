@@ -111,6 +111,7 @@ def expected_of(
         nodes=wanted.nodes or len(wanted.hosts) or None,
         frameworks=(target.framework, *target.others),
         required=target.requires | frozenset(options.require),
+        stacks=target.stacks_with(options.require),
         built=target.built,
         drift=target.drift,
         broken=target.broken,

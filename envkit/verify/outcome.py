@@ -115,7 +115,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for.
 
     `size` is the number of ranks, `left_out` names frameworks that Horovod is for and that are not verified,
-    `required` names flags, `built` is what the files say, `measures` names the facts about speed that were asked for.
+    `required` names flags, `stacks` for those that an environment of envkit's is not built with the stack that is ("":
+    none is), `built` is what the files say, `measures` names the facts about speed that were asked for.
     `gpus` demands that the collectives ran on GPUs too, `nodes` is on how many nodes the ranks should be (None: no
     matter), `shared` is the folder where they met. `launcher_status` is how the launcher ended (None: somebody
     else's), `launcher_said` what it said, `launcher` which it was and `stopped` which processes of it, or of its
@@ -142,6 +143,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     frameworks: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     required: frozenset[str] = frozenset()
+    stacks: dict[str, str] = msgspec.field(default_factory=dict)
     built: BuildFlags | None = None
     gpus: bool = False
     nodes: int | None = None

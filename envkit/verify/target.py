@@ -83,6 +83,15 @@ class Target:
         """The first library, program or module file of its modules that has gone or has another size."""
         return self.receipt.broken() if self.receipt is not None and self.receipt.recipes else None
 
+    def stacks_with(self, flags: Iterable[str]) -> dict[str, str]:
+        """The stack that has a build flag, for each of some that no installation of this environment would have."""
+        if self.receipt is None or not (lacking := frozenset(flags) - self.requires):
+            return {}
+        from envkit.planning.stack import with_flag
+
+        there = self.receipt
+        return {flag: with_flag(flag, there.framework, there.method, there.name) for flag in lacking}
+
     @property
     def wheel_mpi(self) -> str:
         """The MPI of a wheel that stands in for the machine's own; nothing without one."""

@@ -211,6 +211,11 @@ Currently Loaded Modulefiles:
  3) PrgEnv-gnu              6) cray-python/3.11.5  9) rocm/5.7.1
 """
 MIXED = {"gcc": "12.2.0", "cudnn": "8.9.2.26", "impi": "2021.9.0", "openmpi": "4.1.4", "python": "3.10.8"}
+BY_EASYBUILD = """\
+horovod @ file:///home/me/.local/share/envkit/build/Horovod/0.28.1/gompi-system-PyTorch-2.13.0/horovod/horovod-0.28.1
+numpy==2.2.6
+torch @ file:///home/me/.local/share/envkit/sources/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl#sha256=00
+"""
 TORCH_NUMPY = {"torch": "2.13.0", "numpy": "1.26.4"}
 
 
@@ -254,6 +259,9 @@ TORCH_NUMPY = {"torch": "2.13.0", "numpy": "1.26.4"}
             {"torch": "1.14.0+cpu", "python": "3.10"},
         ),
         ("https://example.org/horovod-0.28.1.tar.gz\n", {"horovod": "0.28.1"}),
+        (BY_EASYBUILD, {"horovod": "0.28.1", "torch": "2.13.0+cpu", "python": "3.11", "numpy": "2.2.6"}),
+        ("horovod @ file:///sources/horovod-0.28.1/#egg=horovod\n", {"horovod": "0.28.1"}),
+        ("-e ../horovod-0.28.1\n", {"horovod": "0.28.1"}),
         ("# Editable install with no version control (torch==1.14.0)\n-e /home/me/torch\n", {"torch": "1.14.0"}),
         ("# Editable Git install with no remote (own==1.0)\n-e /home/me/torch\npip==26.1", {"pip": "26.1"}),
         ("./other-2.13.0-py3-none-any.whl\n-e .\n-e /home/me/python\npip==26.1", {"pip": "26.1"}),
@@ -279,6 +287,9 @@ def test_what_tools_print(text: str, expected: dict[str, str], tmp_path: Path) -
         ("--editable=git+https://example.org/x#subdirectory=y&egg=torch\n", ":1: torch comes from git+https:"),
         ("git+https://github.com/horovod/horovod.git@v0.28.1\n", ":1: horovod comes from git+https:"),
         ("pip==26.1\n-e /home/me/torch/\n", ":2: torch comes from /home/me/torch/"),
+        ("horovod @ file:///home/me/horovod\n", ":1: horovod comes from file:///home/me/horovod: which version"),
+        ("horovod @ file:///home/me/torch-2.13.0\n", ":1: horovod comes from file:///home/me/torch-2.13.0: which"),
+        ("horovod @ https://example.org/horovod-0.28.1\n", ":1: horovod comes from https://example.org/horovod"),
         ("./torch\n", ":1: torch comes from ./torch"),
         ("# x\n\\\nto\\\nrch\n", ":2: torch has no version"),
         ("torch \\\n --hash=sha256:00\n", ":1: torch has no version"),

@@ -307,3 +307,27 @@ def test_the_interpreter_itself_is_whole() -> None:
     told = reader.shared_object(os.path.realpath(sys.executable))
     assert told["size"] >= told["wanted"]
     assert any(name.startswith("libc.") for name in told["needed"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "stacks", "words"),
+    [
+        ("", {}, ("switched off", "HOROVOD_GPU_OPERATIONS=NCCL", ())),
+        ("pytorch-2.13-cpu", {"nccl": "pytorch-2.13-cuda"}, ("built without nccl", "", ("pytorch-2.13-cuda",))),
+        ("pytorch-2.13-cpu", {"nccl": ""}, ("No stack of envkit", "recipe of your own", ())),
+        ("toy --prefix /p", {}, ("another one", "in its place", ("toy --prefix /p --rebuild",))),
+    ],
+)
+def test_the_remedy_of_a_flag_that_is_lacking_names_a_stack(
+    environment: str, stacks: dict[str, str], words: tuple[str, str, tuple[str, ...]]
+) -> None:
+    """Variables of Horovod's build are for who builds it by hand."""
+    asked = Expected(
+        size=1, frameworks=("torch",), required=frozenset({"nccl"}), environment=environment, stacks=stacks
+    )
+    ranks = Ranks(framework="torch", facts=(rank(0, flags=Flags(mpi=True, nccl=0)),), expected=asked)
+    [found] = checks.flags_required(ranks)
+    cause, remedy, commands = words
+    assert cause in found.cause and remedy in found.remedy
+    assert found.commands == tuple(f"envkit install {one}" for one in commands)
+    assert ("HOROVOD_" in found.remedy) is not bool(environment)

@@ -230,7 +230,10 @@ def _flag_required(ranks: Ranks, name: str) -> Result:
     for facts in ranks.facts:
         value = facts.flags.get(name) if facts.flags else None
         if value == 0:
-            return ranks.outcome("flag-required", "lacks", flag=name, rank=facts.label)
+            stack = ranks.expected.stacks.get(name)
+            case = "lacks" if not ranks.expected.environment else "lost" if stack is None else "other-stack"
+            case = "no-stack" if stack == "" else case
+            return ranks.outcome("flag-required", case, flag=name, rank=facts.label, stack=stack)
         lacking = lacking or (facts if value is None else None)
     if lacking:
         return ranks.not_measured("flag-required", lacking)
