@@ -57,6 +57,8 @@ class Defaults(dict[str, Any]):
         from envkit.config import files
 
         found = files.read() if name == "doctor" else files.required()
+        for note in files.notes(found):
+            echo(f"envkit: {note}", err=True)
         return found.defaults().get(name, default)
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import filelocks, receipt
 from envkit.environments.prefix import Prefix
@@ -167,3 +168,18 @@ def test_description_for_people(mpi: Mpi | None, said: str, install: Install) ->
     assert "Horovod:    /h" in lines
     assert f"By hand:    module use {made.tree}/modules/all && module load gcc/12 Toy/1.0" in lines
     assert lines[-2:] == ["Modules:    Python/system", "            Toy/1.0"]
+
+
+def test_the_prefix_is_named(
+    tmp_path: Path, prefix: Prefix, install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("toy", horovod="/h")
+    assert run(["list", "--installed", "--prefix", str(prefix.root)]) == 0
+    assert capsys.readouterr().out.startswith(f"Prefix  {prefix.root}"[:60])
+    (tmp_path / "empty").mkdir()
+    for names, said in (("absent", "absent (no such folder)"), ("empty", "empty"), ("empty:absent", "empty, ")):
+        where = ":".join(str(tmp_path / name) for name in names.split(":"))
+        assert run(["list", "--installed", "--prefix", where]) == 0
+        told = capsys.readouterr().err
+        assert told.startswith("Nothing is installed in /") and said in told
+        assert ("no such folder" in told) is ("absent" in names)

@@ -2,7 +2,7 @@
 
 import click
 
-from envkit.cli import echo_json, explain, printed, usage
+from envkit.cli import echo, echo_json, explain, printed, usage
 
 
 @click.command()
@@ -36,6 +36,8 @@ def config(paths: bool, as_json: bool) -> int:
     else:
         show = report.of_files if paths else report.of_keys
         whole = Paper(width=1000)  # a path in one piece, for programs
+        for note in files.notes(found):
+            echo(f"envkit: {note}", err=True)
         printed("\n".join(show(made, Paper.of(sys.stdout) if sys.stdout.isatty() else whole)) + "\n")
         if error := files.mistaken(found):
             printed()

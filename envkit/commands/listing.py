@@ -29,9 +29,11 @@ def list_(prefix: str | None, is_short: bool, as_json: bool) -> None:
     if as_json:
         echo_json(catalogue.to_json(found))
     elif is_short and not found:
-        echo("Nothing is installed.", err=True)
+        echo(f"Nothing is installed in {where.shown}.", err=True)
     else:
-        sys.stdout.write(catalogue.text(found, where, Paper.of(sys.stdout)) + "\n")
+        paper = Paper.of(sys.stdout)
+        lines = [*paper.paragraph("Prefix", "bold", where.shown), "", catalogue.text(found, where, paper)]
+        sys.stdout.write("\n".join(lines) + "\n")
 
 
 @click.command()

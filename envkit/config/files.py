@@ -18,6 +18,8 @@ from envkit.system import toml
 
 SYSTEM = Path("/etc/envkit/config.toml")
 PROJECT = "envkit.toml"
+PREFIX = "ENVKIT_"
+ALIKE = 0.75  # of two names, from which on one can be meant by the other
 LARGEST = 64_000  # bytes
 MOST_DOTS = 200  # in a line: what has more is no key, and takes long to read
 MOST_MISTAKES = 10
@@ -112,6 +114,27 @@ def mistaken(found: Configuration) -> ConfigInvalid | None:
     )
 
 
+def notes(found: Configuration, env: Settings = os.environ) -> list[str]:
+    """Return what is no mistake, and is likely to be none of what was meant: misspelt variables, unknown names."""
+    from envkit.system import owners
+
+    said = [f"{name} is no variable of envkit's. Did you mean {meant}?" for name, meant in misspelt(env)]
+    if trust := found.values.get("trust"):
+        said += [f"{trust.where}: 'trust': {one}, so nobody is trusted by it." for one in owners.absent(trust.value)]
+    return said
+
+
+def misspelt(env: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the variables that look like those of a key, and the nearest of these."""
+    import difflib
+
+    names = [one for key in KEYS for one in variables(key) if one.startswith(PREFIX)]
+    for name in sorted(env):
+        if name.startswith(PREFIX) and name not in names:
+            own, known = name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in names]
+            yield from ((name, PREFIX + near) for near in difflib.get_close_matches(own, known, 1, ALIKE))
+
+
 def first(files: Iterable[File]) -> dict[str, Value]:
     """Return the values of several files, the nearest first."""
     values: dict[str, Value] = {}
@@ -151,7 +174,7 @@ def of_variables(env: Settings) -> tuple[dict[str, Value], list[str]]:
             continue
         text = env[variable]
         try:
-            value = text if name == "prefix" else key.take(text)  # a relative one is judged by who uses it
+            value = text if name == "prefix" else key.take(key.of_text(text))  # a relative one is judged by who uses it
         except ValueError:
             wrong.append(f"{variable}: expected {key.expected}, found {text!a}.")
         else:

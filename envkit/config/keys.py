@@ -20,13 +20,15 @@ MODULE = re.compile(r"\.?[A-Za-z0-9_][A-Za-z0-9_.+@=~/-]*", re.ASCII)
 class Key:
     """A key: what it is for, its ``take``, and the ``commands`` that have its option, as a parameter called ``option``.
 
-    Without commands it counts wherever envkit asks for it. ``in_project``: the file of a project may set it, for it
-    neither says what is run nor who is trusted. ``variables``: the first of them that is set comes before every file.
+    ``of_text`` makes of the text of a variable what a file would have. Without commands it counts wherever envkit asks
+    for it. ``in_project``: the file of a project may set it, for it neither says what is run nor who is trusted.
+    ``variables``: the first of them that is set comes before every file.
     """
 
     text: str
     take: Take
     expected: str
+    of_text: Callable[[str], Any] = str
     option: str = ""
     commands: tuple[str, ...] = ()
     in_project: bool = True
@@ -45,12 +47,15 @@ def one_of(*choices: str) -> tuple[Take, str]:
 
 
 def number(value: Any) -> int:
-    """A whole number that can be a count of something; as text, where it is from a variable."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
-        value = int(value)
+    """A whole number that can be a count of something."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
         raise ValueError
     return value
+
+
+def digits(text: str) -> int | str:
+    """The number that a text is, else the text."""
+    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 def matching(pattern: re.Pattern[str]) -> Take:
@@ -96,16 +101,20 @@ def environment(value: Any) -> str:
 
 
 def several(pattern: str) -> Take:
-    """Several words of a pattern: a list, or a text with commas or blanks between, where it is from a variable."""
+    """Several words of a pattern."""
     one = re.compile(pattern, re.ASCII)
 
     def take(value: Any) -> tuple[str, ...]:
-        words = value.replace(",", " ").split() if isinstance(value, str) else value
-        if not isinstance(words, list) or not all(isinstance(word, str) and one.fullmatch(word) for word in words):
+        if not isinstance(value, list) or not all(isinstance(word, str) and one.fullmatch(word) for word in value):
             raise ValueError
-        return tuple(words)
+        return tuple(value)
 
     return take
+
+
+def split(text: str) -> list[str]:
+    """The words of a text with commas or blanks between."""
+    return text.replace(",", " ").split()
 
 
 METHOD, FRAMEWORK, ACCELERATOR, MPI = (
@@ -123,7 +132,8 @@ KEYS: Mapping[str, Key] = {
     ),
     "trust": Key(
         text="Whose prefixes are used besides your own and root's: users, and groups with an @.",
-        take=several(r"@?[^\s,@][^\s,]*"), expected='a list of users, and of groups with an @, such as ["@proj7"]',
+        take=several(r"@?[^\s,@][^\s,]*"), of_text=split,
+        expected='a list of users, and of groups with an @, such as ["@proj7"]',
         in_project=False,
     ),
     "environment": Key(
@@ -148,11 +158,11 @@ KEYS: Mapping[str, Key] = {
     ),
     "jobs": Key(
         text="How many files to compile at a time.",
-        take=number, expected=COUNT, option="jobs", commands=("install", "upgrade"),
+        take=number, of_text=digits, expected=COUNT, option="jobs", commands=("install", "upgrade"),
     ),
     "load": Key(
         text="Modules of the site to load before a build and on entering.",
-        take=several(MODULE.pattern), expected='a list of modules, such as ["PrgEnv-gnu"]',
+        take=several(MODULE.pattern), of_text=split, expected='a list of modules, such as ["PrgEnv-gnu"]',
         option="load", commands=("install", "fetch", "export", "doctor"), in_project=False,
     ),
     "site": Key(
@@ -161,14 +171,14 @@ KEYS: Mapping[str, Key] = {
         option="site", commands=(*BATCH, "data"), in_project=False,
     ),
     "ranks": Key(
-        text="How many ranks 'envkit verify' starts outside of a job.", take=number, expected=COUNT,
+        text="How many ranks 'envkit verify' starts outside of a job.", take=number, of_text=digits, expected=COUNT,
     ),
     "job.nodes": Key(
-        text="How many nodes a job has.", take=number, expected=COUNT, option="nodes", commands=JOBS,
+        text="How many nodes a job has.", take=number, of_text=digits, expected=COUNT, option="nodes", commands=JOBS,
     ),
     "job.ranks-per-node": Key(
         text="How many ranks each of its nodes has.",
-        take=number, expected=COUNT, option="ranks_per_node", commands=JOBS,
+        take=number, of_text=digits, expected=COUNT, option="ranks_per_node", commands=JOBS,
     ),
     "job.gpus-per-node": Key(
         text="How many GPUs each of its nodes has for its ranks.",
@@ -176,7 +186,8 @@ KEYS: Mapping[str, Key] = {
         option="gpus_per_node", commands=(*JOBS, "verify"),
     ),
     "job.cpus-per-rank": Key(
-        text="How many CPUs each rank is bound to.", take=number, expected=COUNT, option="cpus_per_rank", commands=JOBS,
+        text="How many CPUs each rank is bound to.",
+        take=number, of_text=digits, expected=COUNT, option="cpus_per_rank", commands=JOBS,
     ),
     "job.time": Key(
         text="Its limit.",

@@ -117,6 +117,11 @@ class Prefix:
         return os.pathsep.join(map(str, self.order or (self.root,)))
 
     @property
+    def shown(self) -> str:
+        """It in words, and which of it is not there."""
+        return ", ".join(f"{one}{'' if one.root.is_dir() else ' (no such folder)'}" for one in self.every)
+
+    @property
     def sources(self) -> Path:
         """Every source, checked; EasyBuild's sourcepath."""
         return self.root / "sources"

@@ -6,9 +6,7 @@ else may be able to change it, nor to put another folder in its place: the same 
 a sticky one, such as /tmp, may be open to all.
 """
 
-import grp
 import os
-import pwd
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -33,14 +31,7 @@ def words(env: Mapping[str, str]) -> list[str]:
 
 def strangers_in(env: Mapping[str, str]) -> list[str]:
     """Return those names that stand for nobody here."""
-    found = []
-    for word in words(env):
-        name = word.removeprefix("@")
-        try:
-            _ = name.isdecimal() or (grp.getgrnam(name) if word.startswith("@") else pwd.getpwnam(name))
-        except KeyError:
-            found.append(word)
-    return found
+    return [word for word in words(env) if owners.absent([word])]
 
 
 def trusted(env: Mapping[str, str] = os.environ) -> Trusted:

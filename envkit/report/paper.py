@@ -52,7 +52,7 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
     def paragraph(self, label: str, style: str, text: str) -> list[str]:
         """A label and a text, wrapped and indented under the label."""
         indent = " " * (len(label) + 2)
-        lines = textwrap.wrap(words.plain(text), max(self.width - len(indent), 20), break_on_hyphens=False)
+        lines = wrapped(words.plain(text), max(self.width - len(indent), 20))
         starts = [f"{self.styled(label, style)}  ", *[indent] * len(lines)]
         return [start + line for start, line in zip(starts, lines, strict=False)]
 
@@ -73,9 +73,22 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text. A path that is too long goes on after a slash; a URL stays in one piece, to be copied."""
+    lines = []
+    for line in textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False):
+        rest = line
+        while len(rest) > width and "://" not in rest:
+            end = rest.rfind("/", width // 2, width) + 1 or width
+            lines.append(rest[:end])
+            rest = rest[end:]
+        lines.append(rest)
+    return lines
+
+
 def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     """One row of a table as lines."""
-    columns = [textwrap.wrap(text, width, break_on_hyphens=False) for text, width in zip(row, widths, strict=True)]
+    columns = [wrapped(text, width) for text, width in zip(row, widths, strict=True)]
     return [
         "  ".join(
             (lines[number] if number < len(lines) else "").ljust(width)

@@ -30,6 +30,18 @@ def known(words: Iterable[str]) -> Trusted:
     return Trusted(users=frozenset(users), groups=frozenset(groups))
 
 
+def absent(words: Iterable[str]) -> list[str]:
+    """Say of each word that names nobody here that there is no such user or group."""
+    said = []
+    for word in words:
+        name = word.removeprefix("@")
+        try:
+            _ = name.isdecimal() or (grp.getgrnam(name) if word.startswith("@") else pwd.getpwnam(name))
+        except KeyError:
+            said.append(f"there is no {'group' if word.startswith('@') else 'user'} {name!a} here")
+    return said
+
+
 def stranger(found: os.stat_result, known: Trusted, *, is_open: bool = True) -> tuple[str, str] | None:
     """Return who else can change a file, in words, and as ENVKIT_TRUST names them ("" where it cannot); None if nobody.
 

@@ -146,6 +146,9 @@ def test_a_file_of_the_user_that_everybody_can_change_is_a_mistake(write: Write)
         ('# jobs = 1\nmethod = "x"', ":2: 'method': expected one of auto, easybuild, apptainer, eessi, found 'x'."),
         ('prefix = "here"', ":1: 'prefix': expected an absolute path"),
         ("job.nodes = 'two'", ":1: 'job.nodes': expected a whole number"),
+        ('[job]\nnodes = "2"', ":2: 'job.nodes': expected a whole number from 1 to 1000000, found '2'."),
+        ('load = "X"', ":1: 'load': expected a list of modules, such as [\"PrgEnv-gnu\"], found 'X'."),
+        ('trust = "me"', ":1: 'trust': expected a list of users"),
         ("job = {nodes = 'two'}", ":1: 'job.nodes': expected a whole number"),
         ('[job]\naccount = "a\\n#SBATCH --wrap=x"', ":2: 'job.account': expected the name of an account"),
         ('[job]\npartition = "a b"', ":2: 'job.partition': expected the name of a partition"),
@@ -160,6 +163,30 @@ def test_a_mistake_is_told_with_its_line_and_the_file_is_not_used(write: Write, 
     [mistake] = found.mistakes
     assert mistake.startswith(str(path)) and said in mistake
     assert not found.values
+
+
+@pytest.mark.parametrize("words", ["list --installed", "config"])
+def test_what_is_likely_not_to_be_meant_is_told_in_a_line(
+    write: Write, words: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("user", '\ntrust = ["nobody-of-that-name", "@nor-a-group", "root"]\n')
+    for name, value in {"ENVKIT_PREFX": "/x", "ENVKIT_JOB_ACOUNT": "y", "ENVKIT_TEST_PREFIX": "/z"}.items():
+        monkeypatch.setenv(name, value)
+    assert run(words.split()) == 0
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("envkit: ")] == [
+        "envkit: ENVKIT_JOB_ACOUNT is no variable of envkit's. Did you mean ENVKIT_JOB_ACCOUNT?",
+        "envkit: ENVKIT_PREFX is no variable of envkit's. Did you mean ENVKIT_PREFIX?",
+        f"envkit: {path}:2: 'trust': there is no user 'nobody-of-that-name' here, so nobody is trusted by it.",
+        f"envkit: {path}:2: 'trust': there is no group 'nor-a-group' here, so nobody is trusted by it.",
+    ]
+
+
+def test_variables_have_numbers_and_lists_as_text(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("user", "jobs = 3")
+    for name, value in {"ENVKIT_JOBS": "4", "ENVKIT_LOAD": "a/1 b,c", "ENVKIT_JOB_NODES": "2"}.items():
+        monkeypatch.setenv(name, value)
+    found = files.read()
+    assert [found.get(key) for key in ("jobs", "load", "job.nodes")] == [4, ("a/1", "b", "c"), 2]
 
 
 def test_bytes_that_are_no_text(write: Write) -> None:
