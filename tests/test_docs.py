@@ -1,13 +1,17 @@
 """The documentation: it can be built without a warning, its pages are complete, README leads to them."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from envkit.cli import run
+from envkit.compat.complete import Here
 from envkit.diagnose import known
+from envkit.planning import compatibility
 from envkit.planning.stack import stacks
 
 ROOT = Path(__file__).parents[1]
@@ -55,12 +59,78 @@ class TestSite:
         assert {path for path in site.rglob("*.html") if path.parent.name != "_static"} <= seen
 
 
-@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"])
+PAGES = [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/*.md"))]
+
+
+@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", *PAGES])
 def test_links_lead_somewhere(path: str) -> None:
+    """To files that are kept: those of the reference are written when the site is built, and not on a code host."""
     place = ROOT / path
     links = LINK.findall(place.read_text())
-    assert [to for to in links if not (place.parent / to).exists()] == []
-    assert links or path == "SECURITY.md"
+    assert [to for to in links if not (place.parent / to).exists() or to.startswith("reference/")] == []
+
+
+SAMPLE = re.compile(r"^\$ (envkit (?:compat|list|job) .*?)(; echo \$\?)?\n((?:(?!\$ |```).*\n)+)", re.MULTILINE)
+BARE = re.compile(r"^\$ (envkit list)()\n((?:(?!\$ |```).*\n)+)", re.MULTILINE)
+
+
+def samples(page: str) -> list[tuple[str, bool, str]]:
+    """The commands of a page that are shown with what they print, and whether their status is printed, too."""
+    text = (ROOT / "docs" / page).read_text()
+    return [(found[1], bool(found[2]), found[3]) for one in (SAMPLE, BARE) for found in one.finditer(text)]
+
+
+def first_file(page: str, name: str) -> str:
+    """The first file in TOML of a page, as it is shown."""
+    found = re.search(rf"```toml\n(# .*{name}\n.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    assert found
+    return found[1]
+
+
+def is_printed(sample: str, printed: str) -> bool:
+    """Whether a sample is what is printed, but for lines that ``...`` stands for."""
+    parts = [re.escape(part.strip("\n")) for part in re.split(r"^\.\.\.$", sample, flags=re.MULTILINE)]
+    return re.fullmatch(r"\n*(?:.*\n)*?".join(parts), printed.strip("\n")) is not None
+
+
+@pytest.mark.parametrize(("words", "with_status", "sample"), samples("compat.md"))
+def test_samples_of_compat(
+    words: str, with_status: bool, sample: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the machine that they were taken from."""
+    parts = {"machine": "x86_64", "python": "3.11.7", "gcc": "12.2.0", "openmpi": "4.1.4"}
+    monkeypatch.setattr(compatibility, "here", lambda _machine: Here(accelerator="cpu", parts=parts))
+    status = run(shlex.split(words)[1:])
+    printed = capsys.readouterr().out + (f"{status}\n" if with_status else "")
+    assert is_printed(sample, printed), f"{words} prints:\n{printed}"
+
+
+@pytest.mark.parametrize(
+    ("page", "path", "wrong"),
+    [
+        ("configuration.md", ".config/envkit/config.toml", ("account", "acount")),
+        ("sites.md", "ours.toml", ("binds", "bind")),
+    ],
+)
+def test_samples_of_mistakes(
+    page: str,
+    path: str,
+    wrong: tuple[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the first file of the page, with one word misspelt."""
+    [(words, _, sample)] = samples(page)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(first_file(page, file.name.replace("ours", "site")).replace(*wrong, 1))
+    assert run(shlex.split(words)[1:]) == 2
+    printed = capsys.readouterr().err.replace(str(tmp_path), "/home/ada")
+    assert is_printed(sample, printed), printed
 
 
 def test_readme_is_short() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from envkit.compat.ask import reaches
 from envkit.compat.judge import Judgement, Verdict, covers, judge, release
 from envkit.compat.known import Combination, Evidence, Struct, combinations, known
 
@@ -31,17 +32,17 @@ class Complete(Struct, frozen=True, kw_only=True):
     replaced: tuple[str, ...]
 
 
-def best(asked: Mapping[str, str], here: Here) -> Complete | None:
+def best(asked: Mapping[str, str], here: Here, ranges: Mapping[str, str] | None = None) -> Complete | None:
     """Return the combination that has what is asked for, or the one nearest to it; of several the newest that works.
 
-    It is for the device that is asked for, else for this machine's GPUs where there is one. None where none is for this
-    machine.
+    Of what a range was asked for (``ranges``) every version in it is as asked. It is for the device that is asked for,
+    else for this machine's GPUs where there is one. None where none is for this machine.
     """
-    found = sorted(fitting(asked, here), key=lambda one: rank(one, asked, here))
+    found = sorted(fitting(asked, here, ranges or {}), key=lambda one: rank(one, asked, here))
     return found[0] if found else None
 
 
-def fitting(asked: Mapping[str, str], here: Here) -> Iterator[Complete]:
+def fitting(asked: Mapping[str, str], here: Here, ranges: Mapping[str, str]) -> Iterator[Complete]:
     """Yield the combinations that this machine can have and that are not known to fail, as it would have them."""
     device = "rocm" if "rocm" in asked else "cuda" if OF_CUDA & asked.keys() else None
     for one in combinations():
@@ -55,10 +56,17 @@ def fitting(asked: Mapping[str, str], here: Here) -> Iterator[Complete]:
                 yield Complete(
                     combination=one,
                     judgement=judgement,
-                    differs=tuple(name for name in asked if not has(whole, name, asked[name])),
+                    differs=tuple(name for name in asked if not is_as_asked(whole, name, asked, ranges)),
                     replaced=tuple(name for name in whole if not has(one.parts, name, whole[name])),
                 )
                 break
+
+
+def is_as_asked(parts: Mapping[str, str], name: str, asked: Mapping[str, str], ranges: Mapping[str, str]) -> bool:
+    """Say whether a part is as asked: in its range, if there is one."""
+    if name in ranges:
+        return name in parts and reaches(ranges[name], parts[name])
+    return has(parts, name, asked[name])
 
 
 def has(parts: Mapping[str, str], name: str, version: str) -> bool:

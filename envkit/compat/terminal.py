@@ -16,7 +16,7 @@ def render(asked: Judgement, best: Complete | None, paper: Paper, ranges: Mappin
     out = paper.paragraph(asked.verdict.value.ljust(LABEL), STYLES[asked.verdict], listed(asked.parts))
     for label, text in (*chosen(asked, ranges), *needed(asked), *evidence(asked)):
         out += paper.paragraph(label.rjust(LABEL), "dim", text)
-    out += ["", *complete(best, paper)]
+    out += ["", *complete(best, paper, ranges)]
     return "\n".join(out) + "\n"
 
 
@@ -71,20 +71,28 @@ def sentence(rule: Rule) -> str:
     return f"{when} {rule.status}{with_what}{note} ({rule.source})"
 
 
-def complete(best: Complete | None, paper: Paper) -> list[str]:
+def complete(best: Complete | None, paper: Paper, ranges: Mapping[str, str]) -> list[str]:
     """Describe the best complete combination."""
     if best is None:
         return paper.paragraph("best".ljust(LABEL), "bold", "no complete combination is known for this machine")
     one, judgement = best.combination, best.judgement
     label = "nearest" if best.differs else "best"
-    others = ", ".join(known().component[name].title for name in best.differs)
-    other = f"; {others} not as asked" if others else ""
+    other = "".join(f"; {differing(name, judgement.parts.get(name, ''), ranges)}" for name in best.differs)
     state = "" if judgement.verdict is Verdict.WORKS else f"; {judgement.verdict} as it is here"
     text = f"{listed(judgement.parts)} ({one.evidence}{instead(best)}{remark(one.note)}{state}{other})"
     with_what = ", ".join(known().measure[name].what for name in one.measures)
     out = paper.paragraph(label.ljust(LABEL), "bold", text)
     out += paper.paragraph("with".rjust(LABEL), "dim", with_what) if with_what else []
     return out + paper.paragraph("how".rjust(LABEL), "dim", one.how)
+
+
+def differing(name: str, version: str, ranges: Mapping[str, str]) -> str:
+    """Say what of a combination is not as it was asked for."""
+    title = known().component[name].title
+    if name not in ranges:
+        return f"{title} not as asked"
+    found = f"{title} {version} is not in" if version else f"no {title} in"
+    return f"{found} {ranges[name]}, of which no complete combination is known"
 
 
 def instead(best: Complete) -> str:

@@ -31,4 +31,5 @@ def answer(versions: Iterable[str], file: Path | None = None, *, here: bool = Fa
     asked = ask.parse([*(ask.of_file(file) if file else ()), *(present.words(os.environ) if here else ()), *versions])
     found = ask.judge_asked(asked)
     wanted = {name: found.parts[name] for name in (*asked.parts, *asked.ranges)}
-    return Answer(asked=asked, judgement=found, best=complete.best(wanted, compatibility.here(host.look())))
+    best = complete.best(wanted, compatibility.here(host.look()), asked.ranges)
+    return Answer(asked=asked, judgement=found, best=best)

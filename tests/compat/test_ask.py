@@ -366,3 +366,22 @@ def test_a_file_that_is_too_large(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "file").write_text("torch==2.13\n" * 100_000)
     assert run(["compat", "--from", str(tmp_path / "file")]) == 2
     assert "larger than 1 MB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wanted", "label", "said"),
+    [
+        ("torch>=2.11", "best ", "PyTorch 2.13.0"),
+        (
+            "torch>=2.1,<2.3",
+            "nearest ",
+            "PyTorch 2.13.0 is not in >=2.1,<2.3, of which no complete combination",
+        ),
+        ("torch>=2.12,<2.13.5", "best ", "PyTorch 2.13.0"),
+    ],
+)
+def test_the_best_is_in_the_range_or_it_is_said(wanted: str, label: str, said: str, capsys: Output) -> None:
+    """What goes best of a range may be another of its versions than the one of a complete combination."""
+    run(["compat", wanted])
+    [best] = [part for part in capsys.readouterr().out.split("\n\n") if part.startswith(label)]
+    assert said in " ".join(best.split())
