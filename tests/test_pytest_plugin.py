@@ -1,5 +1,6 @@
 """The plugin of pytest, without an environment: what it makes of marks, and what it says."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from envkit.integrations.ranks import Found, Outcome, Patience, failure, skipped, stacks
 from envkit.system import files
+from envkit.system.resources import data
 
 TEST = "import pytest\n@pytest.mark.horovod({})\ndef test_it(unknown_fixture): pass\n"
 
@@ -105,7 +107,7 @@ def test_the_first_failure_comes_first() -> None:
 
 def test_a_rank_that_left_nothing() -> None:
     said = failure(found(("passed", ""), status=139))
-    assert "rank 1 ended without an outcome (mpirun ended with status 139)" in said
+    assert "rank 1 ended without an outcome, as by os._exit or a signal (mpirun ended with status 139)" in said
     assert "passed in rank 0" in said
     assert "what mpirun said" in said
     assert "rank 1 was ended with it" in failure(found(("failed", "x")))
@@ -142,3 +144,36 @@ def test_how_long_ranks_are_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "stack-1").write_text("x\n")
     assert patience.is_over()
     assert patience.is_late
+
+
+def test_the_first_line_is_enough_for_pytests_summary() -> None:
+    """It shows that line, and no other."""
+    text = "    assert 1 == 2\nE       assert 1 == 2\nE        +  where\n\ntest_it.py:3: AssertionError"
+    assert failure(found(("passed", ""), ("failed", text))).splitlines()[0] == (
+        "rank 1 failed: assert 1 == 2 (toy, 2 ranks by mpirun)"
+    )
+    late = failure(found(("passed", ""), is_late=True, stacks={1: "line 3"})).splitlines()[0]
+    assert late == "rank 1 had not ended after 5 s (toy, 2 ranks by mpirun)"
+    mixed = failure(found(("passed", ""), ("skipped", "why"))).splitlines()[0]
+    assert mixed == "passed in some ranks and skipped in others (toy, 2 ranks by mpirun)"
+
+
+def test_the_rank_that_ended_by_itself_is_named() -> None:
+    """And not the others, which the launcher has ended because of it."""
+    said = failure(found(size=2, status=3, stopped=frozenset({0})))
+    assert said.startswith("rank 1 ended without an outcome, as by os._exit or a signal (mpirun ended with status 3)")
+    assert "rank 0 was ended by SIGTERM" in said
+
+
+def test_a_rank_notes_that_a_signal_has_ended_it(tmp_path: Path) -> None:
+    job = {
+        "test": f"{tmp_path}/test_it.py::test_it", "arguments": ["--rootdir", str(tmp_path)], "settings": {},
+        "path": [], "limit_s": 60, "borrowed": str(Path(pytest.__file__).parents[1]), "version": pytest.__version__,
+    }  # fmt: skip
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    for number, line in enumerate(("os._exit(3)", "os.kill(os.getpid(), 15)")):
+        (tmp_path / "test_it.py").write_text(f"import os\ndef test_it():\n    {line}\n")
+        env = {**os.environ, "OMPI_COMM_WORLD_RANK": str(number), "OMPI_COMM_WORLD_SIZE": "2"}
+        done = subprocess.run([sys.executable, data("inside/pytest_rank.py"), tmp_path / "job.json"], env=env)
+        assert done.returncode == (3, -15)[number]
+    assert [*stacks(tmp_path, "stopped")] == [1]

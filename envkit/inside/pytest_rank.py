@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import shlex
+import signal
 import socket
 import sys
 import time
@@ -83,8 +84,10 @@ def main() -> int:
         job = json.load(stream)  # type: Dict[str, Any]
     rank = number()
     recorder = Recorder(rank, folder)
-    with open(os.path.join(folder, "stack-%d" % rank), "w") as stack:
+    own = [os.path.join(folder, "%s-%d" % (kind, rank)) for kind in ("stack", "stopped")]
+    with open(own[0], "w") as stack, open(own[1], "w") as stopped:
         faulthandler.dump_traceback_later(job["limit_s"], file=stack)
+        faulthandler.register(signal.SIGTERM, file=stopped, chain=True)  # who was ended has not ended by itself
         try:
             pytest = load(job)
         except (ImportError, SyntaxError) as error:
@@ -102,6 +105,7 @@ def main() -> int:
             else:
                 recorder.write()
         faulthandler.cancel_dump_traceback_later()
+        faulthandler.unregister(signal.SIGTERM)
     return status
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.environments import filelocks, receipt, trust
+from envkit.environments import filelocks, receipt, trust, venv
 from envkit.environments.names import is_name, shown
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
@@ -361,11 +361,17 @@ def came_with(found: Receipt) -> str:
     return " (came with it)" if found.mpi and found.mpi.embedded else ""
 
 
+def of_folder(found: Receipt) -> dict[str, str]:
+    """Say what there is of a virtual environment: where it is, its own packages, what it is on top of."""
+    own = [f"{name} {version}" for name, version in sorted(venv.installed(Path(found.called)).items())]
+    return {"Folder": found.called, "Packages": ", ".join(own) or "none of its own", "On top of": found.name}
+
+
 def describe(found: Receipt) -> str:
     """Return a receipt for people."""
     mpi = f"{found.mpi.family} {found.mpi.version}{came_with(found)}" if found.mpi else "none"
     lines = {
-        "Name": found.name,
+        **({"Name": found.name} if found.called == found.name else of_folder(found)),
         "Method": found.method,
         "Framework": f"{found.framework} on {found.accelerator}",
         "Python": found.python,

@@ -23,6 +23,7 @@ from envkit.verify.target import Target
 
 JOB = "job.json"
 PATIENCE_S = 10.0  # for ranks to say where they stand when the time is over, and for the others where one has failed
+LINE = 200  # characters of a summary
 SAID = 4000  # characters of the launcher's output that are shown
 OWN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
 
@@ -41,7 +42,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What all ranks left, in their order; ``stacks`` is where those were that had not ended in time."""
+    """What all ranks left, in their order; ``stacks`` is where those were that had not ended in time.
+
+    ``stopped`` are those that a signal has ended (SIGTERM, as launchers send it where another rank has gone).
+    """
 
     size: int
     environment: str
@@ -52,6 +56,7 @@ class Found:
     is_late: bool
     limit_s: float
     said: str
+    stopped: frozenset[int] = frozenset()
 
 
 def require_none() -> None:
@@ -88,6 +93,7 @@ def run(target: Target, wanted: Wanted, job: dict[str, Any]) -> Found:
             launcher=launch.launcher,
             outcomes=tuple(sorted(outcomes(folder), key=lambda one: one.rank)),
             stacks=stacks(folder),
+            stopped=frozenset(stacks(folder, "stopped")),
             status=status,
             is_late=patience.is_late,
             limit_s=job["limit_s"],
@@ -106,10 +112,10 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
             raise EnvkitError(what=f"{path.name}, which a rank has left, cannot be read.", why=str(error)) from error
 
 
-def stacks(folder: Path) -> dict[int, str]:
-    """Return where each rank was when its time was over; what is pytest's own of that is left out."""
+def stacks(folder: Path, kind: str = "stack") -> dict[int, str]:
+    """Return where each rank was when its time was over, or when it was ``stopped``; pytest's own part is left out."""
     found = {}
-    for path in folder.glob("stack-*"):
+    for path in folder.glob(f"{kind}-*"):
         lines = path.read_text(errors="replace").splitlines()
         own = next((number for number, line in enumerate(lines) if "/_pytest/" in line), len(lines))
         if own:
@@ -146,10 +152,10 @@ def failure(found: Found) -> str:
     kinds = {one.outcome for one in found.outcomes}
     if not failed and not absent and len(kinds) == 1:
         return ""
-    lines = [f"{found.environment}, {found.size} ranks by {found.launcher}:"]
+    lines = [f"{summary(found, failed, absent)} ({found.environment}, {found.size} ranks by {found.launcher})", ""]
     for one in failed:
         lines += [f"rank {one.rank} on {one.host} failed ({one.when}):", "", plain(one.text), ""]
-    for rank in absent:
+    for rank in sorted(absent, key=lambda one: one in found.stopped):
         lines += gone(found, rank, has_cause=bool(failed))
     for kind in sorted(kinds - {"failed"}):
         of_kind = [str(one.rank) for one in found.outcomes if one.outcome == kind]
@@ -159,6 +165,18 @@ def failure(found: Found) -> str:
     if not failed and absent and found.said.strip():
         lines += ["", "The launcher and its ranks said:", plain(found.said[-SAID:].strip())]
     return "\n".join(lines)
+
+
+def summary(found: Found, failed: list[Outcome], absent: list[int]) -> str:
+    """Return the first failure in a line, which pytest shows in its summary."""
+    if failed:
+        said = [line for line in plain(failed[0].text).splitlines() if line.strip()]
+        errors = [line.removeprefix("E").strip() for line in said if line.startswith("E  ")]
+        return f"rank {failed[0].rank} failed: {(errors or said[-1:] or [failed[0].when])[0].strip()[:LINE]}"
+    if absent:
+        first = next((rank for rank in absent if rank not in found.stopped), absent[0])
+        return gone(found, first, has_cause=False)[0].removesuffix(":").partition(", and was")[0]
+    return "passed in some ranks and skipped in others"
 
 
 def gone(found: Found, rank: int, *, has_cause: bool) -> list[str]:
@@ -172,9 +190,10 @@ def gone(found: Found, rank: int, *, has_cause: bool) -> list[str]:
         ]
     if found.is_late:
         return [f"rank {rank} had not ended after {found.limit_s:g} s, and was stopped"]
-    if has_cause:
-        return [f"rank {rank} was ended with it"]
-    return [f"rank {rank} ended without an outcome ({found.launcher} ended with status {found.status})"]
+    if has_cause or rank in found.stopped:
+        return [f"rank {rank} was ended with it" if has_cause else f"rank {rank} was ended by SIGTERM"]
+    how = f"{found.launcher} ended with status {found.status}"
+    return [f"rank {rank} ended without an outcome, as by os._exit or a signal ({how})"]
 
 
 def skipped(found: Found) -> str:
