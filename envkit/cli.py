@@ -258,13 +258,36 @@ def explain(error: EnvkitError) -> None:
     """Say what happened, why, and what to do, on standard error."""
     from envkit.report.words import plain
 
-    parts = [f"envkit: {error.what}"]
+    parts = folded(f"envkit: {error.what}")
     if error.why:
-        parts += ["", *(f"  {line}" for line in error.why.splitlines())]
+        parts += ["", *(part for line in error.why.splitlines() for part in folded(line, "  "))]
     if error.fix:
-        parts += ["", f"What to do: {error.fix}"]
+        parts += ["", *folded(f"What to do: {error.fix}")]
     with suppress(OSError):  # a terminal that is closed
         print(plain("\n".join(parts)), file=sys.stderr, flush=True)
+
+
+def folded(text: str, indent: str = "") -> list[str]:
+    """Return the lines of a text; on a terminal those that are too wide are broken between words.
+
+    What is indented already, such as commands and tables, is left as it is; so is a line without a blank.
+    """
+    import shutil
+    import textwrap
+
+    lines = [f"{indent}{line}" for line in text.splitlines() or [""]]
+    if not sys.stderr.isatty():
+        return lines
+    width = max(shutil.get_terminal_size().columns, 40)
+    return [
+        part
+        for line in lines
+        for part in (
+            [line]
+            if len(line) <= width or line.removeprefix(indent).startswith(" ")
+            else textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        )
+    ]
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:

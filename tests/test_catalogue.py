@@ -183,3 +183,14 @@ def test_the_prefix_is_named(
         told = capsys.readouterr().err
         assert told.startswith("Nothing is installed in /") and said in told
         assert ("no such folder" in told) is ("absent" in names)
+
+
+def test_a_folder_of_packages_is_described(install: Install, tmp_path: Path) -> None:
+    made = install("toy", horovod="/h")
+    (tmp_path / "mine/lib/python3.11/site-packages/own_package-1.2.dist-info").mkdir(parents=True)
+    text = catalogue.describe(made.within(tmp_path / "mine"))
+    assert text.splitlines()[:3] == [
+        f"Folder:     {tmp_path}/mine",
+        "Packages:   own-package 1.2",
+        "On top of:  toy",
+    ]

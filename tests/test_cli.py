@@ -11,7 +11,7 @@ import click
 import pytest
 
 from envkit import errors
-from envkit.cli import COMMANDS, envkit, run
+from envkit.cli import COMMANDS, envkit, explain, run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
 from envkit.errors import NETWORK, STORAGE, EnvkitError, Interrupted, NotWritable
@@ -423,3 +423,19 @@ class TestGeneral:
             assert capsys.readouterr().err == "+ true https://***@example.org/simple 'a b'\n"
         assert run(["fail"]) == 0
         assert not capsys.readouterr().err
+
+
+def test_an_error_is_broken_between_words_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is indented, such as a command, stays in one piece, to be copied."""
+    error = EnvkitError(what="word " * 30, why="reason " * 20, fix="Try:\n  " + "command " * 20)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    explain(error)
+    lines = capsys.readouterr().err.splitlines()
+    assert all(len(line) <= 80 for line in lines if "command" not in line)
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == ["reason", "reason", "command"]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    explain(error)
+    assert len(capsys.readouterr().err.splitlines()) == 6

@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from envkit.cli import run
 from envkit.compat.complete import Here
 from envkit.diagnose import known
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.planning import compatibility
 from envkit.planning.stack import stacks
 
@@ -82,7 +84,7 @@ def samples(page: str) -> list[tuple[str, bool, str]]:
 
 def first_file(page: str, name: str) -> str:
     """The first file in TOML of a page, as it is shown."""
-    found = re.search(rf"```toml\n(# .*{name}\n.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    found = re.search(rf"```toml\n(# [^\n]*{name}\n.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
     assert found
     return found[1]
 
@@ -117,11 +119,14 @@ def test_samples_of_mistakes(
     path: str,
     wrong: tuple[str, str],
     tmp_path: Path,
+    install: Callable[..., ModuleReceipt],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the first file of the page, with one word misspelt."""
     [(words, _, sample)] = samples(page)
+    install("toy", horovod="/h")
+    monkeypatch.setenv("ENVKIT_PREFIX", str(tmp_path / "prefix"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)

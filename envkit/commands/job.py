@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from envkit.cli import echo, usage
+from envkit.cli import echo, echo_json, usage
 from envkit.commands import batch, options
 from envkit.errors import UsageProblem
 from envkit.jobs.registry import SCHEDULERS
@@ -90,6 +90,7 @@ def of(scheduler: Scheduler) -> click.Command:
     @queue
     @array
     @click.option("--follow", is_flag=True, help=told)
+    @click.option("--json", "as_json", is_flag=True, help="Print the script and the job's number as JSON.")
     @options.example
     @options.mpi_model
     @options.prefix
@@ -112,6 +113,8 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
     given = {**given, **batch.sizes(given)}
     if given["follow"] and not given["submit"]:
         usage("--follow goes with --submit.")
+    if given["follow"] and given["as_json"]:
+        usage("--json goes without --follow, which prints the job's log.")
     if given["array"] and not scheduler.TASK:
         raise no_arrays(scheduler)
     found, site = batch.environment(name, given)
@@ -119,13 +122,18 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
     made = batch.prepared(words, found.called, site, (), given, verify=bool(found.horovod))
     told = {"array": given["array"] or "", "is_followed": given["follow"]}
     text = batch.encoded(scheduler.text(made, found, site, **told))
-    keep(text, given, printed=not given["submit"])
-    if not given["submit"]:
-        return 0
-    from envkit.jobs import follow
+    keep(text, given, printed=not given["submit"] and not given["as_json"])
+    taken = scheduler.submit(text) if given["submit"] else None
+    if given["as_json"]:
+        from envkit.commands import outputs
 
-    taken = scheduler.submit(text)
+        echo_json(outputs.text(outputs.job(found.called, scheduler.NAME, text, given["output"], taken)))
+        return 0
+    if taken is None:
+        return 0
     if given["follow"]:
+        from envkit.jobs import follow
+
         echo(f"envkit: job {taken.number} is submitted", err=True)
         return follow.follow(taken)
     click.echo(taken.number)

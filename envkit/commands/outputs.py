@@ -4,6 +4,7 @@
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, Union
 
 import msgspec
@@ -12,6 +13,7 @@ from envkit.binary.build_flags import BuildFlags
 from envkit.environments.lockfile import Lock
 from envkit.environments.manifest import Damage
 from envkit.install.catalogue import Lacking
+from envkit.jobs.submit import Submitted
 
 TYPES = {
     "list": "install.catalogue:Listing",
@@ -26,6 +28,8 @@ TYPES = {
     "doctor": "doctor.report:Report",
     "verify": "verify.report.model:Report",
     "eessi list": "commands.outputs:Sessions",
+    "job slurm": "commands.outputs:Job",
+    "job pbs": "commands.outputs:Job",
 }  # by command; the receipts of 'show' are of the method's own type
 
 
@@ -100,6 +104,23 @@ class BuildCheck(msgspec.Struct, frozen=True, kw_only=True):
     build: BuildFlags
 
 
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit job slurm`` and ``envkit job pbs`` tell: the script, the file it was written to, the job.
+
+    ``job`` is the number that the scheduler gave it, null where it was not submitted; ``log`` is "" where the scheduler
+    says that later.
+    """
+
+    version: int = 1
+    name: str
+    scheduler: str
+    script: str
+    file: str | None
+    job: str | None
+    cluster: str
+    log: str
+
+
 class Sessions(msgspec.Struct, frozen=True, kw_only=True):
     """What ``envkit eessi list`` tells."""
 
@@ -117,6 +138,19 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...]
     created: str
     in_use: bool
+
+
+def job(name: str, scheduler: str, script: bytes, file: Path | None, taken: Submitted | None) -> Job:
+    """Return what is told of a job."""
+    return Job(
+        name=name,
+        scheduler=scheduler,
+        script=script.decode(errors="replace"),
+        file=str(file.absolute()) if file else None,
+        job=taken.number if taken else None,
+        cluster=taken.cluster if taken else "",
+        log=taken.log if taken else "",
+    )
 
 
 def type_of(command: str) -> Any:

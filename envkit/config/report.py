@@ -11,6 +11,7 @@ from envkit.config.keys import KEYS
 from envkit.report.paper import Paper
 
 VERSION = 1
+HEADER = ("KEY", "VALUE", "FROM")
 
 
 class Level(StrEnum):
@@ -82,13 +83,28 @@ def to_json(found: Report) -> str:
 
 
 def of_keys(found: Report, paper: Paper) -> list[str]:
-    """Return the table of the keys."""
-    rows = []
-    for one in found.settings:
-        value = ", ".join(one.value) if isinstance(one.value, tuple) else "" if one.value is None else str(one.value)
-        where = f"{one.place}:{one.line}" if one.line else one.place
-        rows.append((one.key, value or "-", f"{one.level}: {where}" if where else str(one.level)))
-    return paper.table(("KEY", "VALUE", "FROM"), rows)
+    """Return the table of the keys; where that is too wide, the paths of files stand below it."""
+    whole = Paper(width=1000).table(HEADER, [(one.key, shown(one), place(one)) for one in found.settings])
+    if max(map(len, whole)) <= paper.width:
+        return paper.table(HEADER, [(one.key, shown(one), place(one)) for one in found.settings])
+    rows = [
+        (one.key, shown(one), f"{one.level}, line {one.line}" if one.line else place(one)) for one in found.settings
+    ]
+    used = [
+        line for one in found.files if one.state is State.USED for line in paper.paragraph(one.level, "dim", one.path)
+    ]
+    return [*paper.table(HEADER, rows), *([""] if used else []), *used]
+
+
+def shown(one: Setting) -> str:
+    """Return a value in words."""
+    return ", ".join(one.value) if isinstance(one.value, tuple) else "-" if one.value is None else str(one.value)
+
+
+def place(one: Setting) -> str:
+    """Return the level that a value is from, and where exactly."""
+    where = f"{one.place}:{one.line}" if one.line else one.place
+    return f"{one.level}: {where}" if where else str(one.level)
 
 
 def of_files(found: Report, paper: Paper) -> list[str]:

@@ -11,6 +11,9 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """What every fact is."""
 
 
+LOAD = "load"  # the probe that is missing where the modules of --load cannot be loaded
+
+
 class Missing(Struct, frozen=True, kw_only=True):
     """A probe that gave nothing: why, and whether it was cut off."""
 

@@ -13,7 +13,7 @@ from envkit.apptainer import method as apptainer
 from envkit.compat import known as compat
 from envkit.doctor import look, node
 from envkit.doctor.ask import Question, ask
-from envkit.doctor.facts import Facts, Preflight
+from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
 from envkit.easybuild import method as easybuild
 from envkit.eessi.access import Access
 from envkit.environments.prefix import Prefix
@@ -30,17 +30,20 @@ Settings = Mapping[str, str]
 
 
 def gather(prefix: Prefix, load: tuple[str, ...], env: Settings) -> Facts:
-    """Look at this machine. Raises HostProblem when a module in ``load`` cannot be loaded."""
+    """Look at this machine. Where a module in ``load`` cannot be loaded, look without them, and say so."""
     for table in SHARED:
         msgspec.json.Decoder(table)
     answers = ask(questions(prefix, load, env), LIMIT_S)
-    if "host" in answers.errors:
-        raise answers.errors["host"]
+    unloaded = answers.errors.get("host")
+    if unloaded:
+        answers = ask(questions(prefix, (), env), LIMIT_S)
     told = dict(answers.values)
     ways = tuple(told.pop(key) for one in Access if (key := f"eessi {one}") in told)
     preflights = {name: told.pop(key) for name in METHODS if (key := f"preflight {name}") in told}
     builder = look.builder(told.pop("host")) if "host" in told else None
     missing = tuple(one for one in answers.missing if builder or not one.probe.startswith("preflight "))
+    if unloaded:
+        missing = (Missing(probe=LOAD, why=" ".join(f"{unloaded.what} {unloaded.why}".split()).rstrip(".")), *missing)
     return Facts(
         user=runtime.user_name(), uid=os.geteuid(), builder=builder, ways=ways, preflights=preflights, missing=missing,
         configuration=look.configuration(env),

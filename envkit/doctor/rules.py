@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cache
 
-from envkit.doctor.facts import Facts, Missing, Preflight
+from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
 from envkit.doctor.report import VERSION, Report, State, Verdict
 from envkit.errors import Problem
 from envkit.system import toml
@@ -30,6 +30,8 @@ def easybuild(facts: Facts) -> Verdict:
         return partly("easybuild", f"{found.stack} can be built from a bundle", lacking)
     if facts.sources:
         return partly("easybuild", f"{found.stack} can be built from a bundle", *facts.sources)
+    if any(one.probe == LOAD for one in facts.missing):
+        return partly("easybuild", f"{found.stack} can be built without the modules of --load", problem("unloaded"))
     with_what = [f"{tool.path.rpartition('/')[2]} {tool.version}" for tool in (facts.builder.compiler,) if tool]
     with_what += [f"{one.family} {one.version}" for one in (facts.builder.mpi,) if one]
     with_what += [facts.modules.family] if facts.modules else []

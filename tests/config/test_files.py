@@ -21,6 +21,7 @@ from envkit.environments import trust
 from envkit.environments.prefix import Prefix
 from envkit.errors import ConfigInvalid, EnvironmentMissing
 from envkit.methods import installed
+from envkit.report.paper import Paper
 
 from . import schema
 
@@ -351,6 +352,19 @@ class TestCommand:
         assert (found["jobs"]["value"], found["jobs"]["level"]) == (None, "default")
         assert run(["config"]) == 0
         assert "trust               a, @b" in capsys.readouterr().out
+
+    def test_fits_a_terminal(self, write: Write) -> None:
+        """Paths stand below the table, each in one piece as far as that fits."""
+        path = write("user", 'prefix = "/p"\n\ntrust = ["root"]\n')
+        lines = report.of_keys(report.report(files.read()), Paper(width=80))
+        assert [line.split("  ")[-1].strip() for line in lines if line.startswith(("prefix ", "trust "))] == [
+            "user, line 1",
+            "user, line 3",
+        ]
+        assert all(len(line) <= 80 for line in lines)
+        assert str(path) in "".join(line.strip().removeprefix("user").strip() for line in lines[len(KEYS) + 2 :])
+        [wide] = [line for line in report.of_keys(report.report(files.read()), Paper(width=300)) if "prefix" in line]
+        assert wide.endswith(f"user: {path}:1")
 
     def test_names_every_file(self, write: Write, capsys: Output) -> None:
         path = write("project", "jobs = 1")

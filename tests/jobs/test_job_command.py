@@ -1,15 +1,19 @@
+import json
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
+from envkit.commands import outputs
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.receipt import Mpi
 
+from .. import schemas
 from .conftest import FakeSlurm, told
 
 Output = pytest.CaptureFixture[str]
@@ -75,6 +79,19 @@ def test_it_is_submitted(fake_slurm: FakeSlurm, tmp_path: Path, capsys: Output) 
     assert run([*SLURM, "--submit", "--", "true"]) == 0
     assert capsys.readouterr().out == "7\n"
     assert (tmp_path / "submitted").read_text().startswith("#!/bin/bash\n")
+
+
+def test_scripts_get_the_number_and_the_text_as_json(tmp_path: Path, capsys: Output) -> None:
+    assert run([*SLURM, "--submit", "--json", "--", "true"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["job"], said["scheduler"], said["name"], said["file"]) == ("7", "slurm", "toy-cpu", None)
+    assert said["script"] == (tmp_path / "submitted").read_text()
+    assert run([*SLURM, "--json", "--output", str(tmp_path / "job.sh"), "--", "true"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert (written["job"], written["file"]) == (None, str(tmp_path / "job.sh"))
+    assert written["script"] == (tmp_path / "job.sh").read_text()
+    Draft202012Validator(json.loads(schemas.schema("job slurm", outputs.type_of("job slurm")))).validate(written)
+    assert run([*SLURM, "--submit", "--follow", "--json", "--", "true"]) == 2
 
 
 def test_it_is_submitted_and_followed(fake_slurm: FakeSlurm, capfd: Output) -> None:

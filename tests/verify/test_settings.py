@@ -232,6 +232,13 @@ def test_settings_that_nothing_is_known_of_are_no_cause() -> None:
     assert not [one for one in found(GOOD, settings=(BTL,)) if one.id == "settings"]
 
 
+@pytest.mark.parametrize(("value", "is_told"), [("python, python3", False), ("mpirun, python", True)])
+def test_a_folder_with_a_python_only_is_no_news(value: str, is_told: bool) -> None:
+    """Everybody with pyenv or conda has one; the environment's own Python comes before it."""
+    shims = Setting(kind="folder", name="PATH", value=value, where="/home/ada/.pyenv/shims")
+    assert bool([one for one in found(BROKEN, settings=(shims,)) if one.id == "settings"]) is is_told
+
+
 @pytest.mark.parametrize(("how", "words"), [("on one node", "nodes"), ("with Gloo in place of MPI", "MPI")])
 def test_what_passes_otherwise_is_told(how: str, words: str) -> None:
     results = found(BROKEN, trials=(Trial(name=how, passed=True, seconds=2.0),))

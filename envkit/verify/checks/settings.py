@@ -29,8 +29,13 @@ def settings(ranks: Ranks) -> list[Result]:
     for trial in ranks.expected.trials:
         if trial.is_least:
             return [_proven(ranks, trial)]
-    found = [one for one in ranks.expected.settings if not is_harmless(one)]
+    found = [one for one in ranks.expected.settings if not is_harmless(one) and not is_python(one)]
     return [ranks.outcome("settings", "in-force", settings=_listed(found))] if found else []
+
+
+def is_python(one: Setting) -> bool:
+    """Whether it is a folder of PATH with a Python only, as of pyenv or conda: the environment's comes before it."""
+    return one.kind == "folder" and {"python", "python3"} >= set(one.value.split(", "))
 
 
 def _proven(ranks: Ranks, trial: Trial) -> Result:
