@@ -13,32 +13,32 @@ from envkit.errors import EnvkitError, of_path, of_storage
 
 PROGRAM = "envkit"
 COMMANDS = {
-    "doctor": ("doctor", "Say what this machine offers, and which methods work on it."),
-    "compat": ("compat", "Say whether versions go together with Horovod, and what is best here."),
-    "install": ("install", "Install a Horovod environment and prove that it works."),
-    "fetch": ("fetch", "Fetch every source of a stack, for an installation without a network."),
+    "doctor": ("doctor", "Show what this machine offers and which methods work on it."),
+    "compat": ("compat", "Check whether versions work together with Horovod."),
+    "install": ("install", "Install a Horovod environment and verify it."),
+    "fetch": ("fetch", "Download the sources of a stack, to install without a network."),
     "export": ("export", "Write the recipe of an image, for plain 'apptainer build'."),
-    "list": ("listing", "List what can be installed and what is."),
+    "list": ("listing", "List what is installed and what can be."),
     "show": ("listing", "Show an environment: its parts, its paths, its module."),
-    "upgrade": ("upgrade", "Build an environment anew as its recipes are now, if they have changed."),
-    "repair": ("repair", "Build again what is damaged of an environment."),
+    "upgrade": ("upgrade", "Rebuild an environment if its recipes have changed."),
+    "repair": ("repair", "Rebuild the damaged parts of an environment."),
     "remove": ("remove", "Remove an environment."),
-    "clean": ("clean", "Say what takes room, and remove what is not needed."),
+    "clean": ("clean", "Show what uses disk space, and remove what is not needed."),
     "shell": ("enter", "Start a shell inside an environment."),
     "run": ("enter", "Run a command inside an environment, on one rank or several."),
-    "activate": ("activate", "Print what enters an environment in the present shell, to be evaluated."),
-    "venv": ("venv", "Make a folder for packages of your own on top of an environment."),
+    "activate": ("activate", "Print shell code that enters an environment in the current shell."),
+    "venv": ("venv", "Make a folder for your own packages on top of an environment."),
     "kernel": ("kernel", "Make a Jupyter kernel that runs in an environment."),
-    "example": ("example", "Print an example of training, to copy."),
-    "data": ("example", "Have MNIST in a folder, for the examples."),
+    "example": ("example", "Print an example training script."),
+    "data": ("example", "Download MNIST for the examples."),
     "job": ("job", "Write the batch script of a job, and submit it."),
     "eessi": ("eessi", "List what a release of EESSI has; list and remove sessions of it."),
-    "verify": ("verify", "Say in one verdict whether an environment works on this machine."),
-    "check-build": ("verify", "Print the block of 'horovodrun --check-build', but true, and quickly."),
-    "diagnose": ("diagnose", "Say the first cause of a failed build, launch or run from its log."),
+    "verify": ("verify", "Verify that an environment works on this machine."),
+    "check-build": ("verify", "Print what 'horovodrun --check-build' should, from the compiled files."),
+    "diagnose": ("diagnose", "Find the first cause of a failed build, launch or run in its log."),
     "report": ("report", "Write one file to attach to a ticket, without secrets and names."),
-    "config": ("config", "Show what is configured, and where each value is from."),
-    "completion": ("completion", "Print what has bash, zsh or fish complete commands and names."),
+    "config": ("config", "Show the configuration and where each value comes from."),
+    "completion": ("completion", "Print the completion script for bash, zsh or fish."),
     "help": ("help", "Show the help of a command."),
 }
 
@@ -91,8 +91,8 @@ def verbose(context: click.Context, _option: click.Parameter, chosen: bool) -> N
 def general(*, hidden: bool) -> list[click.Option]:
     """Return the options that every command takes, before and after its name."""
     options = [
-        click.Option(["-v", "--verbose"], is_flag=True, callback=verbose, help="Tell which programs are started."),
-        click.Option(["-q", "--quiet"], is_flag=True, callback=quiet, help="Tell only results and what fails."),
+        click.Option(["-v", "--verbose"], is_flag=True, callback=verbose, help="Show which programs are started."),
+        click.Option(["-q", "--quiet"], is_flag=True, callback=quiet, help="Show only results and errors."),
         click.Option(
             ["--color"],
             type=click.Choice(["auto", "always", "never"]),
@@ -148,7 +148,7 @@ class Commands(click.Group):
     cls=Commands,
     params=general(hidden=False),
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="-v, -q and --color can follow the command as well. 'envkit help COMMAND' tells of each.",
+    epilog="-v, -q and --color can follow the command as well. 'envkit help COMMAND' explains each command.",
 )
 @click.version_option(__version__, prog_name="envkit")
 def envkit() -> None:

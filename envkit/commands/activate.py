@@ -44,11 +44,11 @@ def told() -> Iterator[None]:
 @click.option(
     "--shell",
     type=click.Choice(["bash", "zsh", "fish"]),
-    help="For which shell. Default: the one that calls this, else $SHELL.",
+    help="The shell. Default: the one that calls this, else $SHELL.",
 )
 @options.prefix
 def activate(name: str | None, shell: str | None, prefix: str | None) -> None:
-    """Print what enters the environment NAME, or a virtual environment on top of one, in the present shell.
+    """Print shell code that enters the environment NAME, or a virtual environment on top of one, in the current shell.
 
     \b
     bash, zsh:  eval "$(envkit activate pytorch)"

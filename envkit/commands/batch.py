@@ -27,15 +27,15 @@ RANKS = click.option(
 RANKS_IN_ALL = click.option(
     "-n", "--ranks", type=ONE_OR_MORE, metavar="N", help="How many ranks in all, instead of --ranks-per-node."
 )
-TIME = click.option("--time", metavar="T", help="The limit: minutes, H:MM:SS or D-HH:MM:SS.")
-ACCOUNT = click.option("--account", metavar="A", help="Who is charged for it.")
+TIME = click.option("--time", metavar="T", help="Time limit: minutes, H:MM:SS or D-HH:MM:SS.")
+ACCOUNT = click.option("--account", metavar="A", help="The account to charge.")
 SITE = click.option(
     "--site",
     metavar="NAME|FILE.toml",
-    help="What this site needs; see envkit/machine/sites.",
+    help="What this site needs: a name, or a file (docs/sites.md).",
     shell_complete=complete.sites,
 )
-PARTITION = click.option("--partition", metavar="P", help="Where in the cluster.")
+PARTITION = click.option("--partition", metavar="P", help="The partition, or the queue of PBS.")
 JOB = (
     "submit", "follow", "job_per_module", "nodes", "ranks", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "time",
     "account", "partition", "array",

@@ -41,10 +41,8 @@ def measure(units: dict[str, int], example: str) -> Callable[..., float | None]:
 @click.option(
     "--older-than", metavar="AGE", callback=measure(SECONDS, "30d"), help="Only what has not changed since: 30d."
 )
-@click.option(
-    "--larger-than", metavar="SIZE", callback=measure(BYTES, "1G"), help="Only what takes more than that: 1G."
-)
-@click.option("--dry-run", is_flag=True, help="Name all that would be removed; remove nothing.")
+@click.option("--larger-than", metavar="SIZE", callback=measure(BYTES, "1G"), help="Only what is larger: 1G.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; with KIND it takes --yes or --dry-run.")
 @options.prefix
@@ -52,8 +50,8 @@ def clean(
     kinds: tuple[str, ...], older_than: float | None, larger_than: float | None, dry_run: bool, yes: bool,
     as_json: bool, prefix: str | None,
 ) -> int:  # fmt: skip
-    """Say what takes room, and remove it by KIND: sources, damaged, ccache, layers, logs, modules, replaced, sessions,
-    reports, plans, or all.
+    """Show what uses disk space, and remove it by KIND: sources, damaged, ccache, layers, logs, modules, replaced,
+    sessions, reports, plans, or all.
 
     Without KIND nothing is removed. No environment is touched ('envkit remove NAME' does that), nor what an
     installation under way may use, nor what envkit did not make.

@@ -7,19 +7,21 @@ from envkit.cli import echo_json
 
 @click.command()
 @click.argument("versions", metavar="[NAME=VERSION]...", nargs=-1)
-@click.option("--from", "file", metavar="FILE", help="Read versions from what pip freeze or module list printed.")
-@click.option("--here", is_flag=True, help="Judge what is installed and loaded here, now.")
+@click.option(
+    "--from", "file", metavar="FILE", help="Read versions from the output of pip freeze, conda list or module list."
+)
+@click.option("--here", is_flag=True, help="Check what is installed and loaded here now.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compat(versions: tuple[str, ...], file: str | None, here: bool, as_json: bool) -> int:
-    """Say whether versions go together with Horovod, by what evidence, and which complete combination is best here.
+    """Check whether versions work together with Horovod, on what evidence, and which complete combination is best here.
 
-    Such as torch=2.13 cuda=13 gcc=12 python=3.11, where 2 would stand for any 2.x. It works where somebody is known to
-    have had all of it together. Ends with 0 if it is known to work, with 1 if it is known to fail, with 9 if it is
-    risky or nobody knows.
+    For example torch=2.13 cuda=13 gcc=12 python=3.11; a version 2 stands for any 2.x. The verdict is 'works' only if
+    somebody is known to have had all of it together. Ends with 0 if it is known to work, with 1 if it is known to fail,
+    with 9 if it is risky or not known.
 
     Names: horovod, torch, tensorflow, mxnet, keras, python, numpy, gcc, cmake, pip, flatbuffers, cuda, cudnn, nccl,
     rocm, capability, cray-mpich, openmpi, mpich, impi, spark, machine. Also: torch==2.13, cu130, gpu=h100, arch=arm64;
-    'torch>=2.1,<2.3', of which the versions are told that go best; foss=2023a, a toolchain of EasyBuild (foss, gompi,
+    'torch>=2.1,<2.3', for the versions in it that work best; foss=2023a, a toolchain of EasyBuild (foss, gompi,
     intel, iimpi), for its compiler, MPI and Python.
     """
     import sys

@@ -6,20 +6,20 @@ from envkit.cli import echo, echo_json, explain, printed, usage
 
 
 @click.command()
-@click.option("--path", "paths", is_flag=True, help="Print where the files are, and what becomes of each.")
+@click.option("--path", "paths", is_flag=True, help="Print where the files are, and whether each is used.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def config(paths: bool, as_json: bool) -> int:
-    """Show what is configured: each key, its value, and where that is from.
+    """Show the configuration: each key, its value, and where the value comes from.
 
     \b
-    Of these the first that sets a key counts, after the command line:
+    After the command line, the first of these that sets a key counts:
     a variable      ENVKIT_METHOD, ENVKIT_JOB_ACCOUNT, ...
     the project     envkit.toml in this folder or above, up to your home or the root of the repository
     you             ~/.config/envkit/config.toml ($XDG_CONFIG_HOME)
     the site        etc/envkit/config.toml in the folder that envkit is installed in
     the system      /etc/envkit/config.toml
 
-    Ends with 2 if there is a mistake in one of them. Until it is mended no command that could be configured begins.
+    Ends with 2 if one of them has a mistake in it. Until that is corrected, commands that use it do not start.
     """
     import sys
 

@@ -20,12 +20,12 @@ BELOW = 4  # lines of the log that are shown behind the first that tells of an u
 
 @click.command()
 @click.argument("log", required=False, metavar="LOG|-", shell_complete=complete.files)
-@click.option("--here", is_flag=True, help="The log is of this machine and environment: look at them, too.")
-@click.option("--list", "as_list", is_flag=True, help="List the causes that are known.")
-@click.option("--explain", metavar="ID", help="Say all that is known of a cause.", shell_complete=complete.rules)
+@click.option("--here", is_flag=True, help="The log comes from this machine and environment: check these, too.")
+@click.option("--list", "as_list", is_flag=True, help="List the known causes.")
+@click.option("--explain", metavar="ID", help="Explain a cause.", shell_complete=complete.rules)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as_json: bool) -> int:
-    """Say the first cause of a failed build, launch or run from its log.
+    """Find the first cause of a failed build, launch or run in its log.
 
     LOG is a file, compressed by gzip, bzip2 or xz if need be; '-' reads standard input. Ends with 0 if a cause was
     found, with 1 if the log shows no failure, with 9 if it shows one whose cause is not known: its first lines are

@@ -15,7 +15,9 @@ OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "site",
 @options.prefix
 @options.load
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--submit", is_flag=True, help="Ask a node, by a job of Slurm; and say what differs from this host.")
+@click.option(
+    "--submit", is_flag=True, help="Examine a compute node, in a Slurm job, and show how it differs from this host."
+)
 @batch.GPUS
 @batch.TIME
 @batch.ACCOUNT
@@ -26,13 +28,13 @@ OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "site",
 def doctor(
     context: click.Context, /, prefix: str | None, load: tuple[str, ...], as_json: bool, submit: bool, **of_job: Any
 ) -> int:
-    """Say what this machine offers, and by which methods a Horovod environment can be had here.
+    """Show what this machine offers, and which methods of installation work here.
 
-    What does not work is said with its reason and its remedy. Changes nothing. Ends with 0 if at least one method
-    works, otherwise with 3.
+    For each method that does not work it gives the reason and the remedy. It changes nothing. Ends with 0 if at least
+    one method works, otherwise with 3.
 
-    With --submit it says so of a compute node, and what that node has otherwise than this host: in a job of five
-    minutes at most, if --time says nothing else; what is told of the job goes to standard error, and Ctrl-C cancels it.
+    With --submit it examines a compute node, in a job of at most five minutes (or --time), and shows how the node
+    differs from this host. Messages about the job go to standard error; Ctrl-C cancels it.
     """
     if not submit:
         submitted.require_submit(of_job, of_job)

@@ -49,7 +49,7 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     if (asked := options.asked_of_eessi(context, name)) is not None:
         enter_shell(asked, command)
     if command:
-        usage(f"A command goes with the name 'eessi' alone: envkit run {name or 'NAME'} -- {command[0]}")
+        usage(f"A command goes only with the name 'eessi': envkit run {name or 'NAME'} -- {command[0]}")
     from envkit.environments import prefix as place
     from envkit.methods import installed
     from envkit.system import process

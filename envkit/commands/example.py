@@ -23,8 +23,14 @@ def example(name: str | None) -> None:
 @click.command()
 @click.argument("name", type=click.Choice(["mnist"]))
 @click.option("--from", "source", type=click.Path(path_type=Path), metavar="DIR", help="Copy it from this folder.")
-@click.option("--to", "target", type=click.Path(path_type=Path), metavar="DIR", help="Where to. Default: PREFIX/data.")
-@click.option("--generated", is_flag=True, help="Make the stand-in, and try no network.")
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder to write to. Default: PREFIX/data.",
+)
+@click.option("--generated", is_flag=True, help="Generate the stand-in; do not use the network.")
 @click.option(
     "--site", metavar="NAME|FILE.toml", help="Look in the folders of this site first.", shell_complete=complete.sites
 )

@@ -14,7 +14,7 @@ from envkit.commands import options
     "of_method",
     type=click.Choice(["apptainer"]),
     default="apptainer",
-    help="That of an image alone.",
+    help="Images only.",
 )
 @options.stack
 @options.image

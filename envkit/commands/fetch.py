@@ -25,7 +25,9 @@ from envkit.commands import options
     help="Sign the bundle with this private key; the signature lies beside it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; all else goes to standard error.")
-@click.option("--recheck", is_flag=True, help="Hash every file anew, and fetch again what is not as it was.")
+@click.option(
+    "--recheck", is_flag=True, help="Check the SHA-256 of every file again, and download those that have changed."
+)
 @click.pass_context
 def fetch(
     context: click.Context, stack: str | None, method: str | None, framework: str | None, accelerator: str,

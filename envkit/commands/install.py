@@ -49,7 +49,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(min=1),
     help="Compile this many files at a time. Default: the cores there are.",
 )
-@click.option("--force", is_flag=True, help="Try versions that are known to fail together ('envkit compat').")
+@click.option("--force", is_flag=True, help="Install even versions that are known to fail together ('envkit compat').")
 @click.option(
     "--locked",
     type=FILE,
@@ -88,7 +88,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=FILE,
     help="Take the file of --from or --bundle only if this public key verifies it.",
 )
-@click.option("--submit", is_flag=True, help="Build in a job of Slurm, on one node, and wait for it.")
+@click.option("--submit", is_flag=True, help="Build in a Slurm job on one node, and wait for it.")
 @click.option(
     "--job-per-module",
     is_flag=True,
@@ -107,7 +107,7 @@ def install(
     site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None, submit: bool,
     job_per_module: bool, locked: Path | None, mpi: str, **of_job: str | None,
 ) -> int:  # fmt: skip
-    """Install a Horovod environment and prove that it works.
+    """Install a Horovod environment and verify it.
 
     STACK is a name from 'envkit list', 'pytorch' or 'tensorflow', or the file name of any recipe (.eb) of
     EasyBuild's own collection; it may be left out. Without --method and such a name or recipe the first that this

@@ -31,8 +31,10 @@ def job() -> None:
 def shape(function: Function) -> Function:
     """Add what says how large a job is, and what becomes of its text."""
     for option in (
-        click.option("--force", is_flag=True, help="Write over the file of --output."),
-        click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE, a new one."),
+        click.option("--force", is_flag=True, help="Overwrite the file of --output."),
+        click.option(
+            "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE, which must not exist."
+        ),
         batch.TIME,
         batch.CPUS,
         batch.GPUS,
@@ -76,11 +78,14 @@ def image_options(function: Function) -> Function:
 def of(scheduler: Scheduler) -> click.Command:
     """Return the command for a scheduler: it writes the script of a job, submits it, and follows the job."""
     queue = click.option(
-        f"--{scheduler.QUEUE}", "partition", metavar=scheduler.QUEUE[0].upper(), help="Where in the cluster."
+        f"--{scheduler.QUEUE}",
+        "partition",
+        metavar=scheduler.QUEUE[0].upper(),
+        help="The partition, or the queue of PBS.",
     )
     task = f"Run it for each index, as in 0-15%4; ${scheduler.TASK} tells which."
     array = click.option("--array", metavar="SPEC", hidden=not scheduler.TASK, help=task)
-    told = "Tell of it until it ends, with --submit; Ctrl-C cancels it."
+    told = "With --submit: follow the job until it ends; Ctrl-C cancels it."
     words = {"help": scheduler.HELP, "options_metavar": "[OPTIONS]", "epilog": AFTER, "groups": OF_THE_JOB}
 
     @click.command(scheduler.NAME, cls=options.CommandAfterDashes, **words)
@@ -145,7 +150,7 @@ def no_arrays(scheduler: Scheduler) -> UsageProblem:
     others = ", ".join(one.TITLE for one in SCHEDULERS.values() if one.TASK)
     return UsageProblem(
         what=f"--array: envkit writes no arrays for {scheduler.TITLE}.",
-        why=f"It does for {others} alone.",
+        why=f"It does so only for {others}.",
         fix="Leave it out, and submit a job for each index.",
     )
 

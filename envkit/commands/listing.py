@@ -8,12 +8,17 @@ from envkit.commands import options
 
 @click.command(name="list")
 @options.prefix
-@click.option("--installed", "is_short", is_flag=True, help="Only what is installed, or has begun; look at no machine.")
+@click.option(
+    "--installed",
+    "is_short",
+    is_flag=True,
+    help="Only what is installed or being installed; the machine is not examined.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(prefix: str | None, is_short: bool, as_json: bool) -> None:
     """List what is installed, what can be installed here, and what this machine lacks for the rest.
 
-    Whether sources can be fetched is not asked: 'envkit doctor' and 'envkit install STACK --dry-run' tell more.
+    It does not check whether sources can be downloaded: 'envkit doctor' and 'envkit install STACK --dry-run' do.
     """
     import sys
 

@@ -54,7 +54,7 @@ def modules(_context: click.Context, option: click.Parameter, given: tuple[str, 
 
 def method(function: Function) -> Function:
     """Add ``--method`` where it need not be one."""
-    text = "How to provide it. Default: the first that can, which is told with its reasons before anything begins."
+    text = "How to install it. Default: the first that works here; the reasons are printed first."
     choice = click.Choice(["auto", *registry.NAMES])
     return click.option("--method", type=choice, default="auto", help=text)(function)
 
@@ -73,7 +73,7 @@ def stack(function: Function) -> Function:
         type=click.Choice(["auto", "cpu", "cuda", "rocm"]),
         default="auto",
         show_default=True,
-        help="What computes.",
+        help="The device to build for.",
     )(function)
     function = click.option(
         "--framework",
@@ -181,7 +181,7 @@ def asked_of_eessi(context: click.Context, name: str | None) -> dict[str, Any] |
         return given
     if given:
         words = next(option.opts[0] for option in EESSI if option.name in given)
-        usage(f"{words} goes with the name 'eessi' alone.")
+        usage(f"{words} goes only with the name 'eessi'.")
     return None
 
 

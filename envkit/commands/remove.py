@@ -8,10 +8,10 @@ from envkit.commands import complete, options
 @click.command()
 @click.argument("name", shell_complete=complete.environments)
 @options.prefix
-@click.option("--dependencies", is_flag=True, help="Remove the modules that no other environment uses, too.")
+@click.option("--dependencies", is_flag=True, help="Also remove the modules that no other environment uses.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; all else goes to standard error.")
 def remove(name: str, prefix: str | None, dependencies: bool, as_json: bool) -> None:
-    """Remove the environment NAME, or what an installation of it has made that was stopped.
+    """Remove the environment NAME, or what an interrupted installation of it has left.
 
     The framework and the other modules it was built on stay for the next installation, unless
     --dependencies is given; sources and the compiler cache stay in any case.

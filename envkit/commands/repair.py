@@ -11,7 +11,7 @@ from envkit.commands import complete, options
 @click.option("--dry-run", is_flag=True, help="Name every damaged file; change nothing. Ends with 6 if there is one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; all else goes to standard error.")
 def repair(name: str, prefix: str | None, dry_run: bool, as_json: bool) -> int:
-    """Build again what is damaged of the environment NAME.
+    """Rebuild the damaged parts of the environment NAME.
 
     Every file of it is compared with what it was when it was built. The modules of which one is gone, changed or in
     the way of others are built again, and the whole is verified; until that has passed, what was there is kept.

@@ -24,9 +24,7 @@ DEFAULT = Path("envkit-report.html")
     metavar="FILE|-",
     help=f"Where to write it: a page if it ends in .html, JSON in .json, else Markdown. Default: {DEFAULT}.",
 )
-@click.option(
-    "--log", "logs", multiple=True, metavar="FILE", help="The log of what failed; may be given several times."
-)
+@click.option("--log", "logs", multiple=True, metavar="FILE", help="The log of what failed. May be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON; to standard output if --output names no file.")
 @options.prefix
 def report(name: str | None, output: Path | None, logs: tuple[str, ...], as_json: bool, prefix: str | None) -> int:

@@ -117,8 +117,8 @@ def require(scheduler: "Scheduler", instead: str, option: str = "") -> None:
     why = f"There is {other.SUBMITS} on PATH, and no {scheduler.SUBMITS}."
     fix = f"With {other.TITLE}: {instead.replace('{name}', other.NAME)}"
     if option:
-        raise UsageProblem(what=f"{option} makes jobs of {scheduler.TITLE} alone.", why=why, fix=fix)
-    what = f"The job is not submitted: envkit does this in jobs of {scheduler.TITLE} alone."
+        raise UsageProblem(what=f"{option} makes only jobs of {scheduler.TITLE}.", why=why, fix=fix)
+    what = f"The job is not submitted: envkit does this only in jobs of {scheduler.TITLE}."
     raise JobRefused(what=what, why=why, fix=fix)
 
 

@@ -18,7 +18,7 @@ def upgrade(
     name: str | None, prefix: str | None, dry_run: bool, offline: bool, eulas: tuple[str, ...], jobs: int | None,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Build the environment NAME anew, if its recipes or pins have changed since it was installed.
+    """Rebuild the environment NAME if its recipes or pins have changed since it was installed.
 
     What has changed is said first. The new one is built beside the old one as far as names allow, verified, and takes
     over only when it has passed; else the old one is as it was. Another version of the framework is another stack, and

@@ -46,25 +46,23 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
 @click.option("--hosts", metavar="HOST:SLOTS,...", help="On which hosts, outside of a scheduler.")
 @options.mpi_model
 @click.option("--shared", type=click.Path(path_type=Path), metavar="DIR", help="A folder that all nodes see.")
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="S", help="How long any one step may take (s).")
+@click.option("--timeout", type=click.FloatRange(min=1), metavar="S", help="The longest that one step may take (s).")
 @click.option("--framework", type=click.Choice(["pytorch", "tensorflow"]), help="Which, where Horovod has both.")
 @click.option("--require", metavar="FLAG[,FLAG]", default="", help=f"Build flags that must hold: {', '.join(FLAGS)}.")
 @click.option("--bench", is_flag=True, help="Measure latency and bus bandwidth of allreduce, beside the raw library's.")
 @click.option("--sizes", metavar="FROM:TO", help="Sizes of the messages for --bench. Default: 1K:256M.")
 @click.option(
-    "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Hold --bench against FILE, or save it."
+    "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Compare --bench with FILE, or save it there."
 )
-@click.option(
-    "--tolerance", type=click.FloatRange(0, 1), help="How much slower than FILE is still right. Default: 0.2."
-)
+@click.option("--tolerance", type=click.FloatRange(0, 1), help="How much slower than FILE is accepted. Default: 0.2.")
 @click.option("--scale", metavar="N,N,...", help="Measure how training scales over these numbers of ranks.")
 @click.option("--with", "beside", type=click.Choice(["ddp"]), help="Measure PyTorch's DDP beside it, with --scale.")
-@click.option("--quick", is_flag=True, help="Where it fails, do not try what passes otherwise.")
+@click.option("--quick", is_flag=True, help="If it fails, do not start ranks again to find out why.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as one HTML file.")
 @click.option("--github", is_flag=True, help="Annotate the job of GitHub Actions, and write to its summary.")
-@click.option("--submit", is_flag=True, help="Verify in a job of Slurm on --nodes of the cluster, and wait for it.")
+@click.option("--submit", is_flag=True, help="Verify in a Slurm job on --nodes of the cluster, and wait for it.")
 @batch.RANKS
 @batch.GPUS
 @batch.CPUS
@@ -75,7 +73,7 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
 @options.prefix
 @click.pass_context
 def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
-    """Say in one verdict whether the environment NAME works on this machine.
+    """Verify that the environment NAME works on this machine.
 
     Starts the ranks inside it. Started as the ranks themselves (srun envkit verify), each enters the environment,
     and one report comes out. DIR is a virtual environment on top of NAME ('envkit venv'). Without either: the

@@ -257,7 +257,7 @@ def refusal(name: str, value: Any, level: str) -> str:
     except ValueError:
         return f"'{name}': expected {key.expected}, found {toml.shown(value)}."
     if level == "project" and name == "environment" and "/" in taken:
-        return "'environment': the file of a project may name an installed environment alone, and no folder."
+        return "'environment': the file of a project may name only an installed environment, not a folder."
     return ""
 
 

@@ -137,11 +137,11 @@ KEYS: Mapping[str, Key] = {
         in_project=False,
     ),
     "environment": Key(
-        text="The environment that is meant where a command names none.",
+        text="The environment to use when a command names none.",
         take=environment, expected="the name of an environment, or the absolute path of a virtual environment",
     ),
     "method": Key(
-        text="How to provide an environment.",
+        text="How to install an environment.",
         take=METHOD[0], expected=METHOD[1], option="method", commands=("install", "fetch"),
     ),
     "framework": Key(
@@ -149,7 +149,7 @@ KEYS: Mapping[str, Key] = {
         take=FRAMEWORK[0], expected=FRAMEWORK[1], option="framework", commands=("install", "fetch", "export"),
     ),
     "accelerator": Key(
-        text="What computes.",
+        text="The device to build for.",
         take=ACCELERATOR[0], expected=ACCELERATOR[1], option="accelerator", commands=("install", "fetch", "export"),
     ),
     "mpi": Key(
@@ -190,15 +190,15 @@ KEYS: Mapping[str, Key] = {
         take=number, of_text=digits, expected=COUNT, option="cpus_per_rank", commands=JOBS,
     ),
     "job.time": Key(
-        text="Its limit.",
+        text="Its time limit.",
         take=matching(TIME), expected='minutes, "H:MM:SS" or "D-HH:MM:SS"', option="time", commands=JOBS,
     ),
     "job.account": Key(
-        text="Who is charged for it.",
+        text="The account to charge.",
         take=matching(WORD), expected=f"the name of an account: {NAME}", option="account", commands=BATCH,
     ),
     "job.partition": Key(
-        text="Where in the cluster: the partition, of PBS the queue.",
+        text="The partition, or the queue of PBS.",
         take=matching(WORD), expected=f"the name of a partition or queue: {NAME}", option="partition", commands=BATCH,
     ),
 }  # fmt: skip

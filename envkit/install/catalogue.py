@@ -357,7 +357,7 @@ def receipt_json(found: Receipt) -> str:
 def came_with(found: Receipt) -> str:
     """Say where the MPI of an environment is from, and what that means; nothing of the machine's own."""
     if found.wheel_mpi:
-        return " (of a wheel: TCP alone between nodes, no fast network)"
+        return " (from a wheel: only TCP between nodes, no fast network)"
     return " (came with it)" if found.mpi and found.mpi.embedded else ""
 
 

@@ -103,7 +103,7 @@ class TestProject:
     def test_names_no_folder_as_an_environment(self, write: Write) -> None:
         path = write("project", 'environment = "/project/env"')
         assert files.read().mistakes == (
-            f"{path}:1: 'environment': the file of a project may name an installed environment alone, and no folder.",
+            f"{path}:1: 'environment': the file of a project may name only an installed environment, not a folder.",
         )
 
     def test_a_folder_of_its_own_is_not_taken_for_what_it_names(self, write: Write, prefix: Prefix) -> None:
