@@ -60,6 +60,27 @@ def test_the_own_module_goes_and_the_rest_stays(install: Install, prefix: Prefix
     assert list(installed.installed(prefix)) == []
 
 
+@pytest.mark.parametrize("dependencies", [False, True])
+def test_a_dry_run_names_what_then_goes(
+    dependencies: bool, install: Install, install_image: InstallImage, prefix: Prefix, tree: Tree
+) -> None:
+    install("toy", "Python/system", "Base/1", "Toy/1.0")
+    install("other", "Python/system", "Other/1.0")
+    install_image("image")
+    for name in ("toy", "image"):
+        before = {path: path.lstat().st_mtime_ns for path in sorted(prefix.root.rglob("*"))}
+        said = io.StringIO()
+        planned = removal.remove(
+            prefix, name, dependencies=dependencies, console=Console(file=said, width=300), dry_run=True
+        )
+        assert said.getvalue().startswith(f"Would remove {name}: ")
+        after = {path: path.lstat().st_mtime_ns for path in sorted(prefix.root.rglob("*")) if path.suffix != ".lock"}
+        assert after.keys() == {path for path in before if path.suffix != ".lock"}
+        done = removal.remove(prefix, name, dependencies=dependencies, console=Console(file=io.StringIO()))
+        assert done == planned
+    assert left(tree) == ["Other/1.0", "Python/system"] if dependencies else "Base/1" in left(tree)
+
+
 def test_a_module_that_is_read_only_goes_too(install: Install, prefix: Prefix, tree: Tree) -> None:
     install("toy")
     for folder in (tree.software / "Toy/1.0", tree.software / "Python/system"):

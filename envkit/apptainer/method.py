@@ -103,14 +103,25 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
     yield from ()
 
 
-def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
-    """Remove an image; with ``dependencies`` the layers that no other image was made of."""
-    assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
-    say_left(tree, [] if gone(tree, Path(found.image)) else [Path(found.image)], console)
+def own_layers(tree: Tree, found: ImageReceipt, others: Sequence[Parts]) -> list[Path]:
+    """Return the layers that no other image was made of."""
     used = {layer.key for other in others for layer in other.layers}
     own = [layer for layer in found.layers if layer.key not in used]
     files = {f"{name}-{layer.key[:20]}.sif" for layer in own for name in (layer.name, found.name)}
-    kept = [path for path in tree.layers.glob("*.sif") if path.name in files]
+    return [path for path in tree.layers.glob("*.sif") if path.name in files]
+
+
+def removable(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:
+    """Return an image; with ``dependencies`` the layers, too, that no other image was made of."""
+    assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
+    return [found.image, *(str(path) for path in own_layers(tree, found, others) if dependencies)]
+
+
+def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
+    """Remove what ``removable`` names."""
+    assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
+    say_left(tree, [] if gone(tree, Path(found.image)) else [Path(found.image)], console)
+    kept = own_layers(tree, found, others)
     say(console, f"Removed {found.name}: {found.image}.")
     say_left(tree, [path for path in kept if not gone(tree, path)] if dependencies else [], console)
     if kept:

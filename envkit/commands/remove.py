@@ -9,8 +9,9 @@ from envkit.commands import complete, options
 @click.argument("name", shell_complete=complete.environments)
 @options.prefix
 @click.option("--dependencies", is_flag=True, help="Also remove the modules that no other environment uses.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; all else goes to standard error.")
-def remove(name: str, prefix: str | None, dependencies: bool, as_json: bool) -> None:
+def remove(name: str, prefix: str | None, dependencies: bool, dry_run: bool, as_json: bool) -> None:
     """Remove the environment NAME, or what an interrupted installation of it has left.
 
     The framework and the other modules it was built on stay for the next installation, unless
@@ -22,7 +23,7 @@ def remove(name: str, prefix: str | None, dependencies: bool, as_json: bool) -> 
 
     where = place.locate(prefix)
     called, gone, kept = removal.remove(
-        where, name, dependencies=dependencies, console=console(err=as_json, tells=True)
+        where, name, dependencies=dependencies, dry_run=dry_run, console=console(err=as_json, tells=True)
     )
     if as_json:
         from envkit.cli import echo_json

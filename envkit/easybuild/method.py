@@ -410,12 +410,18 @@ def own_recipe(found: ModulesReceipt) -> str:
     return recipe.name if find_easyconfig(recipe.name) == recipe else str(recipe)
 
 
-def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
-    """Remove the module of an environment; with ``dependencies`` all modules that no other one uses."""
+def removable(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:  # noqa: ARG001
+    """Return the module of an environment; with ``dependencies`` all its modules that no other one uses."""
     assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
     used = {module.name for other in others for module in other.modules}
     wanted = [module.name for module in found.modules] if dependencies else [found.module]
-    removed = [module for module in wanted if not any(f"{other}/".startswith(f"{module}/") for other in used)]
+    return [module for module in wanted if not any(f"{other}/".startswith(f"{module}/") for other in used)]
+
+
+def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
+    """Remove what ``removable`` names."""
+    assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
+    removed = removable(tree, found, others, dependencies=dependencies)
     say_left(tree, [path for module in removed for path in remove_module(tree, module)], console)
     say(console, f"Removed {found.name}: {', '.join(removed) or 'its receipt'}.")
     there = [module.name for module in found.modules if tree.has(module.name)]

@@ -111,7 +111,7 @@ def asked(prefix: Prefix, found: Receipt) -> Request:
     return replace(easybuild.asked(prefix, found), release=found.release, access=access)
 
 
-remove = easybuild.remove
+removable, remove = easybuild.removable, easybuild.remove
 
 
 def gpu_problems(

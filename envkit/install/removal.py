@@ -8,7 +8,7 @@ from envkit.easybuild.method import remove_module
 from envkit.environments import filelocks, receipt
 from envkit.environments.discard import gone, say_left
 from envkit.environments.prefix import Prefix, Tree, listed, not_writable
-from envkit.environments.receipt import Receipt
+from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, NotWritable
 from envkit.install import catalogue, cleaning
 from envkit.install.catalogue import Begun
@@ -19,11 +19,12 @@ from envkit.system import umask
 Outcome = tuple[str, tuple[str, ...], tuple[str, ...]]  # the name of what was removed, its modules that went, or stay
 
 
-def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -> Outcome:
+def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, dry_run: bool = False) -> Outcome:
     """Remove an environment and its own module; with ``dependencies`` all that no other one uses.
 
     Nothing outside of the tree that its receipt lies in is touched, not through a link either; what lies behind one is
-    told. Of an installation that has begun and ended early goes what it has made. Raises EnvironmentMissing,
+    told. Of an installation that has begun and ended early goes what it has made. With ``dry_run`` all that is told,
+    and nothing is removed. Raises EnvironmentMissing,
     EnvironmentDamaged where its receipt cannot be read, NotReadable and NotWritable.
     """
     try:
@@ -31,7 +32,9 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console) -
     except EnvironmentMissing:
         if (begun := begun_named(prefix, name)) is None:
             raise
-        return remove_begun(*begun, dependencies=dependencies, console=console)
+        return remove_begun(*begun, dependencies=dependencies, console=console, dry_run=dry_run)
+    if dry_run:
+        return foreseen(tree, found, dependencies=dependencies, console=console)
     before = [module.name for module in found.recipes if is_there(tree, module.name)]
     lock, message = f"stack-{found.name}", f"Another process is installing {found.name}; waiting for it."
     try:
@@ -61,7 +64,9 @@ def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str, Begun] | None:
     return (begun[names[0]][0], names[0], begun[names[0]][1]) if len(names) == 1 else None
 
 
-def remove_begun(tree: Tree, name: str, begun: Begun, *, dependencies: bool, console: Console) -> Outcome:
+def remove_begun(
+    tree: Tree, name: str, begun: Begun, *, dependencies: bool, console: Console, dry_run: bool
+) -> Outcome:
     """Remove what an installation has made that has ended early: what is half built, and its own module.
 
     With ``dependencies`` all its modules that nothing else uses. Raises HostProblem where it has not ended.
@@ -80,6 +85,9 @@ def remove_begun(tree: Tree, name: str, begun: Begun, *, dependencies: bool, con
             used = {module.name for one in parts for module in one.modules}
             own = [one for one in planned(tree, name) if not any(f"{other}/".startswith(f"{one}/") for other in used)]
             wanted = [] if busy else [one for one in own if dependencies or not tree.has(one) or one == own[-1]]
+            if dry_run:
+                say(console, f"Would remove what has begun of {name}: {', '.join(wanted) or 'its note'}.")
+                return name, tuple(wanted), tuple(one for one in own if one not in wanted)
             say_left(tree, [path for one in wanted for path in remove_module(tree, one)], console)
             for kind in ("old", "new"):
                 gone(tree, tree.replaced / kind / name)
@@ -112,15 +120,32 @@ def remove_from(tree: Tree, found: Receipt, *, dependencies: bool, console: Cons
             fix="Make it a folder of the tree again, or remove what it leads to by hand.",
         )
     say_left(tree, [] if gone(tree, kept) else [kept], console)
-    everything = list(installed.all_in(tree))
-    parts = list(receipt.parts_in(tree))
+    parts, dependencies = shared(tree, found, dependencies=dependencies, console=console)
+    for kind in ("old", "new"):
+        gone(tree, tree.replaced / kind / found.name)
+    registry.method(found.method).remove(tree, found, parts, dependencies=dependencies, console=console)
+
+
+def foreseen(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> Outcome:
+    """Tell what would be removed of an environment, and what would stay; remove nothing."""
+    parts, dependencies = shared(tree, found, dependencies=dependencies, console=console)
+    wanted = registry.method(found.method).removable(tree, found, parts, dependencies=dependencies)
+    modules = [module.name for module in found.recipes if is_there(tree, module.name)]
+    kept = [one for one in modules if one not in wanted]
+    say(console, f"Would remove {found.name}: {', '.join(wanted) or 'its receipt'}.")
+    if kept:
+        say(console, f"Would keep: {', '.join(kept)}.")
+    return found.name, tuple(one for one in modules if one in wanted), tuple(kept)
+
+
+def shared(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> tuple[list[Parts], bool]:
+    """Return what other environments are made of, and whether what none of them uses can be told and may go."""
+    everything = [(name, one) for name, one in installed.all_in(tree) if name != found.name]
+    parts = [one for one in receipt.parts_in(tree) if one.name != found.name]
     unknown = [str(receipt.path_of(tree, name)) for name, one in everything if isinstance(one, EnvironmentDamaged)]
     if unknown and dependencies:
         say(console, f"What other environments may use is kept: {', '.join(unknown)} cannot be read.")
     busy = dependencies and filelocks.in_use(tree, found.name)
     if busy:
         say(console, f"What other environments may use is kept: another process is at work in {tree.root}.")
-    dependencies = dependencies and not unknown and not busy
-    for kind in ("old", "new"):
-        gone(tree, tree.replaced / kind / found.name)
-    registry.method(found.method).remove(tree, found, parts, dependencies=dependencies, console=console)
+    return parts, dependencies and not unknown and not busy

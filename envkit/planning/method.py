@@ -110,6 +110,9 @@ class Method(Protocol):
     def asked(self, prefix: Prefix, found: Receipt) -> Request:
         """Return the request that installs what a receipt describes. Raises EnvironmentDamaged where none can."""
 
+    def removable(self, tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:
+        """Return what ``remove`` removes: modules, or files."""
+
     def remove(
         self, tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console
     ) -> None:
