@@ -300,7 +300,7 @@ def test_options_of_eessi_are_refused_for_other_names(place: Place, option: str)
     for words in (["shell", "toy", option], ["run", "toy", option, "--", "true"]):
         done = place.envkit(*words)
         assert done.returncode == 2
-        assert f"{option.partition('=')[0]} goes with the name 'eessi' alone." in done.stderr
+        assert f"{option.partition('=')[0]} goes only with the name 'eessi'." in done.stderr
     for words in (["shell", "eessi", "--prefix", "/x"], ["run", "eessi", "--mpi-model", "inside", "--", "true"]):
         done = place.envkit(*words)
         assert (done.returncode, f"{words[2]} does not go with the name 'eessi'." in done.stderr) == (2, True)

@@ -311,7 +311,7 @@ def test_variables_of_a_launcher_that_has_gone_are_the_cause(size: int | None) -
     """One of two ranks, alone in its world or never in any: nothing of its launcher is to be seen."""
     [one, _] = changed(-1, world=World(rank=0, size=size))
     found = by_id([one], replace(ASKED, unseen=("PMI_RANK", "PMI_SIZE")))
-    assert found["rank-missing"].remedy == "Be without them: unset PMI_RANK PMI_SIZE"
+    assert found["rank-missing"].remedy == "Unset them: unset PMI_RANK PMI_SIZE"
     results = check([one], replace(ASKED, unseen=("PMI_RANK", "PMI_SIZE")))
     assert next(result for result in results if result.status is Status.FAIL).id == "rank-missing"
     assert "unset" not in by_id([one])["rank-missing"].remedy

@@ -141,7 +141,7 @@ def test_an_mpi_of_a_wheel_uses_no_fast_hardware(nccl: int, warned: bool) -> Non
     facts = [with_hardware(number, Flags(nccl=nccl), infiniband=INFINIBAND) for number in (0, 1)]
     found = results(*facts, wheel_mpi="Open MPI 4.1.8")["fabric-libraries"]
     assert (found.status is Status.WARN) == warned
-    assert not warned or found.message == "node1 has mlx5_0, and Open MPI 4.1.8 of this environment speaks TCP alone"
+    assert not warned or found.message == "node1 has mlx5_0, and Open MPI 4.1.8 of this environment speaks only TCP"
 
 
 SOCKETS = ("NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>")

@@ -155,7 +155,7 @@ def test_scaling_names_each_number_of_ranks(rates: tuple[float, ...], status: St
 def test_shared_cores_have_no_efficiency() -> None:
     result = only(speed.scaling(runs(100.0, 110.0, 110.0, cores=(0, 1)), (1, 2, 4), EXPECTED))
     assert result.status is Status.PASS
-    assert "no efficiency can be told where ranks share cores (4 ranks on 2 cores of node1)" in result.message
+    assert "no efficiency can be given where ranks share cores (4 ranks on 2 cores of node1)" in result.message
     assert "%" not in result.message
 
 

@@ -108,7 +108,7 @@ def test_the_family_of_an_mpi_library(path: str, name: str) -> None:
     [
         ("ssh: Could not resolve hostname x: Name or service not known", "a host does not answer"),
         ("ssh: connect to host 10.0.0.9 port 22: No route to host", "a host does not answer"),
-        ("root@n1: Permission denied (publickey).", "does not let ssh in"),
+        ("root@n1: Permission denied (publickey).", "refuses ssh"),
         ("There are not enough slots available in the system", "no room"),
         ("srun: error: Unable to create step for job 3: More processors requested than permitted", "no room"),
         (
