@@ -49,7 +49,7 @@ def test_what_somebody_else_has_made_is_left(kernels: Path, capsys: Output) -> N
     (kernels / "python3").mkdir(parents=True)
     (kernels / "python3" / "kernel.json").write_text('{"argv": ["python3"], "metadata": {}}')
     assert run(["kernel", "toy-cpu", "--name", "python3"]) == 2
-    assert "There is a kernel python3 already, and envkit has not made it." in capsys.readouterr().err
+    assert "There is a kernel python3 already, which envkit did not make." in capsys.readouterr().err
     assert run(["kernel", "--remove", "--name", "python3"]) == 2
     assert "python3" in (kernels / "python3" / "kernel.json").read_text()
 

@@ -158,7 +158,7 @@ def test_an_option_of_one_method_is_named_where_it_leaves_none() -> None:
     request = asked(sandbox=True)
     with pytest.raises(HostProblem) as error:
         preference.first(request, preference.candidates(request, [CPU]), lacking_by("apptainer"))
-    assert "eessi: it has no --sandbox, which is of apptainer alone.\n   -> Leave it out." in error.value.why
+    assert "eessi: it has no --sandbox, which is only for apptainer.\n   -> Leave it out." in error.value.why
 
 
 @pytest.mark.parametrize("why", ["a\nb", "a\r\n\tb", "a\x1b]0;title\x07 b", "a\u2028b", "a\x85 b", "a\x00 b", "{a}\n"])

@@ -359,7 +359,7 @@ class Context:
         found = [path for place in places if (path := self.resolved(place, one)).exists()]
         there = [path for path in found if any(self.below(path, "", one))]
         if not there:
-            why = f"In {self.root}, from which alone it is taken, "
+            why = f"In {self.root}, the only folder that it is taken from, "
             why += ".dockerignore leaves it out." if found else "there is no such file."
             raise invalid(self.dockerfile, one.line, f"{one.word} takes {source}, which is not there.", "", why)
         return there

@@ -121,7 +121,7 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
     if not re.fullmatch(r"[\w.+@:,/-]+", str(mpi.path)):
         yield Problem(
             what=f"The folder of {mpi.family} {mpi.version} cannot be named in a recipe: {mpi.path}",
-            fix="Reach it by a link whose path has letters, digits and _ . + @ : , - alone, and put that on PATH.",
+            fix="Reach it by a link whose path has only letters, digits and _ . + @ : , -, and put that on PATH.",
         )
         return
     taken = {name: process.which(name, path=machine.env["PATH"]) for name in ("mpirun", "mpicc")}
@@ -227,7 +227,7 @@ def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
     if not is_embedded(plan):
         yield from filter(None, (untried(machine, stack), another_compiler(machine)))
     if is_embedded(plan):
-        yield "          It knows no fast network: between nodes it speaks TCP alone. Load the module of the site's MPI"
+        yield "          It knows no fast network: between nodes it speaks only TCP. Load the module of the site's MPI"
         yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
         if CRAY.is_dir():
             yield "          This is a Cray: --load PrgEnv-gnu --load cray-mpich has it compiled with Cray MPICH."
@@ -275,4 +275,4 @@ def another_compiler(machine: Host) -> str:
         return ""
     named = f"{called.path} {called.version}".strip()
     own = f"{machine.compiler.path} {machine.compiler.version}"
-    return f"          Its mpicxx calls {named}; Horovod is compiled with {own}, by MPI's C interface alone."
+    return f"          Its mpicxx calls {named}; Horovod is compiled with {own}, through MPI's C interface only."

@@ -44,7 +44,7 @@ def write(name: str, title: str, argv: Sequence[str]) -> Path:
     place = folder() / name
     if os.path.lexists(place) and not is_own(place):
         raise UsageProblem(
-            what=f"There is a kernel {name} already, and envkit has not made it.",
+            what=f"There is a kernel {name} already, which envkit did not make.",
             why=f"It is {place}.",
             fix="Choose another --name, or remove it: jupyter kernelspec remove " + name,
         )
@@ -82,7 +82,7 @@ def remove(name: str) -> Path:
         )
     if not is_own(place):
         raise UsageProblem(
-            what=f"envkit has not made the kernel {name}, and leaves it.",
+            what=f"envkit did not make the kernel {name}, and leaves it.",
             why=f"It is {place}.",
             fix=f"Remove it with: jupyter kernelspec remove {name}",
         )

@@ -215,7 +215,7 @@ def refused(prefix: Path, path: Path, who: str, word: str) -> HostProblem:
     fix = f"If you trust them: {export(word)}"
     is_above = path in prefix.absolute().parents or path in prefix.resolve().parents
     closed = f"chmod {'g' if word else 'o'}-w {path}"
-    keep = f"; or chmod +t {path}, so that each changes their own alone" if is_above else ""
+    keep = f"; or chmod +t {path}, so that each can change only their own" if is_above else ""
     if word.startswith("@"):
         fix = f"{fix}\nIf nobody else is to change it: {closed}{keep}"
     if unknown:

@@ -175,7 +175,7 @@ def lines(stack: Stack, why: str) -> tuple[str, str, str]:
 
 def because(choice: Choice, request: Request, accelerator: Accelerator) -> str:
     """Say why a stack is taken: what was asked for, what the machine has, and what those before it lack."""
-    reasons = [f"{option.words} is of {option.method} alone" for option in options(request)]
+    reasons = [f"{option.words} is only for {option.method}" for option in options(request)]
     if request.accelerator == AUTO:
         reasons.append("there is no GPU" if accelerator is Accelerator.CPU else f"there is a GPU ({accelerator})")
     alike = dict[str, list[str]]()
@@ -216,7 +216,7 @@ def of_method(method: str, request: Request, refused: Sequence[Refused]) -> Iter
     for name, problem in reversed(told.values()):
         yield f"{method} ({name}): {problem.what}\n   -> {problem.fix}"
     if not own and (given := options(request)):
-        yield f"{method}: it has no {given[0].words}, which is of {given[0].method} alone.\n   -> Leave it out."
+        yield f"{method}: it has no {given[0].words}, which is only for {given[0].method}.\n   -> Leave it out."
     elif not own:
         devices = " or ".join(dict.fromkeys(one.stack.accelerator.value for one in refused))
         what = table().problem["no-stack"]["what"].format(framework=refused[0].stack.framework, accelerator=devices)

@@ -266,7 +266,7 @@ def furnish(made: Venv, folder: Path, packages: Sequence[str], envkit: Sequence[
         (place / PATH_FILE).write_text("".join(f"{path}\n" for path in packages))
     constraints = folder / CONSTRAINTS
     constraints.write_text("".join(constraint_lines(made)))
-    said = f"# pip reads this for this folder alone; written by 'envkit venv'.\n[install]\nconstraint = {constraints}\n"
+    said = f"# pip reads this only for this folder; written by 'envkit venv'.\n[install]\nconstraint = {constraints}\n"
     (folder / "pip.conf").write_text(f"{said}\n[global]\ndisable-pip-version-check = true\n")
     for old in (folder / "bin").glob("[Aa]ctivate*"):
         old.unlink()

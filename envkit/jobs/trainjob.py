@@ -45,7 +45,7 @@ def checked(job: MpiJob) -> list[dict[str, Any]]:
     if job.family != "Open MPI":
         raise UsageProblem(
             what=f"The Trainer does not start {job.family}.",
-            why="Of the MPIs, its runtimes know Open MPI alone.",
+            why="Of the MPIs, its runtimes know only Open MPI.",
             fix="Take an image with Open MPI, or write an MPIJob: envkit job mpijob",
         )
     made = [runtime(job), trainjob(job)]

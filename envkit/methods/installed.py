@@ -250,7 +250,7 @@ def require_in_place(tree: Tree, found: Receipt) -> None:
             what=f"The environment {found.name} does not work where it lies.",
             why=f"It was installed in {found.copied_from} and was copied or moved to {found.tree}; "
             "the paths in its files are still those.",
-            fix=f"Move it back; or remove it here, which leaves {found.copied_from} alone, and install it again:\n"
+            fix=f"Move it back; or remove it here, which leaves {found.copied_from} as it is, and install it again:\n"
             f"  envkit remove {found.name} --dependencies --prefix {tree.root.parent}\n"
             f"  envkit install {found.name} --prefix {tree.root.parent}",
         )
@@ -277,7 +277,7 @@ def placed(prefix: Prefix, name: str | None) -> tuple[Tree, Receipt]:
     if (folder := venv.named(name)) and not any(is_exact(place, name) for place in there):
         raise UsageProblem(
             what=f"{folder} is a virtual environment on top of {venv.read(folder).name}, and none of envkit's own.",
-            why="It is a folder of yours.",
+            why="It is one of your folders.",
             fix="Delete it with rm -r, or make it again with 'envkit venv'.",
         )
     fitting = meant(there, name)

@@ -261,7 +261,7 @@ def require_private(folder: Path) -> None:
     mode = stat.S_IMODE(folder.lstat().st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise HostProblem(
-            what=f"{folder} is not a folder of yours alone.",
+            what=f"{folder} is not a folder that only you can change.",
             why=f"Others may write to it (mode {mode:o}), and may have put something into it.",
             fix=f"Look at what is in it; then: chmod go-w {folder}",
         )
@@ -278,7 +278,7 @@ def require_own(folder: Path) -> None:
         fix = "Use another folder."
     else:
         return
-    raise HostProblem(what=f"{folder} is not a folder of yours alone.", why=why, fix=fix)
+    raise HostProblem(what=f"{folder} is not a folder that only you can change.", why=why, fix=fix)
 
 
 def require_plain(path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_folder_that_others_may_write_to_is_named_with_what_to_do(scene: Scene
     world_writable(scene, scene.caches)
     done = scene.envkit("eessi", "clean")
     assert (done.returncode, done.stdout) == (3, "")
-    assert f"envkit: {scene.caches} is not a folder of yours alone." in done.stderr
+    assert f"envkit: {scene.caches} is not a folder that only you can change." in done.stderr
     assert f"chmod go-w {scene.caches}" in done.stderr and "export TMPDIR=FOLDER" in done.stderr
 
 
