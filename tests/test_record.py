@@ -43,8 +43,15 @@ def test_what_is_too_large_or_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
         record.read(tmp_path / "pipe", One)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, "# " + "x" * (2 << 20), "title = 1", "\x00", 'title = "'])
+@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, "title = 1", "\x00", 'title = "'])
 def test_a_site_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(text)
     with pytest.raises(UsageProblem, match="does not describe a site"):
         site.find(str(tmp_path / "x.toml"))
+
+
+def test_a_site_that_is_too_large(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("# " + "x" * (2 << 20))
+    with pytest.raises(UsageProblem, match="cannot be read") as raised:
+        site.find(str(tmp_path / "x.toml"))
+    assert "larger than" in raised.value.why

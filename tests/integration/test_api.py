@@ -40,5 +40,5 @@ def test_an_installed_environment(
     assert found.cause and found.cause.id == "flag-required"
     assert found.cause.remedy
     with pytest.raises(errors.EnvironmentMissing):
-        api.verify("tensorflow", prefix=stacks.prefix)
+        api.verify("tensorflow-2.13-rocm", prefix=stacks.prefix)
     assert capfd.readouterr() == ("", "")
