@@ -159,6 +159,35 @@ def test_nothing_goes_that_an_installation_may_use(
     assert files(full.root, tmp_path / "cache") == before
 
 
+def test_what_an_installation_in_another_prefix_uses_is_kept(full: Prefix, tmp_path: Path, capsys: Output) -> None:
+    other = Prefix(root=tmp_path / "other").tree(Platform.own())
+    shared = files(tmp_path / "cache")
+    with filelocks.held(other, "stack-toy", Console(file=io.StringIO()), ""):
+        assert run(["clean", "all", "--yes", "--prefix", str(full.root)]) == 0
+    assert "Kept 2 items: an installation is under way in another prefix" in capsys.readouterr().out
+    assert files(tmp_path / "cache") == shared and not (full.sources / "a.whl").exists()
+    assert run(["clean", "ccache", "plans", "--yes", "--prefix", str(full.root)]) == 0
+    assert files(tmp_path / "cache") == {str(tmp_path / "cache/foreign")}
+
+
+def test_no_installation_in_another_prefix_begins_meanwhile(
+    full: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import ExitStack
+
+    from envkit.errors import HostProblem
+
+    monkeypatch.setattr(filelocks, "PATIENCE_S", 0.0)
+    other = Prefix(root=tmp_path / "other").tree(Platform.own())
+    with ExitStack() as stack:
+        assert cleaning.at_work_elsewhere(stack) == ""
+        with (
+            pytest.raises(HostProblem, match="is at work"),
+            filelocks.held(other, "x", Console(file=io.StringIO()), ""),
+        ):
+            pass
+
+
 def test_no_installation_begins_meanwhile(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 

@@ -3,17 +3,18 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
 from rich.console import Console
 
 from envkit.environments import replaced
 from envkit.environments.prefix import Tree
 from envkit.errors import HostProblem, NotWritable
 from envkit.report.progress import say
-from envkit.system import process
+from envkit.system import files, process
 
 PATIENCE_S = 30.0  # to remove what a prefix has takes seconds
 
@@ -52,17 +53,35 @@ def cleaning(tree: Tree) -> Path:
     return tree.locks / "cleaning.lock"
 
 
+def cleaning_caches() -> Path:
+    """Return the file that who cleans the caches of all prefixes holds alone, and all at work in any hold together."""
+    return user_cache_path("envkit") / "cleaning.lock"
+
+
 @contextmanager
 def not_cleaned(tree: Tree) -> Iterator[None]:
-    """Keep 'envkit clean' from removing anything in this block. Raises HostProblem where it goes on for too long."""
-    with replaced.locked(cleaning(tree), fcntl.LOCK_SH, PATIENCE_S) as held:
-        if not held:
-            raise HostProblem(
-                what="'envkit clean' is at work in this prefix.",
-                why=f"It holds {cleaning(tree)}.",
-                fix="Wait until it has ended, then run the same command again.",
-            )
+    """Keep 'envkit clean' from removing anything in this block, from any prefix.
+
+    Raises HostProblem where it goes on for too long.
+    """
+    with ExitStack() as stack:
+        shared = cleaning_caches()
+        with suppress(OSError):  # where there can be no cache
+            files.make_private(shared.parent)
+            require_free(stack.enter_context(replaced.locked(shared, fcntl.LOCK_SH, PATIENCE_S)), shared)
+        own = cleaning(tree)
+        require_free(stack.enter_context(replaced.locked(own, fcntl.LOCK_SH, PATIENCE_S)), own)
         yield
+
+
+def require_free(is_held: bool, path: Path) -> None:
+    """Require that a lock was had. Raises HostProblem."""
+    if not is_held:
+        raise HostProblem(
+            what="'envkit clean' is at work.",
+            why=f"It holds {path}.",
+            fix="Wait until it has ended, then run the same command again.",
+        )
 
 
 def in_use(tree: Tree, but: str) -> bool:

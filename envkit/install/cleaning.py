@@ -283,9 +283,13 @@ def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
     """Remove items; return each as it then is. What an installation under way may use is kept, and said why."""
     with umask.of(prefix.root), ExitStack() as stack:
         busy = next(filter(None, [at_work(tree, stack) for tree in trees(prefix)]), "")
+        elsewhere = at_work_elsewhere(stack)
         now = {one.path: one for one in find(prefix, list(dict.fromkeys(one.kind for one in found)))}
         known = [now.get(one.path, msgspec.structs.replace(one, kept="it is in use now")) for one in found]
-        return [removed(prefix, one, busy if one.kind in OF_A_BUILD else "") for one in known]
+        return [
+            removed(prefix, one, (busy if one.kind in OF_A_BUILD else "") or (elsewhere if is_shared(one) else ""))
+            for one in known
+        ]
 
 
 def at_work(tree: Tree, stack: ExitStack) -> str:
@@ -297,6 +301,20 @@ def at_work(tree: Tree, stack: ExitStack) -> str:
         return ""
     names = [name.removeprefix("stack-") for name in held if name.startswith("stack-")]
     return f"an installation is under way ({', '.join(names or held) or tree.root.name})"
+
+
+def at_work_elsewhere(stack: ExitStack) -> str:
+    """Say whether an installation is under way in any prefix of this user; else none begins before ``stack`` ends."""
+    lock = filelocks.cleaning_caches()
+    with suppress(OSError):
+        if not lock.parent.is_dir() or stack.enter_context(replaced.locked(lock, fcntl.LOCK_EX, 0)):
+            return ""
+    return "an installation is under way in another prefix, which may use it"
+
+
+def is_shared(one: Item) -> bool:
+    """Say whether installations in all prefixes use something."""
+    return one.kind in OF_A_BUILD and Path(one.path).is_relative_to(platformdirs.user_cache_path("envkit"))
 
 
 def removed(prefix: Prefix, one: Item, busy: str) -> Item:
