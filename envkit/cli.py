@@ -256,7 +256,7 @@ def explain_storage(error: OSError) -> int:
 
 def explain(error: EnvkitError) -> None:
     """Say what happened, why, and what to do, on standard error."""
-    from envkit.report.words import plain
+    from envkit.report.words import shown
 
     parts = folded(f"envkit: {error.what}")
     if error.why:
@@ -264,7 +264,7 @@ def explain(error: EnvkitError) -> None:
     if error.fix:
         parts += ["", *folded(f"What to do: {error.fix}")]
     with suppress(OSError):  # a terminal that is closed
-        print(plain("\n".join(parts)), file=sys.stderr, flush=True)
+        print(shown("\n".join(parts)), file=sys.stderr, flush=True)
 
 
 def folded(text: str, indent: str = "") -> list[str]:
@@ -293,18 +293,18 @@ def folded(text: str, indent: str = "") -> list[str]:
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print a text, be it from whatever file, without anything that a terminal would obey; with --quiet no notes."""
     from envkit.report.paper import is_quiet
-    from envkit.report.words import plain
+    from envkit.report.words import shown
 
     if err and is_quiet():
         return
-    click.echo(plain(text), err=err, nl=nl)
+    click.echo(shown(text), err=err, nl=nl)
 
 
 def echo_json(text: str, *, nl: bool = True) -> None:
-    """Print JSON, what a terminal would obey written as escapes."""
-    from envkit.report.words import escaped
+    """Print JSON, what a terminal or GitHub's runner would obey written as escapes."""
+    from envkit.report.words import escaped, inert_json
 
-    click.echo(escaped(text), nl=nl)
+    click.echo(inert_json(escaped(text)), nl=nl)
 
 
 def usage(message: str) -> NoReturn:

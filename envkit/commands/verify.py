@@ -144,9 +144,9 @@ def tell(text: str, before: Callable[[], None] = lambda: None) -> None:
     if is_quiet():
         return
     before()
-    from envkit.report.words import plain
+    from envkit.report.words import shown
 
-    print(f"envkit: {plain(text)}", file=sys.stderr, flush=True)
+    print(shown(f"envkit: {text}"), file=sys.stderr, flush=True)
 
 
 def submitted_one(context: click.Context, name: str | None, given: dict[str, Any]) -> int:
@@ -182,11 +182,16 @@ def shown(made: "Report", given: Mapping[str, Any]) -> int:
     """
     from envkit.cli import explain, printed
     from envkit.errors import NotWritable
-    from envkit.report.words import escaped
+    from envkit.report import words
     from envkit.system.files import deliver
     from envkit.verify import report
 
-    lost = printed(escaped(report.to_json(made).decode()) if given["as_json"] else report.to_text(made, sys.stdout))
+    if given["as_json"]:
+        text = words.inert_json(words.escaped(report.to_json(made).decode()))
+    else:
+        text = report.to_text(made, sys.stdout)
+        text = words.inert(text) if given["github"] or words.on_github() else text
+    lost = printed(text)
     for path, form in ((given["junit"], as_junit), (given["html"], as_html)):
         try:
             if path:

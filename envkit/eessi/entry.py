@@ -23,7 +23,7 @@ from envkit.inside.probe.started import detect
 from envkit.knowledge.eessi import known, symptom
 from envkit.machine.host import cpu_target, no_nvidia
 from envkit.report.paper import is_quiet
-from envkit.report.words import plain
+from envkit.report.words import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,4 +238,4 @@ def say_findings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> N
 def say(message: str) -> None:
     """Say something that is not the command's."""
     if not is_quiet():
-        print(f"envkit: {plain(message)}", file=sys.stderr)
+        print(f"envkit: {shown(message)}", file=sys.stderr)

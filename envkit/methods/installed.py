@@ -25,6 +25,7 @@ from envkit.machine.host import Platform
 from envkit.methods.registry import NAMES, receipt_of
 from envkit.planning.plan import current_recipe
 from envkit.planning.stack import is_stack, stacks
+from envkit.report import words
 from envkit.system import files, record
 
 Place = tuple[Tree, str, Receipt | EnvironmentDamaged]  # an environment: where it lies, its name, its receipt
@@ -127,7 +128,7 @@ def trees(prefix: Prefix) -> Iterator[Tree]:
         except NotReadable as error:
             if len(prefix.every) == 1:
                 raise
-            print(f"envkit: {error.what} {error.why}", file=sys.stderr)
+            print(words.shown(f"envkit: {error.what} {error.why}"), file=sys.stderr)
             continue
         own = one.tree(Platform.own()).root
         yield from sorted(found, key=lambda tree: tree.root != own)

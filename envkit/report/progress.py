@@ -14,7 +14,7 @@ from rich.status import Status
 
 from envkit.errors import NotWritable
 from envkit.report.paper import has_colours, is_quiet
-from envkit.report.words import plain
+from envkit.report.words import shown
 
 QUIET_S = 30.0
 
@@ -69,7 +69,7 @@ def say(console: Console, text: str, end: str = "\n") -> None:
     Raises NotWritable, so that a full output is not taken for a full prefix.
     """
     try:
-        console.print(plain(text), soft_wrap=True, highlight=False, markup=False, emoji=False, end=end)
+        console.print(shown(text), soft_wrap=True, highlight=False, markup=False, emoji=False, end=end)
     except OSError as error:
         raise NotWritable(
             what="envkit could not write its output to the end.",
@@ -133,7 +133,7 @@ class BuildProgress:
         elif self.module in self.seconds:
             line += ", longer than expected"
         if self.status is not None:
-            self.status.update(escape(plain(line)))
+            self.status.update(escape(shown(line)))
         elif now - self.told > QUIET_S:
             self.told = now
             say(self.console, f"  {line}")

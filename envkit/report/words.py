@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +12,7 @@ _ESCAPES = re.compile(
 )
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what shows a text in another order than it has
 _UNPRINTABLE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\ud800-\udfff\ufffe\uffff]")
+_OBEYED = re.compile(r"^\s*::|##\[", re.MULTILINE)
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
 
 
@@ -22,6 +24,26 @@ def plain(text: str) -> str:
 def escaped(json: str) -> str:
     """A text in JSON that says the same, with what ``plain`` leaves out written as \\uXXXX."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json)
+
+
+def inert(text: str) -> str:
+    """The text with nothing in it that GitHub's runner obeys: a line that begins with ::, or ##[ anywhere in one."""
+    return _OBEYED.sub(lambda match: f"{match[0][:-1]} {match[0][-1]}", text)
+
+
+def shown(text: str) -> str:
+    """The text as it is printed: ``plain``, and where GitHub's runner, or one like it, reads the output, ``inert``."""
+    return inert(plain(text)) if on_github() else plain(text)
+
+
+def on_github() -> bool:
+    """Whether a runner of GitHub Actions, or one that works alike, reads the output and obeys some lines of it."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def inert_json(json: str) -> str:
+    """A text in JSON that says the same, with nothing in it that GitHub's runner obeys."""
+    return json.replace("##[", r"#\u0023[")
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from envkit.cli import echo, explain
 from envkit.commands.verify import shown
+from envkit.errors import HostProblem
 from envkit.verify.outcome import Result, Status
 from envkit.verify.report import Report
 from envkit.verify.report.github import summary, workflow_commands
@@ -80,6 +85,48 @@ def test_nothing_that_is_told_is_obeyed() -> None:
     assert not re.search(r"(?<!\\)[<@]", text)
     assert "````console\necho '```'\n::error::\n````" in text
     assert not [line for line in text.splitlines() if line.startswith(("::add-mask", "|"))]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_no_line_of_the_report_is_obeyed(as_json: bool, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The runner obeys lines of standard output, too: :: at the beginning behind blanks, and ##[ anywhere."""
+    odd = "  ::error::x\n\u2003::add-mask::y\nz ##[add-mask]w"
+    made = replace(hostile(Status.FAIL), launcher_said=odd, environment="e\n::warning::e")
+    assert shown(made, {**GIVEN, "as_json": as_json, "html": tmp_path / "r.html"}) == 1
+    said = capfd.readouterr()
+    assert not re.search(r"(?m)^\s*::|##\[", said.out)
+    assert "add-mask" in said.out
+    if as_json:
+        assert json.loads(said.out)["launcher_said"] == odd
+
+
+@pytest.mark.parametrize("name", ["true", ""])
+def test_no_line_of_a_message_is_obeyed_by_a_runner(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", name)
+    explain(HostProblem(what="x", why="a\n::add-mask::b ##[error]c", fix="d\n ::stop-commands::e"))
+    echo("::set-env name=a::b")
+    said = capsys.readouterr()
+    obeyed = re.findall(r"(?m)^\s*::|##\[", said.out + said.err)
+    assert len(obeyed) == (0 if name else 4)
+
+
+def test_what_a_build_prints_in_the_action_is_not_obeyed() -> None:
+    """The shell of the action's step, with an envkit that prints a command."""
+    steps = yaml_steps(Path(__file__).parents[2] / "action.yml")
+    [script] = [text for text in steps if "envkit install" in text]
+    fake = "envkit() { echo '::add-mask::x'; return 6; }\n"
+    done = subprocess.run(["bash", "-e", "-c", fake + script], capture_output=True, text=True, check=False)
+    first, said, last = done.stdout.splitlines()
+    assert (done.returncode, said) == (6, "::add-mask::x")
+    assert re.fullmatch(r"::stop-commands::[0-9a-f]{32}", first) and last == f"::{first.rpartition(':')[2]}::"
+
+
+def yaml_steps(path: Path) -> list[str]:
+    """Return the scripts of the steps in a file of GitHub's: the lines that are indented below 'run: |'."""
+    found = re.findall(r"(?m)^( *)run: \|\n((?:\1  .*\n|\n)+)", path.read_text())
+    return [textwrap.dedent(text) for _, text in found]
 
 
 def test_annotations_leave_standard_output_alone_and_summaries_add_up(
