@@ -33,13 +33,14 @@ def report(name: str | None, output: Path | None, logs: tuple[str, ...], as_json
     It has the last verdict of verify, what diagnose says of each --log, with the lines about it, what the doctor says
     of this machine, the lock, and versions. Secrets, user names, home folders and names of hosts are left out. What
     cannot be told, as where the environment is damaged or there is none, is said in the report. '-' writes to
-    standard output. Ends with 0 if the report was written, with 2 if a log cannot be read, with 7 if the report
-    cannot be written.
+    standard output. Ends with 0 if the report was written, with 2 if a log cannot be read, with 6 if NAME is neither an
+    environment nor a stack, with 7 if the report cannot be written.
     """
     import os
 
     from envkit.diagnose.reader import Reader, scheduler
     from envkit.environments import prefix as place
+    from envkit.report import words
     from envkit.ticket import gather
     from envkit.ticket import logs as read
 
@@ -49,11 +50,17 @@ def report(name: str | None, output: Path | None, logs: tuple[str, ...], as_json
     output = output or DEFAULT
     if not to_stdout and output.is_dir():
         usage(f"--output: {output} is a folder.")
+    if "-" in logs:
+        usage("--log takes the file of a log, which is read more than once, and no standard input. Write it into one.")
     reader = Reader(environment=name or os.environ.get("ENVKIT_NAME", ""), scheduler=scheduler(os.environ))
-    told = [read.read(one, reader) for one in logs]
-    made = gather.gather(name or os.environ.get("ENVKIT_NAME"), place.locate(prefix), told)
+    told, where = [read.read(one, reader) for one in logs], place.locate(prefix)
+    if name:
+        gather.require_known(name, where)
+    made = gather.gather(name or os.environ.get("ENVKIT_NAME"), where, told)
     text = formed(made, "json" if as_json else output.suffix.lstrip(".").lower())
     if to_stdout:
+        if words.on_github():
+            text = words.inert_json(text) if as_json else words.inert(text)
         return printed(text)
     from envkit.system.files import deliver
     from envkit.ticket.forms import LEFT_OUT

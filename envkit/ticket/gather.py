@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 import envkit
-from envkit.errors import EnvkitError
+from envkit.errors import EnvironmentMissing, EnvkitError
 from envkit.ticket.private import Private
 
 if TYPE_CHECKING:
@@ -76,6 +76,20 @@ def gather(name: str | None, prefix: Prefix, logs: Sequence[Log], env: Mapping[s
     return Ticket(made=at, environment=private.out_of(asked), parts=kept)
 
 
+def require_known(name: str, prefix: Prefix) -> None:
+    """Require a name of an environment, be it damaged or begun, or of a stack. Raises EnvironmentMissing."""
+    from envkit.install import catalogue
+    from envkit.methods import installed
+
+    try:
+        _ = installed.venv_named(prefix, name) or installed.placed(prefix, name)
+    except EnvironmentMissing:
+        if name not in {one.name for one in catalogue.entries(prefix)}:
+            raise
+    except EnvkitError:
+        return  # which is what the report is about
+
+
 def made(part: str, title: str, make: Callable[[], dict[str, Any] | None]) -> Part | None:
     """Return a part, or what kept it from being made; None where there is nothing to say."""
     try:
@@ -122,6 +136,8 @@ def verdict(receipt: Receipt | None, name: str | None, private: Private) -> dict
     for row in kept.report.hosts:
         private.host(row.name)
     private.learn(kept.report.launcher_said)
+    rows = (msgspec.structs.replace(row, name=private.hosts.get(row.name, row.name)) for row in kept.report.hosts)
+    kept = msgspec.structs.replace(kept, report=msgspec.structs.replace(kept.report, hosts=tuple(rows)))
     at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(kept.at))
     first = kept.report.cause
     return {

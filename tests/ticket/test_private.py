@@ -1,19 +1,23 @@
 """Nothing private is in a report: made-up secrets, users and hosts are looked for in each of its forms."""
+# ruff: noqa: E501
 
+import base64
 import html
 import json
+import os
 import random
+import re
 import shlex
 import string
 import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
-from envkit.ticket import forms
+from envkit.ticket import forms, names
 from envkit.ticket.gather import Part, Ticket, without
 from envkit.ticket.private import Private, unfolded
 
@@ -107,11 +111,106 @@ def test_who_runs_a_job_who_pays_and_where_is_in_no_log(seed: int) -> None:
     log = MadeUpLog(seed)
     private = Private({"USER": "root", "HOME": "/root"})
     private.learn(log.text)
+    private.domain(log.private["domain"][0])
     told = private.out_of(log.text)
-    # A domain is known by a host of it.
-    assert not [one for one in log.left(told) if one[0] != "domain"], told
+    assert not [*log.left(told)], told
     assert set(log.stay) <= set(told.splitlines())
     assert private.out_of(told) == told
+
+
+def test_the_domain_of_the_site_is_known_from_its_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.uname().nodename.partition(".")[0]
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n10.0.0.1 {own}.int.supercomp.example.eu {own}\n")
+    (tmp_path / "resolv.conf").write_text("search hpc.uni-example.de example-lab.fr # x\nnameserver 10.0.0.2\n")
+    monkeypatch.setattr(names, "NAMED_IN", tuple(tmp_path / name for name in ("hosts", "resolv.conf", "none")))
+    private = Private({})
+    lines = (
+        "proxy.hpc.uni-example.de unreachable", "www.uni-example.de", "x@y.example-lab.fr", "in example.eu.", "a supercomp.example.eu b",
+    )  # fmt: skip
+    for line in lines:
+        told = private.out_of(line)
+        assert "example" not in told, told
+    assert private.out_of("torch.nn.functional of example.py") == "torch.nn.functional of example.py"
+
+
+def test_a_domain_is_known_from_a_host_of_it() -> None:
+    private = Private({"SLURM_JOB_NODELIST": "login7"})
+    text = "login7.hpc.uni-example.de: x\nproxy.hpc.uni-example.de unreachable\nlogin7.out.log login7.py"
+    private.learn(text)
+    own = private.hosts["login7"]
+    assert private.out_of(text) == f"{own}: x\n<domain> unreachable\n{own}.out.log {own}.py"
+
+
+WORD = "xK9mPq7ZtR44vB"
+ODD = "p&ss\"w'o<rd/ü\\x9 +=:z"
+
+
+@pytest.mark.parametrize("secret", [WORD, ODD, "0123456789abcdef" * 2])
+def test_a_secret_is_known_however_it_is_coded(secret: str) -> None:
+    private = Private({"MY_TOKEN": secret})
+    coded = secret.encode()
+    forms = [
+        *(base64.b64encode(before + coded + b"\n").decode() for before in (b"", b"a", b"ab", b"anna:")),
+        *(base64.urlsafe_b64encode(before + coded).decode() for before in (b"", b"a", b"ab")),
+        base64.b64encode(json.dumps({"a": secret}).encode()).decode(), coded.hex(), html.escape(secret),
+        html.escape(html.escape(secret)), html.escape(json.dumps(secret)), json.dumps(json.dumps({"a": secret})),
+        json.dumps(json.dumps(json.dumps({"a": secret}))), json.dumps(secret, ensure_ascii=False), repr(repr(secret)),
+        quote(secret, safe=""), re.sub("%..", lambda match: match[0].lower(), quote(secret, safe="")), quote(quote(secret, safe=""), safe=""),
+        quote(json.dumps(secret)), shlex.quote(secret),
+    ]  # fmt: skip
+    for form in forms:
+        told = private.out_of(f"x {form} y")
+        assert "<secret>" in told and len(told) < 45 + len(form) / 3, (form, told)
+        for text in (told, html.unescape(html.unescape(told)), unquote(unquote(told)), told.replace("\\", "")):
+            assert secret[:6] not in text and secret[-6:] not in text, (form, told)
+    assert private.out_of(f"x {secret[:-2]}") == "x <secret>"  # cut
+    assert private.out_of(f"{secret[3:]} y") == "<secret> y"
+
+
+SHAPES = (
+    "curl -u anna:{} https://x.site.de/a", "curl -uanna:{} x", "curl --user 'anna:{}' x", "curl -sSfu anna:{} x",
+    "curl --proxy-user anna:{} x", "curl -b sid={} x", "curl -H 'X-Vault-Token: {}' x", "curl --oauth2-bearer {} x",
+    "mysql -u anna -p{} db", "mysqldump -uanna -p{} db", "mongo -u anna -p {} x", "mysql --password={} db",
+    "machine api.site.de login anna password {}", "machine x\n  login anna\n  password {}\n", "default login a password {}",
+    "//npm.example.org/:_authToken=npm_{}", "npm_{}abcdefghijklmn", "_auth={}", '"auth": "{}"', '{{"key":"{}"}}',
+    "https://hooks.slack.com/services/T0001/B0001/{}", "https://discord.com/api/webhooks/1234567/{}",
+    "https://site.webhook.office.com/webhookb2/{}/x", "https://api.telegram.org/bot1234567:{}/sendMessage",
+    "aws configure set aws_secret_access_key {}", "aws_session_token={}", '"SecretAccessKey": "{}"', "aws_secret_access_key = {}",
+    "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----", "{}\n-----END RSA PRIVATE KEY-----",
+    "12: -----BEGIN RSA PRIVATE KEY-----\n13: {}\n14: -----END RSA PRIVATE KEY-----", "Private-Lines: 1\n{}\nPrivate-MAC: a",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{}\n-----END PGP PRIVATE KEY BLOCK-----", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi{}.{}",
+    "git clone https://oauth2:{}@git.site.de/x", "git clone https://{}@github.com/a/b", "redis://:{}@cache:6379/0",
+    "http://anna:pa/ss{}@proxy:3128", "ssh://anna:{}@host/x", "https://conda.anaconda.org/t/an-{}/chan",
+    "sshpass -p {} ssh x", "docker login -u anna -p {} reg", "helm registry login -u a -p {} x", "redis-cli -a {} ping",
+    "ldapsearch -x -D cn=a -w {} x", "smbclient -U anna%{} //srv/x", "openssl rsa -passin pass:{} -in k", "kinit anna <<< {}",
+    "echo {} | sudo -S ls", "echo '{}' | docker login --password-stdin", "htpasswd -b f anna {}", "db.x.de:5432:db:anna:{}",
+    "AccountKey={};EndpointSuffix=x", "https://a.x.net/c?sv=2020&sig={}", "X-Api-Key: {}", "Set-Cookie: session={}; Path=/",
+    "<password>{}</password>", "IDENTIFIED BY '{}'", "password is {}", "Password for anna: {}", "setenv PASSWORD {}",
+    "SG.{}aaaa.{}bbbbbbbbbb", "sk_live_{}abcdefgh", "xapp-1-A01-{}", "hvs.{}abcdefghijk", "token {}x is invalid",
+    '"{{\\"password\\": \\"{}\\"}}"', "&quot;password&quot;: &quot;{}&quot;", "%22password%22%3A%22{}%22", "password%3D{}",
+    '"{{\\\\\\"token\\\\\\":\\\\\\"{}\\\\\\"}}"', "Authorization%3A%20Bearer%20{}", "password=a&amp;{}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_secret_is_known_by_what_stands_around_it(shape: str) -> None:
+    text = shape.format(WORD, WORD)
+    told = Private({}).out_of(text)
+    assert WORD not in told, told
+    packed = base64.b64encode(f'{{"password": "{WORD}"}}'.encode()).decode()
+    assert Private({}).out_of(f"x {packed}") == "x <secret>"
+
+
+def test_of_very_many_names_each_is_taken_out_in_one_pass() -> None:
+    private = Private({"USER": "annamiller"})
+    for number in range(5000):
+        private.host(f"nid{number:06d}")
+    text = "\n".join(f"nid{number:06d} and xnid{number:06d} of annamiller-x" for number in range(5000))
+    began = time.thread_time()
+    told = private.out_of(text)
+    assert time.thread_time() - began < 5
+    assert told.startswith("<host-") and "annamiller" not in told
+    assert "\nnid" not in told and told.count("xnid") == 5000
 
 
 def test_the_same_host_is_the_same_everywhere() -> None:
@@ -158,7 +257,8 @@ def test_the_time_grows_as_the_text_does() -> None:
     private = Private({"A_TOKEN": "s3cr3tvalue"})
     units = (
         "a", "password=", "/home/", "x@", "10.0.0.", "http://a", "-----BEGIN PRIVATE KEY-----\n", "fe80:", "aa:", " ",
-        "authorization: ", "eyJabcdefgh.", "A" * 70 + "\n", "--token ", "[n1:", "s3cr3t", "secret_", "'\"",
+        "curl -u ", "docker login ", "mysql ", "redis-cli ", "password=&quot;", "%2525", "a1.b.", "n7-", "machine a login b ",
+        "echo ", "Private-Lines: 1\n", "a.<domain>", "authorization: ", "eyJabcdefgh.", "A" * 70 + "\n", "--token ", "[n1:", "s3cr3t", "secret_", "'\"",
     )  # fmt: skip
     for unit in units:
         spent = []

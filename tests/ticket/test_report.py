@@ -5,8 +5,10 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from envkit.cli import run
@@ -87,6 +89,55 @@ def test_a_prefix_that_is_somebody_elses(here: Path, capsys: Output) -> None:
     foreign.chmod(0o700)
 
 
+def test_a_name_that_is_none_is_one_clear_message(here: Path, capsys: Output) -> None:
+    assert run(["report", "nosuch"]) == 6
+    said = capsys.readouterr()
+    assert said.err.startswith("envkit: There is no environment 'nosuch'.") and said.err.count("nosuch") == 1
+    assert not said.out and not (here / "envkit-report.html").exists()
+
+
+def test_who_is_called_like_a_word_of_the_verdict_keeps_it(
+    here: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = recorded("rank-killed")
+    last.keep(made, "pytorch", "")
+    for word in ("pass", "mpi", "openmpi", "launcher_said"):
+        for names in (
+            {"USER": word, "LOGNAME": word},
+            {"SLURM_JOB_ACCOUNT": word},
+            {"SLURM_JOB_NODELIST": word, "HOSTNAME": word},
+            {"MY_TOKEN": word},
+        ):
+            with monkeypatch.context() as patch:
+                for name, value in names.items():
+                    patch.setenv(name, value)
+                assert run(["report", "--json"]) == 0
+            told = parts(capsys.readouterr().out)["verdict"]
+            assert "problem" not in told or not told["problem"], (word, names, told["problem"])
+            assert told["data"]["verdict"] == "fail" and "FAIL" in told["text"]  # type: ignore[index]
+            assert [one["id"] for one in told["data"]["results"]] == [one.id for one in made.results]  # type: ignore[index]
+
+
+def test_a_verdict_of_very_many_nodes_is_told_soon(here: Path, capsys: Output) -> None:
+    made = recorded("rank-killed")
+    names = [f"nid{number:06d}" for number in range(600)]
+    rows = tuple(msgspec.structs.replace(made.hosts[0], name=name) for name in names)
+    ranks = tuple(msgspec.structs.replace(made.ranks[0], host=name, rank=at) for at, name in enumerate(names))
+    last.keep(msgspec.structs.replace(made, hosts=rows, ranks=ranks), "pytorch", "")
+    (here / "run.log").write_text("".join(f"srun: error: {name}: task 1: Killed\n" for name in names))
+    began = time.process_time()
+    assert run(["report", "--json", "--log", "run.log"]) == 0
+    spent = time.process_time() - began
+    text = capsys.readouterr().out
+    assert "nid0" not in text and "<host-600>" in text
+    assert spent < 10, spent
+
+
+def test_standard_input_is_no_log(here: Path, capsys: Output) -> None:
+    assert run(["report", "--log", "-"]) == 2
+    assert "--log takes the file of a log" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["--log", "none.log"], ["-o", "."]])
 def test_a_mistake_is_told_before_anything_is_written(words: list[str], here: Path, capsys: Output) -> None:
     assert run(["report", *words]) == 2
@@ -113,7 +164,7 @@ def test_the_last_verdict_is_in_it(here: Path, capsys: Output) -> None:
     assert run(["report", "-o", "-"]) == 0
     text = capsys.readouterr().out
     assert "FAIL of pytorch" in text and '"verdict": "fail"' in text
-    assert run(["report", "other", "--json"]) == 0
+    assert run(["report", "pytorch-2.13-cpu", "--json"]) == 0
     assert "There is none" in parts(capsys.readouterr().out)["verdict"]["problem"]
 
 
