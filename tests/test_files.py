@@ -1,16 +1,19 @@
 """What commands write is there whole or not at all, on disks as full as can be; what is no file is written to."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
 
 import pytest
 
-from envkit.errors import NotWritable
+from envkit.errors import EnvkitError, NotWritable
 from envkit.system import files
 
 from .small_disk import PAGE, leave, small_disk
@@ -149,6 +152,73 @@ def test_standard_output_is_written_to_in_its_place(path: str, tmp_path: Path) -
     assert own.is_symlink()
 
 
+def test_a_pipe_that_nobody_reads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "READER_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotWritable) as told:
+        files.deliver(tmp_path / "pipe", NEW, "It")
+    assert told.value.why == "It is a pipe, and nothing reads from it."
+
+
+def test_what_takes_the_place_of_a_device_meanwhile_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody puts a link in the place of a pipe between the look at it and the opening."""
+    thesis, pipe = tmp_path / "thesis", tmp_path / "pipe"
+    thesis.write_text("years of work")
+    os.mkfifo(pipe)
+    real = os.open
+
+    def swapped(path: Path, *words: int, **names: int) -> int:
+        if path == pipe and pipe.is_fifo():
+            pipe.unlink()
+            pipe.symlink_to(thesis)
+        return real(path, *words, **names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", swapped)
+        assert files.opened_to_write(pipe) is None
+    assert thesis.read_text() == "years of work"
+
+
+def test_the_mode_of_what_takes_the_place_meanwhile_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link to a program that is set-uid, put in the place of the older file while the new one is written."""
+    program, target = tmp_path / "program", tmp_path / "report"
+    program.touch()
+    program.chmod(0o4777)
+    target.write_text("old")
+    target.chmod(0o640)
+    real = files.keep_mode
+
+    def late(stream: BinaryIO, folder: int, name: str) -> None:
+        target.unlink()
+        target.symlink_to(program)
+        real(stream, folder, name)
+
+    monkeypatch.setattr(files, "keep_mode", late)
+    files.write(target, NEW)
+    assert target.read_bytes() == NEW and not target.is_symlink()
+    assert not stat.S_IMODE(target.stat().st_mode) & 0o7022 and program.read_bytes() == b""
+    monkeypatch.undo()
+    target.chmod(0o4755)
+    files.write(target, NEW)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
+def test_what_another_user_has_planted_is_not_theirs_afterwards(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    target = tmp_path / "report"
+    target.touch()
+    target.chmod(0o666)
+    os.chown(target, 12345, 12345)
+    files.write(target, NEW)
+    state = target.stat()
+    assert state.st_uid == os.geteuid() and not state.st_mode & 0o022
+
+
 def test_devices_and_pipes_are_written_to(tmp_path: Path) -> None:
     assert bash("write /dev/null") == "before\nafter\n"
     assert Path("/dev/null").is_char_device()
@@ -158,3 +228,48 @@ def test_devices_and_pipes_are_written_to(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
     with pytest.raises(NotWritable, match=r"^It could not be written to /dev/full\.$"):
         files.deliver(Path("/dev/full"), NEW, "It")
+
+
+def reader(name: str, path: Path) -> object:
+    """Have something read a file that a user or a job names; return what it says."""
+    from envkit.apptainer import definition, dockerfile
+    from envkit.diagnose import source
+    from envkit.launch import launcher
+    from envkit.verify import settings
+
+    if name == "definition":
+        return definition.read(path)
+    if name == "dockerfile":
+        return dockerfile.converted(path)
+    if name == "dockerignore":
+        (path.parent / "Dockerfile").write_text("FROM x@sha256:" + "0" * 64 + "\n")
+        return dockerfile.Context(path.parent / "Dockerfile").ignored
+    if name == "hosts":
+        wanted = launcher.Wanted(ranks=2, nodes=None, hosts=(), launcher="auto")
+        return launcher.placed(wanted, {"PBS_JOBID": "1", "PBS_NODEFILE": str(path)})
+    return settings.text(path) if name == "settings" else source.is_packed(path)
+
+
+@pytest.mark.parametrize("name", ["definition", "dockerfile", "dockerignore", "hosts", "settings", "log"])
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_what_is_named_is_not_waited_for_and_fills_no_memory(name: str, is_pipe: bool, tmp_path: Path) -> None:
+    """A pipe that nobody writes to, and a file without an end, in the place of what is read."""
+    path = tmp_path / ".dockerignore" if name == "dockerignore" else tmp_path / "it"
+    if is_pipe:
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)
+
+    def late(_number: int, _frame: FrameType | None) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
+    try:
+        assert not reader(name, path) or name == "settings"
+    except (OSError, EnvkitError):
+        pass
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -61,6 +61,14 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.parametrize("root", ["/proc", "/proc/self/x", "/sys/x", "/dev", "LINK/x"])
+def test_a_folder_of_the_kernels_is_none(root: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc")
+    with pytest.raises(HostProblem, match="lies in a folder of the kernel's"):
+        locate(root.replace("LINK", str(tmp_path / "link")), {})
+    assert locate("/dev/shm/envkit", {}).root == Path("/dev/shm/envkit")
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 @pytest.mark.parametrize(
     ("root", "user", "file"),

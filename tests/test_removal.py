@@ -115,6 +115,20 @@ def test_a_folder_that_modules_of_others_are_in_stays(name: str, install: Instal
     assert {"Python/system", "Toy/1.0"} <= set(left(tree))
 
 
+def test_no_empty_folder_is_left_of_a_module(install: Install, prefix: Prefix, tree: Tree) -> None:
+    install("toy", "Toy/1.0")
+    install("other", "Kept/1.0")
+    for kind in ("all", "devel"):
+        for name in ("Toy/1.0.lua", "Kept/1.0.lua", "Kept/2.0.lua"):
+            path = tree.root / "modules" / kind / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    remove(prefix, "toy")
+    remove(prefix, "other")
+    assert [*tree.root.glob("modules/*/Toy*")] == []
+    assert {path.name for path in tree.root.glob("modules/*/Kept/*")} == {"2.0.lua"}
+
+
 def test_records_go_with_the_modules(install: Install, prefix: Prefix, tree: Tree) -> None:
     install("toy", "Toy/1.0")
     made = receipt.Built(module="Toy/1.0", easyconfig="", sha256="", seconds=0)

@@ -26,6 +26,7 @@ from envkit.verify.checks import drift as checks
 from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Expected, Ranks, Result, Status
 
+from .people import open_folder
 from .stacks import ENVKIT
 from .wheels import wheel
 
@@ -405,6 +406,32 @@ def test_images_and_eessi_can_have_none(
         assert run(["venv", name, str(tmp_path / "own"), "--prefix", str(tmp_path / "prefix")]) == 3
         assert "have a virtual environment on top of it." in capsys.readouterr().err
     assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize("folder", ["", " ", "/proc/x", "/sys/fs/x", "/dev/x"])
+def test_what_is_no_place_for_one_is_told(folder: str, toy: ModuleReceipt, capsys: Output) -> None:
+    assert run(["venv", "toy", folder]) == 2
+    said = capsys.readouterr().err
+    assert ("a folder of the kernel's" if folder.strip() else "DIR is empty") in said
+
+
+def test_none_is_made_or_entered_where_others_can_put_another_in_its_place(
+    toy: ModuleReceipt, prefix: Prefix, capsys: Output
+) -> None:
+    with open_folder() as above:
+        own = above / "own"
+        assert run(["venv", "toy", str(own)]) == 0
+        for mode in (0o777, 0o775):
+            above.chmod(mode)
+            os.chown(above, -1, 12345)
+            with pytest.raises(HostProblem, match="put another folder in its place") as placed:
+                installed.find(prefix, str(own))
+            assert f"chmod +t {above}" in placed.value.fix
+            capsys.readouterr()
+            assert run(["venv", "toy", str(above / "third")]) == 3 and not (above / "third").exists()
+            assert "put another folder in its place" in capsys.readouterr().err
+        above.chmod(0o1777)
+        assert installed.find(prefix, str(own)).called == str(own)
 
 
 def test_what_a_folder_is_on_top_of_must_be_there(toy: ModuleReceipt, prefix: Prefix, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.errors import RecipeInvalid
+from envkit.system import files
 
 HEADER = re.compile(r"^(\w+):[ \t]*(.*)$")
 SECTION = re.compile(r"^%(\w+)(?:[ \t]+(.*))?$")
@@ -67,7 +68,7 @@ class Stage:
 def read(path: Path) -> tuple[Stage, ...]:
     """Return the stages of a definition file. Raises RecipeInvalid."""
     try:
-        lines = path.read_text().splitlines()
+        lines = files.read(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeInvalid(what=f"The recipe {path} cannot be read.", why=str(error)) from error
     stages: list[tuple[dict[str, str], list[tuple[str, str, list[str]]]]] = []

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envkit.errors import RecipeInvalid, of_storage
-from envkit.system import temporary
+from envkit.system import files, temporary
 
 INSTRUCTIONS = (
     *(
@@ -90,7 +90,7 @@ def converted(path: Path) -> Converted:
     Raises RecipeInvalid.
     """
     try:
-        text = path.read_text()
+        text = files.read(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeInvalid(what=f"The Dockerfile {path} cannot be read.", why=str(error)) from error
     found = list(instructions(path, text))
@@ -308,7 +308,7 @@ class Context:
         self.root = dockerfile.parent.resolve()
         own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
         file = own if own.is_file() else self.root / ".dockerignore"
-        self.ignored = list(patterns(file.read_text(errors="replace"))) if file.is_file() else []
+        self.ignored = list(patterns(files.read(file).decode(errors="replace"))) if file.is_file() else []
 
     def leaves_out(self, path: Path) -> bool:
         """Say whether .dockerignore leaves out a path, or a folder above it; the last pattern that fits counts."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from envkit.cli import echo
+from envkit.cli import echo, usage
 from envkit.commands import complete, options
 
 
@@ -35,6 +35,8 @@ def venv(name: str, folder: str, requirements: tuple[Path, ...], prefix: str | N
 
     if name == "eessi":
         options.refuse_eessi("have a virtual environment on top of it")
+    if not folder.strip():
+        usage("DIR is empty: name the folder that is to be made.")
     found = installed.find(place.locate(prefix), name)
     where = files.at_home(folder).absolute()
     if ".." in where.parts:  # it is to stay what it is when a folder on the way has gone

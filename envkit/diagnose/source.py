@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from envkit.diagnose.scan import CHUNK, Limit, OverError, blocks, whole_lines
 from envkit.errors import STORAGE, LogUnreadable
-from envkit.system.files import kind
+from envkit.system.files import kind, open_plain
 
 XZ_MEMORY = 256 << 20  # bytes; xz -9 takes a quarter of it
 SHOWN = 300  # characters of a line
@@ -80,7 +80,7 @@ def lines(name: str, behind: int, count: int, limit: Limit) -> list[str]:
 
 def is_packed(path: Path) -> bool:
     """Say whether a file is compressed in a way that is read here. Raises OSError."""
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         return stream.read(len(XZ)).startswith((*OPENERS, XZ))
 
 

@@ -435,9 +435,10 @@ def remove_module(tree: Tree, module: str) -> list[Path]:
     files = [folder / f"{module}{kind}" for folder in folders for kind in ("", ".lua")]
     found = (*files, tree.software / module, manifest.path_of(tree, module), receipt.built_path(tree, module))
     left = [path for path in found if os.path.lexists(path) and not gone(tree, path)]
-    with_other_versions = (tree.software / module).parent
-    if with_other_versions != tree.software and not listed(with_other_versions):
-        gone(tree, with_other_versions)
+    for folder in (tree.software, *folders):
+        with_other_versions = (folder / module).parent
+        if with_other_versions != folder and not with_other_versions.is_symlink() and not listed(with_other_versions):
+            gone(tree, with_other_versions)
     return left
 
 

@@ -148,7 +148,7 @@ def resume(named: str) -> Place:
 
 def require_no_archive(path: Path) -> None:
     """Raise UsageProblem for an archive: eessi_container.sh --save writes its sessions so."""
-    with path.open("rb") as stream:
+    with files.open_plain(path) as stream:
         start = stream.read(512)
     if not start.startswith(PACKED) and start[257:262] != b"ustar" and path.suffix not in (".tgz", ".tar", ".zst"):
         return
@@ -263,7 +263,7 @@ def plain_text(path: Path) -> str:
     """Return what is in a plain file; nothing if it is not there. Raises HostProblem for anything else."""
     require_plain(path)
     with suppress(FileNotFoundError):
-        return path.read_text(errors="replace")
+        return files.read(path).decode(errors="replace")
     return ""
 
 

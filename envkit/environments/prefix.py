@@ -223,12 +223,24 @@ def usable(root: Path) -> Path:
             why="Shebang lines, make and search paths split or change such a path, and a build fails in the middle.",
             fix="Choose another with --prefix, of letters, digits and . _ - + @ = , ~ ^ only.",
         )
+    if is_kernels(root):
+        raise HostProblem(
+            what=f"The prefix {root} cannot be used: it lies in a folder of the kernel's.",
+            why="What is in /proc, /sys and /dev is no file on a disk.",
+            fix="Name a folder on a file system with --prefix or ENVKIT_PREFIX.",
+        )
     if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112  (False for what cannot be looked at)
         raise HostProblem(
             what=f"The prefix {root} cannot be used: it is no folder.",
             fix="Name the folder that environments are in, or are to be in, with --prefix or ENVKIT_PREFIX.",
         )
     return root
+
+
+def is_kernels(path: Path) -> bool:
+    """Say whether a path lies where only the kernel makes files: in /proc, /sys or /dev, but for /dev/shm."""
+    parts = Path(os.path.realpath(path)).parts[1:3]
+    return parts[:1] in (("proc",), ("sys",), ("dev",)) and parts != ("dev", "shm")
 
 
 def compiler_cache(prefix: Prefix, env: Mapping[str, str] = os.environ) -> Path:

@@ -52,6 +52,7 @@ def named(word: str | None) -> Path | None:
 
 def read(folder: Path) -> Venv:
     """Return what a virtual environment is on top of. Raises EnvironmentDamaged, HostProblem for a stranger's."""
+    require_place(folder)
     known = trust.trusted()
     try:
         for path in (folder, folder / RECORD, folder / "bin"):
@@ -72,6 +73,20 @@ def read(folder: Path) -> Venv:
     if not (folder / "bin" / "python").exists():
         raise damaged(folder, f"Its Python has gone: {folder / 'bin' / 'python'}.")
     return found
+
+
+def require_place(folder: Path) -> None:
+    """Require that nobody who is not trusted can put another folder in the place of one. Raises HostProblem."""
+    known = trust.trusted()
+    for path in trust.above(folder):
+        if (who := trust.usurper(path, known)) is not None:
+            raise HostProblem(
+                what=f"Nothing in {folder} is run: others can put another folder in its place.",
+                why=f"{path}: {who[0]}. What they put there would run as you.",
+                fix=f"Use a folder below your home, or have the owner close that one: chmod o-w {path}; or chmod +t "
+                f"{path}, so that each changes their own alone."
+                + (f"\nIf you trust them: {trust.export(who[1])}" if who[1] else ""),
+            )
 
 
 def damaged(folder: Path, why: str) -> EnvironmentDamaged:

@@ -16,7 +16,7 @@ import msgspec
 
 from envkit import __version__
 from envkit.environments import receipt, venv
-from envkit.environments.prefix import TOLERATED
+from envkit.environments.prefix import TOLERATED, is_kernels
 from envkit.environments.venv import Venv, normalized
 from envkit.errors import (
     BuildFailed,
@@ -93,6 +93,7 @@ def make(found: "Receipt", folder: Path, requirements: Sequence[Path], envkit: S
         )
     inside = found.within(folder).environment
     require_new(folder)
+    venv.require_place(folder)
     for path in requirements:
         require_file(path)
     packages = versions(found.environment)
@@ -114,6 +115,12 @@ def require_new(folder: Path) -> None:
             what=f"The folder {str(folder)!r} cannot be used: it has {odd} in it.",
             why="pip's configuration and the first lines of scripts split or change such a path.",
             fix="Choose another, of letters, digits and . _ - + @ = , ~ ^ only.",
+        )
+    if is_kernels(folder):
+        raise UsageProblem(
+            what=f"The folder {folder} cannot be used: it lies in a folder of the kernel's.",
+            why="What is in /proc, /sys and /dev is no file on a disk.",
+            fix="Name a folder below your home, or on another file system.",
         )
     try:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):

@@ -15,8 +15,8 @@ from envkit.errors import EnvkitError, Interrupted, JobLost, JobRefused
 from envkit.jobs.registry import SCHEDULERS
 from envkit.jobs.scheduler import WAITING, Record, Scheduler, Silence, Words
 from envkit.jobs.submit import Submitted
-from envkit.report.words import plain
-from envkit.system import process
+from envkit.report.words import shown
+from envkit.system import files, process
 
 LOG_S = 0.2
 POSITION_S = 30.0
@@ -94,14 +94,14 @@ def tell(job: Submitted, found: Sequence[Record], said: Said) -> None:
     """Say on standard error what has changed."""
     message = summary(found) if len(found) > 1 or found[0].task else news(job, found[0])
     if message and message != said.message:
-        print(f"envkit: job {job.number} {plain(message)}", file=sys.stderr, flush=True)
+        print(f"envkit: job {job.number} {shown(message)}", file=sys.stderr, flush=True)
         said.message = message
     if found[0].state == "PENDING" and time.monotonic() - said.queue_asked >= POSITION_S:
         place = SCHEDULERS[job.scheduler].position(job, found[0])
         if place is not None:
             said.queue_asked = time.monotonic()
         if place and place != said.place:
-            print(f"envkit: job {job.number} is {plain(place)}", file=sys.stderr, flush=True)
+            print(f"envkit: job {job.number} is {shown(place)}", file=sys.stderr, flush=True)
             said.place = place
 
 
@@ -143,7 +143,7 @@ def pour(found: Sequence[Record], said: Said) -> None:
     """Write what is new in the log of a job; those of an array are left to their files."""
     if len(found) != 1 or found[0].task or not found[0].log:
         return
-    with suppress(FileNotFoundError, PermissionError), Path(found[0].log).open("rb") as stream:
+    with suppress(OSError), files.open_plain(Path(found[0].log)) as stream:
         stream.seek(said.offset)
         while block := stream.read(1 << 16):
             said.offset += len(block)
@@ -153,7 +153,7 @@ def pour(found: Sequence[Record], said: Said) -> None:
 
 def harmless(said: Said, block: bytes) -> bytes:
     """Return a block of a log without what a terminal obeys; a carriage return ends a line."""
-    return plain(said.decoder.decode(block).replace("\r\n", "\n").replace("\r", "\n")).encode()
+    return shown(said.decoder.decode(block).replace("\r\n", "\n").replace("\r", "\n")).encode()
 
 
 def outcome(job: Submitted, found: Sequence[Record]) -> int:

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from envkit.jobs.job import Job, clock, heading, require_lines, require_shape, s
 from envkit.jobs.scheduler import Record, Silence, Words
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
-from envkit.system import process, toml
+from envkit.system import files, process, toml
 from envkit.system.resources import data
 
 if TYPE_CHECKING:
@@ -239,8 +240,10 @@ def at_end(job: Submitted, found: Record) -> Record:
 def forgotten(job: Submitted, last: Record, said: str) -> Sequence[Record] | Silence:
     """Return how a job ended that PBS has forgotten, by the status that its script has left."""
     path = status_file(job)
-    left = path.read_text().strip() if path.is_file() else ""
-    if not left.isdigit():
+    left = ""
+    with suppress(OSError):
+        left = files.read(path, 100).decode(errors="replace").strip()
+    if not (left.isascii() and left.isdigit()):
         return Silence(outcome=replace(last, state="FORGOTTEN", reason=said.rstrip(".")))
     number = int(left)
     return [at_end(job, replace(last, state="FAILED" if number else "COMPLETED", status=number))]

@@ -15,7 +15,7 @@ from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.inside.probe.started import counts, leftovers, whole
 from envkit.machine.host import MPI_FAMILIES, cores
 from envkit.machine.modules_tool import entered
-from envkit.system import process, toml
+from envkit.system import files, process, toml
 from envkit.system.resources import data
 
 
@@ -135,7 +135,7 @@ def placed(wanted: Wanted, env: Mapping[str, str]) -> Wanted:
     if wanted.hosts or not env.get("PBS_JOBID") or not env.get("PBS_NODEFILE"):
         return wanted
     try:
-        text = Path(env["PBS_NODEFILE"]).read_text(errors="replace")
+        text = files.read(Path(env["PBS_NODEFILE"])).decode(errors="replace")
     except OSError as error:
         raise HostProblem(
             what="The hosts of this PBS job are not known.",

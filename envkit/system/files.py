@@ -6,6 +6,7 @@ import re
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -16,6 +17,7 @@ from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.system import process
 
 MOST = 64_000_000  # bytes of a file that is read at once
+READER_S = 10.0  # that a reader of a pipe may come later
 ANOTHER = "Free some room there, or name a file in a folder with room that you may write to."
 
 
@@ -53,31 +55,49 @@ def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o666
     refused = errno.EEXIST if new and target.exists() else errno.EISDIR if target.is_dir() else 0
     if refused or (not own and target.exists() and not os.access(target, os.W_OK)):
         raise OSError(refused or errno.EACCES, os.strerror(refused or errno.EACCES), str(target))
-    staged = target.with_name(f".envkit-{os.getpid()}-{os.urandom(4).hex()}")
+    staged = f".envkit-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as stream:
+        folder = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        error.filename = str(target)
+        raise
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(staged, flags, mode, dir_fd=folder), "wb") as stream:
             if not own:
-                keep_mode(stream, target)
+                keep_mode(stream, folder, target.name)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        staged.replace(target)
+        os.replace(staged, target.name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
-        if error.filename in (None, str(staged)):
+        if error.filename in (None, staged):
             error.filename, error.filename2 = str(target), None
         raise
     finally:
         with suppress(OSError):
-            staged.unlink(missing_ok=True)
+            os.unlink(staged, dir_fd=folder)
+        os.close(folder)
 
 
-def keep_mode(stream: BinaryIO, target: Path) -> None:
-    """Give a file the owner, as far as this user may, and the mode of the one whose place it takes."""
-    with suppress(FileNotFoundError):
-        old = target.stat()
+def keep_mode(stream: BinaryIO, folder: int, name: str) -> None:
+    """Give a file the owner, as far as this user may, and the mode of the plain one in a folder whose place it takes.
+
+    Nothing of one that another user has put into a folder that is open to all, such as /tmp: it would be theirs.
+    """
+    try:
+        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    try:
+        old, around = os.fstat(descriptor), os.fstat(folder)
+    finally:
+        os.close(descriptor)
+    is_planted = bool(around.st_mode & stat.S_ISVTX) and old.st_uid != os.geteuid()
+    if stat.S_ISREG(old.st_mode) and not is_planted:
         with suppress(PermissionError):
             os.fchown(stream.fileno(), old.st_uid, old.st_gid)
-        os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode))
+        os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
 
 
 def beyond(path: Path) -> BinaryIO | None:
@@ -87,7 +107,31 @@ def beyond(path: Path) -> BinaryIO | None:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         return os.fdopen(os.dup(number), "wb")
-    return None if path.is_file() or path.is_dir() or not path.exists() else path.open("wb")
+    return None if path.is_file() or path.is_dir() or not path.exists() else opened_to_write(path)
+
+
+def opened_to_write(path: Path) -> BinaryIO | None:
+    """Open a device or pipe to write; None where it has become a plain file meanwhile.
+
+    Raises OSError for a pipe that nothing begins to read for READER_S.
+    """
+    deadline = time.monotonic() + READER_S
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not path.is_fifo():
+                raise
+            if time.monotonic() > deadline:
+                raise OSError(errno.ENXIO, "It is a pipe, and nothing reads from it", str(path)) from error
+            time.sleep(0.1)
+        else:
+            break
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "wb")
 
 
 def descriptor(path: Path) -> int | None:

@@ -7,6 +7,10 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Tables = dict[str, Any]
 LARGEST = 1 << 20  # bytes
+DEEPEST = 20  # brackets in brackets
+BRACKETS = re.compile(
+    r"""\[|\]|\{|\}|\#[^\n]*|\"{3}(?:\\[\s\S]|[^\\])*?\"{3,5}|'{3}[\s\S]*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'"""
+)
 
 
 def read(path: Path, kind: type[T]) -> T:
@@ -26,12 +30,23 @@ def parsed(data: bytes, path: str) -> tuple[str, Tables]:
 
     try:
         text = data.decode()
+        require_shallow(text, path)
         return text, tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path}:{line}: this is no text in UTF-8.") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(broken(path, str(error))) from None
+
+
+def require_shallow(text: str, path: str) -> None:
+    """Require that arrays and tables within a line are not nested deep. Raises ValueError."""
+    depth = 0
+    for match in BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        if depth > DEEPEST:
+            line = text.count("\n", 0, match.start()) + 1
+            raise ValueError(f"{path}:{line}: brackets are nested more than {DEEPEST} deep.")
 
 
 def broken(path: str, said: str) -> str:

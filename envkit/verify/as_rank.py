@@ -32,6 +32,7 @@ from envkit.verify.session import Session
 from envkit.verify.target import Target
 
 PATIENCE_S = 20.0
+OUTSIDE = 1 << 20  # bytes of what was said to a rank
 FRESH_S = 15.0
 BEAT_S = 2.0
 PARTING_S = 5.0
@@ -138,7 +139,7 @@ def outside(own: Attendance) -> list[str]:
     for path in sorted(own.meeting.shared.glob("outside-*")):
         with suppress(OSError):
             if path.stat().st_mtime > own.began - PATIENCE_S:
-                found.append(path.read_text())
+                found.append(files.read(path, OUTSIDE).decode(errors="replace"))
     return found
 
 

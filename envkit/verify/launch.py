@@ -39,6 +39,7 @@ FAREWELL_S = 60.0
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
 LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
 LOG_READ = 1 << 16  # bytes of the launcher's log that are searched
+LOG_KEPT = 8 << 20  # bytes at the beginning of it, and as many at its end, that are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +266,15 @@ def start(
         )
     finally:
         node.salvage(meeting.name, str(meeting.shared), env.get("TMPDIR"))
-    return status, log.read_text(errors="replace"), patience.stopped.found
+    return status, ends(log), patience.stopped.found
+
+
+def ends(log: Path) -> str:
+    """What a log says; of a very long one its beginning and its end."""
+    with log.open("rb") as stream:
+        first = stream.read(LOG_KEPT)
+        stream.seek(max(stream.tell(), os.fstat(stream.fileno()).st_size - LOG_KEPT))
+        return (first + stream.read(LOG_KEPT)).decode(errors="replace")
 
 
 class Patience:

@@ -16,7 +16,7 @@ from pathlib import Path
 from envkit.inside.probe.started import ancestors
 from envkit.knowledge.known import known
 from envkit.launch import launcher
-from envkit.system import process
+from envkit.system import files, process
 from envkit.verify.outcome import EndedJob, Limit, Place, Setting
 
 LINE = re.compile(r"\s*([\w.]+)\s*=\s*(.*?)\s*")
@@ -141,8 +141,8 @@ def raised(dropped: Iterable[Setting]) -> Iterator[None]:
 def text(path: Path) -> str:
     """The beginning of a file, nothing where it cannot be read."""
     with suppress(OSError):
-        with path.open(errors="replace") as stream:
-            return stream.read(LONGEST)
+        with files.open_plain(path) as stream:
+            return stream.read(LONGEST).decode(errors="replace")
     return ""
 
 

@@ -467,6 +467,9 @@ def test_what_a_strangers_file_of_the_project_names_is_not_entered(
         (".".join(["a"] * 20_000) + " = 1", "a line has more than 200 dots in it."),
         (f"{'k' * 5000} = 1", "there is no key 'kkkk"),
         (f"ranks = 0x{'f' * 5000}", "found a number of very many digits."),
+        (f"ranks = {'[' * 400}{']' * 400}", "brackets are nested more than 20 deep."),
+        (f"jobs = 1\nranks = {'{a = ' * 300}1{'}' * 300}", "config.toml:2: brackets are nested more than 20 deep."),
+        ("prefix = '/[[[[[[[[[[[[[[[[[[[[[[[[[[['\nranks = true", "config.toml:2: 'ranks': expected"),
         ("ranks = 9223372036854775808999", "expected a whole number from 1 to 1000000"),
     ],
 )

@@ -5,8 +5,10 @@ import io
 import json
 import marshal
 import py_compile
+import re
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ from envkit.compat.ask import judge_asked, of_file, parse
 from envkit.config import files as config
 from envkit.config.keys import KEYS
 from envkit.diagnose import first_cause, words
-from envkit.environments import lockfile
+from envkit.environments import lockfile, venv
 from envkit.environments.prefix import Tree
 from envkit.inside.probe import started
 from envkit.install.catalogue import describe, receipt_json
@@ -32,8 +34,10 @@ from envkit.methods import installed
 from envkit.report.words import plain
 from envkit.sources.bundle import read_bundle
 from envkit.system.resources import data as resource
+from envkit.ticket.private import Private
 from envkit.training import timeline
-from envkit.verify import baseline, facts, waiting
+from envkit.verify import baseline, facts, last, waiting
+from envkit.verify.report import render
 from envkit.verify.report.timeline_page import html
 
 from ..verify import recorded
@@ -271,6 +275,58 @@ def versions_of(data: bytes, folder: Path) -> None:
     assert judge_asked(parse(of_file(path))).parts
 
 
+def venvs(folder: Path) -> list[bytes]:
+    made = venv.Venv(
+        folder=str(folder / "own"), name="toy", tree="/tree", fixed={"numpy": "2.0"}, absent=("mpi4py",), envkit="0"
+    )
+    return [msgspec.json.encode(made)]
+
+
+def venv_of(data: bytes, folder: Path) -> None:
+    own = folder / "own"
+    (own / "bin").mkdir(parents=True, exist_ok=True)
+    (own / "bin" / "python").touch()
+    (own / venv.RECORD).write_bytes(data)
+    made = venv.read(own)
+    venv.shadowing(own)
+    assert made.tree.startswith("/") and venv.tree_of(made)
+
+
+def verdicts(folder: Path) -> list[bytes]:
+    from ..verify.test_report import report
+
+    return [msgspec.json.encode(last.Kept(at=1.0, name="e", tree="/t", report=report("rank-killed")))]
+
+
+def verdict_of(data: bytes, folder: Path) -> None:
+    path = folder / "x.json.z"
+    path.write_bytes(zlib.compress(data))
+    found = last.read(path)
+    if found is not None:
+        render(found.report)
+        Private({"USER": "annamiller"}).out_of_all(msgspec.to_builtins(found.report))
+    path.write_bytes(data)
+    last.read(path)
+
+
+SECRET = "xK9mPq7ZtR44vB"
+
+
+def texts(folder: Path) -> list[bytes]:
+    from ..ticket.made_up_logs import MadeUpLog
+    from ..ticket.test_private import SHAPES
+
+    shapes = [shape.format(SECRET, SECRET) for shape in SHAPES]
+    return [MadeUpLog(0).text.encode(), *("\n".join(shapes[at : at + 9]).encode() for at in range(0, len(shapes), 9))]
+
+
+def text_of(data: bytes, folder: Path) -> None:
+    text, private = data.decode(errors="replace"), Private({"USER": "annamiller", "A_TOKEN": SECRET})
+    private.learn(text)
+    told = private.out_of(text)
+    assert SECRET not in told and "annamiller" not in re.split("[^A-Za-z0-9]", told)
+
+
 READERS: Mapping[str, Reader] = {
     "elf": Reader(seeds=compiled, call=elf, allowed=(ElfError,)),
     "extension": Reader(seeds=compiled, call=extension),
@@ -289,5 +345,8 @@ READERS: Mapping[str, Reader] = {
     "site": Reader(seeds=sites, call=site_of),
     "configuration": Reader(seeds=configurations, call=configuration_of),
     "baseline": Reader(seeds=baselines, call=baseline_of, change=other),
+    "venv": Reader(seeds=venvs, call=venv_of, change=other),
+    "verdict": Reader(seeds=verdicts, call=verdict_of, change=other),
+    "text": Reader(seeds=texts, call=text_of),
     "receipt": Reader(seeds=lambda _: [], call=receipt_of, change=other),
 }
