@@ -207,6 +207,25 @@ def test_the_mode_of_what_takes_the_place_meanwhile_is_not_kept(
     assert stat.S_IMODE(target.stat().st_mode) == 0o755
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
+def test_a_link_that_another_user_has_planted_is_not_followed(tmp_path: Path) -> None:
+    thesis, open_to_all = tmp_path / "thesis", tmp_path / "open"
+    thesis.write_text("years of work")
+    open_to_all.mkdir()
+    open_to_all.chmod(0o1777)
+    (open_to_all / "report").symlink_to(thesis)
+    os.lchown(open_to_all / "report", 12345, 12345)
+    (tmp_path / "own").symlink_to(open_to_all / "report")
+    for path in (open_to_all / "report", tmp_path / "own"):
+        with pytest.raises(NotWritable) as told:
+            files.deliver(path, NEW, "It")
+        assert told.value.why == "It is a link that another user has put there."
+    assert thesis.read_text() == "years of work"
+    os.lchown(open_to_all / "report", os.geteuid(), -1)
+    files.write(open_to_all / "report", NEW)
+    assert thesis.read_bytes() == NEW
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
 def test_what_another_user_has_planted_is_not_theirs_afterwards(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)

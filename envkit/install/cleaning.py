@@ -306,9 +306,11 @@ def at_work(tree: Tree, stack: ExitStack) -> str:
 def at_work_elsewhere(stack: ExitStack) -> str:
     """Say whether an installation is under way in any prefix of this user; else none begins before ``stack`` ends."""
     lock = filelocks.cleaning_caches()
-    with suppress(OSError):
+    try:
         if not lock.parent.is_dir() or stack.enter_context(replaced.locked(lock, fcntl.LOCK_EX, 0)):
             return ""
+    except OSError as error:
+        return f"whether an installation in another prefix uses it cannot be told: {error.strerror}"
     return "an installation is under way in another prefix, which may use it"
 
 

@@ -12,7 +12,7 @@ _ESCAPES = re.compile(
 )
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what shows a text in another order than it has
 _UNPRINTABLE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\ud800-\udfff\ufffe\uffff]")
-_OBEYED = re.compile(r"^\s*::|##\[", re.MULTILINE)
+_OBEYED = re.compile(r"^[^\S\n]*::|##\[", re.MULTILINE)
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
 
 

@@ -51,6 +51,8 @@ def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o666
         with stream:
             yield stream
         return
+    if not own and is_planted(path):
+        raise OSError(errno.EACCES, "It is a link that another user has put there", str(path))
     target = path if own else Path(os.path.realpath(path))
     refused = errno.EEXIST if new and target.exists() else errno.EISDIR if target.is_dir() else 0
     if refused or (not own and target.exists() and not os.access(target, os.W_OK)):
@@ -93,8 +95,8 @@ def keep_mode(stream: BinaryIO, folder: int, name: str) -> None:
         old, around = os.fstat(descriptor), os.fstat(folder)
     finally:
         os.close(descriptor)
-    is_planted = bool(around.st_mode & stat.S_ISVTX) and old.st_uid != os.geteuid()
-    if stat.S_ISREG(old.st_mode) and not is_planted:
+    is_own = old.st_uid == os.geteuid() or not around.st_mode & stat.S_ISVTX
+    if stat.S_ISREG(old.st_mode) and is_own:
         with suppress(PermissionError):
             os.fchown(stream.fileno(), old.st_uid, old.st_gid)
         os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
@@ -108,6 +110,23 @@ def beyond(path: Path) -> BinaryIO | None:
             stream.flush()
         return os.fdopen(os.dup(number), "wb")
     return None if path.is_file() or path.is_dir() or not path.exists() else opened_to_write(path)
+
+
+def is_planted(path: Path) -> bool:
+    """Say whether a path is a link, or leads over one, that the system would not follow (fs.protected_symlinks).
+
+    That is one of another user in a folder that is open to all and sticky, such as /tmp.
+    """
+    for _ in range(40):  # as many links as Linux follows
+        path = Path(os.path.realpath(path.parent)) / path.name
+        if not path.is_symlink():
+            return False
+        link, around = path.lstat(), path.parent.stat()
+        is_open = around.st_mode & stat.S_ISVTX and around.st_mode & stat.S_IWOTH
+        if is_open and link.st_uid not in (os.geteuid(), around.st_uid):
+            return True
+        path = path.parent / path.readlink()
+    return False
 
 
 def opened_to_write(path: Path) -> BinaryIO | None:

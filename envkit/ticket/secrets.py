@@ -20,6 +20,7 @@ from envkit.ticket.names import vocabulary
 
 SHORTEST = 4  # characters of a secret that is taken out wherever it stands
 SURE = 6  # characters at the beginning of a secret by which the rest is known, where a text was cut
+LONG, LINES = 4096, 200  # characters of a secret whose forms that are coded twice are looked for, lines of any
 STAND = "<secret>"
 PACKED = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/_-]{16,9999}={0,2}(?![A-Za-z0-9+/=_-])")
 PERCENT = re.compile(r"%[0-9A-F]{2}")
@@ -66,9 +67,13 @@ class Secrets:
     """The secrets of a session's variables, in the forms in which they may be written."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
+        self.values = {*secrets_of(env)}
         self.by_start = dict[str, list[str]]()
-        for form, start in dict(sure for value in secrets_of(env) for sure in forms(value)).items():
+        for form, start in dict(sure for value in self.values for sure in forms(value)).items():
             self.by_start.setdefault(start, []).append(form)
+        self.by_head = dict[str, list[str]]()
+        for start in self.by_start:
+            self.by_head.setdefault(start[:SHORTEST], []).append(start)
 
     def out_of(self, text: str) -> str:
         """Return a text without them, be one cut at its end, or at the beginning of the text."""
@@ -84,18 +89,17 @@ class Secrets:
 
     def places(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield where in a text the beginning of one stands."""
-        for start in self.by_start:
-            at = -1
-            while (at := text.find(start, at + 1)) >= 0:
-                yield at, start
+        for at in range(len(text) - SHORTEST + 1 if self.by_head else 0):
+            for start in self.by_head.get(text[at : at + SHORTEST], ()):
+                if text.startswith(start, at):
+                    yield at, start
 
     def ends(self, text: str) -> Iterator[str]:
         """Yield the ends of them that a text begins with."""
-        for start, several in self.by_start.items():
-            for form in several:
-                if text[: len(start)] in form:
-                    tails = (form[begin:] for begin in range(1, len(form) - len(start) + 1))
-                    yield from (tail for tail in tails if text.startswith(tail))
+        for value in self.values:
+            if text[:SURE] in value:
+                tails = (value[begin:] for begin in range(1, len(value) - SURE + 1))
+                yield from (tail for tail in tails if text.startswith(tail))
 
 
 def alike(form: str, text: str, place: int) -> int:
@@ -108,9 +112,9 @@ def forms(value: str) -> Iterator[tuple[str, str]]:
 
     It is written as it is, coded once or twice for what it stands in, or packed; and so are its lines.
     """
-    for one in {value, *(line for line in value.splitlines() if len(line) >= SURE)}:
+    for one in {value, *(line for line in value.splitlines()[:LINES] if len(line) >= SURE)}:
         once = {(one, one[:SURE]), *(coded(coding, one, one[:SURE]) for coding in CODINGS)}
-        twice = {coded(coding, *pair) for coding in CODINGS for pair in once}
+        twice = {coded(coding, *pair) for coding in CODINGS for pair in once if len(one) <= LONG}
         deep = {coded(CODINGS[0], *pair) for pair in twice}  # JSON in JSON in JSON, or in a page
         for form, start in {*once, *twice, *deep, *(pack for pair in once for pack in packed(*pair))}:
             yield form, start if form.startswith(start) else form

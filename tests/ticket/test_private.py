@@ -167,6 +167,17 @@ def test_a_secret_is_known_however_it_is_coded(secret: str) -> None:
     assert private.out_of(f"{secret[3:]} y") == "<secret> y"
 
 
+def test_a_long_secret_of_many_lines_takes_no_long_time() -> None:
+    """As the private key of a CI job, and one that is a whole file."""
+    lines = ["".join(random.Random(at).choices(string.ascii_letters + "+/", k=64)) for at in range(3000)]
+    began = time.thread_time()
+    private = Private({"DEPLOY_KEY": "\n".join(lines[:50]), "OTHER_KEY": "\n".join(lines)})
+    text = "\n".join(f"line {at} of a log {lines[at]}" for at in range(50)) * 4
+    told = private.out_of(text)
+    assert time.thread_time() - began < 20
+    assert not [line for line in lines if line in told]
+
+
 SHAPES = (
     "curl -u anna:{} https://x.site.de/a", "curl -uanna:{} x", "curl --user 'anna:{}' x", "curl -sSfu anna:{} x",
     "curl --proxy-user anna:{} x", "curl -b sid={} x", "curl -H 'X-Vault-Token: {}' x", "curl --oauth2-bearer {} x",

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from envkit.cli import echo, explain
 from envkit.commands.verify import shown
 from envkit.errors import HostProblem
+from envkit.report.words import inert
 from envkit.verify.outcome import Result, Status
 from envkit.verify.report import Report
 from envkit.verify.report.github import summary, workflow_commands
@@ -98,6 +100,13 @@ def test_no_line_of_the_report_is_obeyed(as_json: bool, capfd: pytest.CaptureFix
     assert "add-mask" in said.out
     if as_json:
         assert json.loads(said.out)["launcher_said"] == odd
+
+
+def test_the_time_grows_as_the_text_does() -> None:
+    began = time.thread_time()
+    for unit in ("\n", " ", ":", "#", " \n:"):
+        inert(unit * 100_000)
+    assert time.thread_time() - began < 10
 
 
 @pytest.mark.parametrize("name", ["true", ""])
