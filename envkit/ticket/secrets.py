@@ -97,9 +97,11 @@ class Secrets:
     def ends(self, text: str) -> Iterator[str]:
         """Yield the ends of them that a text begins with."""
         for value in self.values:
-            if text[:SURE] in value:
-                tails = (value[begin:] for begin in range(1, len(value) - SURE + 1))
-                yield from (tail for tail in tails if text.startswith(tail))
+            begin = value.find(text[:SURE], 1) if len(text) >= SURE else -1
+            while begin > 0:
+                if text.startswith(value[begin:]):
+                    yield value[begin:]
+                begin = value.find(text[:SURE], begin + 1)
 
 
 def alike(form: str, text: str, place: int) -> int:
@@ -120,21 +122,21 @@ def forms(value: str) -> Iterator[tuple[str, str]]:
             yield form, start if form.startswith(start) else form
 
 
-def coded(coding: Coding, *several: str) -> tuple[str, ...]:
-    """Return texts as a coding writes them; one with what it has no word for stays as it is."""
+def coded(coding: Coding, value: str, start: str) -> tuple[str, str]:
+    """Return a secret and its beginning as a coding writes them; as they are where it has no word for them."""
     with suppress(UnicodeError):
-        return tuple(map(coding, several))
-    return several
+        return coding(value), coding(start)
+    return value, start
 
 
 def packed(value: str, start: str) -> Iterator[tuple[str, str]]:
     """Yield what is the same of a text in base64, wherever in a longer one it begins, and it in hexadecimal digits."""
     whole, first = (one.encode(errors="surrogateescape") for one in (value, start))
     for before in range(3):
-        pair = tuple(in_base64(one, before) for one in (whole, first))
-        if len(pair[0]) >= SURE:
-            yield pair
-            yield tuple(one.translate(URL_SAFE) for one in pair)
+        long, short = in_base64(whole, before), in_base64(first, before)
+        if len(long) >= SURE:
+            yield long, short
+            yield long.translate(URL_SAFE), short.translate(URL_SAFE)
     yield whole.hex(), first.hex()
     yield whole.hex().upper(), first.hex().upper()
 
