@@ -1,18 +1,22 @@
 """EESSI's parts one by one: servers asked over loopback, modules listed, the image pulled, binds and names read."""
 
 import ast
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Thread
 from typing import Any
 
@@ -20,7 +24,7 @@ import pytest
 
 from envkit.eessi import access, binds, image, prefetch, release, servers, sessions
 from envkit.eessi.release import Release
-from envkit.errors import DiskFull, SourcesMissing, UsageProblem
+from envkit.errors import DiskFull, HostProblem, SourcesMissing, UsageProblem
 from envkit.inside import nearest
 from envkit.knowledge.eessi import known, symptom, symptoms
 from envkit.machine.runtime import Runtime
@@ -126,6 +130,48 @@ def test_an_unknown_repository_and_a_wrong_answer(server: str, published: Path) 
     assert found(server) == "wrong-answer"
     (published / ".cvmfspublished").unlink()
     assert found(server) == "unknown-repository"
+
+
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:31x28", "http://[::1", "ftp://one", "http://", "a b", "one:99999"])
+def test_a_proxy_that_is_no_address(server: str, proxy: str) -> None:
+    assert found(server, proxy) == "proxy-malformed"
+    assert found(server, f"{proxy};DIRECT") == "proxy-malformed"
+
+
+def test_a_server_that_does_not_speak_http(server: str) -> None:
+    """A mail server, say, where the repository is looked for, and where its proxy is."""
+
+    class Mail(StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 mail.example.org ESMTP\r\n")
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Mail) as mail:
+        Thread(target=mail.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{mail.server_address[1]}"
+        told = servers.problem(servers.client({"CVMFS_SERVER_URL": address, "CVMFS_HTTP_PROXY": "DIRECT"}))
+        assert told is not None and told.id == "wrong-answer" and "does not speak HTTP" in told.why
+        assert found(server, address) == "wrong-answer"
+        mail.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("CVMFS_HTTP_PROXY=${SITE_PROXY:-DIRECT}", ("",)),
+        ('CVMFS_HTTP_PROXY="${SITE_PROXY:-http://p:1};DIRECT"', ("http://p:1", "")),
+        ('PROXY=http://q:2\nCVMFS_HTTP_PROXY="$PROXY"', ("http://q:2",)),
+        ("CVMFS_HTTP_PROXY=${HERE}", ("http://r:3",)),
+        ("CVMFS_HTTP_PROXY=$(proxy-of-site)", ("",)),
+        ("CVMFS_HTTP_PROXY='$PROXY'", ("",)),
+    ],
+)
+def test_a_configuration_with_parameters_of_a_shell(configured: Path, line: str, expected: tuple[str, ...]) -> None:
+    (configured / "default.local").write_text(f"{line}\n")
+    assert servers.client({"HERE": "http://r:3"}, configured).proxies == expected
+
+
+def test_servers_that_are_none_are_the_usual_ones() -> None:
+    assert servers.client({"CVMFS_SERVER_URL": " ; "}).servers == servers.client({}).servers
 
 
 def test_https_is_not_what_cernvm_fs_speaks() -> None:
@@ -260,6 +306,59 @@ def test_binds_are_merged_and_the_later_counts(tmp_path: Path) -> None:
     assert [str(bind) for bind in merged] == [f"{tmp_path}/b:/x:ro", f"{tmp_path}/a:{tmp_path}/a", f"{tmp_path}/a:/y"]
     words = ["bind-ro", f"{tmp_path}/b", "/x", "bind", f"{tmp_path}/a", "/y"]
     assert binds.for_namespace(merged) == words
+
+
+def test_binds_of_a_site_that_cannot_be_are_told_of_and_left_out(tmp_path: Path) -> None:
+    """They are for its images; those of the command line are the person's own, and an error."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "file").touch()
+    a = tmp_path / "a"
+    image = f"{tmp_path}/file:/img:image-src=/,id=1"
+    env = {
+        "APPTAINER_BIND": f"/none/at/all,{a}:/x:ro,{image},{a}:/y:/z:q,{a}:relative,{a}:/far/far/away,{a}:/etc/passwd"
+    }
+    said = list[str]()
+    merged = binds.asked([f"{a}:/mine:ro"], env, said.append)
+    assert [str(bind) for bind in merged] == [
+        f"{a}:/x:ro", image, f"{a}:/far/far/away", f"{a}:/etc/passwd", f"{a}:/mine:ro"
+    ]  # fmt: skip
+    assert len(said) == 3 and all("is left out" in one for one in said), said
+    assert "APPTAINER_BIND: /none/at/all: there is no /none/at/all on this machine" in said[0]
+    fit = binds.fitting(merged, said.append)
+    assert [str(bind) for bind in fit] == [f"{a}:/x:ro", f"{a}:/mine:ro"] and len(said) == 6, said
+    assert [str(bind) for bind in binds.fitting(merged, said.append, has_namespace=False)] == [f"{a}:/mine:ro"]
+    with pytest.raises(UsageProblem):
+        binds.asked([image], {})
+
+
+def no_flock_below(monkeypatch: pytest.MonkeyPatch, number: int, *folders: Path) -> None:
+    """Have files in these folders have no locks, as on Lustre that is mounted without them."""
+    real = fcntl.flock
+
+    def flock(descriptor: int, how: int) -> None:
+        if any(Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(folder) for folder in folders):
+            raise OSError(number, os.strerror(number))
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_home_without_file_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int) -> None:
+    """A session is held by a lock beside its cache; without any locks it is said what to do."""
+    state, local = tmp_path / "state", tmp_path / "local"
+    local.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.setattr(tempfile, "tempdir", str(local))
+    no_flock_below(monkeypatch, number, state)
+    first, second = sessions.begin("2023.06"), sessions.begin("2023.06")
+    assert (first.name, second.name) == ("2023.06", "2023.06-2")
+    assert (sessions.in_use("2023.06"), sessions.clean("2023.06")) == (True, False)
+    assert sessions.in_use("never") is False
+    no_flock_below(monkeypatch, number, state, local)
+    with pytest.raises(HostProblem, match="has no locks") as raised:
+        sessions.begin("other")
+    assert os.strerror(number) in raised.value.what and "TMPDIR" in raised.value.fix
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/../b", "-x", "a b", "a\nb"])

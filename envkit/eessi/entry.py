@@ -49,7 +49,7 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
 
     ``keep``: a session is kept even if nobody has named one. Raises UsageProblem, HostProblem and others.
     """
-    binds = bound.asked(asked.binds, env)
+    binds = bound.asked(asked.binds, env, say)
     for module in asked.modules:
         require_name(module)
     place = sessions.resume(asked.resume) if asked.resume else None

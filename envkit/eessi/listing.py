@@ -51,11 +51,11 @@ def gpu(env: Mapping[str, str]) -> str:
     return f"cc{found.replace('.', '')}" if found else ""
 
 
-def read(found: Release, here: Machine) -> Modules:
-    """Read the modules of a release that can be read from here."""
-    subdir = release.target(found, here.cpus)
+def read(found: Release, here: Machine, env: Mapping[str, str] = os.environ) -> Modules:
+    """Read the modules of a release that can be read from here; what steers entering steers this, too."""
+    subdir = release.target(found, here.cpus, env)
     names = list[str]()
-    for folder in release.module_folders(found, subdir, here.gpu):
+    for folder in release.module_folders(found, subdir, here.gpu, env):
         names += release.modules(folder, cache(folder))
     return Modules(release=found.version, target=subdir, modules=tuple(names))
 

@@ -4,11 +4,13 @@ import os
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from envkit.errors import EnvkitError
 from envkit.system import files, record
 
 RELEASE = re.compile(r"\d{4}\.\d{2}|\d{8}")
@@ -63,14 +65,19 @@ def target(release: Release, names: Sequence[str], env: Mapping[str, str] = os.e
     return next((path for path in wanted if path in there), f"{platform.machine()}/generic")
 
 
-def module_folders(release: Release, subdir: str, gpu: str = "") -> list[Path]:
+def module_folders(release: Release, subdir: str, gpu: str = "", env: Mapping[str, str] = os.environ) -> list[Path]:
     """Return the folders of modules that there are: of a CPU target, of a GPU target ("cc80"), and the site's own.
 
-    As for EESSI itself, a GPU takes what is there for its major version where there is nothing for it alone.
+    As for EESSI itself, a GPU takes what is there for its major version where there is nothing for it alone, and
+    EESSI_ACCELERATOR_TARGET_OVERRIDE, EESSI_ACCEL_SOFTWARE_SUBDIR_OVERRIDE and EESSI_SITE_SOFTWARE_PREFIX count.
     """
     software = release.software / subdir
-    found = [path for one in (gpu, f"{gpu[:-1]}0") if (path := software / "accel" / "nvidia" / one).is_dir() and gpu]
-    site = release.root / "host_injections" / release.version / "software" / "linux" / subdir
+    named = env.get("EESSI_ACCELERATOR_TARGET_OVERRIDE") or (f"accel/nvidia/{gpu}" if gpu else "")
+    of_gpu = release.software / (env.get("EESSI_ACCEL_SOFTWARE_SUBDIR_OVERRIDE") or subdir)
+    found = [path for one in (named, f"{named[:-1]}0") if named and (path := of_gpu / one).is_dir()]
+    usual = release.root / "host_injections" / release.version / "software" / "linux" / subdir
+    prefix = env.get("EESSI_SITE_SOFTWARE_PREFIX")
+    site = Path(prefix, "versions", release.version, "software", "linux", subdir) if prefix else usual
     return [path for place in (software, *found[:1], site) if (path := place / "modules" / "all").is_dir()]
 
 
@@ -109,6 +116,7 @@ def remembered(cache: Path) -> dict[str, Listed]:
 
 
 def remember(cache: Path, listed: dict[str, Listed]) -> None:
-    """Keep what was read, for the next time."""
-    files.make_private(cache.parent)
-    files.write(cache, msgspec.json.encode(listed))
+    """Keep what was read, for the next time; where that cannot be, it is read again."""
+    with suppress(OSError, EnvkitError):
+        files.make_private(cache.parent)
+        files.write(cache, msgspec.json.encode(listed))

@@ -2,16 +2,17 @@
 
 import base64
 import hashlib
+import http.client
 import os
 import re
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from envkit.errors import Problem
 from envkit.knowledge.eessi import known, symptom
@@ -19,7 +20,8 @@ from envkit.knowledge.eessi import known, symptom
 CONFIGURATION = Path("/etc/cvmfs")
 CACHE = "/var/lib/cvmfs"
 LIMIT_S = 5.0
-SETTING = re.compile(r"""^\s*(?:export\s+)?(CVMFS_\w+)=(["']?)(.*?)\2\s*(?:#.*)?$""")
+SETTING = re.compile(r"""^\s*(?:export\s+)?(\w+)=(["']?)(.*?)\2\s*(?:#.*)?$""")
+PARAMETER = re.compile(r"\$\{(\w+)(?::?-([^{}]*))?\}|\$(\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +59,16 @@ def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) ->
     domain = repository.partition(".")[2]
     names = (name.format(repository=repository, domain=domain) for name in known().configuration["files"])
     files = tuple(path for name in names for path in sorted(folder.glob(name)))
-    settings = dict(pair for path in files for pair in read(path))
+    settings = dict[str, str]()
+    for path in files:
+        read(path, settings, env)
     settings |= {name: env[name] for name in ("CVMFS_SERVER_URL", "CVMFS_HTTP_PROXY") if env.get(name)}
-    urls = settings.get("CVMFS_SERVER_URL", "").split(";") if settings.get("CVMFS_SERVER_URL") else known().servers
+    urls = [url.strip() for url in settings.get("CVMFS_SERVER_URL", "").split(";") if is_known(url)] or known().servers
     place = settings.get("CVMFS_PUBLIC_KEY") or settings.get("CVMFS_KEYS_DIR") or str(folder / "keys" / domain)
     keys = tuple(key for part in place.split(":") for key in keys_in(Path(part)))
     return Client(
         files=files,
-        servers=tuple(
-            url.strip().replace("@fqrn@", repository).replace("@org@", domain) for url in urls if url.strip()
-        ),
+        servers=tuple(url.replace("@fqrn@", repository).replace("@org@", domain) for url in urls),
         proxies=tuple(proxies(settings.get("CVMFS_HTTP_PROXY") or f"{env.get('http_proxy', '')};DIRECT")),
         keys=keys,
         keys_place=place,
@@ -75,11 +77,22 @@ def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) ->
     )
 
 
-def read(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the settings in a file of CernVM-FS, which are assignments of a shell."""
+def read(path: Path, settings: dict[str, str], env: Mapping[str, str]) -> None:
+    """Add the settings in a file of CernVM-FS, which are assignments of a shell, to those of the files before it."""
     for line in path.read_text(errors="replace").splitlines():
         if match := SETTING.match(line):
-            yield match[1], match[3]
+            name, quote, text = match.groups()
+            settings[name] = text if quote == "'" else expanded(text, {**env, **settings})
+
+
+def expanded(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with its parameters put in, as a shell has them: $NAME, ${NAME}, ${NAME:-OTHERWISE}."""
+    return PARAMETER.sub(lambda match: values.get(match[1] or match[3], "") or match[2] or "", text)
+
+
+def is_known(word: str) -> bool:
+    """Say whether a word of a setting is a value; what a shell would have to run for is none."""
+    return bool(word.strip()) and "$" not in word and "`" not in word
 
 
 def keys_in(place: Path) -> Iterable[Path]:
@@ -90,12 +103,15 @@ def keys_in(place: Path) -> Iterable[Path]:
 def proxies(text: str) -> list[str]:
     """Return the proxies of CVMFS_HTTP_PROXY in order, "" for DIRECT; those to be discovered are left out."""
     words = [word.strip() for word in re.split(r"[;|]", text)]
-    return ["" if word == "DIRECT" else word for word in words if word and word != "auto"] or [""]
+    return ["" if word == "DIRECT" else word for word in words if is_known(word) and word != "auto"] or [""]
 
 
 def problem(found: Client) -> Problem | None:
     """Say what keeps a client of this configuration from the repository; None if nothing does."""
     repository, urls = known().repository, ", ".join(found.servers)
+    for proxy in found.proxies:
+        if proxy and not is_address(proxy):
+            return symptom("proxy-malformed", proxy=hidden(proxy))
     answers = ask(found.servers, found.proxies)
     states = {answer.state: answer for answer in answers}
     if good := states.get("ok"):
@@ -110,7 +126,7 @@ def problem(found: Client) -> Problem | None:
         proxy = refusing[0]
         direct = any(answer.state == "ok" for answer in ask(found.servers, ("",)))
         words = {
-            "proxy": re.sub(r"[^\s/]*@", "***@", proxy.proxy),
+            "proxy": hidden(proxy.proxy),
             "reason": proxy.reason,
             "repository": repository,
             "urls": urls,
@@ -133,6 +149,9 @@ def published(url: str, proxy: str) -> Answer:
     except urllib.error.HTTPError as error:
         state = {404: "missing", 502: "dead", 503: "dead", 504: "dead"}.get(error.code, "wrong")
         return Answer(url=url, proxy=proxy, state=state, reason=f"HTTP status {error.code} {error.reason}")
+    except http.client.HTTPException as error:
+        reason = f"it does not speak HTTP ({type(error).__name__}: {str(error)[:80]!r})"
+        return Answer(url=url, proxy=proxy, state="wrong", reason=reason)
     except (OSError, ValueError) as error:
         return Answer(url=url, proxy=proxy, state="dead", reason=str(getattr(error, "reason", error)))
     name = re.search(rb"^N(\S+)$", text.partition(b"\n--\n")[0], re.MULTILINE)
@@ -145,7 +164,7 @@ def published(url: str, proxy: str) -> Answer:
 
 
 def fetch(url: str, proxy: str) -> bytes:
-    """Fetch a small file by HTTP alone, through a proxy or none. Raises OSError and ValueError."""
+    """Fetch a small file by HTTP alone, through a proxy or none. Raises OSError, ValueError and HTTPException."""
     if urlsplit(url).scheme != "http":
         raise ValueError(f"{url} is not http, which CernVM-FS needs for its proxies")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({"http": proxy} if proxy else {}))
@@ -154,12 +173,31 @@ def fetch(url: str, proxy: str) -> bytes:
     return content
 
 
+def is_address(proxy: str) -> bool:
+    """Say whether a proxy is written as CernVM-FS takes it: http://HOST:PORT, or HOST:PORT."""
+    try:
+        parts = address(proxy)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and " " not in proxy
+    except ValueError:
+        return False
+
+
+def address(proxy: str) -> SplitResult:
+    """Return the parts of a proxy. Raises ValueError."""
+    return urlsplit(proxy if "//" in proxy else f"http://{proxy}")
+
+
+def hidden(proxy: str) -> str:
+    """Return a proxy without its password."""
+    return re.sub(r"[^\s/]*@", "***@", proxy)
+
+
 def listens(proxy: str) -> bool:
     """Say whether anything listens at the address of a proxy."""
-    parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
+    parts = address(proxy)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 3128), LIMIT_S).close()
-    except OSError:
+    except (OSError, ValueError):
         return False
     return True
 
@@ -172,7 +210,7 @@ def key_problem(found: Client, answer: Answer) -> Problem | None:
         return symptom("no-key", keys=found.keys_place)
     try:
         whitelist = fetch(f"{answer.url}/.cvmfswhitelist", answer.proxy)
-    except OSError:
+    except (OSError, ValueError, http.client.HTTPException):
         return None
     if any(verifies(whitelist, key.read_text(errors="replace")) for key in found.keys):
         return None

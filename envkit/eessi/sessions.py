@@ -12,6 +12,7 @@
 A folder that eessi_container.sh has left is taken as a session, too: its home directory and its cache are used.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -39,6 +40,7 @@ LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
 FILES = ("lock", "session.json", "loaded", "target")  # of a session
 LOCAL_FILES = ("users", "joining", "held", "holder", "cvmfs2.log", "envkit.conf")  # of its client, and of shared mounts
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # how what gzip, zstd, bzip2 and xz write begins
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 HIGH = 100  # descriptors below are those that people use by number
 
 
@@ -189,9 +191,10 @@ def clean_shared() -> int:
         if not folder.name.startswith("shared-"):
             continue
         require_own_files(folder, LOCAL_FILES)
-        with (folder / "users").open("a") as users, suppress(BlockingIOError):
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = lock(folder / "users")
+        if descriptor is not None:
             discard(folder)
+            os.close(descriptor)
             removed += 1
     return removed
 
@@ -204,15 +207,36 @@ def take(folder: Path) -> bool:
     if folder.parent in (root(), caches()):
         make_private(folder.parent)
     make_private(folder, FILES)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+    descriptor = lock(folder / "lock")
+    if descriptor is None:
         return False
     fcntl.fcntl(descriptor, fcntl.F_DUPFD, HIGH)  # which a command started by this process keeps
     os.close(descriptor)
     return True
+
+
+def lock(path: Path) -> int | None:
+    """Lock a file, which is made; return its descriptor, None if another process has it locked.
+
+    Where its file system has no locks (Lustre without -o flock, some NFS), a file among the caches stands for it: these
+    are on local disk, and what may not be shared is one of them. Raises HostProblem where those have no locks either.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in NO_LOCKS:
+            raise
+        if path.parent == caches():
+            words = symptom("no-locks", folder=caches(), reason=error.strerror)
+            raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix) from error
+        make_private(caches())
+        return lock(caches() / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:20]}.lock")
+    return descriptor
 
 
 def make_private(folder: Path, files: Iterable[str] = (), *, inside: bool = False) -> None:
@@ -333,16 +357,15 @@ def clean(name: str) -> bool:
 
 def in_use(name: str) -> bool:
     """Say whether a process holds a session."""
+    path = root() / name / "lock"
     try:
-        require_plain(root() / name / "lock")
-        descriptor = os.open(root() / name / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        require_plain(path)
+        descriptor = lock(path) if path.exists() else -1
+    except (OSError, HostProblem):
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if descriptor is None:
         return True
-    finally:
+    if descriptor >= 0:
         os.close(descriptor)
     return False
 

@@ -51,15 +51,17 @@ class Way:
 
 def by_native(entry: Entry) -> Way:
     """The repository is there; a namespace is made for binds alone."""
-    words = bound.for_namespace(entry.binds)
-    if words and (problem := access.no_namespace()):
+    problem = access.no_namespace() if bound.for_namespace(entry.binds) else None
+    words = bound.for_namespace(bound.fitting(entry.binds, entry.say, has_namespace=problem is None))
+    if words and problem:
         raise HostProblem(what=f"--bind: {problem.what}.", fix=problem.fix)
     return Way(words=(*access.namespace_words(), *words, "--") if words else ())
 
 
 def by_copy(entry: Entry) -> Way:
     """A namespace shows the copy where EESSI expects it."""
-    words = ["bind", str(entry.probe.root), known().mount, *bound.for_namespace(entry.binds)]
+    shown = bound.fitting(entry.binds, entry.say)
+    words = ["bind", str(entry.probe.root), known().mount, *bound.for_namespace(shown)]
     return Way(words=(*access.namespace_words(), *words, "--"))
 
 
@@ -69,7 +71,7 @@ def by_client(entry: Entry) -> Way:
 
     program, place = access.program(entry.env), prepared(entry)
     assert program is not None  # noqa: S101  (the probe has found it)
-    words = bound.for_namespace(entry.binds)
+    words = bound.for_namespace(bound.fitting(entry.binds, entry.say))
     if program.name == "cvmfsexec":
         require_unused(program)
         inner = [

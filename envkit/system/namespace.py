@@ -80,7 +80,11 @@ def join(folder: Path, words: list[str]) -> None:
     here = Path.cwd()
     user = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
     with (folder / "joining").open("w") as joining:
-        fcntl.flock(joining, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(joining, fcntl.LOCK_EX)
+        except OSError as error:
+            told = f"{folder} is where ranks share a mount, and has no file locks: {error.strerror}."
+            sys.exit(fail(f"{told} Name a folder on a local disk: export TMPDIR=FOLDER"))
         fcntl.flock(user, fcntl.LOCK_SH)  # waits for the end of one that nobody uses any more
         if not is_held(folder):
             have_held(folder, words)

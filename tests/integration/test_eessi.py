@@ -286,13 +286,26 @@ def test_binds_of_the_variables_and_of_the_command_line(place: Place) -> None:
     assert native.stdout == "echo scripted\n", native.stderr
 
 
-@pytest.mark.parametrize("bind", ["/tmp:/a,/tmp:/b", "/tmp:/a:/b", "/tmp:/a:ro", ":/a", "/tmp:", "/tmp:a", "/none:/a"])
+@pytest.mark.parametrize("bind", ["/tmp:/a,/tmp:/b", "/tmp:/a:/b", "/tmp:/a:x", ":/a", "/tmp:", "/tmp:a", "/none:/a"])
 def test_binds_that_cannot_be(place: Place, bind: str) -> None:
     done = place.run("--bind", bind, "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"envkit: --bind {bind}: ")
-    told = place.run("--", "true", APPTAINER_BIND="/tmp:/a:/b:/c")
-    assert (told.returncode, "APPTAINER_BIND=/tmp:/a:/b:/c: it cannot be understood." in told.stderr) == (2, True)
+
+
+def test_binds_of_a_site_do_not_block_entering(place: Place) -> None:
+    """What its images need may be missing here, or be for images alone; nor does it need user namespaces."""
+    site = f"/none/at/all,{place.home}:/site:ro,/tmp:/a:/b:/c,/etc/passwd:/img:image-src=/x,/tmp:/far/far/away"
+    for before in (seen_at(place.tree), ()):
+        done = place.envkit("run", "eessi", "--", "sh", "-c", "ls /site", before=before, APPTAINER_BIND=site)
+        assert done.returncode == 0 and "bin" in done.stdout, done.stderr
+        assert "envkit: APPTAINER_BIND: /tmp:/a:/b:/c: it cannot be understood." in done.stderr
+        assert done.stderr.count("left out") == 4, done.stderr
+    none_left = 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"'
+    before = (*seen_at(place.tree), "unshare", "--user", "--map-root-user", "sh", "-c", none_left, "sh")
+    alone = place.envkit("run", "eessi", "--", "echo", "in", before=before, APPTAINER_BIND=f"{place.home}:/site")
+    assert (alone.returncode, alone.stdout) == (0, "in\n"), alone.stderr
+    assert "needs a user namespace, of which this user can make none here" in alone.stderr
 
 
 @pytest.mark.parametrize("option", ["--release=2023.06", "--load=x", "--access=dir", "--nvidia", "--resume=x"])
