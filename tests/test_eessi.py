@@ -23,10 +23,11 @@ from typing import Any
 import pytest
 
 from envkit.eessi import access, binds, image, prefetch, release, servers, sessions
+from envkit.eessi import cache as cache_of_session
 from envkit.eessi.release import Release
 from envkit.errors import DiskFull, HostProblem, SourcesMissing, UsageProblem
 from envkit.inside import nearest
-from envkit.knowledge.eessi import known, symptom, symptoms
+from envkit.knowledge.eessi import causes, known, symptom, symptoms
 from envkit.machine.runtime import Runtime
 from envkit.system.resources import data
 
@@ -466,7 +467,9 @@ def test_images_that_cannot_be_had(registry: str, tmp_path: Path, dead: str, fak
 
 def test_what_is_known_is_in_the_data() -> None:
     table = tomllib.loads(data("knowledge/eessi.toml").read_text())
-    assert known().default in known().releases and table["mount"].endswith(table["repository"])
+    assert known().default == table["default"] and table["mount"].endswith(table["repository"])
+    ids = [one.id for one in causes()]
+    assert len(ids) == len(set(ids)) and all(one.says and one.what.endswith(".") and one.fix for one in causes())
 
 
 def test_the_cache_of_the_machines_client(tmp_path: Path) -> None:
@@ -493,7 +496,7 @@ def test_the_limit_of_a_cache(tmp_path: Path, limit: int, total: int, fits: bool
 def test_what_a_cache_holds_already_counts(tmp_path: Path) -> None:
     (tmp_path / "00").mkdir()
     (tmp_path / "00" / "object").write_bytes(b"x" * 3_000_000)
-    assert prefetch.held_mb(tmp_path, 10) == 3
+    assert cache_of_session.held_mb(tmp_path, 10) == 3
     cache = prefetch.Cache(words="a cache", folder=tmp_path)
     free = shutil.disk_usage(tmp_path).free
     prefetch.require_room(cache, free - 100_000_000)

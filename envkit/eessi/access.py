@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
 from envkit.eessi import release
+from envkit.eessi.cache import is_warm
 from envkit.eessi.release import Release
 from envkit.errors import HostProblem, Problem, UsageProblem
 from envkit.knowledge.eessi import known, symptom
@@ -16,7 +17,8 @@ from envkit.machine import runtime
 from envkit.system import process
 from envkit.system.resources import data
 
-NATIVE_S = 20
+NATIVE_S = 10.0
+UNANSWERED = ("server-dead", "proxy-dead", "proxies-needed")
 
 
 class Access(StrEnum):
@@ -34,12 +36,16 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is looked for: a release, and a folder that is said to hold a copy; how long a mount may take to answer."""
+    """What is looked for: a release, and a folder that is said to hold a copy; how long a mount may take to answer.
+
+    ``cache`` is what a client that envkit starts would keep what it reads in.
+    """
 
     version: str
     copy: Path | None
     env: Mapping[str, str]
     patience_s: float = NATIVE_S
+    cache: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +66,6 @@ def choose(wanted: Wanted, forced: Access | None, first: Access | None = None) -
     order = [forced] if forced else sorted(Access, key=lambda access: access is not first)
     failed = list[Probe]()
     for access in order:
-        if access in (Access.USERNS, Access.APPTAINER):
-            require_release(None, wanted.version)
         probe = PROBES[access](wanted)
         if probe.problem is None:
             return probe
@@ -85,9 +89,9 @@ def lines(probe: Probe) -> Iterator[str]:
         yield f"{probe.problem.what}{f' ({probe.problem.why})' if probe.problem.why else ''}. {probe.problem.fix}"
 
 
-def require_release(root: Path | None, version: str) -> None:
-    """Raise UsageProblem for a release that the repository does not have, as far as is known where it is not read."""
-    there = release.versions(root) if root else list(known().releases)
+def require_release(root: Path, version: str) -> None:
+    """Raise UsageProblem for a release that the repository does not have."""
+    there = release.versions(root)
     if version not in there:
         raise UsageProblem(
             what=f"EESSI has no release {version}.", fix=f"Use --release with one of: {', '.join(there) or 'none'}."
@@ -135,8 +139,12 @@ def local_copy(wanted: Wanted) -> Probe:
 def userns(wanted: Wanted) -> Probe:
     """Look whether a client of the host can mount the repository in a user namespace."""
     client = program(wanted.env)
-    problem = symptom("no-client") if client is None else no_fuse() or no_namespace() or no_servers(wanted.env)
-    return Probe(access=Access.USERNS, problem=problem, why=f"{client} mounts it in a user namespace")
+    if client is None:
+        return Probe(access=Access.USERNS, problem=symptom("no-client"))
+    problem = no_fuse() or no_namespace()
+    return by_client(
+        wanted, Probe(access=Access.USERNS, problem=problem, why=f"{client} mounts it in a user namespace")
+    )
 
 
 def by_apptainer(wanted: Wanted) -> Probe:
@@ -146,10 +154,23 @@ def by_apptainer(wanted: Wanted) -> Probe:
         return Probe(access=Access.APPTAINER, problem=symptom("no-runtime"))
     if not wanted.env.get("ENVKIT_EESSI_IMAGE"):
         return Probe(access=Access.APPTAINER, problem=symptom("no-image"))
-    problem = no_fuse() or (no_namespace() if os.geteuid() else None) or no_servers(wanted.env)
-    return Probe(
-        access=Access.APPTAINER, problem=problem, why=f"{found.family} {found.version} mounts it from an image"
-    )
+    problem = no_fuse() or (no_namespace() if os.geteuid() else None)
+    why = f"{found.family} {found.version} mounts it from an image"
+    return by_client(wanted, Probe(access=Access.APPTAINER, problem=problem, why=why))
+
+
+def by_client(wanted: Wanted, probe: Probe) -> Probe:
+    """Return a way by a client that envkit starts, with what keeps it from the servers.
+
+    Where they do not answer, a client mounts from a cache that it has mounted from before.
+    """
+    if probe.problem:
+        return probe
+    problem = no_servers(wanted.env)
+    if problem and problem.id in UNANSWERED and wanted.cache and is_warm(wanted.cache):
+        told = f"{probe.why} from its cache alone, since {problem.what}; what is not in it cannot be read"
+        return replace(probe, why=told)
+    return replace(probe, problem=problem)
 
 
 PROBES = {

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import msgspec
 from envkit.eessi import access, listing, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
+from envkit.eessi.binds import Bind
 from envkit.eessi.listing import Modules
 from envkit.eessi.release import Release
 from envkit.eessi.sessions import Place, Session
@@ -54,7 +55,7 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
         require_name(module)
     place = sessions.resume(asked.resume) if asked.resume else None
     before = place.before if place else None
-    session, probe = found(asked, before, env)
+    session, probe = found(asked, before, env, lambda version: cache_of(asked, place, version, binds, keep, env))
     if asked.nvidia:
         require_gpu(env)
     mounts = probe.access in (Access.USERNS, Access.APPTAINER)
@@ -62,7 +63,7 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     if mounts and not shared:
         require_alone(probe.access, env)
     if shared:
-        place = sessions.shared({**{str(bind): "" for bind in binds}, **told_to_client(env)})
+        place = sessions.shared(told_to_ranks(binds, env))
     elif place is None and (keep or mounts or asked.save):
         place = sessions.begin(session.version if keep else f"run-{session.version}")
     way = WAYS[probe.access](
@@ -97,8 +98,29 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     )
 
 
-def found(asked: Asked, before: Session | None, env: Mapping[str, str]) -> tuple[Session, Probe]:
-    """Return what is to be entered, as it was before where nothing else is asked for, and the way to it."""
+def cache_of(
+    asked: Asked, place: Place | None, version: str, binds: Sequence[Bind], keep: bool, env: Mapping[str, str]
+) -> Path:
+    """Return the cache that a client would have: of the session, of the one that would be begun, or of the ranks."""
+    if place:
+        return place.cache
+    if ranks_on_node(env) != 1 and not (keep or asked.save):
+        return sessions.shared(told_to_ranks(binds, env)).cache
+    return sessions.free(version if keep else f"run-{version}").cache
+
+
+def told_to_ranks(binds: Sequence[Bind], env: Mapping[str, str]) -> dict[str, str]:
+    """Return that by which ranks who share a mount are told from others."""
+    return {**{str(bind): "" for bind in binds}, **told_to_client(env)}
+
+
+def found(
+    asked: Asked, before: Session | None, env: Mapping[str, str], cache: Callable[[str], Path] | None = None
+) -> tuple[Session, Probe]:
+    """Return what is to be entered, as it was before where nothing else is asked for, and the way to it.
+
+    ``cache`` is where a client would keep what it reads of a release.
+    """
     if before and asked.version not in (None, before.version):
         raise UsageProblem(
             what=f"The session {asked.resume} is of EESSI {before.version}, not {asked.version}.",
@@ -108,7 +130,8 @@ def found(asked: Asked, before: Session | None, env: Mapping[str, str]) -> tuple
     forced, copy = way_asked(asked.access)
     copy = copy or (Path(before.copy) if before and before.copy else copy_of(asked, env))
     first = next((one for one in Access if before and one == before.access), None)
-    probe = access.choose(access.Wanted(version=version, copy=copy, env=env), forced, first)
+    wanted = access.Wanted(version=version, copy=copy, env=env, cache=cache(version) if cache else None)
+    probe = access.choose(wanted, forced, first)
     session = Session(
         version=version,
         access=probe.access,
@@ -160,7 +183,8 @@ def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> Modules:
     version = asked.version or known().default
     if copy and forced in (None, Access.DIR) and Release(root=copy, version=version).init.is_dir():
         return listing.read(Release(root=copy, version=version), listing.machine(env))
-    probe = access.choose(access.Wanted(version=version, copy=copy, env=env), forced)
+    cache = sessions.free(f"run-{version}").cache
+    probe = access.choose(access.Wanted(version=version, copy=copy, env=env, cache=cache), forced)
     if probe.root is not None:
         return listing.read(Release(root=probe.root, version=version), listing.machine(env))
     return listing.read_inside(enter(replace(asked, access=probe.access), keep=False, env=env), version)

@@ -12,6 +12,7 @@ import platformdirs
 
 from envkit.eessi import access, entry, servers
 from envkit.eessi.access import Access, Probe
+from envkit.eessi.cache import held_mb
 from envkit.eessi.entry import Asked
 from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import Environment
@@ -113,16 +114,6 @@ def require_room(cache: Cache, total: int) -> None:
         return
     words = symptom("cache-small", wanted_mb=wanted, room=room(cache))
     raise DiskFull(what=f"{words.what}.", why=f"{words.why}.", fix=words.fix)
-
-
-def held_mb(folder: Path, enough_mb: int) -> int:
-    """Return how much (MB) a cache holds, looking no further than ``enough_mb``."""
-    held = 0
-    for place, _, names in os.walk(folder):
-        if held >= enough_mb * 1_000_000:
-            break
-        held += sum(Path(place, name).lstat().st_size for name in names)
-    return held // 1_000_000
 
 
 def listed(inside: EessiEnvironment, env: Mapping[str, str]) -> list[int]:

@@ -109,9 +109,9 @@ def proxies(text: str) -> list[str]:
 def problem(found: Client) -> Problem | None:
     """Say what keeps a client of this configuration from the repository; None if nothing does."""
     repository, urls = known().repository, ", ".join(found.servers)
-    for proxy in found.proxies:
-        if proxy and not is_address(proxy):
-            return symptom("proxy-malformed", proxy=hidden(proxy))
+    for named in found.proxies:
+        if named and not is_address(named):
+            return symptom("proxy-malformed", proxy=hidden(named))
     answers = ask(found.servers, found.proxies)
     states = {answer.state: answer for answer in answers}
     if good := states.get("ok"):

@@ -38,7 +38,10 @@ from envkit.system.files import discard, require_own, require_plain, require_pri
 NAME = re.compile(r"[\w][\w.+-]*")
 LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
 FILES = ("lock", "session.json", "loaded", "target")  # of a session
-LOCAL_FILES = ("users", "joining", "held", "holder", "cvmfs2.log", "envkit.conf")  # of its client, and of shared mounts
+LOCAL_FILES = (  # of its client, and of shared mounts
+    *("users", "joining", "held", "holder", "envkit.conf", "causes", "damaged"),
+    *("cvmfs2.log", "cvmfs2.syslog", "cvmfs2.syslog.1"),
+)
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # how what gzip, zstd, bzip2 and xz write begins
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 HIGH = 100  # descriptors below are those that people use by number
@@ -78,6 +81,11 @@ class Place:
     def log(self) -> Path:
         """Where its client writes what it has to say."""
         return self.local / "cvmfs2.log"
+
+    @property
+    def syslog(self) -> Path:
+        """Where its client writes what it would tell the system's log (CVMFS_USYSLOG)."""
+        return self.log.with_suffix(".syslog")
 
     @property
     def cache(self) -> Path:
@@ -163,6 +171,14 @@ def unused(folder: Path) -> list[str]:
     """Return what eessi_container.sh has left in its folder that is not seen inside: what was built, or injected."""
     found = [*folder.glob("*/overlay-upper"), folder / "opt-eessi", *folder.glob("*/opt-eessi")]
     return [str(path.relative_to(folder)) for path in found if path.is_dir() and any(path.iterdir())]
+
+
+def free(stem: str) -> Place:
+    """Return the session that ``begin`` would take now; it is not held."""
+    number = 1
+    while in_use(name := stem if number == 1 else f"{stem}-{number}"):
+        number += 1
+    return Place(folder=root() / name, before=None)
 
 
 def begin(stem: str) -> Place:

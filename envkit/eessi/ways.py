@@ -11,14 +11,17 @@ from envkit.eessi import access, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
+from envkit.eessi.cache import limit_mb
 from envkit.eessi.sessions import Place, Session
 from envkit.errors import HostProblem
-from envkit.knowledge.eessi import known
+from envkit.knowledge.eessi import causes, known, symptom
 from envkit.machine import runtime
 from envkit.system import files
+from envkit.system.namespace import put_aside
 from envkit.system.resources import PACKAGE, data
 
 CLIENT = "/.envkit/client"  # in an image; Apptainer splits the words of --fusemount at spaces, so it has none
+DAMAGED = "damaged"  # in the folder of a client: its cache is to be put aside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +87,12 @@ def by_client(entry: Entry) -> Way:
             "--",
         ]
         return Way(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
-    settings = write_settings(place, place.cache, place.sockets, entry.env)
+    settings = write_settings(place, place.cache, place.sockets, place.syslog, entry.env)
     files = ":".join(map(str, (*client(entry.env).files, settings)))
     mount = ["mount", str(place.log), known().mount, str(program), "-f", "-o", f"config={files}"]
     words = ["shared", str(place.local), *words] if entry.shared else words
-    words = [*access.namespace_words(), *words, *mount, known().repository, known().mount, "--"]
+    own = [] if access.kept_cache(entry.env) else ["cache", str(place.cache)]
+    words = [*access.namespace_words(), *words, *own, *mount, known().repository, known().mount, "--"]
     return Way(words=tuple(words), log=place.log)
 
 
@@ -110,7 +114,7 @@ def by_image(entry: Entry) -> Way:
     tool, place = runtime.require(), prepared(entry)
     found, digest = image.find(tool, entry.env, entry.say, entry.session.image)
     inside = Path("/var/lib/cvmfs"), Path("/var/run/cvmfs")
-    settings = write_settings(place, *inside, entry.env)
+    settings = write_settings(place, *inside, Path(CLIENT, place.syslog.name), entry.env)
     binds = [f"{place.cache}:{inside[0]}", f"{place.sockets}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
     binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}", f"{place.local}:{place.local}"]
     binds += [f"{place.local}:{CLIENT}", f"{data('environments/shell/client.sh')}:{CLIENT}.sh:ro"]
@@ -143,11 +147,19 @@ def prepared(entry: Entry) -> Place:
     sessions.make_private(entry.place.local, sessions.LOCAL_FILES)
     for folder in (entry.place.cache, entry.place.sockets):
         sessions.make_private(folder, inside=True)
+    mark = entry.place.local / DAMAGED
+    if mark.exists():
+        words = symptom("cache-aside", aside=put_aside(entry.place.cache))
+        mark.unlink()
+        entry.say(f"{words.what}. {words.fix}")
     return entry.place
 
 
-def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, str]) -> Path:
-    """Write what the client of a session is told beyond its configuration: where its own cache is, and the proxy."""
+def write_settings(place: Place, cache: Path, sockets: Path, syslog: Path, env: Mapping[str, str]) -> Path:
+    """Write what the client of a session is told beyond its configuration: its own cache, its log, and the proxy.
+
+    Beside it is what its words mean, for a shell. Raises DiskFull.
+    """
     from envkit.eessi.servers import client
 
     found = client(env)
@@ -156,6 +168,7 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
         "CVMFS_RELOAD_SOCKETS": sockets,
         "CVMFS_SHARED_CACHE": "no",
         "CVMFS_CLIENT_PROFILE": "single",
+        "CVMFS_USYSLOG": syslog,
         "CVMFS_HTTP_PROXY": ";".join(proxy or "DIRECT" for proxy in found.proxies),
     }
     if env.get("CVMFS_SERVER_URL"):
@@ -163,6 +176,10 @@ def write_settings(place: Place, cache: Path, sockets: Path, env: Mapping[str, s
     if kept := access.kept_cache(env):  # which no client cleans: others use it
         kept.mkdir(parents=True, exist_ok=True)
         lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
+    else:
+        lines["CVMFS_QUOTA_LIMIT"] = str(limit_mb(place.cache, found.limit_mb))
+    meant = "".join(f"{said}\t{one.id}\t{one.what}\t{one.why}\t{one.fix}\n" for one in causes() for said in one.says)
+    files.write(place.local / "causes", meant.encode(), own=True, mode=0o600)
     path = place.local / "envkit.conf"
     text = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items())
     files.write(path, text.encode(), own=True, mode=0o600)  # a proxy may have a password

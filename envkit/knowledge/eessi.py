@@ -11,16 +11,16 @@ from envkit.system.resources import data
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository, where it is seen, its releases, the module to build on top of one, its servers; of launchers.
+    """The repository, where it is seen, the usual release, the module to build on top of one, its servers; of launchers.
 
     ``needed`` are the places that loading a module reads besides those of the modules; ``driver``, ``licensed``,
-    ``library`` and ``gpu_scripts`` are what a site adds for GPUs, where, and by which programs.
+    ``library`` and ``gpu_scripts`` are what a site adds for GPUs, where, and by which programs. ``cache_mb`` is what
+    the cache of a session may hold where nobody says, ``least_cache_mb`` what it has to.
     """
 
     repository: str
     mount: str
     default: str
-    releases: tuple[str, ...]
     extend: str
     servers: tuple[str, ...]
     needed: tuple[str, ...]
@@ -28,9 +28,33 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     licensed: tuple[str, ...]
     library: str
     gpu_scripts: str
+    cache_mb: int
+    least_cache_mb: int
     configuration: dict[str, tuple[str, ...]]
     one_node: dict[str, str]
     own_namespace: dict[str, str]
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client that gave up has said, any of ``says``, and what that means."""
+
+    id: str
+    says: tuple[str, ...]
+    what: str
+    why: str
+    fix: str
+
+
+class Causes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """cvmfs_client.toml."""
+
+    cause: tuple[Cause, ...]
+
+
+@cache
+def causes() -> tuple[Cause, ...]:
+    """Return cvmfs_client.toml, which namespace.py reads for itself."""
+    return toml.read(data("knowledge/cvmfs_client.toml"), Causes).cause
 
 
 @cache

@@ -5,8 +5,9 @@
 ``shared FOLDER``: all who name this folder, which is on a local disk, share one namespace, and so one mount. Who comes
 first makes it; it ends with the last of them and of what they have started.
 ``bind SOURCE TARGET``, ``bind-ro SOURCE TARGET``: TARGET shows SOURCE. May be repeated.
-``mount LOG TARGET PROGRAM ARG...``: PROGRAM mounts TARGET and stays; its output goes to LOG. It ends with this process,
-in whatever way that ends.
+``cache FOLDER``: the cache of PROGRAM; one that is damaged is put aside, and PROGRAM is started again.
+``mount LOG TARGET PROGRAM ARG...``: PROGRAM mounts TARGET and stays; its output goes to LOG, and what it would tell the
+system's log is in a file of that name that ends in .syslog. It ends with this process, in whatever way that ends.
 
 ``python namespace.py try`` finds out whether this user may do that.
 
@@ -19,6 +20,7 @@ import ctypes
 import fcntl
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -27,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
@@ -34,6 +37,7 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG = 1
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203}
 MOUNT_S = 60.0
+CRASHES = tuple(str(-number) for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))
 GRACE_S = 2.0
 DESCRIPTORS = 65536
 HIGH = 100  # descriptors below are those that people use by number
@@ -164,6 +168,8 @@ def make(words: list[str]) -> None:
         binds.append((Path(words[1]).resolve(strict=True), place_of(words[2]), words[0] == "bind-ro"))
         del words[:3]
     targets = {target: source.is_dir() for source, target, _ in binds}
+    cache = Path(words[1]) if words[:1] == ["cache"] else None
+    del words[: 2 if cache else 0]
     if words:
         targets[place_of(words[2])] = True
     unshare(CLONE_NEWUSER | CLONE_NEWNS, 0)
@@ -173,7 +179,7 @@ def make(words: list[str]) -> None:
     change_root()
     os.chdir(folder)
     if words:
-        mount_by(words[3:], target=place_of(words[2]), log=Path(words[1]))
+        mount_by(words[3:], target=place_of(words[2]), log=Path(words[1]), cache=cache)
 
 
 def place_of(target: str) -> Path:
@@ -265,8 +271,20 @@ def require(result: int, what: str) -> None:
         raise OSError(number, os.strerror(number), what)
 
 
-def mount_by(program: Sequence[str], target: Path, log: Path) -> None:
-    """Have a program mount ``target``, kept by a process that ends it after this one; ends with 3 if it fails."""
+def mount_by(program: Sequence[str], target: Path, log: Path, cache: Path | None) -> None:
+    """Have a program mount ``target``, once more with an empty cache if that is damaged; ends with 3 if it fails."""
+    status = mounted_by(program, target, log)
+    if status and cache and any(cache.iterdir()) and is_damaged(status, said_in(log)):
+        aside = put_aside(cache)
+        words = read("eessi_symptoms.toml")["cache-aside"]
+        print(f"envkit: {words['what'].format(aside=aside)}. {words['fix']}", file=sys.stderr)
+        status = mounted_by(program, target, log)
+    if status:
+        sys.exit(explain(program[0], status, log))
+
+
+def mounted_by(program: Sequence[str], target: Path, log: Path) -> str:
+    """Have a program mount ``target``, kept by a process that ends it after this one; return its status if it fails."""
     reader, writer = os.pipe()
     asking = os.getpid()
     child = os.fork()
@@ -279,12 +297,30 @@ def mount_by(program: Sequence[str], target: Path, log: Path) -> None:
     os.waitpid(child, 0)
     os.close(writer)
     deadline = time.monotonic() + MOUNT_S
-    while not is_mounted(target):
+    status = ""
+    while not status and not is_mounted(target):
         if select.select([reader], [], [], 0.01)[0]:
-            sys.exit(explain(program[0], os.read(reader, 16).decode() or "killed", log))
-        if time.monotonic() > deadline:
-            sys.exit(explain(program[0], "timeout", log))
+            status = os.read(reader, 16).decode() or "killed"
+        elif time.monotonic() > deadline:
+            status = "timeout"
     os.close(reader)
+    return status
+
+
+def is_damaged(status: str, said: str) -> bool:
+    """Say whether a client has failed for its cache: it says so, or ends by a signal of its own."""
+    meant = cause(said)
+    return meant["id"] == "cache" if meant else status in CRASHES
+
+
+def put_aside(cache: Path) -> Path:
+    """Give a cache another name, in the place of an earlier one, and make it anew; return that name."""
+    aside = cache.with_name(f"{cache.name}.damaged")
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    cache.rename(aside)
+    cache.mkdir(mode=0o700)
+    return aside
 
 
 def is_mounted(target: Path) -> bool:
@@ -296,6 +332,7 @@ def keep(program: Sequence[str], log: Path, asking: int, writer: int) -> None:
     """Run a program until it ends or the process ``asking`` does; tell its status, and end."""
     os.setsid()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.close(os.open(log.with_suffix(".syslog"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     for descriptor, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(descriptor, place)
     child = os.fork()
@@ -338,13 +375,35 @@ def wait_briefly(*processes: int) -> None:
             os.close(descriptor)
 
 
+def said_in(log: Path) -> str:
+    """Return what a client has said on its streams, and what it would have told the system's log."""
+    found = [path.read_text(errors="replace") for path in (log.with_suffix(".syslog"), log) if path.exists()]
+    return "\n".join(found)
+
+
+def cause(said: str) -> dict[str, Any] | None:
+    """Return what the words of a client mean, None if that is not known."""
+    known = read("cvmfs_client.toml")["cause"]
+    return next((one for one in known if any(word in said for word in one["says"])), None)
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return a file of what is known."""
+    return tomllib.loads(Path(__file__).parents[1].joinpath("knowledge", name).read_text())
+
+
 def explain(program: str, status: str, log: Path) -> int:
-    """Say why a program has not mounted, by its status and its own last words."""
-    said = log.read_text(errors="replace").strip().splitlines()[-3:] if log.exists() else []
-    known = tomllib.loads(Path(__file__).parents[1].joinpath("knowledge", "eessi_symptoms.toml").read_text())
+    """Say why a program has not mounted, by its own words, else by its status."""
+    said = said_in(log)
+    known, meant = read("eessi_symptoms.toml"), cause(said)
     words = known.get(f"cvmfs2-{status}", known["cvmfs2-other"])
-    print(f"envkit: {words['what'].format(program=program, status=status)}\n", file=sys.stderr)
-    for line in (words["why"], *said):
+    what = words["what"].format(program=program, status=status)
+    if meant:
+        words = meant
+        what = f"{program} could not mount EESSI: {meant['what'].rstrip('.')} (status {status})."
+    print(f"envkit: {what}\n", file=sys.stderr)
+    last = [line for line in said.splitlines() if line.strip()][-5:]
+    for line in (words["why"], *last, *([f"All that it said: {log}, {log.with_suffix('.syslog')}"] if said else [])):
         print(f"  {line}", file=sys.stderr)
     print(f"\nWhat to do: {words['fix']}", file=sys.stderr)
     return 3

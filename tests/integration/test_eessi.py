@@ -188,7 +188,7 @@ def test_one_release_within_another(place: Place) -> None:
     assert (told[0], "/old" in told[1]) == ("2023.06 EESSI/2023.06", False)
 
 
-@pytest.mark.parametrize("access", ["auto", "dir", "native", "userns", "apptainer"])
+@pytest.mark.parametrize("access", ["auto", "dir", "native"])
 def test_a_release_that_there_is_none_of(place: Place, access: str) -> None:
     before = seen_at(place.tree) if access == "native" else ()
     done = place.envkit("run", "eessi", "--release", "2021.12", "--access", access, "--", "true", before=before)
@@ -941,6 +941,117 @@ def test_a_client_that_gives_up_says_why(place: Place, mounting: dict[str, str],
         log = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "cvmfs2.log"
         assert f"has said, in {log}:" in done.stderr
         assert "file catalog failure" in log.read_text()
+
+
+def test_the_repository_is_asked_for_its_releases(place: Place, mounting: dict[str, str], tmp_path: Path) -> None:
+    """One that is newer than envkit is entered, and one that there is not is told of with those that there are."""
+    newer = tmp_path / "newer"
+    shutil.copytree(place.tree, newer, symlinks=True)
+    shutil.copytree(newer / "versions" / "2025.06", newer / "versions" / "2026.06", symlinks=True)
+    for path in newer.glob("versions/2026.06/init/**/bash"):
+        path.write_text(path.read_text().replace("2025.06", "2026.06"))
+    layer = newer / "versions" / "2026.06" / "compat"
+    assert layer.is_dir()
+    module = (newer / "init" / "modules" / "EESSI" / "2025.06.lua").read_text()
+    write(newer / "init" / "modules" / "EESSI" / "2026.06.lua", module.replace("2025.06", "2026.06"))
+    for program in (place.home / "bin" / "cvmfs2", place.home / "image" / "sbin" / "cvmfs2"):
+        if program.exists():
+            write(program, cvmfs2.program(newer), program=True)
+    done = place.run("--release", "2026.06", "--", "sh", "-c", "echo $EESSI_VERSION", **mounting)
+    assert (done.returncode, done.stdout) == (0, "2026.06\n"), done.stderr
+    none = place.run("--release", "2021.12", "--", "echo", "reached", **mounting)
+    assert (none.returncode, none.stdout) == (2, "")
+    said = (
+        "envkit: EESSI has no release 2021.12.\n\nWhat to do: Use --release with one of: 2023.06, 2025.06, 2026.06.\n"
+    )
+    assert none.stderr.endswith(said), none.stderr
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ("expired", "the whitelist of the repository has expired"),
+        ("key", "a key is missing"),
+        ("gone", "its servers do not answer, or do not have the repository"),
+        ("full", "there is no room for its cache"),
+    ],
+)
+def test_why_a_client_has_given_up(
+    place: Place, mounting: dict[str, str], tmp_path: Path, trouble: str, said: str
+) -> None:
+    """By what it tells the system's log, which is kept; envkit has asked the servers before, and they were well."""
+    folder = tmp_path / "web" / "cvmfs" / "software.eessi.io"
+    changes, log = dict(mounting), place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "cvmfs2.syslog"
+    if trouble == "expired":
+        (folder / ".cvmfswhitelist").write_text("20200101000000\nE20200201000000\nNsoftware.eessi.io\n--\n")
+    for program in (place.home / "bin" / "cvmfs2", place.home / "image" / "sbin" / "cvmfs2"):
+        if not program.exists():
+            continue
+        text = program.read_text()
+        if trouble == "key":
+            text = text.replace(
+                'if "CVMFS_PUBLIC_KEY" in settings', 'settings["CVMFS_PUBLIC_KEY"] = "/none"\n    if True'
+            )
+        if trouble == "gone":
+            text = text.replace('published = "" if cached else', 'url += "/gone"; published = "" if cached else')
+        if trouble == "full":
+            text = text.replace("cache.mkdir(exist_ok=True)", 'raise OSError(28, "No space left on device")')
+        write(program, text, program=True)
+    done = place.run("--", "echo", "reached", **changes)
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert said in done.stderr and "What to do: " in done.stderr
+    assert " (software.eessi.io) " in log.read_text()
+    assert "Traceback" not in done.stderr
+
+
+def test_a_session_that_was_entered_before_is_entered_without_servers(place: Place, mounting: dict[str, str]) -> None:
+    """From its cache; another session, whose cache is empty, is refused with the reason."""
+    assert place.run("--resume", "mine", "--", "true", **mounting).returncode == 0
+    assert place.run("--", "true", **mounting).returncode == 0
+    dead = {**mounting, "CVMFS_SERVER_URL": "http://127.0.0.1:9/cvmfs/@fqrn@"}
+    for words in (["--resume", "mine"], []):
+        done = place.run(*words, "--", "echo", "in", **dead)
+        assert (done.returncode, done.stdout) == (0, "in\n"), done.stderr
+        assert "from its cache alone, since none of the servers of software.eessi.io answers" in done.stderr
+    listed = place.envkit("eessi", "modules", "tool", before=(), **dead)
+    assert listed.stdout == "Tool/1.0\nTool/2.0\n", listed.stderr
+    other = place.run("--resume", "other", "--", "echo", "in", **dead)
+    assert (other.returncode, other.stdout) == (3, "")
+    assert "none of the servers of software.eessi.io answers" in other.stderr
+
+
+def test_a_damaged_cache_is_put_aside(place: Place, mounting: dict[str, str]) -> None:
+    assert place.run("--resume", "mine", "--", "true", **mounting).returncode == 0
+    cache = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / "mine" / "lib"
+    crumb = cache / "software.eessi.io" / "cvmfschecksum.software.eessi.io"
+    for content in ("damaged", "damaged again"):
+        crumb.write_text(content)
+        first = place.run("--resume", "mine", "--", "echo", "in", **mounting)
+        if "ENVKIT_EESSI_IMAGE" in mounting:  # whose client Apptainer starts, once
+            assert (first.returncode, first.stdout) == (3, "")
+            assert "the cache of its session is damaged" in first.stderr and "Enter again" in first.stderr
+            first = place.run("--resume", "mine", "--", "echo", "in", **mounting)
+        assert (first.returncode, first.stdout) == (0, "in\n"), first.stderr
+        assert "was damaged: it is put aside" in first.stderr
+        aside = cache.with_name("lib.damaged") / "software.eessi.io" / crumb.name
+        assert aside.read_text() == content
+    quiet = place.run("--resume", "mine", "--", "echo", "in", **mounting)
+    assert (quiet.returncode, "put aside" in quiet.stderr) == (0, False)
+    assert place.envkit("eessi", "clean", "mine").returncode == 0 and not cache.parent.exists()
+
+
+def test_a_cache_is_no_larger_than_there_is_room(place: Place, client: Path, server: Mapping[str, str]) -> None:
+    needs("unshare")
+    settings = place.home / "small" / f"envkit-eessi-{os.getuid()}" / "run-2023.06" / "envkit.conf"
+    (place.home / "small").mkdir()
+    told = {}
+    for size in ("200m", "20m"):
+        mount = f'mount -t tmpfs -o size={size} tmpfs "$0" && "$@"; status=$?; cat {settings}; exit $status'
+        before = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(place.home / "small"))
+        changes = {**server, "TMPDIR": str(place.home / "small")}
+        told[size] = place.envkit("run", "eessi", "--", "true", before=before, **changes)
+    assert "CVMFS_QUOTA_LIMIT=16" in told["200m"].stdout, told["200m"]
+    assert told["20m"].returncode != 0 and "There is no room for a CernVM-FS cache" in told["20m"].stderr
 
 
 @pytest.mark.parametrize("body", ["echo 'CernVM-FS: no key' >&2; exit 15", "exit 0"])

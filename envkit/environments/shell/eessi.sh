@@ -4,13 +4,14 @@
 # CPU is what archspec calls this machine's; PYTHON is asked for the nearest names of an unknown module. An interactive
 # shell leaves the names of its modules in the folder SESSION, if one is given, when it ends. MODULEPATH, if one is
 # given, is a folder of modules on top of the release; LOG, if one is given, is what the client that mounts it has said.
-# Ends the shell with status 3 when the release cannot be entered, 92 when a module cannot be loaded, be it the
+# Beside that is what it would tell the system's log (.syslog), and what its words mean (causes).
+# Ends the shell with status 3 when the release cannot be entered, 2 when there is none of that name, 92 when a module cannot be loaded, be it the
 # module's fault or the modules tool's.
 
 # shellcheck source=envkit/environments/shell/modules_tool.sh
 . "${BASH_SOURCE[0]%/*}/modules_tool.sh"
 envkit_repository=$1 envkit_version=$2 envkit_cpu=$3 envkit_python=$4 envkit_session=$5
-envkit_modulepath=$6 envkit_log=$7
+envkit_modulepath=$6 envkit_client=$7
 shift 8
 envkit_modules=("$@")
 set --
@@ -20,19 +21,47 @@ envkit_end() {
     exit 3
 }
 
+# envkit_ask_client: have envkit_why say what the client has said, envkit_fix what it means is to be done; fails where it
+# has said nothing. A cache that is damaged is marked, to be put aside when the session is entered the next time.
+envkit_ask_client() {
+    local words envkit_word envkit_id envkit_meant envkit_reason envkit_remedy
+    [ -n "$envkit_client" ] || return 1
+    words=$(cat -- "${envkit_client%.log}.syslog" "$envkit_client" 2>/dev/null)
+    [ -n "$words" ] || return 1
+    envkit_why+=" The client that mounts it has said, in $envkit_client:"$'\n'$(tail -n 5 <<<"$words" | sed 's/^/  /')
+    while IFS=$'\t' read -r envkit_word envkit_id envkit_meant envkit_reason envkit_remedy; do
+        case $words in
+        *"$envkit_word"*)
+            envkit_why+=$'\n'"  That is: $envkit_meant $envkit_reason" envkit_fix=$envkit_remedy
+            [ "$envkit_id" != cache ] || : >"${envkit_client%/*}/damaged"
+            break
+            ;;
+        esac
+    done 2>/dev/null <"${envkit_client%/*}/causes"
+}
+
 envkit_release=$envkit_repository/versions/$envkit_version
 envkit_init=$envkit_release/init/lmod/bash
 if [ ! -r "$envkit_init" ]; then
     envkit_init=$envkit_release/init/bash
 fi
 if [ ! -r "$envkit_init" ]; then
-    envkit_word=$(ls "$envkit_release/init" 2>&1 >/dev/null)
-    envkit_said="There is no $envkit_init."
-    if [ -s "$envkit_log" ]; then
-        envkit_said+=" The client that mounts it has said, in $envkit_log:"$'\n'$(tail -n 5 -- "$envkit_log" | sed 's/^/  /')
+    if [ ! -e "$envkit_release" ]; then
+        envkit_there=$(cd "$envkit_repository/versions" 2>/dev/null && printf '%s\n' [0-9]*/init |
+            sed -n -e '/\*/d' -e 's,/init$,,p' | tr '\n' ' ')
+        if [ -n "$envkit_there" ]; then
+            envkit_there=${envkit_there% }
+            printf 'envkit: EESSI has no release %s.\n\nWhat to do: Use --release with one of: %s.\n' \
+                "$envkit_version" "${envkit_there// /, }" >&2
+            exit 2
+        fi
     fi
-    envkit_end "EESSI $envkit_version cannot be read inside: ${envkit_word##*: }." "$envkit_said" \
-        "Mend what the client says (its server, proxy or key), or use another --access (native, dir)."
+    envkit_word=$(ls "$envkit_release/init" 2>&1 >/dev/null)
+    envkit_what="EESSI $envkit_version cannot be read inside: ${envkit_word##*: }."
+    envkit_why="There is no $envkit_init."
+    envkit_fix="Mend what the client says (its server, proxy or key), or use another --access (native, dir)."
+    envkit_ask_client
+    envkit_end "$envkit_what" "$envkit_why" "$envkit_fix"
 fi
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
 envkit_posix=${POSIXLY_CORRECT+set} envkit_value=${POSIXLY_CORRECT-}
@@ -96,8 +125,9 @@ if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
     fi
     case $envkit_said in
     *"Input/output error"* | *"Transport endpoint"* | *"Stale file handle"*)
-        envkit_end "EESSI $envkit_version could not be read to its end." "$envkit_why" \
-            "The client of CernVM-FS, its cache or its server has failed: try again, or use another --access."
+        envkit_fix="The client of CernVM-FS, its cache or its server has failed: try again, or use another --access."
+        envkit_ask_client
+        envkit_end "EESSI $envkit_version could not be read to its end." "$envkit_why" "$envkit_fix"
         ;;
     esac
     if [ -d "$envkit_place" ] && [ -z "$envkit_there" ]; then
@@ -143,8 +173,23 @@ if [ -n "$envkit_modulepath" ]; then
         envkit_give_up "the folder of modules $envkit_modulepath could not be used." "${LMOD_CMD-lmod}" \
             "Read what it said."
 fi
+# envkit_unreadable NAME: print why the files of a software's modules cannot be read, nothing if they can.
+envkit_unreadable() {
+    tr : '\n' <<<"${MODULEPATH-}" | while read -r envkit_word; do
+        [ ! -e "$envkit_word" ] || cat -- "$envkit_word/$1"/*.lua 2>&1 >/dev/null
+    done | grep -m 1 -e 'Input/output error' -e 'Transport endpoint' -e 'Stale file handle'
+}
 for envkit_word in "${envkit_modules[@]}"; do
     envkit_load "${LMOD_CMD-}" "$envkit_word" && continue
+    envkit_said=$(envkit_unreadable "${envkit_word%%/*}")
+    if [ -n "$envkit_said" ]; then
+        envkit_why="$envkit_said"
+        envkit_fix="The client of CernVM-FS, its cache or its server has failed: try again, or use another --access."
+        envkit_ask_client
+        printf 'envkit: the module %s could not be read.\n\n  %s\n\nWhat to do: %s\n' "$envkit_word" "$envkit_why" \
+            "$envkit_fix" >&2
+        exit 92
+    fi
     if [ "$envkit_fault" = module ] && [ "$envkit_status" -ne 0 ]; then
         if [ ! -x "$envkit_python" ]; then
             envkit_python=${EPREFIX-}/usr/bin/python3
@@ -166,6 +211,6 @@ case $- in
 esac
 unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
 unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log envkit_said envkit_named envkit_system
-unset envkit_posix envkit_value envkit_place envkit_there envkit_wanted envkit_why
-unset -f envkit_end
+unset envkit_posix envkit_value envkit_place envkit_there envkit_wanted envkit_why envkit_client envkit_what envkit_fix
+unset -f envkit_end envkit_ask_client envkit_unreadable
 envkit_forget
