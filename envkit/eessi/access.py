@@ -1,6 +1,7 @@
 """The ways to EESSI's repository on this machine: each is tried, and says why it fits or not."""
 
 import os
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from envkit.eessi import release
+from envkit.eessi.answer import LIMIT_S, within
 from envkit.eessi.cache import is_warm
 from envkit.eessi.release import Release
 from envkit.errors import HostProblem, Problem, UsageProblem
@@ -17,7 +19,6 @@ from envkit.machine import runtime
 from envkit.system import process
 from envkit.system.resources import data
 
-NATIVE_S = 10.0
 UNANSWERED = ("server-dead", "proxy-dead", "proxies-needed")
 
 
@@ -44,7 +45,7 @@ class Wanted:
     version: str
     copy: Path | None
     env: Mapping[str, str]
-    patience_s: float = NATIVE_S
+    patience_s: float = LIMIT_S
     cache: Path | None = None
 
 
@@ -91,7 +92,7 @@ def lines(probe: Probe) -> Iterator[str]:
 
 def require_release(root: Path, version: str) -> None:
     """Raise UsageProblem for a release that the repository does not have."""
-    there = release.versions(root)
+    there = within(root / "versions", lambda _: release.versions(root))
     if version not in there:
         raise UsageProblem(
             what=f"EESSI has no release {version}.", fix=f"Use --release with one of: {', '.join(there) or 'none'}."
@@ -101,17 +102,19 @@ def require_release(root: Path, version: str) -> None:
 def native(wanted: Wanted) -> Probe:
     """Look whether the repository is mounted, by a process that may hang."""
     path = Path(known().mount)
-    found = Release(root=path, version=wanted.version)
     env, limit_s = {**wanted.env, "LC_ALL": "C"}, wanted.patience_s
-    done = process.capture(["stat", "--", str(found.init)], env=env, timeout_s=limit_s)
+    release_, machine = path / "versions" / wanted.version, platform.machine()
+    read = [one.format(release=release_, machine=machine) for one in known().reached]
+    done = process.capture(["sh", str(data("environments/shell/reach.sh")), *read], env=env, timeout_s=limit_s)
     if done.status == 0:
         return Probe(access=Access.NATIVE, problem=None, why=f"{path} is mounted", root=path)
     if done.status == 124:
-        return Probe(access=Access.NATIVE, problem=symptom("mount-hangs", path=path, seconds=limit_s))
-    told = process.capture(["ls", "-A", "--", str(path)], env=env, timeout_s=limit_s)
+        hung = done.stdout.strip().rpartition("\n")[2] or path
+        return Probe(access=Access.NATIVE, problem=symptom("mount-hangs", path=hung, seconds=f"{limit_s:.0f}"))
+    told = process.capture(["ls", "-A", "--", str(path)], env=env, timeout_s=max(limit_s - done.seconds, 1))
     reason = done.stderr + told.stderr
     if told.status == 124:
-        problem = symptom("mount-hangs", path=path, seconds=limit_s)
+        problem = symptom("mount-hangs", path=path, seconds=f"{limit_s:.0f}")
     elif "Transport endpoint is not connected" in reason or "Socket not connected" in reason:
         problem = symptom("mount-dead", path=path)
     elif told.status and "No such file" in told.stderr:

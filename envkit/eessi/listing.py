@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import msgspec
 import platformdirs
 
 from envkit.eessi import release
+from envkit.eessi.answer import within
 from envkit.eessi.release import Release
 from envkit.environments.environment import Environment
 from envkit.errors import HostProblem
@@ -52,12 +53,19 @@ def gpu(env: Mapping[str, str]) -> str:
 
 
 def read(found: Release, here: Machine, env: Mapping[str, str] = os.environ) -> Modules:
-    """Read the modules of a release that can be read from here; what steers entering steers this, too."""
-    subdir = release.target(found, here.cpus, env)
-    names = list[str]()
-    for folder in release.module_folders(found, subdir, here.gpu, env):
-        names += release.modules(folder, cache(folder))
-    return Modules(release=found.version, target=subdir, modules=tuple(names))
+    """Read the modules of a release that can be read from here; what steers entering steers this, too.
+
+    Raises HostProblem where it does not answer.
+    """
+
+    def work(see: Callable[[Path], None]) -> Modules:
+        subdir = release.target(found, here.cpus, env)
+        names = list[str]()
+        for folder in release.module_folders(found, subdir, here.gpu, env):
+            names += release.modules(folder, cache(folder), see)
+        return Modules(release=found.version, target=subdir, modules=tuple(names))
+
+    return within(found.software, work)
 
 
 def read_inside(inside: Environment, version: str) -> Modules:

@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,12 +81,17 @@ def module_folders(release: Release, subdir: str, gpu: str = "", env: Mapping[st
     return [path for place in (software, *found[:1], site) if (path := place / "modules" / "all").is_dir()]
 
 
-def modules(folder: Path, cache: Path) -> list[str]:
-    """Return every module in a folder as NAME/VERSION; only what has changed since the last time is read."""
+def modules(folder: Path, cache: Path, see: Callable[[Path], None] = lambda _: None) -> list[str]:
+    """Return every module in a folder as NAME/VERSION; only what has changed since the last time is read.
+
+    ``see`` is told of each folder before it is read.
+    """
     before = remembered(cache)
     now = {}
+    see(folder)
     for name, changed in software(folder):
         old = before.get(name)
+        see(folder / name)
         now[name] = old if old and old.changed == changed else Listed(changed=changed, versions=read(folder / name))
     if now != before:
         remember(cache, now)

@@ -11,11 +11,12 @@ from envkit.system.resources import data
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository, where it is seen, the usual release, the module to build on top of one, its servers; of launchers.
+    """The repository, where it is seen, the usual release, the module to build on top of one, its servers.
 
-    ``needed`` are the places that loading a module reads besides those of the modules; ``driver``, ``licensed``,
-    ``library`` and ``gpu_scripts`` are what a site adds for GPUs, where, and by which programs. ``cache_mb`` is what
-    the cache of a session may hold where nobody says, ``least_cache_mb`` what it has to.
+    ``reached`` is what entering reads first, the folder that has to be there before all; ``needed`` are the places that
+    loading a module reads besides those of the modules; ``driver``, ``licensed``, ``library`` and ``gpu_scripts`` are
+    what a site adds for GPUs, where, and by which programs. ``cache_mb`` is what the cache of a session may hold where
+    nobody says, ``least_cache_mb`` what it has to. ``one_node`` and ``own_namespace`` are for launchers.
     """
 
     repository: str
@@ -23,6 +24,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     default: str
     extend: str
     servers: tuple[str, ...]
+    reached: tuple[str, ...]
     needed: tuple[str, ...]
     driver: tuple[str, ...]
     licensed: tuple[str, ...]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -229,11 +230,49 @@ def test_a_dead_mount(place: Place, fake: Fake) -> None:
     assert (fallen_back.returncode, fallen_back.stdout) == (0, "by the copy\n"), fallen_back.stderr
 
 
-def test_a_mount_that_does_not_answer(place: Place, fake: Fake) -> None:
-    fake("stat", "echo 'timed out' >&2; exit 124")
-    done = place.run("--access", "native", "--", "true")
-    assert done.returncode == 3
-    assert "has not answered in 20 s" in done.stderr
+def hung_below(place: Place, fake: Fake, below: str) -> tuple[str, ...]:
+    """What stands before a command that sees EESSI mounted, where a part of it waits for a client that is stopped."""
+    needs("fuse-overlayfs")
+    pid, target = place.home / "pid", f"{REPOSITORY}/{below}"
+    client = fake("client", f'echo $$ >{pid}; exec fuse-overlayfs -f -o lowerdir={place.tree}/{below} "$1"')
+    words = ["bind", str(place.tree), REPOSITORY, "mount", str(place.home / "log"), target, str(client), target]
+    return (*NAMESPACE, *words, "--", "sh", "-c", 'kill -STOP "$(cat "$0")"; exec "$@"', str(pid))
+
+
+DEEP = f"versions/2023.06/software/linux/{MACHINE}/generic/modules/all"
+
+
+@pytest.mark.parametrize(
+    ("words", "below", "named"),
+    [
+        (("run", "eessi", "--access", "native", "--", "true"), "versions/2023.06/init", "versions/2023.06/init"),
+        (("shell", "eessi", "--access", "native", "--", "true"), "versions/2023.06/init", "versions/2023.06/init"),
+        (("eessi", "modules", "--access", "native"), DEEP, DEEP),
+        (("run", "eessi", "--access", "native", "--load", "Tool", "--", "true"), DEEP, REPOSITORY),
+    ],
+    ids=["run", "shell", "modules", "load"],
+)
+def test_a_mount_that_does_not_answer(place: Place, fake: Fake, words: tuple[str, ...], below: str, named: str) -> None:
+    """Wherever it is, it is named after ten seconds."""
+    generic = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": f"{MACHINE}/generic"}
+    began = time.monotonic()
+    done = place.envkit(*words, before=hung_below(place, fake, below), **generic)
+    assert done.returncode == 3 and not done.stdout, done.stderr
+    assert "has not answered in 10 s" in done.stderr and named in done.stderr
+    assert time.monotonic() - began < 60  # on a busy machine
+
+
+def test_ctrl_c_while_a_mount_does_not_answer(place: Place, fake: Fake) -> None:
+    argv = [*hung_below(place, fake, DEEP), str(ENVKIT), "eessi", "modules", "--access", "native"]
+    env = place.env(EESSI_ARCHDETECT_OPTIONS_OVERRIDE=f"{MACHINE}/generic")
+    running = subprocess.Popen(argv, env=env, cwd=place.home, stderr=subprocess.PIPE, text=True)
+    told = Path(f"/proc/{running.pid}/task")
+    until(lambda: len(list(told.iterdir())) > 1, "the thread that looks", 60)
+    running.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert running.wait(30) == 130
+    assert running.stderr is not None and "stopped by Ctrl-C" in running.stderr.read()
+    assert time.monotonic() - began < 8
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ shift 8
 envkit_modules=("$@")
 set --
 
+envkit_watched=
 envkit_end() {
+    [ -z "$envkit_watched" ] || envkit_unwatched
     printf 'envkit: %s\n\n  %s\n\nWhat to do: %s\n' "$@" >&2
     exit 3
 }
@@ -63,6 +65,24 @@ if [ ! -r "$envkit_init" ]; then
     envkit_ask_client
     envkit_end "$envkit_what" "$envkit_why" "$envkit_fix"
 fi
+# What hangs on the way is killed and named; envkit_require_answers ends the shell where something was.
+if envkit_watched=$(mktemp 2>/dev/null); then
+    (sh "${BASH_SOURCE[0]%/*}/watch.sh" "$$" 10 "$envkit_repository" "$envkit_watched" </dev/null >/dev/null &)
+fi
+envkit_require_answers() {
+    [ -s "$envkit_watched.hung" ] || return 0
+    envkit_why=$(head -n 1 -- "$envkit_watched.hung")
+    envkit_unwatched
+    envkit_fix="The client waits for its servers or its proxy: ask an administrator (cvmfs_config stat), or use another --access."
+    envkit_what="$envkit_why has not answered in 10 s." envkit_why="It was read to enter EESSI $envkit_version."
+    envkit_ask_client
+    envkit_end "$envkit_what" "$envkit_why" "$envkit_fix"
+}
+envkit_unwatched() {
+    [ -z "$envkit_watched" ] || kill "$(<"$envkit_watched")" 2>/dev/null
+    rm -f -- "$envkit_watched" "$envkit_watched.hung"
+    envkit_watched=
+}
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
 envkit_posix=${POSIXLY_CORRECT+set} envkit_value=${POSIXLY_CORRECT-}
 set +o posix
@@ -109,7 +129,9 @@ else
     unset LMOD_SYSTEM_NAME
 fi
 
+envkit_require_answers
 if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
+    envkit_unwatched
     envkit_place=$envkit_release/software/linux
     envkit_there=$(cd "$envkit_place" 2>/dev/null && printf '%s ' "$(uname -m)"/*/software "$(uname -m)"/*/*/software |
         tr ' ' '\n' | sed -n -e '/\*/d' -e 's,/software$,,p' | tr '\n' ' ')
@@ -169,9 +191,11 @@ if [ -n "$envkit_session" ]; then
 fi
 
 if [ -n "$envkit_modulepath" ]; then
-    envkit_module "${LMOD_CMD-}" use "$envkit_modulepath" ||
+    if ! envkit_module "${LMOD_CMD-}" use "$envkit_modulepath"; then
+        envkit_unwatched
         envkit_give_up "the folder of modules $envkit_modulepath could not be used." "${LMOD_CMD-lmod}" \
             "Read what it said."
+    fi
 fi
 # envkit_unreadable NAME: print why the files of a software's modules cannot be read, nothing if they can.
 envkit_unreadable() {
@@ -181,6 +205,7 @@ envkit_unreadable() {
 }
 for envkit_word in "${envkit_modules[@]}"; do
     envkit_load "${LMOD_CMD-}" "$envkit_word" && continue
+    envkit_require_answers
     envkit_said=$(envkit_unreadable "${envkit_word%%/*}")
     if [ -n "$envkit_said" ]; then
         envkit_why="$envkit_said"
@@ -188,17 +213,21 @@ for envkit_word in "${envkit_modules[@]}"; do
         envkit_ask_client
         printf 'envkit: the module %s could not be read.\n\n  %s\n\nWhat to do: %s\n' "$envkit_word" "$envkit_why" \
             "$envkit_fix" >&2
+        envkit_unwatched
         exit 92
     fi
     if [ "$envkit_fault" = module ] && [ "$envkit_status" -ne 0 ]; then
         if [ ! -x "$envkit_python" ]; then
             envkit_python=${EPREFIX-}/usr/bin/python3
         fi
+        envkit_unwatched
         "$envkit_python" -I "${BASH_SOURCE[0]%/*}/../../inside/nearest.py" "$envkit_word" "$MODULEPATH" >&2
         exit 92
     fi
+    envkit_unwatched
     envkit_give_up "the module $envkit_word could not be loaded." "${LMOD_CMD-lmod}" ""
 done
+envkit_unwatched
 if [ -n "$envkit_posix" ]; then
     export POSIXLY_CORRECT=$envkit_value
 fi
@@ -212,5 +241,6 @@ esac
 unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
 unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log envkit_said envkit_named envkit_system
 unset envkit_posix envkit_value envkit_place envkit_there envkit_wanted envkit_why envkit_client envkit_what envkit_fix
-unset -f envkit_end envkit_ask_client envkit_unreadable
+unset envkit_watched
+unset -f envkit_end envkit_ask_client envkit_unreadable envkit_require_answers envkit_unwatched
 envkit_forget
