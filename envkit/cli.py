@@ -206,6 +206,8 @@ def advice(error: click.ClickException) -> str:
         given = error.message.split("'")[1:2]
         meant = foreign.value(given[0], error.param.opts[0]) if given else ""
         return f"Write it as {error.param.opts[0]} {meant}." if meant else ""
+    if command in foreign.ENTERING and error.message.startswith("Got unexpected extra argument"):
+        return foreign.option("--nvidia", command) if "--nvidia" in sys.argv else ""
     is_second = command == "install" and error.message.startswith("Got unexpected extra argument")
     return "Name one STACK of 'envkit list'." if is_second else ""
 

@@ -22,7 +22,9 @@ from typing import Any
 
 import pytest
 
-from envkit.eessi import access, binds, image, prefetch, release, servers, sessions
+from envkit import cli
+from envkit.cli import envkit
+from envkit.eessi import access, binds, image, listing, prefetch, release, servers, sessions
 from envkit.eessi import cache as cache_of_session
 from envkit.eessi.release import Release
 from envkit.errors import DiskFull, HostProblem, SourcesMissing, UsageProblem
@@ -370,6 +372,64 @@ def test_names_that_no_session_has(name: str) -> None:
 
 def test_the_ways_that_there_are_each_have_a_probe() -> None:
     assert list(access.PROBES) == list(access.Access)
+
+
+# of eessi_container.sh, as its --help has them
+CONTAINER = {
+    "--access": "a", "--extra-bind-paths": "b", "--container": "c", "--fakeroot": "f", "--storage": "g",
+    "--host-injections": "i", "--list-repos": "l", "--mode": "m", "--nvidia": "n", "--overlay-tool": "o",
+    "--pass-through": "p", "--repository": "r", "--resume": "u", "--save": "s", "--sandbox": "S", "--verbose": "v",
+    "--http-proxy": "x", "--https-proxy": "y",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", CONTAINER)
+def test_options_of_eessi_container(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is one of envkit's, or answered with what does it; its row is in the documentation."""
+    page = (Path(__file__).parents[1] / "docs" / "eessi.md").read_text()
+    assert f"\n| `{option}" in page
+    for name in (option, f"-{CONTAINER[option]}"):
+        for command in ("run", "shell"):
+            taken = {word for one in (envkit.get_command(None, command),) for p in one.params for word in p.opts}  # type: ignore[arg-type,union-attr]
+            if name in taken or name == "-h":
+                continue
+            assert cli.run([command, "eessi", name, "x", "--", "true"]) == 2
+            assert "What to do: " in capsys.readouterr().err, (command, name)
+
+
+def test_values_of_eessi_container(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", "eessi", "--nvidia", "all", "--", "true"]
+    monkeypatch.setattr("sys.argv", ["envkit", *words])
+    assert cli.run(words) == 2
+    assert "Write it as --nvidia alone" in capsys.readouterr().err
+    assert cli.run(["run", "eessi", "--access", "rw", "--", "true"]) == 2
+    assert "Entering only reads. To write: 'envkit install --method eessi'" in capsys.readouterr().err
+    for name in ("x.tgz", "."):
+        assert cli.run(["run", "eessi", "--save", name, "--", "true"]) == 2
+        assert f"--save {name}: envkit writes no archive." in capsys.readouterr().err
+
+
+def test_what_steers_entering_steers_listing(tree: Path, tmp_path: Path) -> None:
+    """The overrides of EESSI's own module, and what a site adds under a prefix of its own."""
+    read, zen2 = Release(root=tree, version="2023.06"), f"{MACHINE}/amd/zen2"
+    env = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": zen2, "EESSI_ACCELERATOR_TARGET_OVERRIDE": "accel/nvidia/cc80"}
+    here = listing.Machine(cpus=("zen3",))
+    found = listing.read(read, here, env)
+    assert found.target == zen2 and "CUDA/12.1.1" in found.modules
+    assert "CUDA/12.1.1" not in listing.read(read, here, {}).modules
+    other = {**env, "EESSI_ARCHDETECT_OPTIONS_OVERRIDE": f"{MACHINE}/generic"}
+    assert "CUDA/12.1.1" not in listing.read(read, here, other).modules
+    assert "CUDA/12.1.1" in listing.read(read, here, {**other, "EESSI_ACCEL_SOFTWARE_SUBDIR_OVERRIDE": zen2}).modules
+    own = tmp_path / "site" / "versions" / "2023.06" / "software" / "linux" / zen2 / "modules" / "all" / "Mine"
+    own.mkdir(parents=True)
+    (own / "1.0.lua").touch()
+    assert "Mine/1.0" in listing.read(read, here, {**env, "EESSI_SITE_SOFTWARE_PREFIX": str(tmp_path / "site")}).modules
+
+
+def test_modules_are_listed_without_a_place_to_remember_them(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = release.module_folders(Release(root=tree, version="2023.06"), f"{MACHINE}/generic")[0]
+    assert "foss/2023a" in release.modules(folder, tmp_path / "file" / "cache" / "modules.json")
 
 
 DIGEST = "sha256:" + "1" * 64

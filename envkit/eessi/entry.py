@@ -21,10 +21,13 @@ from envkit.environments.eessi import EessiEnvironment
 from envkit.errors import HostProblem, UsageProblem
 from envkit.inside import nearest as near_names
 from envkit.inside.probe.started import detect
+from envkit.knowledge import foreign
 from envkit.knowledge.eessi import known, symptom
 from envkit.machine.host import cpu_target, no_nvidia
 from envkit.report.paper import is_quiet
 from envkit.report.words import shown
+
+ARCHIVES = (".tgz", ".tar", ".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,8 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
 
     ``keep``: a session is kept even if nobody has named one. Raises UsageProblem, HostProblem and others.
     """
+    if asked.save:
+        require_file(Path(asked.save))
     binds = bound.asked(asked.binds, env, say)
     for module in asked.modules:
         require_name(module)
@@ -87,6 +92,7 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     if asked.save:
         sessions.save(Path(asked.save), session)
     say_findings(probe, place, env)
+    say_release(asked, session.version, env)
     return EessiEnvironment(
         version=session.version,
         modules=session.modules,
@@ -214,6 +220,7 @@ def way_asked(text: str | None) -> tuple[Access | None, Path | None]:
     if name not in list(Access) or (colon and (name != Access.DIR or not folder)):
         raise UsageProblem(
             what=f"--access {text}: there is no such way.",
+            why=foreign.access(text),
             fix=f"There are: auto, {', '.join(Access)}; with a folder: dir:FOLDER.",
         )
     return Access(name), Path(folder).absolute() if folder else None
@@ -243,6 +250,21 @@ def require_gpu(env: Mapping[str, str]) -> None:
     if reason := no_nvidia(env):
         words = symptom("no-gpu", reason=reason)
         raise HostProblem(what=f"--nvidia: {words.what}.", why=words.why, fix=words.fix)
+
+
+def require_file(path: Path) -> None:
+    """Raise UsageProblem for what eessi_container.sh packs its sessions into: envkit writes a small file."""
+    if path.is_dir() or path.name.endswith(ARCHIVES):
+        words = symptom("save-archive", path=path)
+        raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+
+
+def say_release(asked: Asked, version: str, env: Mapping[str, str]) -> None:
+    """Say of a release that EESSI's own variables name, as other tools obey them, that another one is entered."""
+    for name in ("EESSI_VERSION", "EESSI_VERSION_OVERRIDE"):
+        named = env.get(name, version)
+        if named != version and not (asked.version or asked.resume):
+            say(f"{name}={named} is set, and does not count: --release {named} enters that one")
 
 
 def say_findings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> None:

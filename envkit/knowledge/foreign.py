@@ -9,6 +9,7 @@ from envkit.system import toml
 from envkit.system.resources import data
 
 VERSION = re.compile(r"[=@%~!<>+\[ /].*$")
+ENTERING = ("shell", "run", "modules", "prefetch", "eessi")  # commands that enter EESSI, as eessi_container.sh does
 
 
 class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,6 +17,8 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     command: dict[str, str]
     option: dict[str, dict[str, str]]
+    container: dict[str, str]
+    access: dict[str, str]
     value: dict[str, dict[str, str]]
     stack: dict[str, str]
 
@@ -33,7 +36,13 @@ def command(name: str) -> str:
 
 def option(name: str, of: str) -> str:
     """Return what to say of an option that a command has not; nothing where nothing is known of it."""
-    return words().option.get(of, {}).get(name) or words().option[""].get(name, "")
+    container = words().container if of in ENTERING else {}
+    return words().option.get(of, {}).get(name) or container.get(name) or words().option[""].get(name, "")
+
+
+def access(name: str) -> str:
+    """Return what to say of a way to EESSI's repository that eessi_container.sh has, and envkit has not."""
+    return words().access.get(name.lower(), "")
 
 
 def value(name: str, of: str) -> str:
