@@ -61,7 +61,7 @@ def read(found: Release, here: Machine, env: Mapping[str, str] = os.environ) -> 
     def work(see: Callable[[Path], None]) -> Modules:
         subdir = release.target(found, here.cpus, env)
         names = list[str]()
-        for folder in release.module_folders(found, subdir, here.gpu, env):
+        for folder in release.module_folders(found, subdir, here.gpu, env, see):
             names += release.modules(folder, cache(folder), see)
         return Modules(release=found.version, target=subdir, modules=tuple(names))
 

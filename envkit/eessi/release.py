@@ -65,20 +65,32 @@ def target(release: Release, names: Sequence[str], env: Mapping[str, str] = os.e
     return next((path for path in wanted if path in there), f"{platform.machine()}/generic")
 
 
-def module_folders(release: Release, subdir: str, gpu: str = "", env: Mapping[str, str] = os.environ) -> list[Path]:
+def module_folders(
+    release: Release,
+    subdir: str,
+    gpu: str = "",
+    env: Mapping[str, str] = os.environ,
+    see: Callable[[Path], None] = lambda _: None,
+) -> list[Path]:
     """Return the folders of modules that there are: of a CPU target, of a GPU target ("cc80"), and the site's own.
 
     As for EESSI itself, a GPU takes what is there for its major version where there is nothing for it alone, and
     EESSI_ACCELERATOR_TARGET_OVERRIDE, EESSI_ACCEL_SOFTWARE_SUBDIR_OVERRIDE and EESSI_SITE_SOFTWARE_PREFIX count.
+    ``see`` is told of each folder before it is looked at.
     """
+
+    def is_there(path: Path) -> bool:
+        see(path)
+        return path.is_dir()
+
     software = release.software / subdir
     named = env.get("EESSI_ACCELERATOR_TARGET_OVERRIDE") or (f"accel/nvidia/{gpu}" if gpu else "")
     of_gpu = release.software / (env.get("EESSI_ACCEL_SOFTWARE_SUBDIR_OVERRIDE") or subdir)
-    found = [path for one in (named, f"{named[:-1]}0") if named and (path := of_gpu / one).is_dir()]
+    found = [path for one in (named, f"{named[:-1]}0") if named and is_there(path := of_gpu / one)]
     usual = release.root / "host_injections" / release.version / "software" / "linux" / subdir
     prefix = env.get("EESSI_SITE_SOFTWARE_PREFIX")
     site = Path(prefix, "versions", release.version, "software", "linux", subdir) if prefix else usual
-    return [path for place in (software, *found[:1], site) if (path := place / "modules" / "all").is_dir()]
+    return [path for place in (software, *found[:1], site) if is_there(path := place / "modules" / "all")]
 
 
 def modules(folder: Path, cache: Path, see: Callable[[Path], None] = lambda _: None) -> list[str]:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -255,11 +254,9 @@ DEEP = f"versions/2023.06/software/linux/{MACHINE}/generic/modules/all"
 def test_a_mount_that_does_not_answer(place: Place, fake: Fake, words: tuple[str, ...], below: str, named: str) -> None:
     """Wherever it is, it is named after ten seconds."""
     generic = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": f"{MACHINE}/generic"}
-    began = time.monotonic()
     done = place.envkit(*words, before=hung_below(place, fake, below), **generic)
     assert done.returncode == 3 and not done.stdout, done.stderr
     assert "has not answered in 10 s" in done.stderr and named in done.stderr
-    assert time.monotonic() - began < 60  # on a busy machine
 
 
 def test_ctrl_c_while_a_mount_does_not_answer(place: Place, fake: Fake) -> None:
@@ -269,10 +266,9 @@ def test_ctrl_c_while_a_mount_does_not_answer(place: Place, fake: Fake) -> None:
     told = Path(f"/proc/{running.pid}/task")
     until(lambda: len(list(told.iterdir())) > 1, "the thread that looks", 60)
     running.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    assert running.wait(30) == 130
-    assert running.stderr is not None and "stopped by Ctrl-C" in running.stderr.read()
-    assert time.monotonic() - began < 8
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and "stopped by Ctrl-C" in said, said
+    assert "has not answered" not in said
 
 
 @pytest.mark.parametrize(
