@@ -143,11 +143,12 @@ def test_horovodrun_with_gloo(stacks: Site, installed: Callable[[str], str]) -> 
 
 
 @pytest.mark.parametrize("stack", TENSORFLOW)
+@pytest.mark.parametrize("legacy", ["0", "1"])
 def test_keras_as_the_tutorials_write_it(
-    stack: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+    stack: str, legacy: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
 ) -> None:
     installed(stack)
-    script = ["python", str(SCRIPTS / "keras_fit.py"), str(tmp_path)]
+    script = ["env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras_fit.py"), str(tmp_path)]
     done = stacks.envkit("run", stack, "-n", "2", "--", *script)
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
@@ -157,16 +158,20 @@ def test_keras_as_the_tutorials_write_it(
     assert first["rates"][0] < first["rates"][1] < first["rates"][2] == pytest.approx(0.1)
 
 
-def test_keras_3_is_refused_rather_than_left_alone(stacks: Site, installed: Callable[[str], str]) -> None:
+@pytest.mark.parametrize(("legacy", "package"), [("0", "keras"), ("1", "tf_keras")])
+def test_ranks_train_with_keras_as_one_would(
+    legacy: str, package: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
     installed("tensorflow-2.21-cpu")
-    for legacy in ("0", "1"):
-        done = stacks.envkit(
-            "run", "tensorflow-2.21-cpu", "--",
-            "env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras3.py"),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "Keras 3" in done.stdout
-        assert "trained" not in done.stdout.splitlines()
+    script = ["env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras_equal.py"), str(tmp_path)]
+    done = stacks.envkit("run", "tensorflow-2.21-cpu", "-n", "2", "--", *script, timeout_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "found.json").read_text())
+    assert told["keras"].split(".")[0] == package
+    right = {name for name, apart in told["found"].items() if isinstance(apart, list) and apart <= [0, 1e-6]}
+    assert told["found"].keys() - right == set(), told["found"]
+    assert {"Adam", "clipnorm", "tape", "callbacks", "load_model", "two passes", "elastic"} <= right
+    assert ({"overflow in fit", "XLA", "own loop"} <= right) == (package == "keras")
 
 
 @pytest.mark.builds(after=True)
