@@ -194,6 +194,8 @@ def test_measures_that_are_taken() -> None:
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras", "no-xla-ops"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras", "xla-headers"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras"]).verdict is Verdict.FAILS
+    assert judge(parse(["tensorflow=2.21", "keras=3.12"]), ["keras3", "no-xla-ops"]).verdict is Verdict.WORKS
+    assert judge(parse(["tensorflow=2.21", "keras=3.12"]), ["no-xla-ops"]).verdict is Verdict.FAILS
 
 
 def chosen(text: str, here: Here = CPU) -> Complete:
