@@ -47,6 +47,12 @@ def embedding():
     return keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
 
 
+def normalised(layer="BatchNormalization"):
+    keras.utils.set_random_seed(5)
+    layer = getattr(keras.layers, layer, None) or getattr(hvd, layer)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), layer(), keras.layers.Dense(1)])
+
+
 def fit(net, optimizer, inputs, batch=BATCH, epochs=EPOCHS, callbacks=(), **options):
     """Of `inputs` a part of each batch where the optimizer is Horovod's, else all."""
     part = mine if callbacks or optimizer.__dict__.get("shared") else slice(None)
@@ -71,10 +77,8 @@ def between_ranks(values):
     return float(np.abs(everyone - everyone[0]).max())
 
 
-def differ(net, alone):
-    assert np.abs(weights(net) - weights(model() if net.count_params() == 49 else embedding())).max() > 1e-4, (
-        "untrained"
-    )
+def differ(net, alone, start=model):
+    assert np.abs(weights(net) - weights(start())).max() > 1e-4, "untrained"
     return [between_ranks(weights(net)), float(np.abs(weights(net) - weights(alone)).max())]
 
 
@@ -85,7 +89,7 @@ def same(make, options=(), alone=None, alone_batch=BATCH, net=model, inputs=x, *
         together, by_itself = net(), net()
         fit(together, shared(make(), **dict(options)), inputs, **compiled)
         fit(by_itself, (alone or make)(), inputs, alone_batch, **compiled)
-        return differ(together, by_itself)
+        return differ(together, by_itself, net)
 
     return case
 
@@ -140,6 +144,14 @@ def grouped():
     fit(together, shared(sgd()(), groups=[variables[:2], variables[2:]]), x)
     fit(by_itself, sgd()(), x)
     return differ(together, by_itself)
+
+
+def normalisation():
+    """Over the batch of all ranks; the layer of Horovod, and Keras' own alone."""
+    together, by_itself = normalised("SyncBatchNormalization"), normalised()
+    fit(together, shared(sgd()()), x)
+    fit(by_itself, sgd()(), x)
+    return differ(together, by_itself, normalised)
 
 
 def local_layer():
@@ -292,11 +304,12 @@ CASES = {
         lambda: optimizers.SGD(0.05), {"backward_passes_per_step": 2}, lambda: optimizers.SGD(0.1), 2 * BATCH),
     "sparse": same(lambda: optimizers.SGD(0.05), net=embedding, inputs=ids),
     "sparse as dense": same(lambda: optimizers.SGD(0.05), {"sparse_as_dense": True}, net=embedding, inputs=ids),
+    "batch normalisation": normalisation,
     "local layer": local_layer,
     "local layer of a tape": local_layer_of_a_tape,
     "tape": in_a_loop(hvd.DistributedGradientTape, lambda optimizer: optimizer),
     "callbacks": callbacks,
-    "load_model": loaded(".keras"),
+    "load_model": loaded(".keras" if is_3 else ".h5"),
     "elastic": state_of_elastic,
 }  # fmt: skip
 OF_KERAS_3 = {
