@@ -83,25 +83,45 @@ live_at_home()
 require_folder()
 isolate()
 
-try:
-    from envkit.cli import run
-except ImportError as error:
+
+def end_as_damaged(error: Exception) -> None:
+    """Say which file of envkit's own Python cannot be imported, and end with 3."""
     names = [
         f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", *SETTINGS) if name in os.environ
     ]
+    why = str(error)
+    if isinstance(error, SyntaxError) and error.filename:
+        why = f"{error.filename}, line {error.lineno}: {error.msg}. The file is damaged."
+    elif not isinstance(error, ImportError):
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        where = f"{last.tb_frame.f_code.co_filename}, line {last.tb_lineno}: " if last else ""
+        why = f"{where}{type(error).__name__}: {error}. The file may be damaged."
+    of_base = sys.base_prefix + "/" in why and sys.prefix + "/" not in why
     print(
-        f"envkit: its own Python, {sys.executable}, cannot import what envkit needs.\n\n  {error}\n\n"
+        f"envkit: its own Python, {sys.executable}, cannot import what envkit needs.\n\n  {why}\n\n"
         f"What to do: {'Try without ' + ', '.join(names) + '. If that does not help, install' if names else 'Install'} "
-        "envkit again.",
+        f"{f'the Python in {sys.base_prefix}' if of_base else 'envkit'} again.",
         file=sys.stderr,
     )
     os._exit(3)
 
 
+try:
+    from envkit.cli import run
+except Exception as error:  # a library that is cut short can fail in any way
+    end_as_damaged(error)
+
+
 def main() -> None:
     """Run the command line and end with its exit code, at once: taking modules apart takes as long as some commands."""
     begin_anew()
-    os._exit(run())
+    try:
+        status = run()
+    except (ImportError, SyntaxError) as error:  # of what is imported only where it is needed
+        end_as_damaged(error)
+    os._exit(status)
 
 
 if __name__ == "__main__":

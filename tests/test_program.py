@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,29 @@ def test_no_python_on_path_has_it(tmp_path: Path) -> None:
     done = call(program, str(other.parent))
     assert done.returncode == 3
     assert "and none on PATH has the package envkit" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "said"),
+    [
+        (
+            "uuid",
+            "try:\n    a = 1\n# cut",
+            "uuid.py, line 3: expected 'except' or 'finally' block. The file is damaged.",
+        ),
+        ("uuid", "a = b", "uuid.py, line 1: NameError: name 'b' is not defined. The file may be damaged."),
+        ("tomllib", "try:\n    a = 1\n# cut", "tomllib.py, line 3: expected 'except'"),  # imported where it is needed
+    ],
+)
+def test_a_library_of_its_python_is_damaged(module: str, text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text(text)
+    start = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv[1:] = ['list']; "
+    start += "runpy.run_module('envkit', run_name='__main__', alter_sys=True)"
+    done = subprocess.run([sys.executable, "-I", "-c", start], capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    assert said in done.stderr
+    assert "What to do: Install envkit again." in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 class TestAnotherUser:
