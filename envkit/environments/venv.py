@@ -8,6 +8,7 @@
     DIR/bin/activate        enters the modules, too
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -68,7 +69,7 @@ def read(folder: Path) -> Venv:
     odd = next((text for text in (found.folder, found.name, found.tree) if not text.isprintable()), "")
     if odd or not found.tree.startswith("/"):
         raise damaged(folder, f"Its record names {(odd or found.tree)!r}.")
-    if not Path(found.folder).is_dir() or not folder.samefile(found.folder):
+    if not os.path.isdir(found.folder) or not folder.samefile(found.folder):  # noqa: PTH112  (raises nothing)
         raise damaged(folder, f"It was made as {found.folder}, and the paths in its files are still those.")
     if not (folder / "bin" / "python").exists():
         raise damaged(folder, f"Its Python has gone: {folder / 'bin' / 'python'}.")
