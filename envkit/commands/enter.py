@@ -90,7 +90,7 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
         process.exec_into(inside.command(command), inside.variables(os.environ))
     say_leftovers()
     env = inside.variables(ranks.on_one_node(launcher.variables(os.environ)))
-    process.exec_into(ranks.command(inside, number, command, env), env)
+    process.exec_into(ranks.command(inside, number, command), env)
 
 
 @options.eessi

@@ -10,13 +10,21 @@ from envkit.system import toml
 from envkit.system.resources import data
 
 
+class Launcher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An MPI by what its 'mpirun --version' says, an extended regular expression."""
+
+    says: str
+    family: str
+    version: str
+
+
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """The repository, where it is seen, the usual release, the module to build on top of one, its servers.
 
     ``reached`` is what entering reads first, the folder that has to be there before all; ``needed`` are the places that
     loading a module reads besides those of the modules; ``driver``, ``licensed``, ``library`` and ``gpu_scripts`` are
     what a site adds for GPUs, where, and by which programs. ``cache_mb`` is what the cache of a session may hold where
-    nobody says, ``least_cache_mb`` what it has to. ``one_node`` and ``own_namespace`` are for launchers.
+    nobody says, ``least_cache_mb`` what it has to. ``launcher``, ``one_node`` and ``own_namespace`` are for ranks.
     """
 
     repository: str
@@ -35,6 +43,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     configuration: dict[str, tuple[str, ...]]
     one_node: dict[str, str]
     own_namespace: dict[str, str]
+    launcher: tuple[Launcher, ...]
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

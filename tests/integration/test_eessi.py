@@ -162,6 +162,20 @@ def test_the_callers_settings_that_get_in_the_way(place: Place) -> None:
     assert "LD_LIBRARY_PATH is set, and takes libraries in before EESSI's own: /opt/lib" in done.stderr
 
 
+def test_a_release_of_eessis_own_variables_is_said_not_to_count(place: Place) -> None:
+    done = place.run("--", "sh", "-c", "echo $EESSI_VERSION", EESSI_VERSION="2025.06")
+    assert done.stdout == "2023.06\n", done.stderr
+    assert "EESSI_VERSION=2025.06 is set, and does not count: --release 2025.06 enters that one" in done.stderr
+    named = place.run("--release", "2023.06", "--", "true", EESSI_VERSION="2025.06")
+    assert (named.returncode, "does not count" in named.stderr) == (0, False)
+
+
+def test_no_search_path(place: Place) -> None:
+    done = place.envkit("run", "eessi", "--", "/bin/echo", "in", before=seen_at(place.tree), PATH="")
+    assert (done.returncode, done.stdout) == (0, "in\n"), done.stderr
+    assert "is mounted (--access native)" in done.stderr
+
+
 def test_the_other_release(place: Place) -> None:
     done = place.run("--release", "2025.06", "--", "sh", "-c", "echo $EESSI_VERSION")
     assert (done.stdout, done.returncode) == ("2025.06\n", 0), done.stderr
@@ -368,6 +382,7 @@ def test_ranks_are_started_inside_by_eessis_own_launcher(place: Place) -> None:
     ranks = sorted(line.split() for line in done.stdout.splitlines())
     assert [rank[:3] for rank in ranks] == [["0", "2", "2023.06"], ["1", "2", "2023.06"]]
     assert len({rank[3] for rank in ranks}) == 1  # one mount, not one per rank
+    assert done.stderr.count("which its archdetect chose") == 1  # entered once
     refused = place.run("-n", "2", "--", "true")
     assert refused.returncode == 3
     assert "The modules loaded bring no MPI" in refused.stderr and "--load foss/2023a" in refused.stderr
