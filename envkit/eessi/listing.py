@@ -59,7 +59,7 @@ def read(found: Release, here: Machine, env: Mapping[str, str] = os.environ) -> 
     """
 
     def work(see: Callable[[Path], None]) -> Modules:
-        subdir = release.target(found, here.cpus, env)
+        subdir = release.target(found, here.cpus, env, see)
         names = list[str]()
         for folder in release.module_folders(found, subdir, here.gpu, env, see):
             names += release.modules(folder, cache(folder), see)

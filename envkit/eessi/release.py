@@ -46,19 +46,29 @@ def versions(root: Path) -> list[str]:
     return sorted(entry.name for entry in (root / "versions").iterdir() if RELEASE.fullmatch(entry.name))
 
 
-def targets(release: Release) -> list[str]:
-    """Return the CPU targets of this machine's kind, such as "x86_64/amd/zen3"."""
+def targets(release: Release, see: Callable[[Path], None] = lambda _: None) -> list[str]:
+    """Return the CPU targets of this machine's kind, such as "x86_64/amd/zen3"; ``see`` is told where it looks."""
     folder = release.software / platform.machine()
-    found = (path for pattern in ("*/modules/all", "*/*/modules/all") for path in folder.glob(pattern))
-    return sorted(str(path.parents[1].relative_to(release.software)) for path in found)
+    see(folder)
+    found = []
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        see(path / "modules" / "all")
+        if (path / "modules" / "all").is_dir():
+            found.append(str(path.relative_to(release.software)))
+    return sorted(found)
 
 
-def target(release: Release, names: Sequence[str], env: Mapping[str, str] = os.environ) -> str:
+def target(
+    release: Release,
+    names: Sequence[str],
+    env: Mapping[str, str] = os.environ,
+    see: Callable[[Path], None] = lambda _: None,
+) -> str:
     """Return the CPU target for a CPU, given its name and its ancestors' as archspec has them; else the generic one.
 
     Inside a release it is the one that was chosen; EESSI_ARCHDETECT_OPTIONS_OVERRIDE counts as for EESSI itself.
     """
-    there = targets(release)
+    there = targets(release, see)
     by_name = {path.rpartition("/")[2]: path for path in there}
     wanted = [env.get("EESSI_SOFTWARE_SUBDIR", ""), *env.get("EESSI_ARCHDETECT_OPTIONS_OVERRIDE", "").split(":")]
     wanted += [by_name.get(name, "") for name in names]
