@@ -62,6 +62,8 @@ def test_verify_tells_the_truth(stack: str, stacks: Site, installed: Callable[[s
     passed = {result["id"] for result in report["results"] if result["status"] == "pass"}
     training = {"training-truth-torch"} if package == "torch" else {"training-truth-tensorflow", "training-truth-keras"}
     assert {"allreduce", "broadcast", "flags-agree", "mpi-threads", "world-size", *training} <= passed
+    types = next(result["message"] for result in report["results"] if result["id"] == "message-sizes")
+    assert ("not there: bfloat16" in types) == (package == "tensorflow"), types
     flags = report["frameworks"][0]["flags"]
     assert {name: bool(value) for name, value in flags.items()} == {
         "rocm": False, "cuda": False, "nccl": False, "mpi": True, "gloo": True, "ddl": False, "ccl": False,
@@ -140,6 +142,19 @@ def test_horovodrun_with_gloo(stacks: Site, installed: Callable[[str], str]) -> 
     done = stacks.envkit("run", "pytorch-2.13-cpu", "--", "horovodrun", "--gloo", "-np", "2", *script)
     assert done.returncode == 0, done.stderr
     assert "0 of 2: [0.0, 3.0, 6.0, 9.0]" in done.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("library", ["mpi", "gloo"])
+def test_bfloat16_bit_by_bit(library: str, ranks: int, stacks: Site, installed: Callable[[str], str]) -> None:
+    installed("pytorch-2.13-cpu")
+    own = ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
+    words = ["-n", str(ranks), "--"] if library == "mpi" else ["--", *own]
+    script = ["python", str(SCRIPTS / "bfloat16.py"), library]
+    done = stacks.envkit("run", "pytorch-2.13-cpu", *words, *script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = re.findall(r"\d of \d: (\d+) checks, 0 bad", done.stdout)
+    assert len(told) == ranks and min(map(int, told)) > 190, done.stdout
 
 
 @pytest.mark.parametrize("stack", TENSORFLOW)
