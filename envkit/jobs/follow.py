@@ -6,7 +6,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -143,7 +142,11 @@ def pour(found: Sequence[Record], said: Said) -> None:
     """Write what is new in the log of a job; those of an array are left to their files."""
     if len(found) != 1 or found[0].task or not found[0].log:
         return
-    with suppress(OSError), files.open_plain(Path(found[0].log)) as stream:
+    try:
+        stream = files.open_plain(Path(found[0].log))
+    except OSError:  # not there yet, closed to this user, no plain file
+        return
+    with stream:  # what standard output says, such as that nobody reads it any more, is not for here
         stream.seek(said.offset)
         while block := stream.read(1 << 16):
             said.offset += len(block)

@@ -356,7 +356,7 @@ def test_what_is_for_other_schedulers_is_said(
     monkeypatch.setenv("PATH", str(fake_pbs.bin))
     assert run([*JOB, "--array", "0-3", "--", "true"]) == 2
     said = " ".join(capfd.readouterr().err.split())
-    assert "--array: envkit writes no arrays for PBS. It does for Slurm alone." in said
+    assert "--array: envkit writes no arrays for PBS. It does so only for Slurm." in said
     assert run(["install", "pytorch-2.13-cpu", "--submit", "--job-per-module"]) == 2
     said = " ".join(capfd.readouterr().err.split())
     assert "--job-per-module makes jobs of Slurm alone. There is qsub on PATH, and no sbatch." in said
