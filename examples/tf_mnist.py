@@ -3,7 +3,7 @@
     mpirun -np 4 python tf_mnist.py --data DIR       (or srun, or horovodrun)
 
 DIR has the four files of MNIST: train-images-idx3-ubyte.gz and so on. Copy this file as a start of your own.
-Horovod 0.28.1 as it was released takes TF_USE_LEGACY_KERAS=1 for TensorFlow 2.16 and later; that of envkit does not.
+An unpatched Horovod 0.28.1 needs TF_USE_LEGACY_KERAS=1 with TensorFlow 2.16 and later.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     mpirun -np 4 python tf_synthetic.py       (or srun, or horovodrun)
 
 On GPUs it is ResNet-50 with images of 224 x 224 by default; on CPUs a small network.
-Horovod 0.28.1 as it was released takes TF_USE_LEGACY_KERAS=1 for TensorFlow 2.16 and later; that of envkit does not.
+An unpatched Horovod 0.28.1 needs TF_USE_LEGACY_KERAS=1 with TensorFlow 2.16 and later.
 """
 
 import argparse
