@@ -18,7 +18,7 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
-from envkit.compat.judge import LAST, Judgement, Verdict, checked, component, covers, judge, names, release, written
+from envkit.compat.judge import Judgement, Verdict, checked, component, covers, judge, names, reaches, release, written
 from envkit.compat.known import Struct, known, proofs, recipes
 from envkit.errors import UsageProblem
 from envkit.system import files
@@ -175,22 +175,6 @@ def inside(name: str, text: str) -> list[str]:
     """Return the releases that are in a range, or a patch level of which is, the newest first."""
     there = [".".join(map(str, one)) for one in reversed(known().component[name].series_of_releases())]
     return [version for version in there if reaches(text, version)]
-
-
-def reaches(text: str, version: str) -> bool:
-    """Say whether a version, or one that begins with it, is in a range.
-
-    Tried are its first and last patch level, and those that the range names, with their neighbours.
-    """
-    wanted, numbers = SpecifierSet(text), release(version)
-    if wanted.contains(version, prereleases=True):
-        return True
-    if len(numbers) > 2:
-        return False
-    ends = [release(one.version.removesuffix(".*")) for one in wanted]
-    near = [(*end[:-1], end[-1] + step) for end in ends for step in (-1, 0, 1) if end[-1] + step >= 0]
-    tried = [(*numbers, 0), (*numbers, LAST), *(one for one in near if one[: len(numbers)] == numbers)]
-    return any(wanted.contains(".".join(map(str, one))) for one in tried)
 
 
 def judge_asked(asked: Asked) -> Judgement:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from envkit.compat.ask import reaches
-from envkit.compat.judge import Judgement, Verdict, covers, judge, release
+from envkit.compat.judge import Judgement, Verdict, covers, judge, reaches, release
 from envkit.compat.known import Combination, Evidence, Struct, combinations, known
 
 FRAMEWORKS = ("torch", "tensorflow")

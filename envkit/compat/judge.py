@@ -183,6 +183,22 @@ def release(version: str) -> tuple[int, ...]:
     return Version(version).release
 
 
+def reaches(text: str, version: str) -> bool:
+    """Say whether a version, or one that begins with it, is in a range.
+
+    Tried are its first and last patch level, and those that the range names, with their neighbours.
+    """
+    wanted, numbers = SpecifierSet(text), release(version)
+    if wanted.contains(version, prereleases=True):
+        return True
+    if len(numbers) > 2:
+        return False
+    ends = [release(one.version.removesuffix(".*")) for one in wanted]
+    near = [(*end[:-1], end[-1] + step) for end in ends for step in (-1, 0, 1) if end[-1] + step >= 0]
+    tried = [(*numbers, 0), (*numbers, LAST), *(one for one in near if one[: len(numbers)] == numbers)]
+    return any(wanted.contains(".".join(map(str, one))) for one in tried)
+
+
 @cache
 def within(wanted: str, version: str) -> bool:
     """Say whether a version is one of those of a specifier."""

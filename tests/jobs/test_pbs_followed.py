@@ -359,7 +359,7 @@ def test_what_is_for_other_schedulers_is_said(
     assert "--array: envkit writes no arrays for PBS. It does so only for Slurm." in said
     assert run(["install", "pytorch-2.13-cpu", "--submit", "--job-per-module"]) == 2
     said = " ".join(capfd.readouterr().err.split())
-    assert "--job-per-module makes jobs of Slurm alone. There is qsub on PATH, and no sbatch." in said
+    assert "--job-per-module makes only jobs of Slurm. There is qsub on PATH, and no sbatch." in said
     assert "With PBS: envkit fetch pytorch-2.13-cpu; and in an interactive job: envkit install" in said
     assert run([*JOB[:-1], "--follow", "--", "true"]) == 2
     assert "--follow goes with --submit." in capfd.readouterr().err
