@@ -61,8 +61,9 @@ class EessiEnvironment:
         return [*self.way, "bash", "--noprofile", "--rcfile", str(data("environments/shell/rc.bash")), "-i", *alone]
 
     def variables(self, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return ``env`` as the commands above need it, without what XALT preloads."""
+        """Return ``env`` as the commands above need it, without what XALT preloads; an empty PATH is the usual one."""
         alone = known().one_node if self.way else {}
         changed = {**alone, **for_shell(env, self.name, self.words), **dict(self.settings)}
+        changed["PATH"] = changed.get("PATH") or os.defpath
         preloaded = [word for word in changed.pop("LD_PRELOAD", "").replace(":", " ").split() if "xalt" not in word]
         return changed | ({"LD_PRELOAD": ":".join(preloaded)} if preloaded else {})

@@ -67,7 +67,15 @@ if [ ! -r "$envkit_init" ]; then
 fi
 # What hangs on the way is killed and named; envkit_require_answers ends the shell where something was.
 if envkit_watched=$(mktemp 2>/dev/null); then
-    (sh "${BASH_SOURCE[0]%/*}/watch.sh" "$$" 10 "$envkit_repository" "$envkit_watched" </dev/null >/dev/null &)
+    ( # without the descriptors of this shell: by one of them a session is held
+        {
+            for envkit_word in /proc/"$BASHPID"/fd/*; do
+                envkit_word=${envkit_word##*/}
+                [ "$envkit_word" -lt 3 ] || [ "$envkit_word" = 255 ] || exec {envkit_word}>&-
+            done
+            exec sh "${BASH_SOURCE[0]%/*}/watch.sh" "$$" 10 "$envkit_repository" "$envkit_watched"
+        } </dev/null >/dev/null &
+    )
 fi
 envkit_require_answers() {
     [ -s "$envkit_watched.hung" ] || return 0
