@@ -169,8 +169,8 @@ def by_client(wanted: Wanted, probe: Probe) -> Probe:
     """
     if probe.problem:
         return probe
-    problem = no_servers(wanted.env)
-    if problem and problem.id in UNANSWERED and wanted.cache and is_warm(wanted.cache):
+    problem, cache = no_servers(wanted.env), kept_cache(wanted.env) or wanted.cache
+    if problem and problem.id in UNANSWERED and cache and is_warm(cache):
         told = f"{probe.why} from its cache alone, since {problem.what}; what is not in it cannot be read"
         return replace(probe, why=told)
     return replace(probe, problem=problem)

@@ -24,12 +24,10 @@ import shutil
 import signal
 import sys
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
@@ -37,7 +35,6 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG = 1
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203}
 MOUNT_S = 60.0
-CRASHES = tuple(str(-number) for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV))
 GRACE_S = 2.0
 DESCRIPTORS = 65536
 HIGH = 100  # descriptors below are those that people use by number
@@ -274,13 +271,16 @@ def require(result: int, what: str) -> None:
 def mount_by(program: Sequence[str], target: Path, log: Path, cache: Path | None) -> None:
     """Have a program mount ``target``, once more with an empty cache if that is damaged; ends with 3 if it fails."""
     status = mounted_by(program, target, log)
-    if status and cache and any(cache.iterdir()) and is_damaged(status, said_in(log)):
-        aside = put_aside(cache)
-        words = read("eessi_symptoms.toml")["cache-aside"]
-        print(f"envkit: {words['what'].format(aside=aside)}. {words['fix']}", file=sys.stderr)
+    if not status:
+        return
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from envkit.system import client_words
+
+    if cache and any(cache.iterdir()) and client_words.is_damaged(status, log):
+        client_words.say_aside(put_aside(cache))
         status = mounted_by(program, target, log)
     if status:
-        sys.exit(explain(program[0], status, log))
+        sys.exit(client_words.explain(program[0], status, log))
 
 
 def mounted_by(program: Sequence[str], target: Path, log: Path) -> str:
@@ -305,12 +305,6 @@ def mounted_by(program: Sequence[str], target: Path, log: Path) -> str:
             status = "timeout"
     os.close(reader)
     return status
-
-
-def is_damaged(status: str, said: str) -> bool:
-    """Say whether a client has failed for its cache: it says so, or ends by a signal of its own."""
-    meant = cause(said)
-    return meant["id"] == "cache" if meant else status in CRASHES
 
 
 def put_aside(cache: Path) -> Path:
@@ -373,40 +367,6 @@ def wait_briefly(*processes: int) -> None:
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def said_in(log: Path) -> str:
-    """Return what a client has said on its streams, and what it would have told the system's log."""
-    found = [path.read_text(errors="replace") for path in (log.with_suffix(".syslog"), log) if path.exists()]
-    return "\n".join(found)
-
-
-def cause(said: str) -> dict[str, Any] | None:
-    """Return what the words of a client mean, None if that is not known."""
-    known = read("cvmfs_client.toml")["cause"]
-    return next((one for one in known if any(word in said for word in one["says"])), None)
-
-
-def read(name: str) -> dict[str, Any]:
-    """Return a file of what is known."""
-    return tomllib.loads(Path(__file__).parents[1].joinpath("knowledge", name).read_text())
-
-
-def explain(program: str, status: str, log: Path) -> int:
-    """Say why a program has not mounted, by its own words, else by its status."""
-    said = said_in(log)
-    known, meant = read("eessi_symptoms.toml"), cause(said)
-    words = known.get(f"cvmfs2-{status}", known["cvmfs2-other"])
-    what = words["what"].format(program=program, status=status)
-    if meant:
-        words = meant
-        what = f"{program} could not mount EESSI: {meant['what'].rstrip('.')} (status {status})."
-    print(f"envkit: {what}\n", file=sys.stderr)
-    last = [line for line in said.splitlines() if line.strip()][-5:]
-    for line in (words["why"], *last, *([f"All that it said: {log}, {log.with_suffix('.syslog')}"] if said else [])):
-        print(f"  {line}", file=sys.stderr)
-    print(f"\nWhat to do: {words['fix']}", file=sys.stderr)
-    return 3
 
 
 if __name__ == "__main__":

@@ -575,6 +575,19 @@ def test_a_command_in_a_shell_at_a_terminal(place: Place) -> None:
     assert stopped.status() == 128 + signal.SIGINT
 
 
+@pytest.mark.parametrize(
+    "line", ["exec dash", "exec /bin/dash -i", '[ -z "$ZSH_VERSION" ] && exec "$(command -v dash)"']
+)
+def test_a_start_file_that_becomes_another_shell(place: Place, line: str) -> None:
+    """The command is run all the same; what else the file does counts."""
+    (place.home / ".bashrc").write_text(
+        f"MINE=before\nexec 7>/dev/null\n{line}\nmine() {{ echo $MINE $EESSI_VERSION; }}\n"
+    )
+    done = place.envkit("shell", "eessi", "--", "mine")
+    assert (done.returncode, done.stdout) == (0, "before 2023.06\n"), done.stderr
+    assert "~/.bashrc would become another shell, without the environment, and may not: exec " in done.stderr
+
+
 def test_a_command_in_a_shell_without_a_terminal(place: Place) -> None:
     done = place.envkit("shell", "eessi", "--", "sh", "-c", "echo $EESSI_VERSION; exit 5")
     assert (done.returncode, done.stdout) == (5, "2023.06\n"), done.stderr

@@ -5,8 +5,22 @@
 # in the prompt.
 
 if [ -r ~/.bashrc ]; then
+    # A file that becomes another shell would take the environment, and the command to be run, away: it may not.
+    # shellcheck disable=SC2329
+    envkit_stay() {
+        [[ $BASH_COMMAND =~ ^exec\ +[0-9]*[\<\>{\&] ]] && return 0
+        [[ $BASH_COMMAND =~ ^exec\ .*(zsh|fish|dash|ksh|csh|xonsh|elvish|SHELL) ]] || return 0
+        printf 'envkit: ~/.bashrc would become another shell, without the environment, and may not: %s\n' \
+            "$BASH_COMMAND" >&2
+        return 1
+    }
+    trap envkit_stay DEBUG
+    shopt -s extdebug # what the trap fails for is left out
     # shellcheck source=/dev/null
     . ~/.bashrc
+    shopt -u extdebug
+    case $(trap -p DEBUG) in *envkit_stay*) trap - DEBUG ;; esac
+    unset -f envkit_stay
 fi
 # shellcheck disable=SC2153
 mapfile -t envkit_words <<<"$ENVKIT_WORDS"
