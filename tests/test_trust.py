@@ -441,7 +441,7 @@ class TestSeveral:
     ("named", "own", "order"),
     [
         ("/nonexistent/a:/nonexistent/b", "/nonexistent/a", ("/nonexistent/a", "/nonexistent/b")),
-        ("/proc/1/x:HERE/b::HERE/b:", "HERE/b", ("/proc/1/x", "HERE/b")),
+        ("/nowhere/x:HERE/b::HERE/b:", "HERE/b", ("/nowhere/x", "HERE/b")),
         ("HERE/a:HERE/b", "HERE/a", ("HERE/a", "HERE/b")),
         ("HERE/b", "HERE/b", ()),
     ],
@@ -450,7 +450,7 @@ def test_where_several_prefixes_are(
     named: str, own: str, order: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writable = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in ("/", "/proc/1") and writable(path, mode))
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in ("/", "/nowhere") and writable(path, mode))
     found = locate(named.replace("HERE", str(tmp_path)), {})
     assert str(found.root) == own.replace("HERE", str(tmp_path))
     assert [str(root) for root in found.order] == [root.replace("HERE", str(tmp_path)) for root in order]
