@@ -111,7 +111,6 @@ def test_a_rank_that_aborts(verifying: Verifying, launcher: str) -> None:
     assert_failed(done, "rank-died", *words, within=35)
 
 
-@pytest.mark.xfail(reason="within the second that Open MPI leaves them, the others do not always report", strict=False)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_with_all_that_belongs_to_it(verifying: Verifying, rank: int) -> None:
     """Open MPI gives the others one second: where the machine is busy that may be too short, so it is tried again."""
