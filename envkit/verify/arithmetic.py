@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect
 from collections.abc import Sequence
 
 from envkit.verify.facts import Training
@@ -25,7 +26,7 @@ def primes(count: int) -> tuple[int, ...]:
     found: list[int] = []
     candidate = 2
     while len(found) < count:
-        if all(candidate % divisor for divisor in found if divisor * divisor <= candidate):
+        if all(candidate % divisor for divisor in found[: bisect(found, math.isqrt(candidate))]):
             found.append(candidate)
         candidate += 1
     return tuple(found)

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -295,17 +294,10 @@ def test_the_json_has_every_fact_of_every_rank(name: str) -> None:
     assert tuple(records(read)) == recorded.case(name).facts
 
 
-def test_thousands_of_ranks_are_reported_on_in_a_time_that_grows_as_they_do_and_with_little_memory(
-    tmp_path: Path,
-) -> None:
-    def simulated(ranks: int) -> Any:
-        folder = tmp_path / str(ranks)
-        folder.mkdir()
-        argv = [sys.executable, "-m", "tests.verify.simulated", str(folder), str(ranks), "8"]
-        return json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
-
-    fewer, took = simulated(512), simulated(4096)
-    assert took["seconds"] < 2 * 8 * fewer["seconds"]  # of CPU; as the square it would be 64 times
+def test_thousands_of_ranks_are_reported_on_quickly_and_with_little_memory(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "tests.verify.simulated", str(tmp_path), "4096", "8"]
+    took = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
+    assert took["seconds"] < 2
     assert took["peak_mib"] < 200
     assert took["json_bytes"] < 4096 * 4000
     assert took["text_bytes"] < 5000
