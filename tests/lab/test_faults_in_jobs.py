@@ -121,6 +121,7 @@ def test_a_rank_that_is_killed_with_all_that_belongs_to_it(verifying: Verifying,
         if "vanished" in done.out:
             break
         remove_what_the_killed_rank_left(verifying, 1 - rank)  # Open MPI has killed that one, too
+        remove_where_they_meet(verifying)
     assert done.out.count("FAIL  pytorch-2.13-cpu") == 1, done.out + done.err
     assert f"rank {rank} (node{rank}" in done.out
     assert "vanished" in done.out
@@ -153,6 +154,12 @@ def test_a_rank_of_a_batch_script_that_is_killed_with_all_that_belongs_to_it(ver
 def remove_what_the_killed_rank_left(verifying: Verifying, rank: int) -> None:
     """What SIGKILL leaves on the node where it struck; nobody is there to remove it."""
     for path in (verifying.folder / "tmp").glob(f"envkit-*-node{rank}"):
+        shutil.rmtree(path)
+
+
+def remove_where_they_meet(verifying: Verifying) -> None:
+    """Where SIGKILL has struck all ranks; what keeps a connection to the launcher ends as this folder does."""
+    for path in (verifying.folder / "home" / ".cache" / "envkit").glob("envkit-verify-*"):
         shutil.rmtree(path)
 
 
