@@ -3,6 +3,7 @@
     mpirun -np 4 python tf_mnist.py --data DIR       (or srun, or horovodrun)
 
 DIR has the four files of MNIST: train-images-idx3-ubyte.gz and so on. Copy this file as a start of your own.
+An unpatched Horovod 0.28.1 needs TF_USE_LEGACY_KERAS=1 with TensorFlow 2.16 and later.
 """
 
 import argparse
@@ -10,7 +11,6 @@ import gzip
 import os
 from pathlib import Path
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Horovod 0.28 broadcasts the variables of Keras 2, not of Keras 3
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import horovod.tensorflow as hvd
@@ -54,7 +54,8 @@ def batches(number, size, seed):
 def network():
     layers = tf.keras.layers
     return tf.keras.Sequential([
-        layers.Conv2D(16, 3, strides=2, activation="relu", input_shape=(28, 28, 1)),
+        tf.keras.Input((28, 28, 1)),
+        layers.Conv2D(16, 3, strides=2, activation="relu"),
         layers.Conv2D(32, 3, strides=2, activation="relu"),
         layers.Flatten(),
         layers.Dense(64, activation="relu"),

@@ -3,13 +3,13 @@
     mpirun -np 4 python tf_synthetic.py       (or srun, or horovodrun)
 
 On GPUs it is ResNet-50 with images of 224 x 224 by default; on CPUs a small network.
+An unpatched Horovod 0.28.1 needs TF_USE_LEGACY_KERAS=1 with TensorFlow 2.16 and later.
 """
 
 import argparse
 import os
 import time
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Horovod 0.28 broadcasts the variables of Keras 2, not of Keras 3
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import horovod.tensorflow as hvd

@@ -194,6 +194,8 @@ def test_measures_that_are_taken() -> None:
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras", "no-xla-ops"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras", "xla-headers"]).verdict is Verdict.WORKS
     assert judge(parse(["tensorflow=2.21"]), ["legacy-keras"]).verdict is Verdict.FAILS
+    assert judge(parse(["tensorflow=2.21", "keras=3.12"]), ["keras3", "no-xla-ops"]).verdict is Verdict.WORKS
+    assert judge(parse(["tensorflow=2.21", "keras=3.12"]), ["no-xla-ops"]).verdict is Verdict.FAILS
 
 
 def chosen(text: str, here: Here = CPU) -> Complete:
@@ -412,7 +414,7 @@ def test_for_people(capsys: Output) -> None:
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith("fails Horovod 0.28.1, NumPy 2.0, TensorFlow 2.17")
     assert "inferred NumPy >=2, TensorFlow <2.18 fails: compiled against NumPy 1" in said
-    assert "with Keras 2: tf-keras with TF_USE_LEGACY_KERAS=1" in said
+    assert "with Horovod patched for Keras 3 (" in said and " or Keras 2: tf-keras with TF_USE_LEGACY_KERAS=1 (" in said
     assert "nearest Horovod 0.28.1, TensorFlow 2." in said and "not as asked" in said
 
 

@@ -139,7 +139,7 @@ def test_every_stack_that_was_built_has_its_combination() -> None:
         assert one.host == () or one.parts["python"] in stack.status
 
 
-PATCHES = {"cxx17", "missing-includes", "assignable-span", "no-xla-ops", "legacy-keras"}
+PATCHES = {"cxx17", "missing-includes", "assignable-span", "no-xla-ops", "legacy-keras", "keras3"}
 
 
 @pytest.mark.parametrize("one", OWN, ids=lambda one: one.stack)

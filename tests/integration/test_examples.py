@@ -32,17 +32,17 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mnist.generate(tmp_path_factory.mktemp("few"), train=128, test=250)
 
 
-def run(site: Site, stack: str, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = site.envkit("run", stack, *words, env=ONE_THREAD)
+def run(site: Site, stack: str, *words: str, status: int = 0, legacy: str = "0") -> subprocess.CompletedProcess[str]:
+    done = site.envkit("run", stack, *words, env={**ONE_THREAD, "TF_USE_LEGACY_KERAS": legacy})
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
 
-def trained(site: Site, stack: str, name: str, folder: Path, ranks: int, *words: str) -> list[float]:
+def trained(site: Site, stack: str, name: str, folder: Path, ranks: int, *words: str, legacy: str = "0") -> list[float]:
     """Train with an example, and keep the weights of each rank; return the losses."""
     folder.mkdir()
     script = ["python", str(SCRIPTS / "weights.py"), str(folder), str(example.find(name).path)]
-    done = run(site, stack, "-n", str(ranks), "--", *script, *words)
+    done = run(site, stack, "-n", str(ranks), "--", *script, *words, legacy=legacy)
     assert "data: generated stand-in, not MNIST: " in done.stdout
     return [float(loss) for loss in re.findall(r"^epoch \d+: loss ([\d.]+)", done.stdout, re.MULTILINE)]
 
@@ -67,14 +67,19 @@ def test_two_ranks_learn_and_agree(
     assert difference(stacks, stack, tmp_path / "two" / "rank0.npz", tmp_path / "two" / "rank1.npz") == 0
 
 
-@pytest.mark.parametrize(("stack", "name"), CASES)
+@pytest.mark.parametrize(("stack", "name", "legacy"), [*((*case, "0") for case in CASES), (*CASES[-1], "1")])
 def test_two_ranks_do_what_one_does_with_the_whole_batch(
-    stack: str, name: str, few: Path, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+    stack: str, name: str, legacy: str, few: Path, stacks: Site, installed: Callable[[str], str], tmp_path: Path
 ) -> None:
     installed(stack)
     fixed = ["--data", str(few), "--epochs", "1", "--warmup-epochs", "0"]  # four steps: rounding has no time to grow
-    two = trained(stacks, stack, name, tmp_path / "two", 2, *fixed, "--batch-size", "16", "--lr", "0.02")
-    one = trained(stacks, stack, name, tmp_path / "one", 1, *fixed, "--batch-size", "32", "--lr", "0.04")
+    two, one = (
+        trained(stacks, stack, name, tmp_path / folder, ranks, *fixed, *words, legacy=legacy)
+        for folder, ranks, words in (
+            ("two", 2, ["--batch-size", "16", "--lr", "0.02"]),
+            ("one", 1, ["--batch-size", "32", "--lr", "0.04"]),
+        )
+    )
     assert difference(stacks, stack, tmp_path / "two" / "rank0.npz", tmp_path / "one" / "rank0.npz") < TOLERANCE
     assert two == pytest.approx(one, abs=2e-4)
 

@@ -62,6 +62,8 @@ def test_verify_tells_the_truth(stack: str, stacks: Site, installed: Callable[[s
     passed = {result["id"] for result in report["results"] if result["status"] == "pass"}
     training = {"training-truth-torch"} if package == "torch" else {"training-truth-tensorflow", "training-truth-keras"}
     assert {"allreduce", "broadcast", "flags-agree", "mpi-threads", "world-size", *training} <= passed
+    types = next(result["message"] for result in report["results"] if result["id"] == "message-sizes")
+    assert ("not there: bfloat16" in types) == (package == "tensorflow"), types
     flags = report["frameworks"][0]["flags"]
     assert {name: bool(value) for name, value in flags.items()} == {
         "rocm": False, "cuda": False, "nccl": False, "mpi": True, "gloo": True, "ddl": False, "ccl": False,
@@ -142,12 +144,26 @@ def test_horovodrun_with_gloo(stacks: Site, installed: Callable[[str], str]) -> 
     assert "0 of 2: [0.0, 3.0, 6.0, 9.0]" in done.stdout
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("library", ["mpi", "gloo"])
+def test_bfloat16_bit_by_bit(library: str, ranks: int, stacks: Site, installed: Callable[[str], str]) -> None:
+    installed("pytorch-2.13-cpu")
+    own = ["horovodrun", "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}"]
+    words = ["-n", str(ranks), "--"] if library == "mpi" else ["--", *own]
+    script = ["python", str(SCRIPTS / "bfloat16.py"), library]
+    done = stacks.envkit("run", "pytorch-2.13-cpu", *words, *script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = re.findall(r"\d of \d: (\d+) checks, 0 bad", done.stdout)
+    assert len(told) == ranks and min(map(int, told)) > 190, done.stdout
+
+
 @pytest.mark.parametrize("stack", TENSORFLOW)
+@pytest.mark.parametrize("legacy", ["0", "1"])
 def test_keras_as_the_tutorials_write_it(
-    stack: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+    stack: str, legacy: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
 ) -> None:
     installed(stack)
-    script = ["python", str(SCRIPTS / "keras_fit.py"), str(tmp_path)]
+    script = ["env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras_fit.py"), str(tmp_path)]
     done = stacks.envkit("run", stack, "-n", "2", "--", *script)
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
@@ -157,16 +173,20 @@ def test_keras_as_the_tutorials_write_it(
     assert first["rates"][0] < first["rates"][1] < first["rates"][2] == pytest.approx(0.1)
 
 
-def test_keras_3_is_refused_rather_than_left_alone(stacks: Site, installed: Callable[[str], str]) -> None:
+@pytest.mark.parametrize(("legacy", "package"), [("0", "keras"), ("1", "tf_keras")])
+def test_ranks_train_with_keras_as_one_would(
+    legacy: str, package: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
     installed("tensorflow-2.21-cpu")
-    for legacy in ("0", "1"):
-        done = stacks.envkit(
-            "run", "tensorflow-2.21-cpu", "--",
-            "env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras3.py"),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "Keras 3" in done.stdout
-        assert "trained" not in done.stdout.splitlines()
+    script = ["env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras_equal.py"), str(tmp_path)]
+    done = stacks.envkit("run", "tensorflow-2.21-cpu", "-n", "2", "--", *script, timeout_s=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "found.json").read_text())
+    assert told["keras"].split(".")[0] == package
+    right = {name for name, apart in told["found"].items() if isinstance(apart, list) and apart <= [0, 1e-6]}
+    assert told["found"].keys() - right == set(), told["found"]
+    assert {"Adam", "clipnorm", "tape", "callbacks", "load_model", "two passes", "elastic"} <= right
+    assert ({"overflow in fit", "XLA", "own loop"} <= right) == (package == "keras")
 
 
 @pytest.mark.builds(after=True)

@@ -335,6 +335,29 @@ def test_keras_3_is_named_where_it_is_to_blame() -> None:
     assert (result.status, "With Keras 3" in result.cause) == (Status.FAIL, True)
 
 
+def test_keras_3_passes_where_horovod_works_with_it() -> None:
+    """With all ranks it is the training that shows it, in one rank the callbacks."""
+    unpatched = recorded.case("tensorflow-2.21-keras-3")
+    works = recorded.case("tensorflow-2.15")
+    keras = unpatched.facts[0].keras
+    assert keras is not None and keras.version.startswith("3.")
+    patched = [replace(facts, keras=keras) for facts in works.facts]
+    apart = [replace(facts, training_keras=unpatched.facts[0].training_keras) for facts in patched]
+    failing = [replace(facts, warmup_callback=unpatched.facts[0].warmup_callback) for facts in patched]
+
+    def judged(facts: Sequence[RankFacts], expected: Expected) -> Status:
+        (status,) = (result.status for result in check(facts, expected) if result.id == "keras-3")
+        return status
+
+    assert judged(unpatched.facts, unpatched.expected) is Status.WARN
+    assert judged(patched, works.expected) is Status.PASS
+    assert judged(failing, works.expected) is Status.WARN
+    assert judged(apart, works.expected) is Status.WARN
+    alone = replace(works.expected, size=1)
+    assert judged(patched[:1], alone) is Status.PASS
+    assert judged(failing[:1], alone) is Status.WARN
+
+
 def test_data_that_would_not_show_a_skipped_allreduce_prove_nothing() -> None:
     same = replace(task(0), started=task(0).own, weights=tuple(arithmetic.trained_together([task(0)])))
     result = with_tasks([same] * 4)["training-truth-torch"]

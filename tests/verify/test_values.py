@@ -169,7 +169,7 @@ def test_every_operation_meets_every_type_and_every_size() -> None:
     at_a_megabyte = {kind for name, kind, size in tried if name == "sum" and size == values.MB}
     assert at_a_megabyte == {"float32", "float16", "bfloat16", "int64"}
     assert {size for name, _, size in tried if name in {"sum", "grouped"}} == sizes
-    assert {kind for name, kind, _ in tried if name == "average"} == {"float16", "float32", "float64"}
+    assert {kind for name, kind, _ in tried if name == "average"} == {"float16", "bfloat16", "float32", "float64"}
 
 
 def swept(
@@ -202,7 +202,7 @@ def test_what_takes_too_long_is_left_out_in_every_rank(plain: Arrays, monkeypatc
     assert first == second
     assert first[0] == {
         "where": "cpu",
-        "messages": 39,
+        "messages": 40,
         "largest": 4 * values.MB,
         "bad": [],
         "left_out": [values.LARGEST],
@@ -212,7 +212,7 @@ def test_what_takes_too_long_is_left_out_in_every_rank(plain: Arrays, monkeypatc
 
 def test_quick_ranks_compare_everything(plain: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
     (told, _), _ = swept(plain, monkeypatch, lambda _rank, _size: 0.01)
-    assert (told["messages"], told["largest"], told["left_out"]) == (40, values.LARGEST, [])
+    assert (told["messages"], told["largest"], told["left_out"]) == (41, values.LARGEST, [])
 
 
 def test_many_ranks_on_a_node_leave_out_what_is_too_large_for_its_memory(
@@ -292,6 +292,15 @@ def test_an_error_with_a_larger_message_is_a_failure_and_an_absent_type_is_not()
     assert judged(with_values(0, bad=(absent,)))["allreduce"].status is Status.PASS
 
 
+def test_a_type_that_horovod_does_not_have_is_stated() -> None:
+    row = replace(BAD, kind="bfloat16", wrong=0, error="ValueError: Tensor type torch.BFloat16Tensor is not supported.")
+    results = judged(with_values(-1, bad=(row, replace(row, operation="reducescatter")), messages=40))
+    assert {results[name].status for name in ("allreduce", "reducescatter", "message-sizes")} == {Status.PASS}
+    said = results["message-sizes"].message
+    assert said.startswith("each element of 38 messages") and said.endswith("; not there: bfloat16")
+    assert "not there" not in judged(with_values(-1, bad=()))["message-sizes"].message
+
+
 def test_up_to_which_size_was_compared_is_seen() -> None:
     whole = judged(with_values(-1))["message-sizes"]
     assert (whole.status, "up to 64 MiB" in whole.message) == (Status.PASS, True)
@@ -349,7 +358,7 @@ def test_a_timed_allreduce_with_a_wrong_element_fails() -> None:
 def test_what_is_compared_where_the_speed_is_measured_belongs_to_its_operation() -> None:
     more = Values(where="cpu", messages=9, largest=167772160)
     good = [replace(facts, values_bench=more) for facts in GOOD.facts]
-    assert "48 messages compared, up to 160 MiB" in judged(good)["message-sizes"].message
+    assert "46 messages compared, up to 160 MiB" in judged(good)["message-sizes"].message
     bad = replace(more, bad=(replace(BAD, operation="grouped", size=167772160),))
     result = judged([good[0], replace(good[1], values_bench=bad)])["allreduce"]
     assert (result.status, "grouped float32 of 160 MiB" in result.message) == (Status.FAIL, True)

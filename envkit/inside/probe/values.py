@@ -163,7 +163,7 @@ def plan() -> List[List[Message]]:
     typed = [("reducescatter", kind, 256 * KB) for kind in WIDTH]
     typed += [("sum", kind, 256 * KB) for kind in WIDTH if kind not in TRAINED] + [("average", "float64", 256 * KB)]
     typed += small.pop()[: len(MOVES) + 1] + [("sum", kind, MB) for kind in TRAINED]
-    typed += [("average", kind, MB) for kind in ("float32", "float16")]
+    typed += [("average", kind, MB) for kind in ("float32", "float16", "bfloat16")]
     larger = [(name, "float32", 4 * MB) for name in MOVES + ("reducescatter", "grouped")]
     return [small[0], small[1] + small[2], typed, larger, [("sum", "float32", LARGEST)]]
 

@@ -162,8 +162,15 @@ def _larger(ranks: Ranks, where: str) -> Result:
                     check, "error", rank=facts.label, where=where, error=values.error or "none was sent"
                 )
     told = _values(ranks.facts[0], where)
-    largest, messages = size(max(each.largest for each in told)), sum(each.messages for each in told)
-    words = {"largest": largest, "messages": messages, "where": where}
+    absent = [row for values in told for row in values.bad if _is_absence(row.error or "")]
+    largest, messages = size(max(each.largest for each in told)), sum(each.messages for each in told) - len(absent)
+    types = ", ".join(dict.fromkeys(row.kind for row in absent if row.operation == "sum"))
+    words = {
+        "largest": largest,
+        "messages": messages,
+        "where": where,
+        "absent": f"; not there: {types}" if types else "",
+    }
     left_out = ", ".join(size(each) for each in sorted({each for values in told for each in values.left_out}))
     return ranks.outcome(check, "cut" if left_out else "pass", **words, left_out=left_out)
 

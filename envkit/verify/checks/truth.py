@@ -10,7 +10,7 @@ from envkit.verify.arithmetic import FLOAT32_TOLERANCE, agree
 from envkit.verify.checks.collectives import short
 from envkit.verify.checks.nodes import by_node
 from envkit.verify.facts import RankFacts, Training
-from envkit.verify.outcome import Ranks, Result
+from envkit.verify.outcome import Ranks, Result, Status
 
 _CALLBACKS = {
     "broadcast_callback": "BroadcastGlobalVariablesCallback",
@@ -30,7 +30,7 @@ def keras(ranks: Ranks) -> list[Result]:
     for facts in ranks.facts:
         if facts.keras is None or facts.keras.error:
             return [ranks.not_measured("keras-3", facts)]
-        if not facts.keras.version.startswith("2."):
+        if not facts.keras.version.startswith("2.") and not _trains(ranks, facts):
             return [_keras_result(ranks, facts, "keras-3")]
     return [_keras_result(ranks, ranks.facts[0], "pass")]
 
@@ -118,6 +118,13 @@ def _telling(values: Sequence[Sequence[float]]) -> str:
     differ = [rank for rank, value in enumerate(values) if not agree(value, values[0], FLOAT32_TOLERANCE)]
     shown = [0, *(differ or range(1, len(values)))[:2]]
     return ", ".join(f"rank {rank}: {short(values[rank])}" for rank in shown)
+
+
+def _trains(ranks: Ranks, facts: RankFacts) -> bool:
+    """Whether nothing speaks against this Keras; one rank shows it by the callbacks alone."""
+    found = (getattr(facts, name) for name in _CALLBACKS)
+    failed = any(fact is not None and fact.error for fact in found)
+    return not failed and _training(ranks, "keras").status is not Status.FAIL
 
 
 def _keras_result(ranks: Ranks, facts: RankFacts, case: str) -> Result:

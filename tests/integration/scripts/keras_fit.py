@@ -17,7 +17,8 @@ rng = np.random.default_rng(hvd.rank())
 x = rng.normal(size=(64, 8)).astype("float32")
 y = rng.integers(0, 3, size=64)
 tf.random.set_seed(hvd.rank())
-model = tf.keras.Sequential([tf.keras.layers.Dense(16, activation="relu", input_shape=(8,)), tf.keras.layers.Dense(3)])
+layers = [tf.keras.Input((8,)), tf.keras.layers.Dense(16, activation="relu"), tf.keras.layers.Dense(3)]
+model = tf.keras.Sequential(layers)
 rate = 0.05 * hvd.size()
 optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(rate, momentum=0.9))
 loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -32,7 +33,7 @@ class Rates(tf.keras.callbacks.Callback):
         self.seen = []
 
     def on_epoch_end(self, epoch, logs=None):
-        self.seen.append(float(tf.keras.backend.get_value(self.model.optimizer.lr)))
+        self.seen.append(float(self.model.optimizer.learning_rate))
 
 
 rates = Rates()
