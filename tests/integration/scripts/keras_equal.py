@@ -158,6 +158,20 @@ def normalisation():
     return differ(together, by_itself, normalised)
 
 
+def train_on_a_batch():
+    """Weights that are first made while the step is compiled, and sparse gradients that are summed."""
+    passes = {"backward_passes_per_step": 2, "average_aggregated_gradients": True, "sparse_as_dense": True}
+    nets = []
+    for optimizer, part, times in ((shared(sgd()(), **passes), mine, 2), (sgd()(), slice(None), 1)):
+        keras.utils.set_random_seed(5)
+        layers = [keras.layers.Embedding(10, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
+        nets.append(keras.Sequential(layers))
+        nets[-1].compile(optimizer, "mse")
+        for _ in range(times):
+            nets[-1].train_on_batch(ids[0, part], y[0, part])
+    return differ(*nets, start=embedding)
+
+
 def local_layer():
     """The gradients of a local layer are divided by the number of ranks, and each rank's own."""
     together = model()
@@ -319,6 +333,7 @@ CASES = {
 OF_KERAS_3 = {
     **{name: same(named(name)) for name in ("AdamW", "Adamax", "Adafactor", "Lion", "Lamb")},
     "Adadelta": same(lambda: optimizers.Adadelta(1.0)),
+    "two passes, sparse as dense": train_on_a_batch,
     "clipvalue": same(sgd(clipvalue=0.01)),
     "average of weights": same(sgd(weight_decay=0.01, use_ema=True, ema_overwrite_frequency=2)),
     "loss_scale_factor": same(sgd(loss_scale_factor=1024.0)),
