@@ -172,6 +172,26 @@ def train_on_a_batch():
     return differ(*nets, start=embedding)
 
 
+def without_a_gradient(**options):
+    """A weight that the loss does not depend on."""
+
+    def case():
+        together, by_itself = model(), model()
+        for net, optimizer, part in (
+            (together, distributed(sgd()(), **options), mine),
+            (by_itself, sgd()(), slice(None)),
+        ):
+            variables = [*net.trainable_variables, keras.Variable([3.0])]
+            for _ in range(options.get("backward_passes_per_step", 1) if part == mine else 1):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(net(x[0, part]) - y[0, part]))
+                optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            assert float(variables[-1][0]) == 3
+        return differ(together, by_itself)
+
+    return case
+
+
 def local_layer():
     """The gradients of a local layer are divided by the number of ranks, and each rank's own."""
     together = model()
@@ -334,6 +354,9 @@ OF_KERAS_3 = {
     **{name: same(named(name)) for name in ("AdamW", "Adamax", "Adafactor", "Lion", "Lamb")},
     "Adadelta": same(lambda: optimizers.Adadelta(1.0)),
     "two passes, sparse as dense": train_on_a_batch,
+    "without a gradient": without_a_gradient(),
+    "two passes without a gradient": without_a_gradient(
+        backward_passes_per_step=2, average_aggregated_gradients=True),
     "clipvalue": same(sgd(clipvalue=0.01)),
     "average of weights": same(sgd(weight_decay=0.01, use_ema=True, ema_overwrite_frequency=2)),
     "loss_scale_factor": same(sgd(loss_scale_factor=1024.0)),
