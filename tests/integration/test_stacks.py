@@ -179,7 +179,7 @@ def test_ranks_train_with_keras_as_one_would(
 ) -> None:
     installed("tensorflow-2.21-cpu")
     script = ["env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras_equal.py"), str(tmp_path)]
-    done = stacks.envkit("run", "tensorflow-2.21-cpu", "-n", "2", "--", *script, timeout_s=600)
+    done = stacks.envkit("run", "tensorflow-2.21-cpu", "-n", "2", "--", *script, timeout_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads((tmp_path / "found.json").read_text())
     assert told["keras"].split(".")[0] == package
