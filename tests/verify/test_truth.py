@@ -342,7 +342,8 @@ def test_keras_3_passes_where_horovod_works_with_it() -> None:
     keras = unpatched.facts[0].keras
     assert keras is not None and keras.version.startswith("3.")
     patched = [replace(facts, keras=keras) for facts in works.facts]
-    apart = [replace(facts, training_keras=unpatched.facts[0].training_keras) for facts in patched]
+    both = zip(patched, unpatched.facts, strict=True)
+    apart = [replace(facts, training_keras=alone.training_keras) for facts, alone in both]
     failing = [replace(facts, warmup_callback=unpatched.facts[0].warmup_callback) for facts in patched]
 
     def judged(facts: Sequence[RankFacts], expected: Expected) -> Status:
@@ -353,9 +354,9 @@ def test_keras_3_passes_where_horovod_works_with_it() -> None:
     assert judged(patched, works.expected) is Status.PASS
     assert judged(failing, works.expected) is Status.WARN
     assert judged(apart, works.expected) is Status.WARN
-    alone = replace(works.expected, size=1)
-    assert judged(patched[:1], alone) is Status.PASS
-    assert judged(failing[:1], alone) is Status.WARN
+    one = replace(works.expected, size=1)
+    assert judged(patched[:1], one) is Status.PASS
+    assert judged(failing[:1], one) is Status.WARN
 
 
 def test_data_that_would_not_show_a_skipped_allreduce_prove_nothing() -> None:
