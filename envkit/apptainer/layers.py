@@ -47,6 +47,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     image: Path
 
 
+HOROVODS_PATCH = re.compile(r"Horovod-.*\.patch$")
 DATED = r"/\d{8}T\d{6}Z"
 MIRROR = rf"https?://[^\s@]+?/debian(?:{DATED})?"
 
@@ -179,10 +180,16 @@ def fill(sections: Iterable[Section], values: Mapping[str, str]) -> list[Section
 def key_of(
     parent: str, sections: Sequence[Section], values: Mapping[str, str], folder: Path, more: Sequence[str]
 ) -> str:
-    """Return a SHA-256 of all that a layer is made of: what is below it, its recipe, the files that it copies."""
+    """Return a SHA-256 of all that a layer is made of: what is below it, its recipe, the files that it copies.
+
+    Of the patches for Horovod that it copies, those count that PATCHES names: no other is applied.
+    """
     neutral = {**values, **dict.fromkeys(OWN_ARGUMENTS, "")}
     digest = hashlib.sha256("\0".join([parent, *more, *map(str, fill(sections, neutral))]).encode())
+    applied = [f"Horovod-{values.get('HOROVOD')}_{name}.patch" for name in values.get("PATCHES", "").split()]
     for path, target in definition.copied(sections, values, folder):
+        if "PATCHES" in values and HOROVODS_PATCH.match(path.name) and path.name not in applied:
+            continue
         digest.update(f"\0{target}\0".encode())
         files = (
             sorted(one for one in path.rglob("*") if one.is_file() and one.suffix != ".pyc")
