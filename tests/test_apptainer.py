@@ -135,6 +135,24 @@ def test_what_changes_a_layer_changes_all_above_it_and_no_other(wanted: Make, tm
     assert changed(before, keys(wanted())) == {"build-1", "build-2", "image"}
 
 
+def test_a_patch_that_is_not_applied_changes_nothing(wanted: Make, tmp_path: Path) -> None:
+    copied = TEXT.replace("%arguments\n", "%arguments\n    HOROVOD=1\n    PATCHES=one\n", 1)
+    copied = copied.replace("    first.txt /opt/first.txt\n", "    *.patch /opt\n")
+    (tmp_path / "toy.def").write_text(copied)
+    (tmp_path / "horovod-1.txt").write_text("")
+    for name in ("Horovod-1_one.patch", "Horovod-1_two.patch", "other.patch"):
+        (tmp_path / name).write_text("")
+    before = keys(wanted())
+    (tmp_path / "Horovod-1_two.patch").write_text("changed")
+    (tmp_path / "Horovod-1_three.patch").write_text("new")
+    assert changed(before, keys(wanted())) == set()
+    (tmp_path / "other.patch").write_text("changed")
+    assert changed(before, between := keys(wanted())) == {"build-1", "build-2", "image"}
+    (tmp_path / "Horovod-1_one.patch").write_text("changed")
+    assert changed(between, keys(wanted())) == {"build-1", "build-2", "image"}
+    assert changed(between, keys(wanted(arguments={"PATCHES": "one two"}))) == {"build-1", "build-2", "image"}
+
+
 def test_a_base_in_a_file_is_known_by_its_content(wanted: Make, tmp_path: Path) -> None:
     files = [tmp_path / "a.sif", tmp_path / "b.sif"]
     for file in files:
