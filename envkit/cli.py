@@ -57,9 +57,19 @@ class Defaults(dict[str, Any]):
         from envkit.config import files
 
         found = files.read() if name == "doctor" else files.required()
-        for note in files.notes(found):
-            echo(f"envkit: {note}", err=True)
+        notes = files.notes(found)
+        if notes and is_first_rank():
+            for note in notes:
+                echo(f"envkit: {note}", err=True)
         return found.defaults().get(name, default)
+
+
+def is_first_rank() -> bool:
+    """Whether this process is no rank of a launcher, or its first one, which tells for all."""
+    from envkit.inside.probe.started import detect
+
+    started = detect(os.environ)
+    return started is None or started.rank == 0
 
 
 def colour(context: click.Context, _option: click.Parameter, chosen: str | None) -> None:

@@ -182,6 +182,15 @@ def test_what_is_likely_not_to_be_meant_is_told_in_a_line(
     ]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_ranks_the_first_tells_it(rank: int, capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = {"ENVKIT_PREFX": "/x", "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"}
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    assert run(["list", "--installed"]) == 0
+    assert ("ENVKIT_PREFX is no variable" in capsys.readouterr().err) == (rank == 0)
+
+
 def test_variables_have_numbers_and_lists_as_text(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write("user", "jobs = 3")
     for name, value in {"ENVKIT_JOBS": "4", "ENVKIT_LOAD": "a/1 b,c", "ENVKIT_JOB_NODES": "2"}.items():
