@@ -2,8 +2,8 @@
 
 ``diagnose_threads.toml`` has excerpts of public reports, the cause that was found there in a few words, and the rules
 that name it. Some were read before the rules were written ("used"). Of those read later two thirds, by a hash of their
-addresses, were used for more rules; the others ("held out") are only for measuring, and so are all of the last draw,
-which were read after the last rule was written.
+addresses, were used for more rules; the others ("held out") are only for measuring, and so are all of draw 3, and of
+the last one, which is read after the last rule was written.
 
     python -m tests.diagnose_recall [--write] [--show used]
 
@@ -22,13 +22,15 @@ from typing import Any
 from envkit.diagnose import Certainty, first_cause
 
 FILE = Path(__file__).with_name("diagnose_threads.toml")
-LAST = 3  # the draw after the last rule
+WHOLE = (3, 5)  # draws of which no report was used for a rule
+DRAWS = (1, 2, 3, 4, 5)
 AREAS = ("easybuild", "apptainer", "launch", "build", "import", "run")
 HEAD = """# Failures that others met: excerpts of public reports, only what the tools printed. cause: what it was;
 # rules: those of envkit diagnose that name it, none if no rule does (a name that no rule has is one that is missing);
-# before: the verdict of the rules before 23 November 2026; first: of those that were there when the report was read,
-# if it was read later than they were written; after: of now (python -m tests.diagnose_recall --write).
-# draw: 2 and 3 are readings of their own; what is of 3 was read after the last rule was written.
+# before: the verdict of the rules before 23 November 2026, if it was asked for; first: of those that were there when
+# the report was read, if it was read later than they were written; after: of now (python -m tests.diagnose_recall
+# --write).
+# draw: 2 and later are readings of their own; of 3, and of 5, which was read after the last rule, no rule was written.
 """
 
 
@@ -50,7 +52,7 @@ class Thread:
     def is_held_out(self) -> bool:
         """Whether it is for measuring alone."""
         apart = hashlib.sha256(self.address.encode()).digest()[0] % 3 == 0
-        return self.draw == LAST or (bool(self.first) and apart)
+        return self.draw in WHOLE or (bool(self.first) and apart)
 
     def is_right(self, verdict: str) -> bool:
         """Say whether a verdict names the true cause."""
@@ -95,14 +97,16 @@ def entries(one: Thread) -> Iterator[str]:
 
 def table(all_threads: tuple[Thread, ...]) -> str:
     """Return how many are named rightly, wrongly but "confirmed", and not at all, by area and set."""
-    sets = {
-        "used: before": ([one for one in all_threads if not one.is_held_out], "before"),
-        "used: after": ([one for one in all_threads if not one.is_held_out], "after"),
-        "draw 1: at first sight": ([one for one in all_threads if one.first and one.draw == 1], "first"),
-        "draw 2: at first sight": ([one for one in all_threads if one.draw == 2], "first"),
-        "held out: before": ([one for one in all_threads if one.is_held_out and one.draw < LAST], "before"),
-        "held out: after": ([one for one in all_threads if one.is_held_out and one.draw < LAST], "after"),
-        "last draw: at first sight": ([one for one in all_threads if one.draw == LAST], "first"),
+    held = [one for one in all_threads if one.is_held_out]
+    used = [one for one in all_threads if not one.is_held_out]
+    seen = {draw: [one for one in all_threads if one.first and one.draw == draw] for draw in DRAWS}
+    sets = {"used: before": ([one for one in used if one.before], "before"), "used: after": (used, "after")}
+    sets |= {f"draw {draw}: at first sight": (some, "first") for draw, some in seen.items()}
+    sets |= {
+        "draw 4, held out: at first sight": ([one for one in seen[4] if one.is_held_out], "first"),
+        "draw 4, held out: after": ([one for one in seen[4] if one.is_held_out], "after"),
+        "all held out: before": ([one for one in held if one.before], "before"),
+        "all held out: after": (held, "after"),
     }
     lines = [f"| area | {' | '.join(sets)} |", "|---" * (len(sets) + 1) + "|"]
     for area in (*AREAS, "all"):

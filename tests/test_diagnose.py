@@ -21,7 +21,7 @@ from envkit.diagnose.known import Sign, done, made
 from envkit.diagnose.place import Place
 from envkit.diagnose.scan import CHUNK, Seen, scan, whole_lines
 from envkit.knowledge.known import catalogue
-from tests.diagnose_recall import AREAS, FILE, LAST, Thread, table, threads, verdict, written
+from tests.diagnose_recall import AREAS, FILE, WHOLE, Thread, table, threads, verdict, written
 
 RULES = [rule for rule in rules() if not rule.quiet]
 FOLLOW_UP = "operations.cc:{}:3: error: expected ';' before 'shape'\n"
@@ -568,10 +568,14 @@ def test_how_verdicts_are_counted() -> None:
     held = [name for name in map(str, range(99)) if report(name, "x", "x").is_held_out]
     assert 20 < len(held) < 50
     assert not any(report(name, "", "x").is_held_out for name in held)
-    last = dataclasses.replace(report(used[1], "a likely", "a likely"), draw=LAST)
+    last = dataclasses.replace(report(used[1], "a likely", "a likely"), draw=WHOLE[-1])
     assert last.is_held_out
-    rows = table((report(used[0], "", "a likely"), report(held[0], "b confirmed", "a unknown"), last)).splitlines()
-    assert [cell.split(",")[0].strip() for cell in rows[-1].split("|")[2:-1]] == [
-        "0 % (0 of 1)", "100 % (1 of 1)", "0 % (0 of 1)", "- (0 of 0)", "0 % (0 of 1)", "0 % (0 of 1)", "100 % (1 of 1)"
+    fourth = [report(name, "b likely", "a likely") for name in (used[2], held[1])]
+    fourth = [dataclasses.replace(one, draw=4, before="") for one in fourth]
+    rows = table((report(used[0], "", "a likely"), report(held[0], "b confirmed", "a unknown"), last, *fourth))
+    cells = [cell.split(",")[0].strip() for cell in rows.splitlines()[-1].split("|")[2:-1]]
+    assert cells == [
+        "0 % (0 of 1)", "100 % (2 of 2)", "0 % (0 of 1)", "- (0 of 0)", "- (0 of 0)", "0 % (0 of 2)", "100 % (1 of 1)",
+        "0 % (0 of 1)", "100 % (1 of 1)", "0 % (0 of 2)", "67 % (2 of 3)"
     ]  # fmt: skip
-    assert "1 wrong" in rows[-1].split("|")[4]
+    assert "1 wrong" in rows.splitlines()[-1].split("|")[4]

@@ -8,9 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from functools import lru_cache
+from typing import TYPE_CHECKING, BinaryIO
 
 from envkit.diagnose.known import Rule, Sign
+
+if TYPE_CHECKING:
+    from ahocorasick_rs import BytesAhoCorasick
 
 CHUNK = 1 << 20  # bytes
 LONGEST = 4000  # bytes of a line on either side of a hit
@@ -90,8 +94,6 @@ class Scan:
     """One pass over a log, a chunk of whole lines at a time."""
 
     def __init__(self, rules: Iterable[Rule], done: Sign) -> None:
-        from ahocorasick_rs import BytesAhoCorasick, Implementation
-
         self.seen = Seen()
         self.done = Watch(sign=done, always=True)
         self.context = {done: self.done}
@@ -108,7 +110,7 @@ class Scan:
         self.noted = dict[int, Watch]()
         self.passed = [0] * len(self.watches)
         self.base = 0
-        self.automaton = BytesAhoCorasick(list(wanted), implementation=Implementation.DFA)
+        self.automaton = automaton(tuple(wanted))
 
     def watch(self, rule: Rule) -> Watch:
         """Return the watch of a rule, and begin those of its context."""
@@ -174,6 +176,14 @@ class Scan:
             self.seen.signs.pop(watch.sign, None) if watch.rule is None else self.seen.hits.pop(watch.rule.id, None)
             for index in self.indices[id(watch)]:
                 self.passed[index] = 0
+
+
+@lru_cache(maxsize=1)
+def automaton(literals: tuple[bytes, ...]) -> "BytesAhoCorasick":
+    """Return what finds literals, made once for all logs: that takes longer than most logs do."""
+    from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+    return BytesAhoCorasick(list(literals), implementation=Implementation.DFA)
 
 
 def part(chunk: bytes, at: int) -> tuple[int, int]:
