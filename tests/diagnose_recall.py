@@ -74,7 +74,7 @@ def threads() -> tuple[Thread, ...]:
 
 def verdict(log: str) -> str:
     """Return what envkit diagnose says of a log."""
-    found = first_cause(log.splitlines())
+    found = first_cause([f"{log}\n".encode()])
     return f"{found.rule.id} {found.certainty}" if found else "silent"
 
 
