@@ -17,7 +17,7 @@ COMMANDS = {
     "compat": ("compat", "Check whether versions work together with Horovod."),
     "install": ("install", "Install a Horovod environment and verify it."),
     "fetch": ("fetch", "Download the sources of a stack, to install without a network."),
-    "export": ("export", "Write the recipe of an image, for plain 'apptainer build'."),
+    "export": ("export", "Write the recipe of an image, or the patches of Horovod."),
     "list": ("listing", "List what is installed and what can be."),
     "show": ("listing", "Show an environment: its parts, its paths, its module."),
     "upgrade": ("upgrade", "Rebuild an environment if its recipes have changed."),

@@ -18,6 +18,7 @@ from envkit import api
 from envkit.cli import envkit
 from envkit.commands import outputs
 from envkit.config.keys import KEYS, variables
+from envkit.planning import patches
 from envkit.planning.stack import stacks
 from envkit.system.resources import data
 
@@ -33,6 +34,8 @@ ORPHAN = "---\norphan: true\n---\n\n"  # in no list of contents
 FORMS = """What commands print with `--json`, each as a JSON Schema (draft 2020-12). `version` changes with the
 form; fields may be added without that. Sizes are bytes; dates and times are ISO 8601. Messages for people go to
 standard error."""
+PATCHES = """What envkit changes in Horovod 0.28.1 before it builds it. `envkit export patches DIR STACK` writes those
+of a stack as a series, for those who build Horovod themselves. Each patch says at its head what stands here."""
 FILES = """The schemas of `envkit doctor --json` and `envkit verify --json` are files beside the code, and in what pip
 installs: `envkit/doctor/report.schema.json`, `envkit/verify/report.schema.json`."""
 
@@ -40,7 +43,7 @@ installs: `envkit/doctor/report.schema.json`, `envkit/verify/report.schema.json`
 def write(folder: Path) -> None:
     """Write every page into a folder; what is as it was is left alone, pages of what has gone are removed."""
     pages = {"index.md": index(), **commands(), "api.md": interface(), "json.md": forms(), "stacks.md": all_stacks()}
-    pages |= {"configuration.md": configuration(), **checks(), **rules()}
+    pages |= {"configuration.md": configuration(), "patches.md": all_patches(), **checks(), **rules()}
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.rglob("*.md"):
         if str(path.relative_to(folder)) not in pages:
@@ -54,7 +57,7 @@ def write(folder: Path) -> None:
 
 def index() -> str:
     """The page that leads to the others."""
-    names = ["commands", "configuration", "api", "json", "stacks", "checks/index", "rules/index"]
+    names = ["commands", "configuration", "api", "json", "stacks", "patches", "checks/index", "rules/index"]
     return page("Reference", ["Written from the code.", contents(names)])
 
 
@@ -182,6 +185,12 @@ def all_stacks() -> str:
     """Every stack, and where it was built and verified."""
     rows = ["| stack | state |", "|---|---|", *(f"| `{one.name}` | {prose(one.status)} |" for one in stacks())]
     return page("Stacks", ["\n".join(rows)])
+
+
+def all_patches() -> str:
+    """Every patch of Horovod: why there is one, what upstream says, how it was tested; which go together."""
+    parts = [part for patch in patches.every() for part in (f"## {patch.name}", *patches.described(patch))]
+    return page("Horovod's patches", [PATCHES, *parts, "## Which go together", patches.table()])
 
 
 def tables(folder: Path, leave: Iterable[str] = ()) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

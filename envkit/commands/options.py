@@ -66,8 +66,12 @@ def named_method(usual: str) -> Callable[[Function], Function]:
 
 
 def stack(function: Function) -> Function:
+    """Add what chooses a stack, but for the method, and the site modules that it is built with."""
+    return what(load(function))
+
+
+def what(function: Function) -> Function:
     """Add what chooses a stack, but for the method."""
-    function = load(function)
     function = click.option(
         "--accelerator",
         type=click.Choice(["auto", "cpu", "cuda", "rocm"]),

@@ -10,6 +10,7 @@ from envkit.knowledge.mpi import FAMILIES
 Take = Callable[[Any], Any]  # returns a value as it is used; raises ValueError with what was expected
 JOBS = ("job slurm", "job pbs", "job mpijob", "job trainjob", "job runai")
 BATCH = ("job slurm", "job pbs", "install", "verify", "doctor")
+CHOOSING = ("install", "fetch", "export image", "export patches")
 WORD = re.compile(r"[A-Za-z0-9_][\w.,@+:/-]*", re.ASCII)  # of a scheduler: it becomes a word of a script
 TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", re.ASCII)
 GPUS = re.compile(r"([\w.-]+:)?\d+", re.ASCII)
@@ -146,11 +147,11 @@ KEYS: Mapping[str, Key] = {
     ),
     "framework": Key(
         text="The framework to build Horovod for.",
-        take=FRAMEWORK[0], expected=FRAMEWORK[1], option="framework", commands=("install", "fetch", "export"),
+        take=FRAMEWORK[0], expected=FRAMEWORK[1], option="framework", commands=CHOOSING,
     ),
     "accelerator": Key(
         text="The device to build for.",
-        take=ACCELERATOR[0], expected=ACCELERATOR[1], option="accelerator", commands=("install", "fetch", "export"),
+        take=ACCELERATOR[0], expected=ACCELERATOR[1], option="accelerator", commands=CHOOSING,
     ),
     "mpi": Key(
         text="The family of MPI to compile Horovod with.",
@@ -163,7 +164,7 @@ KEYS: Mapping[str, Key] = {
     "load": Key(
         text="Modules of the site to load before a build and on entering.",
         take=several(MODULE.pattern), of_text=split, expected='a list of modules, such as ["PrgEnv-gnu"]',
-        option="load", commands=("install", "fetch", "export", "doctor"), in_project=False,
+        option="load", commands=("install", "fetch", "export image", "doctor"), in_project=False,
     ),
     "site": Key(
         text="What the site needs of images and jobs: a name, or a file (.toml).",

@@ -260,11 +260,12 @@ def test_every_key_is_an_option_of_its_commands(key: str) -> None:
 
 def test_no_command_with_such_an_option_is_left_out() -> None:
     """But those for which it is another thing, which would be no help, or which are of an image alone."""
-    other = {"method": {"export"}, "framework": {"verify"}, "mpi": {"job mpijob", "job trainjob", "job runai"},
+    other = {"method": {"export image"}, "framework": {"verify"}, "mpi": {"job mpijob", "job trainjob", "job runai"},
              "nodes": {"verify", "run"}, "ranks_per_node": {"verify"}, "gpus_per_node": {"install", "doctor"},
              "cpus_per_rank": {"verify"}, "time": {"verify", "install", "doctor"}}  # fmt: skip
     context = click.Context(envkit)
     below = {"job": [f"job {one}" for one in ("slurm", "pbs", "mpijob", "trainjob", "runai")], "eessi": []}
+    below["export"] = ["export image", "export patches"]
     every = [name for one in envkit.list_commands(context) for name in below.get(one, [one])]
     for key in KEYS.values():
         having = {words for words in every if key.option in parameters(envkit, words)} if key.option else set()
