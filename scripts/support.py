@@ -1,17 +1,22 @@
-"""Write where each stack was built and verified, from envkit/planning/stacks.toml, into README.md and docs/stacks.md.
+"""Write tables of the documentation from data: where each stack was built, what of Horovod works with which framework.
 
-python scripts/support.py
+python scripts/support.py        from envkit/planning/stacks.toml and docs/features.toml into README.md and docs/
 """
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 from envkit.planning.stack import Stack, stacks
 
 ROOT = Path(__file__).resolve().parents[1]
-PLACES = (ROOT / "README.md", ROOT / "docs" / "stacks.md")
-BEGIN, END = "<!-- support -->\n", "<!-- /support -->\n"
+FEATURES = ROOT / "docs" / "features.toml"
+PLACES = {
+    ROOT / "README.md": "support",
+    ROOT / "docs" / "stacks.md": "support",
+    ROOT / "docs" / "features.md": "features",
+}
 HEAD = "| stack | MPI | Python | machine | on | repeated by |\n|---|---|---|---|---|---|\n"
 BY_HAND = "by hand"
 
@@ -30,15 +35,33 @@ def table() -> str:
     return HEAD + "".join(line for stack in stacks() for line in rows(stack))
 
 
-def written(text: str) -> str:
-    """A text with the table between the marks. Raises ValueError where they are not there once."""
-    marks = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-    made, count = marks.subn(lambda _: BEGIN + table() + END, text)
+def features() -> str:
+    """The table of what becomes of each feature of Horovod, as Markdown."""
+    head = "| feature | PyTorch | TensorFlow, Keras 3 |\n|---|---|---|\n"
+    rows = tomllib.loads(FEATURES.read_text()).items()
+    return head + "".join(f"| {name} | {fate(row, 'pytorch')} | {fate(row, 'tensorflow')} |\n" for name, row in rows)
+
+
+def fate(row: dict[str, dict[str, str]], framework: str) -> str:
+    """What becomes of a feature with a framework, in words; nothing where that has no such thing."""
+    if framework not in row:
+        return ""
+    told = row[framework]
+    if "over_gloo" in told:
+        return f"works over MPI; limit over Gloo: {told['says']}"
+    return f"limit: {told['says']}" if told else "works"
+
+
+def written(text: str, name: str) -> str:
+    """A text with the table of a name between its marks. Raises ValueError where they are not there once."""
+    made = {"support": table, "features": features}[name]()
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    text, count = re.subn(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: begin + made + end, text, flags=re.DOTALL)
     if count != 1:
-        raise ValueError(f"The marks {BEGIN.strip()} and {END.strip()} are there {count} times.")
-    return made
+        raise ValueError(f"The marks {begin.strip()} and {end.strip()} are there {count} times.")
+    return text
 
 
 if __name__ == "__main__":
-    for place in PLACES:
-        place.write_text(written(place.read_text()))
+    for place, name in PLACES.items():
+        place.write_text(written(place.read_text(), name))

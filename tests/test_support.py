@@ -28,12 +28,21 @@ def support() -> ModuleType:
 
 def test_readme_has_the_table(support: ModuleType) -> None:
     """scripts/support.py writes it."""
-    for place in support.PLACES:
-        assert support.written(place.read_text()) == place.read_text(), place
+    for place, name in support.PLACES.items():
+        assert support.written(place.read_text(), name) == place.read_text(), place
     for stack in stacks():
         assert f"| `{stack.name}` |" in support.table()
     with pytest.raises(ValueError, match="0 times"):
-        support.written("no marks")
+        support.written("no marks", "support")
+
+
+def test_each_fate_of_a_feature_is_told(support: ModuleType) -> None:
+    for name, row in tomllib.loads(support.FEATURES.read_text()).items():
+        assert row.keys() <= {"pytorch", "tensorflow"} and row, name
+        for told in row.values():
+            assert told.keys() in (set(), {"error", "says"}, {"over_gloo", "says"}), name
+    assert support.fate({"pytorch": {}}, "tensorflow") == ""
+    assert "| Adasum | works over MPI; limit over Gloo:" in support.features()
 
 
 def test_the_tests_that_do_it_again_are_there() -> None:

@@ -42,7 +42,7 @@ def test_a_series_applies_in_its_order_as_its_readme_says(stack: str, sdist: Pat
     assert run(["export", "patches", str(folder), stack]) == 0
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / sdist.name).hardlink_to(sdist)
-    lines = [line for line in commands(folder / "README.md", "Apply them") if not line.startswith("pip download ")]
+    lines = [line for line in commands(folder / "README.md", "Apply them") if not line.startswith("pip ")]
     done = subprocess.run(
         ["bash", "-e", "-c", "\n".join(lines)],
         cwd=tmp_path / "build", capture_output=True, text=True, check=False,
@@ -57,7 +57,7 @@ def test_a_patch_that_does_not_apply_ends_it(sdist: Path, tmp_path: Path) -> Non
     assert run(["export", "patches", str(folder)]) == 0
     (folder / "series").write_text("0001-cxx17.patch\n0001-cxx17.patch\n0002-missing-includes.patch\n")
     os.link(sdist, tmp_path / sdist.name)
-    lines = [line for line in commands(folder / "README.md", "Apply them") if not line.startswith("pip download ")]
+    lines = [line for line in commands(folder / "README.md", "Apply them") if not line.startswith("pip ")]
     text = "\n".join(lines).replace("patch -p1", "patch -p1 --forward")
     done = subprocess.run(["bash", "-e", "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode
