@@ -24,6 +24,7 @@ COMMANDS = {
     "repair": ("repair", "Rebuild the damaged parts of an environment."),
     "remove": ("remove", "Remove an environment."),
     "clean": ("clean", "Show what uses disk space, and remove what is not needed."),
+    "cache": ("cache", "Share Horovod builds that have passed, and list what is shared."),
     "shell": ("enter", "Start a shell inside an environment."),
     "run": ("enter", "Run a command inside an environment, on one rank or several."),
     "activate": ("activate", "Print shell code that enters an environment in the current shell."),

@@ -14,7 +14,8 @@ code  meaning
 2     the command line cannot be understood, or names something unknown; the
       configuration has a mistake in it
 3     this machine cannot do it as it is; each problem is listed with its remedy
-4     a source is missing, damaged, or cannot be fetched; a lock or a bundle is there and cannot be used
+4     a source is missing, damaged, or cannot be fetched; a lock, a bundle or a cache of builds is there and
+      cannot be used
 5     the build failed
 6     no such environment, or it is damaged; for ``repair --dry-run``: something of it is;
       for ``upgrade``: it is, and nothing has changed
@@ -127,6 +128,24 @@ class BundleInvalid(EnvkitError):
     """A bundle that cannot be trusted or read."""
 
     exit_code = 4
+
+
+class CacheInvalid(EnvkitError):
+    """A cache of builds that cannot be read, or an object of it that is damaged or not signed."""
+
+    exit_code = 4
+
+
+class NotRelocatable(EnvkitError):
+    """A module that holds the path of its prefix where that cannot be rewritten."""
+
+    exit_code = 3
+
+
+class NotProven(EnvkitError):
+    """An environment whose last verdict is not PASS, or that has none."""
+
+    exit_code = 1
 
 
 class LockInvalid(EnvkitError):

@@ -25,6 +25,7 @@ ORDER = (
     "apptainer",
     "eessi",
     "easybuild",
+    "cache",
     "jobs",
     "training",
     "planning",

@@ -190,6 +190,11 @@ class Elf:
                 at += step
             raise self._damaged("a table of versions has no end")
 
+    @property
+    def search_paths(self) -> tuple[str, ...]:
+        """DT_RPATH and DT_RUNPATH as they are written, with colons between folders."""
+        return tuple(self._string(offset) for tag in (_RPATH, _RUNPATH) for offset in self._dynamic.get(tag, []))
+
     def _paths(self, tag: int) -> tuple[str, ...]:
         joined = [self._string(offset) for offset in self._dynamic.get(tag, [])]
         return tuple(path for paths in joined for path in paths.split(":") if path)

@@ -55,7 +55,14 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=FILE,
     help="Install what this lock says ('envkit show NAME --lock'), or refuse; STACK can be left out.",
 )
-@click.option("--rebuild", is_flag=True, help="Build again what has changed, and what depends on it.")
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="Build again what has changed, and what depends on it; nothing is taken from a cache.",
+)
+@click.option(
+    "--unsigned-cache", is_flag=True, help="Take also what nobody has signed from the caches of your configuration."
+)
 @options.mpi
 @click.option("--release", metavar="RELEASE", help="The release to build on. Default: STACK's own.")
 @click.option(
@@ -105,7 +112,7 @@ def install(
     eulas: tuple[str, ...], jobs: int | None, rebuild: bool, force: bool, release: str | None, access: str | None,
     base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
     site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None, submit: bool,
-    job_per_module: bool, locked: Path | None, mpi: str, **of_job: str | None,
+    job_per_module: bool, locked: Path | None, mpi: str, unsigned_cache: bool, **of_job: str | None,
 ) -> int:  # fmt: skip
     """Install a Horovod environment and verify it.
 
@@ -150,6 +157,7 @@ def install(
         offline=offline or bundle is not None, rebuild=rebuild, jobs=jobs or 0, force=force, base=base,
         build_args=build_args, source=source, dockerfile=dockerfile, sandbox=sandbox, site=site, binds=binds,
         sign=sign, signed_by=signed_by, mpi=mpi, configured=options.configured(context),
+        unsigned_cache=unsigned_cache,
     )  # fmt: skip
     console = console_of(err=as_json, tells=True)
     if dry_run:

@@ -174,6 +174,18 @@ KEYS: Mapping[str, Key] = {
     "ranks": Key(
         text="How many ranks 'envkit verify' starts outside of a job.", take=number, of_text=digits, expected=COUNT,
     ),
+    "cache.from": Key(
+        text="The caches that a build of Horovod is taken from, in this order: folders and URLs.",
+        take=several(r"(/|~/|https?://)\S+"), of_text=split,
+        expected='a list of absolute paths and URLs, such as ["/project/envkit-cache", "https://hpc.example.org/cache"]',
+        in_project=False,
+    ),
+    "cache.keys": Key(
+        text="The public keys of whose signatures count there.",
+        take=several(r"(/|~/)\S+"), of_text=split,
+        expected='a list of absolute paths, such as ["/sw/envkit/cache.pub"]',
+        in_project=False,
+    ),
     "job.nodes": Key(
         text="How many nodes a job has.", take=number, of_text=digits, expected=COUNT, option="nodes", commands=JOBS,
     ),

@@ -75,7 +75,8 @@ def claimed(job: eb_command.Build, console: Console) -> Iterator[dict[str, FileL
 
 def durations(tree: Tree, modules: Sequence[str], seconds: Mapping[str, int]) -> dict[str, int]:
     """Return how long modules take (s), as far as it is known: what each took here before, else ``seconds``."""
-    known = {m: round(record.seconds) for m in modules if (record := receipt.built(tree, m))}
+    records = {module: receipt.built(tree, module) for module in modules}
+    known = {module: round(one.seconds) for module, one in records.items() if one and not one.cached}
     return {**seconds, **known}
 
 
@@ -113,12 +114,18 @@ def watched(job: eb_command.Build, shown: BuildProgress, held: dict[str, FileLoc
 def record(tree: Tree, step: Step, seconds: float) -> None:
     """Record what a module was made from, and what its files are."""
     manifest.write(tree, step.module)
+    note(tree, step, seconds)
+
+
+def note(tree: Tree, step: Step, seconds: float, cached: receipt.Cached | None = None) -> None:
+    """Record what a module was made from, and the cache that it was taken from, if it was."""
     made = receipt.Built(
         module=step.module,
         easyconfig=step.easyconfig,
         sha256=step.checksum(),
         seconds=round(seconds, 1),
         part=step.part(),
+        cached=cached,
     )
     receipt.write(receipt.built_path(tree, step.module), made)
 

@@ -13,7 +13,8 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__
-from envkit.easybuild import build, config_guess, eb_command, in_jobs, mpi, trials, uses
+from envkit.cache.place import NOWHERE, Caches
+from envkit.easybuild import build, cached, config_guess, eb_command, in_jobs, mpi, trials, uses
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
 from envkit.environments import manifest, receipt, replaced
@@ -43,7 +44,7 @@ class ModulesInstallation:
 
     ``inside`` is the way into what is built, ``env`` the settings to enter with, ``lacking`` what this machine lacks,
     ``uses`` the lines on what is used of it, ``counts`` what a lock holds of it, ``tools`` the versions of what builds,
-    and ``described`` makes the receipt of what is the same for each eb.
+    and ``described`` makes the receipt of what is the same for each eb. ``caches`` may have a build of its Horovod.
     """
 
     request: Request
@@ -59,6 +60,7 @@ class ModulesInstallation:
     counts: Machine
     tools: dict[str, str]
     described: Callable[..., ModulesReceipt]
+    caches: Caches = NOWHERE
 
     @property
     def steps(self) -> Sequence[str]:
@@ -87,6 +89,22 @@ class ModulesInstallation:
         """The modules that are not there, or damaged, in the order of building."""
         wanted = {*self.missing, *self.again}
         return [step.module for step in self.plan.steps if step.module in wanted]
+
+    @cached_property
+    def looked(self) -> cached.Looked:
+        """What the caches have of it, asked once."""
+        return cached.look(self)
+
+    @property
+    def offer(self) -> cached.Offer | None:
+        """What is taken from a cache, if anything is."""
+        return self.looked.best
+
+    @property
+    def to_build(self) -> list[str]:
+        """The modules that are left and that no cache has, in the order of building."""
+        taken = {self.stack.module} if self.offer else set[str]()
+        return [module for module in self.left if module not in taken]
 
     @property
     def accepted_eulas(self) -> tuple[str, ...]:
@@ -136,11 +154,12 @@ class ModulesInstallation:
         found = [
             *self.lacking,
             *preflight.prefix_problems(prefix, self.stack, remaining),
-            *preflight.plan_problems(self.plan, self.left, self.accepted_eulas, self.host),
+            *preflight.plan_problems(self.plan, self.to_build, self.accepted_eulas, self.host),
             *self.copied(),
         ]
         if self.request.offline:
-            found += preflight.source_problems(self.sources_of(self.left), prefix, self.stack, self.request.carried)
+            wanted = self.sources_of(self.to_build)
+            found += preflight.source_problems(wanted, prefix, self.stack, self.request.carried)
         return found or list(self.refused)
 
     @cached_property
@@ -148,7 +167,7 @@ class ModulesInstallation:
         """What is said of the sources where they are sought, which is asked once."""
         if self.request.offline:
             return ()
-        wanted = self.sources_of(self.left)
+        wanted = self.sources_of(self.to_build)
         return tuple(preflight.refused_sources(wanted, self.request.prefix, self.stack, self.host))
 
     def copied(self) -> Iterator[Problem]:
@@ -168,24 +187,33 @@ class ModulesInstallation:
         yield f"Prefix:   {self.request.prefix.root}"
         yield from self.uses
         yield from eb_command.cuda_limits(self.plan)
+        yield from cached.lines(self.looked)
 
     def listing(self) -> Iterator[str]:
         """Yield the steps as eb lists them, and how much there is to do."""
-        missing = set(self.left)
+        missing = set(self.to_build)
         for step in self.plan.steps:
-            yield f" * [{' ' if step.module in missing else 'x'}] {step.easyconfig} (module: {step.module})"
+            is_offered = self.offer is not None and step.module == self.stack.module
+            mark = "c" if is_offered else " " if step.module in missing else "x"
+            yield f" * [{mark}] {step.easyconfig} (module: {step.module})"
         left = self.sources_of(missing)
         absent = preflight.lacking(left, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
             yield from preflight.set_aside(left, self.request.prefix)
         modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
+        modules += ", 1 from a cache" if self.offer else ""
         yield f"\n{modules}; {len(absent)} of {len(left)} sources to fetch."
         if expected := sum(self.stack.seconds.get(module, 5) for module in missing if self.stack.seconds):
             yield f"About {expected / 60:.0f} minutes on two cores."
 
     def build(self, folder: Path, console: Console) -> None:
-        """Fetch the sources that are missing and build the modules that are."""
+        """Fetch the sources that are missing and build the modules that are; take what a cache has."""
+        is_taken = cached.take(self, console)
         build.build(self.begun(folder, console), self.stack.seconds, console)
+        if is_taken and (why := cached.unusable(self, folder)):
+            say(console, f"{self.stack.module} from the cache cannot be used here: {why} It is built here.")
+            remove_module(self.tree, self.stack.module)
+            build.build(self.begun(folder, console), self.stack.seconds, console)
 
     def fetch_optional(self, console: Console) -> tuple[Source, ...]:
         """Fetch a newer config.guess; return it if it is there."""
@@ -332,7 +360,8 @@ class ModulesInstallation:
         for step in self.plan.steps:
             record = receipt.built(self.tree, step.module)
             recipe, checksum = (record.easyconfig, record.sha256) if record else (step.easyconfig, step.checksum())
-            yield receipt.Module(name=step.module, easyconfig=recipe, sha256=checksum)
+            origin = record.cached if record else None
+            yield receipt.Module(name=step.module, easyconfig=recipe, sha256=checksum, cached=origin)
 
 
 def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstallation:
@@ -373,6 +402,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
             load=request.load,
             easybuild=metadata.version("easybuild-framework"),
         ),
+        caches=cached.configured(request),
     )
 
 

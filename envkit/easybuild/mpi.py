@@ -195,11 +195,16 @@ def is_embedded(plan: Plan) -> bool:
     return any(step.module == module and "/embedded/" in step.easyconfig for step in plan.steps)
 
 
-def abi(machine: Host, plan: Plan) -> str:
-    """Say by which library programs are linked with the MPI of this machine; nothing of a wheel's."""
+def library(machine: Host, plan: Plan) -> str:
+    """Return the library that programs are linked with by the MPI of this machine; nothing of a wheel's."""
     if machine.mpi is None or is_embedded(plan):
         return ""
-    found = trials.abi(wrapper_of(machine.mpi, machine.env), machine.env)
+    return trials.abi(wrapper_of(machine.mpi, machine.env), machine.env)
+
+
+def abi(machine: Host, plan: Plan) -> str:
+    """Say by which library programs are linked with the MPI of this machine; nothing of a wheel's."""
+    found = library(machine, plan)
     return f"; ABI {found}" if found else ""
 
 

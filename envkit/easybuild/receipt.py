@@ -127,7 +127,9 @@ class ModuleReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method
     def described(self) -> dict[str, str]:
         """Return how it is loaded by hand, and its modules."""
         hand = f"module use {self.folder} && module load {' '.join((*self.load, self.module))}"
-        return {"By hand": hand, "Modules": "\n            ".join(module.name for module in self.modules)}
+        from_cache = {"Taken": self.origin} if self.origin else {}
+        modules = "\n            ".join(module.name for module in self.modules)
+        return {"By hand": hand, **from_cache, "Modules": modules}
 
 
 RECEIPT = ModuleReceipt

@@ -34,12 +34,31 @@ INSTEAD = {
 }
 
 
+class Cached(msgspec.Struct, frozen=True, kw_only=True):
+    """The cache that a module was taken from: its object there, who built that and when, the key that has signed it."""
+
+    place: str
+    id: str
+    host: str
+    built: str
+    key: str
+
+    @property
+    def shown(self) -> str:
+        """It in words."""
+        return f"from the cache {self.place}, object {self.id[:12]}, built on {self.host}, {self.built}"
+
+
 class Module(msgspec.Struct, frozen=True, kw_only=True):
-    """A module of the environment and the recipe it was made from: path, and SHA-256 with its patches."""
+    """A module of the environment and the recipe it was made from: path, and SHA-256 with its patches.
+
+    ``cached`` is the cache that it was taken from; null where it was built.
+    """
 
     name: str
     easyconfig: str
     sha256: str
+    cached: Cached | None = None
 
 
 class Mpi(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +166,11 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
     @property
+    def origin(self) -> str:
+        """The cache that its Horovod was taken from, in words; nothing where it was built."""
+        return next((f"{one.name} {one.cached.shown}" for one in self.recipes if one.cached), "")
+
+    @property
     def interpreter(self) -> str:
         """The Python in it."""
         return "python"
@@ -198,13 +222,17 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """A module of a tree: the recipe it was made from, how long that took (s), and the part of a lock that it is."""
+    """A module of a tree: the recipe it was made from, how long that took (s), and the part of a lock that it is.
+
+    ``cached`` is the cache that it was taken from, if it was.
+    """
 
     module: str
     easyconfig: str
     sha256: str
     seconds: float
     part: Part | None = None
+    cached: Cached | None = None
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

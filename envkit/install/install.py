@@ -391,7 +391,7 @@ def storage_explained(prefix: Prefix) -> Iterator[None]:
 
 def prove(work: Installation, folder: Path, console: Console) -> "Report | None":
     """Verify what was built on two ranks; write the receipt if it passes."""
-    from envkit.verify import drift, target
+    from envkit.verify import drift, last, target
     from envkit.verify.launch import verify
     from envkit.verify.options import Options
     from envkit.verify.report import render
@@ -409,11 +409,14 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
         report = verify(
             goal, launcher.Wanted(ranks=2), Options(require=required), env=work.env, tell=partial(say, console)
         )
+        last.keep(report, made.name, made.tree)
         console.quiet = console.quiet and report.verdict == "pass"
         say(console, render(report, width=console.width), end="")
         if report.verdict != "pass":
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
             say(console, "Mend the cause and run the same command again: only what is missing is repeated.")
+            if made.origin:
+                say(console, f"Its Horovod was taken from a cache: 'envkit install {made.name} --rebuild' builds it.")
             return report
     else:
         say(console, f"{made.name} is built. It has no Horovod, so there is nothing to verify.")

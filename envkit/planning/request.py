@@ -55,4 +55,5 @@ class Request:
     sign: Path | None = None
     signed_by: Path | None = None
     locked: Lock | None = None
+    unsigned_cache: bool = False
     tell: Callable[[str], None] = tell

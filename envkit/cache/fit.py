@@ -1,0 +1,81 @@
+"""Which objects go with a machine and a plan, by what they need, and why the others do not."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from envkit.cache.manifest import Manifest
+from envkit.environments.lockfile import Lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Here:
+    """What a machine and a plan have of what objects need.
+
+    ``recipes`` are the SHA-256 of the recipes of the plan, by module; ``mpi`` is family and version.
+    """
+
+    recipes: Mapping[str, str]
+    machine: str
+    python: str
+    accelerator: str
+    mpi: tuple[str, str]
+    is_embedded: bool
+    mpi_library: str
+    versions: Mapping[str, str]
+    cpu: frozenset[str]
+    syntax: str
+    load: tuple[str, ...]
+
+
+def reasons(one: Manifest, here: Here) -> Iterator[str]:
+    """Yield why an object does not fit; nothing of one that does."""
+    needs = one.needs
+    if one.part.sha256 != here.recipes.get(one.module):
+        yield "it was made from another recipe or other patches"
+    for module in sorted({*needs.recipes, *here.recipes} - {one.module}):
+        if needs.recipes.get(module) != here.recipes.get(module):
+            yield f"it was built for another {module}"
+    yield from differs("machine type", needs.machine, here.machine)
+    yield from differs("Python", needs.python, here.python)
+    yield from differs("device", needs.accelerator, here.accelerator)
+    family, version = here.mpi
+    if (needs.mpi.family, needs.mpi.embedded) != (family, here.is_embedded):
+        was, now = mpi_named(needs.mpi.family, needs.mpi.embedded), mpi_named(family, here.is_embedded)
+        yield f"it was built with {was}, and here is {now}"
+    elif here.mpi_library and needs.mpi_library != here.mpi_library:
+        yield f"it loads {needs.mpi_library}, and {family} {version} is {here.mpi_library}"
+    for kind, wanted in needs.versions.items():
+        there = here.versions.get(kind)
+        if there is None or Version(there) < Version(wanted):
+            yield f"it needs {kind} {wanted}, and this machine has {there or 'none'}"
+    if lacking := [name for name in needs.cpu if name not in here.cpu]:
+        yield f"its code needs {', '.join(lacking)}, which this CPU has not"
+    if (needs.syntax, here.syntax) == ("Lua", "Tcl"):
+        yield "its module file is for Lmod"
+    if needs.load != here.load:
+        yield f"it was built with the site modules {', '.join(needs.load) or 'none'}"
+
+
+def differs(what: str, wanted: str, there: str) -> Iterator[str]:
+    """Yield that something is another one."""
+    if wanted != there:
+        yield f"it is for {what} {wanted}, and here it is {there}"
+
+
+def mpi_named(family: str, is_embedded: bool) -> str:
+    """Return an MPI in words."""
+    return f"the {family} of a wheel" if is_embedded else family or "none"
+
+
+def nearness(one: Manifest, here: Here) -> tuple[bool, Version, str]:
+    """Return what is the greater the nearer a fitting object is: the same MPI, the newest libraries, the last built."""
+    needs = one.needs
+    glibc = Version(needs.versions.get("GLIBC", "0"))
+    return needs.mpi.version == here.mpi[1], glibc, one.provenance.built
+
+
+def recipes_of(lock: Lock, compared: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of the recipes that count, by module: what the machine has is compared itself."""
+    return {part.name: part.sha256 for part in lock.parts if part.name not in compared}

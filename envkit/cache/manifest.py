@@ -1,0 +1,131 @@
+"""The manifest of an object in a cache: what it was made from, what it needs, who has built it, and its files.
+
+A manifest lies in one file together with its signature, so that one is never there without the other. Its name is a
+digest of what counts (``key``), so that the same build is there once.
+"""
+
+import base64
+import hashlib
+from functools import cache
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from envkit.environments.lockfile import Lock, Part
+from envkit.environments.names import is_module
+from envkit.environments.receipt import Mpi
+from envkit.system import record, toml
+from envkit.system.resources import data
+
+MOST = 64_000_000  # bytes of the file of a manifest
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+PREFIX = b"@ENVKIT_PREFIX@"  # stands in packed texts and links for the prefix
+
+
+@cache
+def rules() -> dict[str, Any]:
+    """Return what is known of objects."""
+    return toml.read(data("cache/cache.toml"), toml.Tables)
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file as it is packed; of a link, where it leads. ``places``: how often the prefix stands in it."""
+
+    size: int = 0
+    sha256: str = ""
+    is_program: bool = False
+    link: str = ""
+    places: int = 0
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machine must have: ``versions`` of symbols by their name (GLIBC), ``cpu`` as /proc/cpuinfo names it.
+
+    ``mpi_library`` is the library of MPI that is loaded, ``syntax`` that of the module file, ``recipes`` the SHA-256 of
+    the recipe of each module that it was linked with, ``load`` the site modules that were loaded.
+    """
+
+    machine: str
+    python: str
+    suffix: str
+    accelerator: str
+    mpi: Mpi
+    mpi_library: str
+    versions: dict[str, str]
+    cpu: tuple[str, ...]
+    syntax: str
+    recipes: dict[str, str]
+    load: tuple[str, ...] = ()
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """Who built it: the host, when, with which envkit, from which lock; the report of the verification that passed."""
+
+    host: str
+    built: str
+    envkit: str
+    easybuild: str
+    environment: str
+    lock: Lock
+    verdict: msgspec.Raw
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it."""
+
+    version: Literal[1] = 1
+    part: Part
+    needs: Needs
+    sha256: Sha256
+    size: int
+    unpacked: int
+    provenance: Provenance
+    files: dict[str, File]
+
+    @property
+    def module(self) -> str:
+        """The module that it is."""
+        return self.part.name
+
+    @property
+    def key(self) -> str:
+        """A digest of what counts: the same build has the same, whenever and by whomever it was pushed."""
+        return hashlib.sha256(msgspec.json.encode((self.part, self.needs, self.sha256), order="sorted")).hexdigest()
+
+
+class Signed(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of a manifest: what was signed, byte for byte, and the signature (base64), "" without one."""
+
+    manifest: msgspec.Raw
+    signature: str = ""
+
+    @property
+    def signature_bytes(self) -> bytes:
+        """The signature. Raises ValueError."""
+        return base64.b64decode(self.signature, validate=True)
+
+
+def packed(made: Manifest, signature: bytes) -> bytes:
+    """Return the file of a manifest."""
+    signed = Signed(manifest=msgspec.Raw(msgspec.json.encode(made)), signature=base64.b64encode(signature).decode())
+    return msgspec.json.encode(signed)
+
+
+def read(content: bytes) -> tuple[Manifest, Signed]:
+    """Return a manifest and what was signed of it. Raises ValueError for what cannot be one."""
+    try:
+        signed = record.decode(content, msgspec.json.Decoder(Signed))
+        found = record.decode(bytes(signed.manifest), msgspec.json.Decoder(Manifest))
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+    if not is_module(found.module) or not found.files or min(found.size, found.unpacked) < 0:
+        raise ValueError("It is no manifest of a module.")
+    texts = (found.provenance.host, found.provenance.built, found.needs.mpi.family, found.needs.mpi.version)
+    if not all(text.isprintable() for text in texts):
+        raise ValueError("It has text in it that a terminal would obey.")
+    return found, signed
+
+
+def folder_of(module: str) -> str:
+    """Return the name of the folder that the manifests of a module lie in."""
+    return module.replace("/", "--")

@@ -1,0 +1,113 @@
+"""A module as an object: its files in one tar file under xz, without what is of the machine that built it."""
+
+import hashlib
+import io
+import lzma
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from envkit.cache import binaries, prefixes
+from envkit.cache.manifest import PREFIX, File, rules
+from envkit.environments.prefix import Tree, listed
+from envkit.system import files
+
+PRESET = 6  # of xz
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """What was packed, and what its libraries need; ``size`` and ``sha256`` are those of the tar file under xz."""
+
+    files: dict[str, File]
+    unpacked: int
+    size: int
+    sha256: str
+    versions: dict[str, str]
+    mpi_library: str
+    cpu: tuple[str, ...]
+    syntax: str
+
+
+def paths(tree: Tree, module: str) -> Iterator[str]:
+    """Yield the paths in a tree of all files of a module that an object has: software, and its module files."""
+    left_out = re.compile("|".join(rules()["left_out"]))
+    for category in listed(tree.root / "modules"):
+        for kind in ("", ".lua"):
+            if os.path.lexists(tree.root / f"modules/{category}/{module}{kind}"):
+                yield f"modules/{category}/{module}{kind}"
+    top = tree.software / module
+    for folder, folders, names in os.walk(top):
+        folders.sort()
+        for name in sorted((*names, *(one for one in folders if Path(folder, one).is_symlink()))):
+            path = str(Path(folder, name).relative_to(tree.root))
+            if not left_out.search(path):
+                yield path
+
+
+def pack(tree: Tree, module: str, machine: str, place: BinaryIO) -> Packed:
+    """Write the object of a module. Raises NotRelocatable, HostProblem, OSError.
+
+    The same files give the same object, whatever the prefix, and whoever they belong to.
+    """
+    spelled = prefixes.spellings(tree.root.parent)
+    found, size = dict[str, File](), 0
+    names = sorted(paths(tree, module))
+    with lzma.open(place, "wb", preset=PRESET) as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
+        for name in names:
+            path = tree.root / name
+            if path.is_symlink():
+                found[name] = File(link=link_of(path, name, module, spelled))
+                continue
+            content, places = prefixes.marked(read(path, name), path, name, spelled)
+            is_program = bool(path.stat().st_mode & stat.S_IXUSR)
+            found[name] = File(
+                size=len(content), sha256=hashlib.sha256(content).hexdigest(), is_program=is_program, places=places
+            )
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o755 if is_program else 0o644
+            tar.addfile(member, io.BytesIO(content))
+            size += len(content)
+    place.flush()
+    place.seek(0)
+    libraries = binaries.libraries(tree.root / name for name, one in found.items() if not one.link)
+    return Packed(
+        files=found,
+        unpacked=size,
+        size=place.seek(0, os.SEEK_END),
+        sha256=digest_of(place),
+        versions=binaries.versions(libraries),
+        mpi_library=binaries.mpi_library(libraries),
+        cpu=binaries.cpu(libraries, machine),
+        syntax="Lua" if f"modules/all/{module}.lua" in found else "Tcl",
+    )
+
+
+def read(path: Path, name: str) -> bytes:
+    """Return what a file holds. Raises NotRelocatable for what is no plain file, or too large, OSError."""
+    if not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size > files.MOST:
+        raise prefixes.refused(name, "It is no plain file of at most 64 MB.")
+    return files.read(path)
+
+
+def digest_of(stream: BinaryIO) -> str:
+    """Return the SHA-256 of an open file."""
+    stream.seek(0)
+    return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+
+
+def link_of(path: Path, name: str, module: str, spelled: tuple[bytes, ...]) -> str:
+    """Return where a link leads, as it is packed. Raises NotRelocatable for one that leads out of the prefix."""
+    target = os.fsencode(path.readlink())
+    below = next((one for one in spelled if target.startswith(one + b"/")), None)
+    if below is not None:
+        return os.fsdecode(target.replace(below, PREFIX, 1))
+    inside = os.path.normpath(Path(name).parent / os.fsdecode(target))
+    if target.startswith(b"/") or not f"{inside}/".startswith((f"software/{module}/", f"modules/all/{module}")):
+        raise prefixes.refused(name, f"It is a link that leads elsewhere: {os.fsdecode(target)}.")
+    return os.fsdecode(target)

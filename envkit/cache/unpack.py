@@ -1,0 +1,194 @@
+"""Putting an object in place: unpacked beside the target, made to fit the prefix, then moved in by rename.
+
+Whatever is in an object, nothing is written but the files that its manifest names, and these hold what that says.
+"""
+
+import hashlib
+import lzma
+import os
+import tarfile
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from envkit.cache import place as places
+from envkit.cache import prefixes
+from envkit.cache.manifest import PREFIX, File, Manifest
+from envkit.cache.place import Entry
+from envkit.environments import manifest as lists
+from envkit.environments import replaced
+from envkit.environments.prefix import Tree
+from envkit.errors import CacheInvalid
+from envkit.system import files, process, temporary
+
+MOST = 2 << 30  # bytes of an object, and of what is in it
+HEADERS = 2048  # bytes of a tar file for each of its files
+
+
+def take(entry: Entry, tree: Tree, python: Path, record: Callable[[], None]) -> None:
+    """Put the module of an entry into a tree; ``record`` notes what it is, before it is seen.
+
+    Raises CacheInvalid for what is not what the manifest says; nothing of it is left then. Raises OSError.
+    """
+    found = entry.manifest
+    require_own(entry, tree)
+    with temporary.folder("cache", tree.root) as folder:
+        packed, root = folder / "object", folder / "tree"
+        with packed.open("wb") as stream:
+            fetch(entry, stream)
+        unpack(entry, packed, root)
+        relocate(found, root, tree)
+        compile_all(root / "software" / found.module, tree, found, python)
+        note(entry, root)
+        move_in(found, root, tree, record)
+
+
+def require_own(entry: Entry, tree: Tree) -> None:
+    """Require that a manifest names only files of its module, and small enough. Raises CacheInvalid."""
+    found = entry.manifest
+    links = [f"{name}/" for name, one in found.files.items() if one.link]
+    for name, one in found.files.items():
+        if not lists.is_own(found.module, name) or name.startswith(tuple(links)) or one.size > files.MOST:
+            raise bad(entry, f"Its manifest names {name!r}.")
+        if one.link and not is_inside(one.link, name, found.module, tree):
+            raise bad(entry, f"Its manifest has a link that leads elsewhere: {name!r}.")
+    if max(found.size, found.unpacked) > MOST:
+        raise bad(entry, "It is too large.")
+
+
+def is_inside(target: str, name: str, module: str, tree: Tree) -> bool:
+    """Say whether a link of a module leads to a file of the module."""
+    start = f"{PREFIX.decode()}/{tree.root.name}/"
+    inside = target.removeprefix(start) if target.startswith(start) else f"{name.rpartition('/')[0]}/{target}"
+    return not target.startswith("/") and lists.is_own(module, os.path.normpath(inside))
+
+
+def fetch(entry: Entry, stream: IO[bytes]) -> None:
+    """Write an object into a file. Raises CacheInvalid for one of another size or content, OSError."""
+    digest = hashlib.sha256()
+    with entry.place.opened(places.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
+        for chunk in chunks:
+            digest.update(chunk)
+            stream.write(chunk)
+    if digest.hexdigest() != entry.manifest.sha256:
+        raise bad(entry, f"Its SHA-256 is {digest.hexdigest()}.")
+
+
+class Bounded:
+    """A stream that gives no more than so many bytes."""
+
+    def __init__(self, stream: IO[bytes], most: int) -> None:
+        self.stream, self.left = stream, most
+
+    def read(self, size: int) -> bytes:
+        """Read like the stream itself. Raises TarError where more comes."""
+        content = self.stream.read(min(size, self.left + 1))
+        self.left -= len(content)
+        if self.left < 0:
+            raise tarfile.TarError("more comes than its manifest says")
+        return content
+
+
+def unpack(entry: Entry, packed: Path, root: Path) -> None:
+    """Unpack an object below a folder. Raises CacheInvalid, OSError."""
+    rest = {name: one for name, one in entry.manifest.files.items() if not one.link}
+    most = entry.manifest.unpacked + HEADERS * (len(rest) + 10)
+    try:
+        with (
+            lzma.open(packed) as stream,
+            tarfile.open(fileobj=cast("IO[bytes]", Bounded(stream, most)), mode="r|") as tar,
+        ):
+            for member in tar:
+                one, source = rest.pop(member.name, None), tar.extractfile(member)
+                if one is None or member.type != tarfile.REGTYPE or source is None or member.size != one.size:
+                    raise bad(entry, f"It holds {member.name!r}, which its manifest does not name so.")
+                write(root / member.name, source.read(), one, entry)
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise bad(entry, f"It cannot be unpacked: {error}.") from error
+    if rest:
+        raise bad(entry, f"It lacks {next(iter(rest))!r}.")
+
+
+def write(path: Path, content: bytes, one: File, entry: Entry) -> None:
+    """Write a file of an object. Raises CacheInvalid for one that is not what the manifest says, OSError."""
+    if hashlib.sha256(content).hexdigest() != one.sha256:
+        raise bad(entry, f"The content of {path.name} is not what its manifest says.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o777 if one.is_program else 0o666)) as new:
+        new.write(content)
+
+
+def relocate(found: Manifest, root: Path, tree: Tree) -> None:
+    """Put the prefix into texts and links, and the new digests into the lists of packages."""
+    prefix, changed = tree.root.parent, dict[str, bytes]()
+    for name, one in found.files.items():
+        path = root / name
+        if one.link:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(one.link.replace(PREFIX.decode(), str(prefix)))
+        elif one.places:
+            changed[str(path)] = content = prefixes.put_in(path.read_bytes(), prefix)
+            path.write_bytes(content)
+    for name in found.files:
+        if name.endswith(".dist-info/RECORD"):
+            relist(root / name, changed)
+
+
+def relist(record: Path, changed: dict[str, bytes]) -> None:
+    """Put the digests and sizes of files that were changed into the list of a Python package."""
+    site, lines = record.parents[1], list[str]()
+    for line in record.read_text().splitlines():
+        name, _, rest = line.partition(",")
+        content = changed.get(os.path.normpath(site / name)) if rest.startswith("sha256=") else None
+        if content is not None:
+            digest = urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+            line = f"{name},sha256={digest},{len(content)}"
+        lines.append(line)
+    record.write_text("\n".join(lines) + "\n")
+
+
+def compile_all(folder: Path, tree: Tree, found: Manifest, python: Path) -> None:
+    """Compile the Python in a module for where it will lie; without that it only begins more slowly."""
+    argv = [str(python), "-I", "-m", "compileall", "-q", "-s", str(folder), "-p", str(tree.software / found.module)]
+    process.capture([*argv, str(folder / "lib")], cwd=folder, timeout_s=300)
+
+
+def note(entry: Entry, root: Path) -> None:
+    """Write into the folder where eb keeps its log where the module came from."""
+    made = entry.manifest.provenance
+    path = root / "software" / entry.manifest.module / lists.NOTES / "envkit-cache.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f"{entry.manifest.module} was not built here.\n"
+        f"Taken from the cache {entry.place.shown}, object {entry.id} (SHA-256 {entry.manifest.sha256}).\n"
+        f"Built on {made.host}, {made.built}, and verified there as {made.environment}, "
+        f"by envkit {made.envkit} and EasyBuild {made.easybuild}.\n"
+    )
+
+
+def move_in(found: Manifest, root: Path, tree: Tree, record: Callable[[], None]) -> None:
+    """Move a module into a tree: its software first, its module file, by which it is seen, last. Raises OSError."""
+    target = tree.software / found.module
+    files.discard(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (root / "software" / found.module).rename(target)
+    for recipe in (target / lists.NOTES).glob("*.eb"):
+        kept = tree.root / "ebfiles_repo" / found.module.partition("/")[0] / recipe.name
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        files.write(kept, recipe.read_bytes(), own=True)
+    record()
+    for name in in_order(found.files):
+        replaced.move(root / name, tree.root / name)
+
+
+def in_order(names: Iterable[str]) -> Iterator[str]:
+    """Yield the module files of an object, that in the folder of all modules last."""
+    yield from sorted(
+        (one for one in names if one.startswith("modules/")), key=lambda one: one.startswith("modules/all/")
+    )
+
+
+def bad(entry: Entry, why: str) -> CacheInvalid:
+    """Say that an object cannot be used."""
+    return entry.place.invalid(f"{entry.manifest.module}, object {entry.id[:12]}: {why}")

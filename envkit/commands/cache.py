@@ -1,0 +1,200 @@
+"""``envkit cache``: builds that have passed, shared."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envkit.cli import echo, echo_json, usage
+from envkit.commands import options
+from envkit.commands.clean import SECONDS, measure
+
+if TYPE_CHECKING:
+    from envkit.cache.place import Place
+
+PLACES = click.argument("places", metavar="[PLACE]...", nargs=-1)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def cache() -> None:
+    """Share Horovod builds that have passed, and look at what is shared.
+
+    A cache is a folder that others can read, or the same folder behind a web server. 'envkit install' takes a build
+    from the caches that your configuration names ('cache.from') where one fits, and then verifies it as always.
+    """
+
+
+@cache.command(short_help="Put the Horovod of an environment into a cache.")
+@options.name
+@options.prefix
+@click.option("--to", "to", metavar="FOLDER", required=True, help="The folder of the cache.")
+@click.option(
+    "--sign",
+    metavar="KEY.pem",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Sign it with this private key.",
+)
+@click.option("--unsigned", is_flag=True, help="Push it without a signature.")
+@JSON
+def push(name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, as_json: bool) -> None:
+    """Put the Horovod module of the environment NAME into a cache.
+
+    Only what EasyBuild has built here, whose last verdict is PASS and of which nothing has changed since, is taken.
+    Its manifest says who built it: host, date, versions, lock and the verdict's report. What is there already is
+    not sent again.
+    """
+    if bool(sign) == unsigned:
+        usage("Give one of --sign KEY.pem and --unsigned.")
+    from envkit.cache.place import Place
+    from envkit.environments import prefix as place
+    from envkit.install import sharing
+    from envkit.report import words
+
+    done = sharing.push(place.locate(prefix), name, Place(named=to), sign)
+    if as_json:
+        from envkit.commands import outputs
+
+        echo_json(outputs.text(done))
+        return
+    echo(f"{'Pushed' if done.sent else 'There already:'} {done.module} {'to' if done.sent else 'in'} {done.place}")
+    echo(f"Object {done.id[:12]}, {words.size(done.size)}, {'signed' if done.signed else 'not signed'}.")
+
+
+@cache.command(name="list", short_help="List the builds in caches.")
+@PLACES
+@JSON
+def list_(places: tuple[str, ...], as_json: bool) -> int:
+    """List the builds in each PLACE, a folder or a URL. Default: those of your configuration.
+
+    Ends with 4 where something cannot be read.
+    """
+    import sys
+
+    from envkit.commands import outputs
+    from envkit.install import sharing
+    from envkit.report import words
+    from envkit.report.paper import Paper
+
+    found = sharing.listing(named(places), keys())
+    if as_json:
+        echo_json(outputs.text(found))
+    else:
+        rows = [
+            (
+                one.id[:12], words.size(one.size), one.built[:10], one.host, one.module.partition("/")[2],
+                f"{one.needs.machine}, Python {one.needs.python}, {one.needs.mpi.family} {one.needs.mpi.version}",
+                one.signed_by or ("by another key" if one.signed else "no"),
+            )
+            for one in found.builds
+        ]  # fmt: skip
+        heads = ("ID", "SIZE", "BUILT", "ON", "HOROVOD", "FOR", "SIGNED")
+        echo("\n".join(Paper.of(sys.stdout).table(heads, rows)) if rows else "There is no build.")
+        for text in found.wrong:
+            echo(text, err=True)
+    return 4 if found.wrong else 0
+
+
+@cache.command(short_help="Show a build: what it needs, who built it, and its verdict.")
+@click.argument("id", metavar="ID")
+@PLACES
+@JSON
+def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
+    """Show the build whose ID begins so, in each PLACE, or in the caches of your configuration.
+
+    With --json its manifest is printed: with its files, the lock, and the report of the verification that it passed.
+    """
+    from envkit.cache import place
+    from envkit.install import sharing
+    from envkit.report import words
+
+    found = sharing.find(named(places), id)
+    if as_json:
+        echo_json(bytes(found.signed.manifest).decode())
+        return
+    made, needs, one = found.manifest.provenance, found.manifest.needs, found.manifest
+    key = place.signer(found, keys())
+    lines = {
+        "Id": found.id,
+        "Module": one.module,
+        "Cache": found.place.shown,
+        "Signed": key or ("by none of your keys" if found.signed.signature else "no"),
+        "Size": f"{words.size(one.size)}; {words.size(one.unpacked)} unpacked, {len(one.files)} files",
+        "SHA-256": one.sha256,
+        "Built": f"on {made.host}, {made.built}, as {made.environment}",
+        "By": f"envkit {made.envkit}, EasyBuild {made.easybuild}",
+        "Verdict": "PASS",
+        "Needs": f"{needs.machine}, Python {needs.python}, {needs.mpi.family} ({needs.mpi_library})",
+        "Versions": ", ".join(f"{kind} {version}" for kind, version in needs.versions.items()),
+        "CPU": ", ".join(needs.cpu) or "any",
+        "Recipes": "\n          ".join(f"{name} {sha256[:12]}" for name, sha256 in needs.recipes.items()),
+    }
+    echo("\n".join(f"{key + ':':<9} {value}" for key, value in lines.items()))
+
+
+@cache.command(short_help="Check every build in caches: contents and signatures.")
+@PLACES
+@JSON
+def verify(places: tuple[str, ...], as_json: bool) -> int:
+    """Read every build in each PLACE, or in the caches of your configuration, and hold it against its manifest.
+
+    With keys in your configuration ('cache.keys') signatures are checked as well. Ends with 4 where one is bad.
+    """
+    from envkit.commands import outputs
+    from envkit.install import sharing
+    from envkit.report import words
+
+    found = sharing.verified(named(places), keys())
+    bad = [one for one in found.builds if one.state == "bad"]
+    if as_json:
+        echo_json(outputs.text(found))
+    else:
+        for one in found.builds:
+            echo(f"{one.state:<8} {one.id[:12]} {one.module} in {one.place}{f': {one.wrong}' if one.wrong else ''}")
+        echo(f"{words.count(len(found.builds), 'build')}, {len(bad) or 'none'} bad.")
+    return 4 if bad else 0
+
+
+@cache.command(short_help="Remove what is damaged, half written or old from a cache.")
+@click.argument("place", metavar="FOLDER")
+@click.option(
+    "--older-than", metavar="AGE", callback=measure(SECONDS, "90d"), help="Builds that are older as well: 90d."
+)
+@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
+@JSON
+def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) -> None:
+    """Remove from a cache damaged builds, objects without a manifest, and what killed processes have left.
+
+    What is half written, or has no manifest yet, stays for a day: somebody may be pushing it.
+    """
+    from envkit.cache.place import Place
+    from envkit.commands import outputs
+    from envkit.install import sharing
+    from envkit.report import words
+
+    done = sharing.prune(Place(named=place), older_than or 0, dry_run=dry_run)
+    if as_json:
+        echo_json(outputs.text(done))
+        return
+    files = words.count(len(done.removed), "file")
+    echo(f"{'Would remove' if dry_run else 'Removed'} {files}, {words.size(done.size)}.")
+    for name in done.removed:
+        echo(f"  {name}")
+
+
+def named(places: tuple[str, ...]) -> "list[Place]":
+    """Return the places that are named, else those of the configuration; ends with a usage error without any."""
+    from envkit.cache.place import Place
+    from envkit.config import files
+
+    found = places or files.read().get("cache.from")
+    if not found:
+        usage("Name a PLACE, or set 'from' in [cache] of your configuration ('envkit config --path').")
+    return [Place(named=one) for one in found]
+
+
+def keys() -> tuple[str, ...]:
+    """Return the public keys of the configuration."""
+    from envkit.config import files
+
+    return tuple(files.read().get("cache.keys") or ())

@@ -1,0 +1,246 @@
+"""What caches have of a plan: which build of its Horovod fits, why the others do not, and putting it in place."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from envkit.binary.build_flags import read_extensions
+from envkit.cache import binaries, fit, unpack
+from envkit.cache.fit import Here
+from envkit.cache.manifest import rules
+from envkit.cache.place import Caches, Entry, Place, signer
+from envkit.config import files as config
+from envkit.easybuild import build, mpi
+from envkit.environments import filelocks, manifest
+from envkit.environments.lockfile import Lock
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import Cached, Receipt
+from envkit.errors import BuildFailed, CacheInvalid, ModuleNotLoaded
+from envkit.machine.host import Host
+from envkit.planning.plan import Plan
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack
+from envkit.report import words
+from envkit.report.progress import say
+
+SHOWN = 5  # objects that do not fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A build that a cache has of a module that is to be built; ``why_not`` says why it does not fit, if it does not.
+
+    ``key`` is the public key that verifies it; nothing where none does.
+    """
+
+    entry: Entry
+    key: str
+    why_not: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What caches have: the offers, the nearest that fits first; and what is wrong with caches."""
+
+    offers: tuple[Offer, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Offer | None:
+        """The one to take, if there is one."""
+        return next((one for one in self.offers if not one.why_not), None)
+
+
+class Work(Protocol):
+    """What is to be known of an installation by modules (``method.py``)."""
+
+    @property
+    def request(self) -> Request:
+        """What was asked for."""
+
+    @property
+    def stack(self) -> Stack:
+        """What is installed."""
+
+    @property
+    def host(self) -> Host:
+        """This machine."""
+
+    @property
+    def plan(self) -> Plan:
+        """What is built."""
+
+    @property
+    def tree(self) -> Tree:
+        """Where."""
+
+    @property
+    def caches(self) -> Caches:
+        """Where builds may be taken from."""
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules that are not there."""
+
+    @property
+    def again(self) -> list[str]:
+        """The modules that are damaged."""
+
+    @property
+    def lock(self) -> Lock:
+        """What it is made from."""
+
+    @property
+    def looked(self) -> Looked:
+        """What the caches have."""
+
+    def asked(self, folder: Path) -> Receipt:
+        """Return the receipt of what is there."""
+
+
+def configured(request: Request) -> Caches:
+    """Return the caches that the configuration names."""
+    found = config.read()
+    places, keys = (tuple(found.get(name) or ()) for name in ("cache.from", "cache.keys"))
+    return Caches(places=places, keys=keys, unsigned=request.unsigned_cache)
+
+
+def look(work: Work) -> Looked:
+    """Look for builds of the Horovod of a plan, if that is to be built. A server is not asked without a network."""
+    module = work.stack.module
+    if not work.caches.places or work.request.rebuild or module not in work.missing or module in work.again:
+        return Looked()
+    if not module.startswith("Horovod/"):
+        return Looked()
+    there, offers, wrong = here(work), list[Offer](), list[str]()
+    for place in [Place(named=one) for one in work.caches.places]:
+        if place.is_remote and work.request.offline:
+            continue
+        try:
+            names = place.names(module)
+        except CacheInvalid as error:
+            wrong.append(f"{error.what} {error.why}")
+            continue
+        for name in names:
+            try:
+                offers.append(offered(place.entry(name), there, work.caches))
+            except CacheInvalid as error:
+                wrong.append(f"{error.what} {error.why}")
+    order = {place: number for number, place in enumerate(work.caches.places)}
+    offers.sort(key=lambda one: fit.nearness(one.entry.manifest, there), reverse=True)
+    offers.sort(key=lambda one: (bool(one.why_not), order[one.entry.place.named]))
+    return Looked(offers=tuple(offers), wrong=tuple(wrong))
+
+
+def offered(entry: Entry, there: Here, caches: Caches) -> Offer:
+    """Return what a cache has, and why it does not fit."""
+    why, key = [*fit.reasons(entry.manifest, there)], ""
+    if not why:
+        key = signer(entry, caches.keys)
+        if not key and not caches.unsigned:
+            why.append(
+                "none of your keys ('cache.keys') has signed it"
+                if entry.signed.signature
+                else "it is not signed (--unsigned-cache takes it all the same)"
+            )
+    return Offer(entry=entry, key=key, why_not=tuple(why))
+
+
+def here(work: Work) -> Here:
+    """Return what this machine and a plan have of what objects need."""
+    there, embedded = work.host.mpi, mpi.is_embedded(work.plan)
+    return Here(
+        recipes=fit.recipes_of(work.lock, rules()["compared"]),
+        machine=work.host.machine,
+        python=work.host.python.minor,
+        accelerator=work.stack.accelerator.value,
+        mpi=("Open MPI", "") if embedded else (there.family, there.version) if there else ("", ""),
+        is_embedded=embedded,
+        mpi_library=mpi.library(work.host, work.plan),
+        versions=binaries.offered(work.host.env),
+        cpu=binaries.features(),
+        syntax="Lua" if work.host.modules_tool and work.host.modules_tool.kind == "Lmod" else "Tcl",
+        load=work.request.load,
+    )
+
+
+def lines(looked: Looked) -> Iterator[str]:
+    """Yield what a plan says of caches: what is taken, why other objects are not, what is wrong."""
+    best = looked.best
+    if best is not None:
+        one, made = best.entry.manifest, best.entry.manifest.provenance
+        by = f"signed with {best.key}" if best.key else "not signed"
+        yield f"Cache:    {one.module} is taken from {best.entry.place.shown}, not built here:"
+        yield f"          object {best.entry.id[:12]}, {words.size(one.size)}, built on {made.host}, {made.built}; {by}"
+        yield f"          with {one.needs.mpi.family} {one.needs.mpi.version}; it needs {needed(best.entry)}"
+    others = [one for one in looked.offers if one.why_not]
+    title = "Cache:    " if best is None else "          "
+    for number, other in enumerate(others[:SHOWN]):
+        start = title if not number else "          "
+        yield f"{start}not {other.entry.id[:12]} of {other.entry.place.shown}: {'; '.join(other.why_not)}"
+    if len(others) > SHOWN:
+        yield f"          and {len(others) - SHOWN} more that do not fit"
+    for text in looked.wrong:
+        yield f"Cache:    {text}"
+
+
+def needed(entry: Entry) -> str:
+    """Return what an object needs of a machine, in words."""
+    needs = entry.manifest.needs
+    return ", ".join([*(f"{kind} {version}" for kind, version in needs.versions.items()), *needs.cpu])
+
+
+def take(work: Work, console: Console) -> bool:
+    """Put the build of a cache into the tree, if one fits; say whether that was done. What is bad is said in a line."""
+    looked, module, tree = work.looked, work.stack.module, work.tree
+    for text in looked.wrong:
+        say(console, f"{text} It is left out.")
+    for offer in [one for one in looked.offers if not one.why_not]:
+        entry, began = offer.entry, time.monotonic()
+        origin = Cached(
+            place=entry.place.shown, id=entry.id, host=entry.manifest.provenance.host,
+            built=entry.manifest.provenance.built, key=offer.key,
+        )  # fmt: skip
+
+        def record(origin: Cached = origin, began: float = began) -> None:
+            build.note(tree, work.plan.steps[-1], time.monotonic() - began, origin)
+
+        message = f"Another process is building {module}; waiting for it."
+        with filelocks.held(tree, filelocks.lock_name(module), console, message):
+            if tree.has(module):
+                return False
+            try:
+                unpack.take(entry, tree, work.host.python.path, record)
+            except CacheInvalid as error:
+                say(console, f"{error.what} {error.why} {module} is built here.")
+                continue
+            manifest.write(tree, module)
+        say(console, f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}.")
+        return True
+    return False
+
+
+def unusable(work: Work, folder: Path) -> str:
+    """Say why the Horovod that was taken cannot be loaded where all that it needs is there; nothing if it can."""
+    try:
+        made = work.asked(folder)
+    except (BuildFailed, ModuleNotLoaded) as error:
+        return error.why or error.what
+    if not made.horovod:
+        return "There is no Horovod in it."
+    return lacking(made)
+
+
+def lacking(made: Receipt) -> str:
+    """Say what the compiled extension of an environment lacks; nothing if it can be loaded."""
+    paths: Sequence[Sequence[Path]] = [[Path(one) for one in each] for each in (made.library_path, made.site_packages)]
+    built = read_extensions(Path(made.horovod), *paths, suffix=made.suffix)
+    there = [one for one in built.extensions if one.exists]
+    if any(one.loads for one in there):
+        return ""
+    wrong = [text for one in there for text in (one.unreadable, *one.missing_libraries, *one.missing_symbols) if text]
+    return f"Its extension cannot be loaded: {wrong[0]}." if wrong else "Its extension has gone."

@@ -1,0 +1,323 @@
+"""Sharing builds that have passed: pushing one into a cache, and what can be asked of caches and tidied up in them."""
+
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from envkit.cache import fit, pack, place
+from envkit.cache.manifest import Manifest, Needs, Provenance, rules
+from envkit.cache.place import Entry, Place
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments import manifest
+from envkit.environments.lockfile import Part
+from envkit.environments.prefix import Prefix, Tree, listed
+from envkit.errors import CacheInvalid, EnvironmentDamaged, HostProblem, NotProven, UsageProblem, of_storage
+from envkit.methods import installed
+from envkit.sources import signature
+
+LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
+
+
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache push`` tells; ``sent``: it was not there before."""
+
+    version: int = 1
+    name: str
+    module: str
+    place: str
+    id: str
+    sha256: str
+    size: int
+    sent: bool
+    signed: bool
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A build in a cache, as ``envkit cache list`` tells of it; ``signed_by`` is the key of yours that verifies it."""
+
+    place: str
+    id: str
+    module: str
+    size: int
+    host: str
+    built: str
+    signed: bool
+    signed_by: str
+    needs: Needs
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache list`` tells; ``wrong`` is what cannot be read."""
+
+    version: int = 1
+    builds: tuple[Listed, ...]
+    wrong: tuple[str, ...]
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A build that was read to its end; ``wrong`` says what of it is, if anything is."""
+
+    place: str
+    id: str
+    module: str
+    state: Literal["good", "unsigned", "bad"]
+    wrong: str
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache verify`` tells."""
+
+    version: int = 1
+    builds: tuple[Checked, ...]
+
+
+class Gone(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache prune`` has removed, or would; sizes are bytes."""
+
+    version: int = 1
+    place: str
+    size: int
+    removed: tuple[str, ...]
+
+
+def push(prefix: Prefix, name: str | None, to: Place, key: Path | None) -> Pushed:
+    """Put the Horovod of an environment into a cache, signed with a private key if one is given.
+
+    Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
+    """
+    made = installed.find(prefix, name)
+    if not isinstance(made, ModuleReceipt) or made.venv or not made.module.startswith("Horovod/"):
+        raise UsageProblem(
+            what=f"{made.called} cannot be pushed: a cache holds Horovod modules that EasyBuild has made.",
+            fix="Name an environment of 'envkit install --method easybuild'.",
+        )
+    if key is not None:
+        signature.require_signs(key)
+    verdict, part = proven(made), part_of(made)
+    if not to.folder.is_dir():
+        raise UsageProblem(
+            what=f"There is no folder {to.folder}.",
+            fix=f"Make it, for those who may push into it: mkdir -m 2775 {to.folder}",
+        )
+    try:
+        return sent(made, part, verdict, to, key)
+    except OSError as error:
+        problem = of_storage(error, f"{made.name} could not be pushed to {to.shown}.")
+        raise problem or not_written(to, error) from error
+
+
+def not_written(to: Place, error: OSError) -> HostProblem:
+    """Say that a folder cannot be written to."""
+    why = f"{error.strerror or error}: {error.filename}"
+    return HostProblem(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
+
+
+def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: Path | None) -> Pushed:
+    """Pack a module and put it into a folder. Raises OSError."""
+    tree = Tree(root=Path(made.tree))
+    assert made.lock is not None and made.mpi is not None  # noqa: S101  (proven)
+    with tempfile.TemporaryFile() as stream, tempfile.TemporaryDirectory(prefix="envkit-push-") as folder:
+        packed = pack.pack(tree, made.module, made.machine, stream)
+        needs = Needs(
+            machine=made.machine,
+            python=".".join(made.python.split(".")[:2]),
+            suffix=made.suffix,
+            accelerator=made.accelerator,
+            mpi=made.mpi,
+            mpi_library=packed.mpi_library,
+            versions=packed.versions,
+            cpu=packed.cpu,
+            syntax=packed.syntax,
+            recipes=fit.recipes_of(made.lock, rules()["compared"]),
+            load=made.load,
+        )
+        described = Manifest(
+            part=part,
+            needs=needs,
+            sha256=packed.sha256,
+            size=packed.size,
+            unpacked=packed.unpacked,
+            provenance=Provenance(
+                host=platform.node(),
+                built=made.created,
+                envkit=made.envkit,
+                easybuild=made.easybuild,
+                environment=made.name,
+                lock=made.lock,
+                verdict=verdict,
+            ),
+            files=packed.files,
+        )
+        signed = b""
+        if key is not None:
+            path = Path(folder, "manifest")
+            path.write_bytes(msgspec.json.encode(described))
+            signed = signature.signature_of(path, key)
+        stream.seek(0)
+        is_new = place.publish(to, described, stream, signed)
+    return Pushed(
+        name=made.name,
+        module=made.module,
+        place=to.shown,
+        id=described.key,
+        sha256=packed.sha256,
+        size=packed.size,
+        sent=is_new,
+        signed=key is not None,
+    )
+
+
+def proven(made: ModuleReceipt) -> msgspec.Raw:
+    """Return the report of the last verification of an environment. Raises NotProven, EnvironmentDamaged."""
+    from envkit.verify import last, target
+
+    kept, again = last.last(made.name, made.tree), f"envkit verify {made.name} --prefix {Path(made.tree).parent}"
+    if kept is None or kept.report.verdict != "pass":
+        raise NotProven(
+            what=f"{made.name} is not pushed: only what has passed is shared.",
+            why="Its last verdict is FAIL." if kept else "No verdict on it of yours is kept.",
+            fix=f"Verify it, then push again: {again}",
+        )
+    changed = [one.path for one in target.installed(made, made.environment).drift or ()]
+    damaged = [one.path for one in manifest.damage(Tree(root=Path(made.tree)), [made.module], every=True)]
+    if wrong := list(dict.fromkeys((*damaged, *changed))):
+        raise EnvironmentDamaged(
+            what=f"{made.name} is not pushed: it is not what was installed.",
+            why="\n".join(wrong[:5]),
+            fix=f"Put it back with 'envkit repair {made.name} --prefix {Path(made.tree).parent}', then push again.",
+        )
+    return msgspec.Raw(msgspec.json.encode(kept.report))
+
+
+def part_of(made: ModuleReceipt) -> Part:
+    """Return what the Horovod of an environment was made from. Raises HostProblem for what a cache cannot compare."""
+    locked, origin = installed.lock_of(made), next(one.cached for one in made.modules if one.name == made.module)
+    unknown = [
+        part.name for part in locked.parts if part.name.endswith("/system") and part.name not in rules()["compared"]
+    ]
+    if unknown or made.mpi is None or origin is not None:
+        why = f"It takes {', '.join(unknown)} from this machine, which is not compared with others."
+        why = why if unknown else f"It was taken {origin.shown}." if origin else "It has no MPI."
+        raise HostProblem(what=f"{made.name} is not pushed.", why=why, fix="Push one that was built without that.")
+    return next(part for part in locked.parts if part.name == made.module)
+
+
+def entries(places: Sequence[Place]) -> tuple[list[Entry], list[str]]:
+    """Return every build in some caches, the last built first, and what cannot be read."""
+    found, wrong = list[Entry](), list[str]()
+    for one in places:
+        try:
+            names = one.names()
+        except CacheInvalid as error:
+            wrong.append(f"{error.what} {error.why}")
+            continue
+        for name in names:
+            try:
+                found.append(one.entry(name))
+            except CacheInvalid as error:
+                wrong.append(f"{error.what} {error.why}")
+    return sorted(found, key=lambda one: one.manifest.provenance.built, reverse=True), wrong
+
+
+def listing(places: Sequence[Place], keys: Sequence[str]) -> Listing:
+    """Return what there is in some caches."""
+    found, wrong = entries(places)
+    return Listing(builds=tuple(described(one, keys) for one in found), wrong=tuple(wrong))
+
+
+def described(entry: Entry, keys: Sequence[str]) -> Listed:
+    """Return what is told of a build."""
+    return Listed(
+        place=entry.place.shown,
+        id=entry.id,
+        module=entry.manifest.module,
+        size=entry.manifest.size,
+        host=entry.manifest.provenance.host,
+        built=entry.manifest.provenance.built,
+        signed=bool(entry.signed.signature),
+        signed_by=place.signer(entry, keys),
+        needs=entry.manifest.needs,
+    )
+
+
+def find(places: Sequence[Place], wanted: str) -> Entry:
+    """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one."""
+    found, wrong = entries(places)
+    fitting = {one.id: one for one in found if one.id.startswith(wanted)}
+    if len(fitting) != 1:
+        raise UsageProblem(
+            what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
+            why="\n".join(wrong),
+            fix="See 'envkit cache list' for their ids.",
+        )
+    return next(iter(fitting.values()))
+
+
+def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
+    """Read every build of some caches to its end. Raises CacheInvalid for a cache that cannot be read at all."""
+    checked = [one for each in places for name in each.names() for one in [check(each, name, keys)]]
+    return Verified(builds=tuple(checked))
+
+
+def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
+    """Read a build to its end."""
+    import hashlib
+
+    try:
+        entry = of.entry(name)
+        digest = hashlib.sha256()
+        with of.opened(place.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
+            for chunk in chunks:
+                digest.update(chunk)
+    except CacheInvalid as error:
+        module, key = name.removesuffix(".json").split("/")
+        return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why)
+    wrong = ""
+    if digest.hexdigest() != entry.manifest.sha256:
+        wrong = f"Its object has the SHA-256 {digest.hexdigest()}."
+    elif keys and entry.signed.signature and not place.signer(entry, keys):
+        wrong = "None of your keys has signed it."
+    state: Literal["good", "unsigned", "bad"] = "bad" if wrong else "good" if entry.signed.signature else "unsigned"
+    return Checked(place=of.shown, id=entry.id, module=entry.manifest.module, state=state, wrong=wrong)
+
+
+def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
+    """Remove from a folder what is of no use: what is damaged or half written, and builds that are older.
+
+    Raises CacheInvalid, OSError.
+    """
+    folder, doomed = of.folder, list[Path]()
+    kept = set[str]()
+    for name in of.names():
+        path, state = folder / "manifests" / name, check(of, name, ()).state
+        if state == "bad" or (older_s and age(path) > older_s):
+            doomed.append(path)
+        else:
+            kept.add(of.entry(name).manifest.sha256)
+    doomed += unused(folder, kept)
+    size = sum(path.stat().st_size for path in doomed)
+    for path in () if dry_run else doomed:
+        path.unlink(missing_ok=True)
+    if not dry_run:
+        place.index(of)
+    return Gone(place=of.shown, size=size, removed=tuple(str(path.relative_to(folder)) for path in doomed))
+
+
+def unused(folder: Path, kept: set[str]) -> Iterator[Path]:
+    """Yield the objects that no manifest names, and what is half written, once they are a day old."""
+    for path in (folder / "objects" / name for name in listed(folder / "objects")):
+        if path.name.removesuffix(".tar.xz") not in kept and age(path) > LEFT_S:
+            yield path
+    for path in (*folder.glob(".envkit-*"), *folder.glob("manifests/*/.envkit-*")):
+        if age(path) > LEFT_S:
+            yield path
+
+
+def age(path: Path) -> float:
+    """Return how long ago a file was changed (s)."""
+    return time.time() - path.stat().st_mtime
