@@ -27,6 +27,7 @@ from envkit.errors import BuildFailed, HostProblem, Problem
 from envkit.machine import host, runtime
 from envkit.machine.site import find as find_site
 from envkit.planning import preflight
+from envkit.planning.method import Offered
 from envkit.planning.plan import locked
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
@@ -72,6 +73,11 @@ class ImageInstallation:
     def sources(self) -> Sequence[Source]:
         """What pip takes."""
         return self.plan.sources
+
+    @property
+    def offered(self) -> Sequence[Offered]:
+        """Nothing: caches have modules."""
+        return ()
 
     @property
     def env(self) -> dict[str, str]:

@@ -277,7 +277,7 @@ def index(place: Place) -> None:
 @contextmanager
 def locked(place: Place) -> Iterator[None]:
     """Hold the lock of a folder, where its file system has locks; without, the last to write the index has read it."""
-    lock = FileLock(place.folder / ".lock", mode=0o666)
+    lock = FileLock(place.folder / ".lock", mode=0o664)
     try:
         lock.acquire(timeout=LOCKED_S)
     except (Timeout, NotImplementedError) as error:

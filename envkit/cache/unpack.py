@@ -61,7 +61,8 @@ def is_inside(target: str, name: str, module: str, tree: Tree) -> bool:
     """Say whether a link of a module leads to a file of the module."""
     start = f"{PREFIX.decode()}/{tree.root.name}/"
     inside = target.removeprefix(start) if target.startswith(start) else f"{name.rpartition('/')[0]}/{target}"
-    return not target.startswith("/") and lists.is_own(module, os.path.normpath(inside))
+    is_relative = not target.startswith("/") and PREFIX.decode() not in inside
+    return is_relative and lists.is_own(module, os.path.normpath(inside))
 
 
 def fetch(entry: Entry, stream: IO[bytes]) -> None:

@@ -84,7 +84,7 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
             (
                 one.id[:12], words.size(one.size), one.built[:10], one.host, one.module.partition("/")[2],
                 f"{one.needs.machine}, Python {one.needs.python}, {one.needs.mpi.family} {one.needs.mpi.version}",
-                one.signed_by or ("by another key" if one.signed else "no"),
+                one.signed_by or unchecked(one.signed),
             )
             for one in found.builds
         ]  # fmt: skip
@@ -118,7 +118,7 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         "Id": found.id,
         "Module": one.module,
         "Cache": found.place.shown,
-        "Signed": key or ("by none of your keys" if found.signed.signature else "no"),
+        "Signed": key or unchecked(bool(found.signed.signature)),
         "Size": f"{words.size(one.size)}; {words.size(one.unpacked)} unpacked, {len(one.files)} files",
         "SHA-256": one.sha256,
         "Built": f"on {made.host}, {made.built}, as {made.environment}",
@@ -191,6 +191,11 @@ def named(places: tuple[str, ...]) -> "list[Place]":
     if not found:
         usage("Name a PLACE, or set 'from' in [cache] of your configuration ('envkit config --path').")
     return [Place(named=one) for one in found]
+
+
+def unchecked(is_signed: bool) -> str:
+    """Return what there is to say of a signature that no key verifies."""
+    return "no" if not is_signed else "by none of your keys" if keys() else "not checked"
 
 
 def keys() -> tuple[str, ...]:

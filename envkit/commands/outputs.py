@@ -14,6 +14,7 @@ from envkit.environments.lockfile import Lock
 from envkit.environments.manifest import Damage
 from envkit.install.catalogue import Lacking
 from envkit.jobs.submit import Submitted
+from envkit.planning.method import Offered
 
 TYPES = {
     "list": "install.catalogue:Listing",
@@ -54,7 +55,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit install --dry-run`` tells; ``problems`` is all that stands in its way."""
+    """What ``envkit install --dry-run`` tells: ``problems`` is what stands in its way, ``cached`` what caches have."""
 
     version: int = 1
     name: str
@@ -66,6 +67,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[Wanted, ...]
     problems: tuple[Lacking, ...]
     lock: Lock
+    cached: tuple[Offered, ...] = ()
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):

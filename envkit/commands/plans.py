@@ -45,6 +45,7 @@ def show_json(work: Installation) -> int:
         ),
         problems=tuple(Lacking(what=one.what, fix=one.fix) for one in problems),
         lock=work.lock,
+        cached=tuple(work.offered),
     )
     echo_json(outputs.text(told))
     return preflight.refusal(problems).exit_code if problems else 0

@@ -21,6 +21,7 @@ from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Cached, Receipt
 from envkit.errors import BuildFailed, CacheInvalid, ModuleNotLoaded
 from envkit.machine.host import Host
+from envkit.planning.method import Offered
 from envkit.planning.plan import Plan
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
@@ -186,6 +187,20 @@ def lines(looked: Looked) -> Iterator[str]:
         yield f"          and {len(others) - SHOWN} more that do not fit"
     for text in looked.wrong:
         yield f"Cache:    {text}"
+
+
+def told(looked: Looked) -> tuple[Offered, ...]:
+    """Return the same for scripts."""
+    return tuple(
+        Offered(
+            step=one.entry.manifest.module,
+            place=one.entry.place.shown,
+            id=one.entry.id,
+            taken=one is looked.best,
+            why_not=one.why_not,
+        )
+        for one in looked.offers
+    )
 
 
 def needed(entry: Entry) -> str:

@@ -27,6 +27,7 @@ from envkit.errors import BuildFailed, EnvironmentDamaged, ModuleNotLoaded, Prob
 from envkit.machine import host
 from envkit.machine.modules_tool import entered
 from envkit.planning import preflight
+from envkit.planning.method import Offered
 from envkit.planning.plan import Plan, current_recipe
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack, find_easyconfig, is_stack
@@ -99,6 +100,11 @@ class ModulesInstallation:
     def offer(self) -> cached.Offer | None:
         """What is taken from a cache, if anything is."""
         return self.looked.best
+
+    @property
+    def offered(self) -> Sequence[Offered]:
+        """What the caches have of it, as it is told."""
+        return cached.told(self.looked)
 
     @property
     def to_build(self) -> list[str]:

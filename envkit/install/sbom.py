@@ -48,8 +48,9 @@ def bill(made: Receipt, locked: Lock) -> Bom:
     found.metadata.timestamp = datetime.fromisoformat(made.created)
     found.metadata.tools.components.add(tool)
     found.metadata.component = root
+    origins = {one.name: one.cached.shown for one in made.recipes if one.cached}
     for part in locked.parts:
-        own, files = component(part, locked), [source(file, part) for file in part.sources]
+        own, files = component(part, locked, origins.get(part.name, "")), [source(file, part) for file in part.sources]
         found.components.update([own, *files])
         found.register_dependency(root, [own])
         found.register_dependency(own, files)
@@ -82,15 +83,15 @@ def properties(locked: Lock) -> list[Property]:
     return [Property(name=f"envkit:{name}", value=value) for name, value in facts.items() if value]
 
 
-def component(part: Part, locked: Lock) -> Component:
-    """Return a module, or a layer of an image."""
+def component(part: Part, locked: Lock, origin: str) -> Component:
+    """Return a module, or a layer of an image; ``origin`` is the cache that it was taken from."""
     from cyclonedx.model import Property, XsUri
     from cyclonedx.model.component import Component, ComponentType, Diff, Patch, PatchClassification, Pedigree
 
     name, _, version = part.name.partition("/")
     kind = PatchClassification.UNOFFICIAL
     patches = [Patch(type=kind, diff=Diff(url=XsUri(patch.filename))) for patch in part.patches]
-    facts = {"recipe": part.recipe, "recipe SHA-256": part.sha256}
+    facts = {"recipe": part.recipe, "recipe SHA-256": part.sha256, "taken": origin}
     facts |= {f"patch {patch.filename} SHA-256": patch.sha256 or "" for patch in part.patches}
     return Component(
         name=name,

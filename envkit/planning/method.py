@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 from rich.console import Console
 
 from envkit.environments.environment import Environment
@@ -15,6 +16,16 @@ from envkit.machine.host import Host
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.sources.fetch import Source
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """A build that a cache has of a step: it is ``taken``, or ``why_not`` says why it does not fit."""
+
+    step: str
+    place: str
+    id: str
+    taken: bool
+    why_not: tuple[str, ...]
 
 
 class Installation(Protocol):
@@ -59,6 +70,10 @@ class Installation(Protocol):
     @property
     def lock(self) -> Lock:
         """What it is, or would be, made from; the build flags are left out."""
+
+    @property
+    def offered(self) -> Sequence[Offered]:
+        """What caches have of it."""
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""

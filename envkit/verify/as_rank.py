@@ -236,6 +236,7 @@ def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
         horovod=str(target.horovod) if target.receipt is not None else "",
         environment=target.words,
         wheel_mpi=target.wheel_mpi,
+        origin=target.origin,
         shadows=target.shadows,
         venv=target.venv,
         in_venv=target.in_venv,

@@ -129,7 +129,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     imports in place of the environment's packages, `cores` those that this process may use, where ranks inherit that
     (0: they do not), `unseen` the variables that name this rank, where nothing is to be seen of a launcher. `venv` is
     the folder of the virtual environment that was named ("": none was), `in_venv` what pip has put there of packages
-    that the environment has, too, and `fixed` the versions that the environment has, by normalized name.
+    that the environment has, too, and `fixed` the versions that the environment has, by normalized name. `origin` is
+    the cache that its Horovod was taken from ("": it was built).
 
     What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
     those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
@@ -163,6 +164,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     venv: str = ""
     in_venv: tuple[str, ...] = ()
     fixed: dict[str, str] = msgspec.field(default_factory=dict)
+    origin: str = ""
     cores: int = 0
     unseen: tuple[str, ...] = ()
     damage: tuple[Damage, ...] = ()

@@ -40,6 +40,8 @@ def _properties(report: Report) -> ElementTree.Element:
     values = {"verdict": report.verdict, "world": report.world}
     if report.started:
         values |= {"launcher": report.started.launcher, "job": report.started.job or "none"}
+    if report.origin:
+        values["origin"] = report.origin
     properties = ElementTree.Element("properties")
     for name, value in values.items():
         ElementTree.SubElement(properties, "property", name=name, value=plain(value))

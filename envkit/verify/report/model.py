@@ -131,7 +131,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A verification: verdict, what was verified, what was found.
 
     `world_size` is the number of ranks asked for; `seconds` is the whole time, `timings` the longest that any rank
-    took, in seconds by framework and phase; `launcher_said` is the end of what the launcher printed.
+    took, in seconds by framework and phase; `launcher_said` is the end of what the launcher printed. `origin` is the
+    cache that its Horovod was taken from ("": it was built, or nobody knows).
     """
 
     version: Literal[2] = VERSION
@@ -152,6 +153,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: tuple[Bandwidth, ...]
     scaling: tuple[Scaling, ...]
     facts: tuple[FrameworkFacts, ...]
+    origin: str = ""
 
     @property
     def world(self) -> str:
@@ -259,6 +261,7 @@ def make_report(
         bandwidth=tuple(bandwidth),
         scaling=tuple(scaling),
         facts=tuple(_framework_facts(hosts) for hosts in groups),
+        origin=expected.origin,
     )
 
 

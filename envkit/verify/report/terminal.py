@@ -61,6 +61,8 @@ def _head(report: Report, paper: Paper) -> list[str]:
         lines += paper.paragraph(
             " " * len(label), "dim", f"started with {report.started.launcher}{job}: {report.started.why}"
         )
+    if report.origin:
+        lines += paper.paragraph(" " * len(label), "dim", report.origin)
     return lines
 
 

@@ -1,0 +1,161 @@
+"""A build of Horovod from one prefix into another, by a cache: a folder, and the same behind a server."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from envkit.easybuild.eb_command import as_root
+from envkit.environments.prefix import Tree
+
+from ..stacks import BUILD_S, Site
+from .conftest import Handler
+from .site import needs
+
+pytestmark = pytest.mark.integration
+
+STACK = "pytorch-2.13-cpu"
+MODULE = "Horovod/0.28.1-gompi-system-PyTorch-2.13.0"
+SOON_S = 90  # a build takes minutes more
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A private key and its public half."""
+    needs("openssl")
+    folder = tmp_path_factory.mktemp("keys")
+    own, public = folder / "cache.pem", folder / "cache.pub"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", own], check=True, capture_output=True)
+    subprocess.run(["openssl", "pkey", "-in", own, "-pubout", "-out", public], check=True, capture_output=True)
+    return own, public
+
+
+@pytest.fixture(scope="module")
+def cache(
+    stacks: Site, installed: Callable[[str], str], keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A cache that the Horovod of the stack has been pushed into."""
+    installed(STACK)
+    folder = tmp_path_factory.mktemp("cache")
+    done = stacks.envkit("cache", "push", STACK, "--to", str(folder), "--sign", str(keys[0]), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["module"], told["sent"], told["signed"]) == (MODULE, True, True)
+    return folder
+
+
+@pytest.fixture
+def served(cache: Path) -> Iterator[str]:
+    """The same behind a server."""
+    handler = partial(Handler, directory=str(cache))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{serving.server_address[1]}"
+        serving.shutdown()
+
+
+def test_a_second_push_sends_nothing(stacks: Site, cache: Path, keys: tuple[Path, Path]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
+    done = stacks.envkit("cache", "push", STACK, "--to", str(cache), "--sign", str(keys[0]))
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"There already: {MODULE}")
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()} == before
+
+
+def test_nothing_of_the_prefix_and_of_who_built_is_in_an_object(stacks: Site, cache: Path) -> None:
+    [packed] = (cache / "objects").iterdir()
+    text = subprocess.run(["xz", "-dc", packed], capture_output=True, check=True).stdout
+    assert os.fsencode(stacks.prefix) not in text
+    assert b"easybuild-devel\0" not in text
+    assert packed.stat().st_size < 3_000_000
+
+
+def test_another_prefix_has_it_without_building(
+    tmp_path: Path, stacks: Site, cache: Path, served: str, keys: tuple[Path, Path]
+) -> None:
+    site = Site(tmp_path / "another")
+    sources = site.prefix / "sources"
+    shutil.copytree(stacks.prefix / "sources", sources, copy_function=os.link)
+    for path in (sources / "horovod-0.28.1.tar.gz", sources / ".verified.json"):
+        path.unlink(missing_ok=True)
+    taking = {"ENVKIT_CACHE_FROM": str(cache), "ENVKIT_CACHE_KEYS": str(keys[1])}
+    [tree] = [Tree(root=path) for path in stacks.prefix.glob("*-py3.*")]
+    new = Tree(root=site.prefix / tree.root.name)
+
+    plan = json.loads(site.envkit("install", STACK, "--dry-run", "--json", env=taking).stdout)
+    assert [(one["step"], one["taken"], one["why_not"]) for one in plan["cached"]] == [(MODULE, True, [])]
+    unknown = site.envkit("install", STACK, "--dry-run", env={"ENVKIT_CACHE_FROM": str(cache)}).stdout
+    assert "none of your keys ('cache.keys') has signed it" in unknown
+    assert "7 of 7 modules to build;" in unknown
+
+    done = site.envkit("install", STACK, "--offline", env=taking, timeout_s=BUILD_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Taken from {cache}: {MODULE}" in done.stdout
+    assert f"] {MODULE}" not in done.stdout
+    assert f"PASS  {STACK}: 2 ranks in one world" in done.stdout
+    mentioning = subprocess.run(
+        ["grep", "-rlF", "--", f"{stacks.prefix}/", new.software / MODULE, new.modulepath / MODULE.partition("/")[0]],
+        capture_output=True,
+        text=True,
+    )
+    assert mentioning.stdout == ""
+
+    # the prefix that it was built in is out of sight
+    (tmp_path / "nothing").mkdir()
+    hidden = {stacks.prefix: tmp_path / "nothing"}
+    verdict = json.loads(site.envkit("verify", STACK, "--json", instead=hidden).stdout)
+    assert verdict["verdict"] == "pass"
+    assert verdict["origin"].startswith(f"{MODULE} from the cache {cache}, object ")
+    [step] = [one for one in verdict["results"] if one["id"] == "horovod-present"][:1]
+    assert step["status"] == "pass"
+    assert "from the cache" in site.envkit("show", STACK).stdout
+    assert json.loads(site.envkit("show", STACK, "--json").stdout)["modules"][-1]["cached"]["place"] == str(cache)
+    bill = site.envkit("show", STACK, "--sbom").stdout
+    assert f"from the cache {cache}" in bill
+    recipe = next((new.software / MODULE / "easybuild").glob("*.eb"))
+    told = subprocess.run(
+        ["eb", f"--installpath={new.root}", "--modules-tool=Lmod", "--module-syntax=Lua", recipe],
+        env={**os.environ, **as_root(), "XDG_CONFIG_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert f"{MODULE} is already installed (module found), skipping" in told.stdout, told.stdout + told.stderr
+    of_another = site.envkit("cache", "push", STACK, "--to", str(cache), "--unsigned")
+    assert of_another.returncode == 3
+    assert "It was taken from the cache" in of_another.stderr
+
+    # what it stands on is there already: by a server, in seconds
+    assert site.envkit("remove", STACK).returncode == 0
+    began = time.monotonic()
+    again = site.envkit("install", STACK, env={**taking, "ENVKIT_CACHE_FROM": f"{tmp_path}/none {served}"})
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "There is no such folder. It is left out." in again.stdout
+    assert f"Taken from {served}: {MODULE}" in again.stdout
+    assert time.monotonic() - began < SOON_S
+    assert site.envkit("repair", STACK, "--dry-run").returncode == 0
+
+
+def test_what_has_not_passed_or_was_changed_is_not_pushed(
+    tmp_path: Path, stacks: Site, installed: Callable[[str], str]
+) -> None:
+    installed(STACK)
+    state = {"XDG_STATE_HOME": str(tmp_path)}  # where no verdict is kept
+    refused = stacks.envkit("cache", "push", STACK, "--to", str(tmp_path), "--unsigned", env=state)
+    assert refused.returncode == 1
+    assert "only what has passed is shared" in refused.stderr
+    assert stacks.envkit("cache", "push", STACK, "--to", str(tmp_path)).returncode == 2
+    [module] = stacks.prefix.glob(f"*/modules/all/{MODULE}*")
+    changed = tmp_path / module.name
+    changed.write_text(module.read_text() + "\n-- another line\n")
+    damaged = stacks.envkit("cache", "push", STACK, "--to", str(tmp_path), "--unsigned", instead={module: changed})
+    assert damaged.returncode == 6
+    assert str(module) in damaged.stderr
+    assert not list(tmp_path.glob("objects/*"))

@@ -1,0 +1,646 @@
+"""The cache of builds: what is packed, what fits, what is refused, and what is left when something goes wrong."""
+
+import errno
+import hashlib
+import io
+import json
+import lzma
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import msgspec
+import pytest
+
+from envkit.binary.elf import Elf
+from envkit.cache import binaries, fit, manifest, pack, place, prefixes, unpack
+from envkit.cache.fit import Here
+from envkit.cache.manifest import File, Manifest, Needs, Provenance
+from envkit.cache.pack import Packed
+from envkit.cache.place import Entry, Place
+from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import Mpi
+from envkit.errors import CacheInvalid, NotRelocatable, UsageProblem
+from envkit.install import sharing
+
+from .integration.site import needs
+
+MODULE = "Horovod/1.0-toy"
+OTHER = "another"
+LIBRARY = "lib/python3.11/site-packages/horovod/mpi_lib.so"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A prefix with a module in it that has each kind of file."""
+    return module_in(tmp_path / "a-prefix-of-some-length")
+
+
+def module_in(prefix: Path) -> Tree:
+    """Make such a prefix."""
+    tree = Tree(root=prefix / "x86_64-py3.11")
+    top = tree.software / MODULE
+    contents = {
+        "bin/horovodrun": f"#!{top}/bin/python\nprint('run')\n",
+        "lib/python3.11/site-packages/horovod/__init__.py": "number = 3\n",
+        "lib/python3.11/site-packages/horovod/__pycache__/__init__.cpython-311.pyc": f"\0{top}",
+        "lib/python3.11/site-packages/horovod-1.0.dist-info/RECORD": "../../../bin/horovodrun,sha256=old,1\nx.py,,\n",
+        "easybuild/Horovod-1.0-toy.eb": "name = 'Horovod'\n",
+        "easybuild/easybuild-Horovod-1.0-20260101.120000.log": f"built in {top} by somebody\n",
+        "easybuild/Horovod-1.0-toy-easybuild-devel": f"PATH {prefix}\n",
+    }
+    for name, text in contents.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (top / "bin/horovodrun").chmod(0o755)
+    (top / "lib64").symlink_to("lib")
+    file = tree.modulepath / f"{MODULE}.lua"
+    file.parent.mkdir(parents=True)
+    file.write_text(f'local root = "{top}"\n')
+    link = tree.root / "modules/ai" / f"{MODULE}.lua"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(file)
+    return tree
+
+
+def packed(tree: Tree, path: Path) -> Packed:
+    """Pack the module."""
+    with path.open("w+b") as stream:
+        return pack.pack(tree, MODULE, "x86_64", stream)
+
+
+def described(of: Packed, **needs: Any) -> Manifest:
+    """Return the manifest of a module."""
+    given: dict[str, Any] = {
+        "machine": "x86_64",
+        "python": "3.11",
+        "suffix": ".so",
+        "accelerator": "cpu",
+        "mpi": Mpi(family="Open MPI", version="4.1.4"),
+        "mpi_library": "libmpi.so.40",
+        "versions": {"GLIBC": "2.34"},
+        "cpu": ("avx",),
+        "syntax": "Lua",
+        "recipes": {MODULE: "1" * 64, "PyTorch/2.13.0": "2" * 64},
+    }
+    lock = Lock(
+        name="toy", method="easybuild", framework="pytorch", accelerator="cpu", release="",
+        machine=Machine(type="x86_64"), tools={}, parts=(),
+    )  # fmt: skip
+    made = Provenance(
+        host="builder", built="2026-01-02T03:04:05+00:00", envkit="1", easybuild="5", environment="toy", lock=lock,
+        verdict=msgspec.Raw(b'{"verdict":"pass"}'),
+    )  # fmt: skip
+    return Manifest(
+        part=Part(name=MODULE, recipe="Horovod.eb", sha256="1" * 64), needs=Needs(**{**given, **needs}),
+        sha256=of.sha256, size=of.size, unpacked=of.unpacked, provenance=made, files=of.files,
+    )  # fmt: skip
+
+
+def pushed(tree: Tree, folder: Path, signed: bytes = b"", **needs: Any) -> Entry:
+    """Put the module into a cache; return what is there then."""
+    folder.mkdir(exist_ok=True)
+    path = folder.with_name("packed")
+    made = described(packed(tree, path), **needs)
+    with path.open("rb") as stream:
+        place.publish(Place(named=str(folder)), made, stream, signed)
+    return Place(named=str(folder)).entry(f"Horovod--1.0-toy/{made.key}.json")
+
+
+def here(**changes: Any) -> Here:
+    """Return a machine that the module goes with, but for what is given."""
+    usual = Here(
+        recipes={MODULE: "1" * 64, "PyTorch/2.13.0": "2" * 64}, machine="x86_64", python="3.11", accelerator="cpu",
+        mpi=("Open MPI", "5.0.7"), is_embedded=False, mpi_library="libmpi.so.40", versions={"GLIBC": "2.41"},
+        cpu=frozenset({"avx", "avx2"}), syntax="Lua", load=(),
+    )  # fmt: skip
+    return replace(usual, **changes)
+
+
+def put(entry: Entry, prefix: Path) -> Tree:
+    """Take the module into another prefix."""
+    new = Tree(root=prefix / "x86_64-py3.11")
+    new.root.mkdir(parents=True, exist_ok=True)
+    unpack.take(entry, new, Path(sys.executable), lambda: None)
+    return new
+
+
+def below(folder: Path) -> set[str]:
+    """Return the files below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()}
+
+
+@contextmanager
+def serving(folder: Path, handler: type[SimpleHTTPRequestHandler] = SimpleHTTPRequestHandler) -> Iterator[str]:
+    """Serve a folder; yields the URL."""
+    quiet = type("Quiet", (handler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class TestMoved:
+    """A module under another prefix."""
+
+    def test_it_is_the_same_but_for_the_prefix(self, tree: Tree, tmp_path: Path) -> None:
+        new = put(pushed(tree, tmp_path / "cache"), tmp_path / OTHER)
+        top = new.software / MODULE
+        assert (top / "bin/horovodrun").read_text() == f"#!{top}/bin/python\nprint('run')\n"
+        assert (top / "bin/horovodrun").stat().st_mode & 0o111 == 0o111
+        assert (new.modulepath / f"{MODULE}.lua").read_text() == f'local root = "{top}"\n'
+        assert (new.root / "modules/ai" / f"{MODULE}.lua").readlink() == new.modulepath / f"{MODULE}.lua"
+        assert (top / "lib64").readlink() == Path("lib")
+        assert (new.root / "ebfiles_repo/Horovod/Horovod-1.0-toy.eb").read_text() == "name = 'Horovod'\n"
+        said = (top / "easybuild/envkit-cache.log").read_text()
+        assert f"Taken from the cache {tmp_path / 'cache'}" in said
+        assert "Built on builder, 2026-01-02" in said
+        assert sorted(path.name for path in new.root.iterdir()) == ["ebfiles_repo", "modules", "software"]
+
+    def test_the_lists_of_packages_have_the_new_digests(self, tree: Tree, tmp_path: Path) -> None:
+        new = put(pushed(tree, tmp_path / "cache"), tmp_path / OTHER)
+        site = new.software / MODULE / "lib/python3.11/site-packages"
+        [line, rest] = (site / "horovod-1.0.dist-info/RECORD").read_text().splitlines()
+        script = (new.software / MODULE / "bin/horovodrun").read_bytes()
+        assert line.startswith("../../../bin/horovodrun,sha256=")
+        assert line.endswith(f",{len(script)}")
+        assert "=old" not in line
+        assert rest == "x.py,,"
+
+    def test_compiled_python_is_of_the_new_place(self, tree: Tree, tmp_path: Path) -> None:
+        new = put(pushed(tree, tmp_path / "cache"), tmp_path / OTHER)
+        [compiled] = (new.software / MODULE).rglob("__init__.*.pyc")
+        assert os.fsencode(new.software / MODULE / "lib") in compiled.read_bytes()
+        assert b"envkit-cache-of" not in compiled.read_bytes()
+
+    def test_nothing_of_who_built_is_packed(self, tree: Tree, tmp_path: Path) -> None:
+        found = packed(tree, tmp_path / "object")
+        assert not [name for name in found.files if "log" in name or "devel" in name or ".pyc" in name]
+        assert os.fsencode(tree.root.parent) not in lzma.decompress((tmp_path / "object").read_bytes())
+
+    def test_the_same_files_are_the_same_object(self, tree: Tree, tmp_path: Path) -> None:
+        first = packed(tree, tmp_path / "one")
+        for path in tree.root.rglob("*"):
+            os.utime(path, (1, 1), follow_symlinks=False)
+        assert packed(tree, tmp_path / "two") == first
+
+    def test_what_is_under_two_names_of_a_prefix(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "a-name").symlink_to("real")
+        tree = module_in(tmp_path / "a-name")
+        (tree.software / MODULE / "note").write_text(f"{(tmp_path / 'real').resolve()}/x and {tmp_path / 'a-name'}/y")
+        new = put(pushed(tree, tmp_path / "cache"), tmp_path / OTHER)
+        assert (new.software / MODULE / "note").read_text() == f"{tmp_path / OTHER}/x and {tmp_path / OTHER}/y"
+
+
+class TestRefused:
+    """What cannot be moved, with the file that says why."""
+
+    def test_the_prefix_in_what_is_no_text(self, tree: Tree, tmp_path: Path) -> None:
+        (tree.software / MODULE / "lib/data.bin").write_bytes(b"\0\1" + os.fsencode(tree.root) + b"\0")
+        with pytest.raises(NotRelocatable, match=re.escape(f"software/{MODULE}/lib/data.bin cannot be moved")):
+            packed(tree, tmp_path / "object")
+
+    @pytest.mark.parametrize("target", ["/etc/passwd", "../../../../x"])
+    def test_a_link_that_leads_elsewhere(self, target: str, tree: Tree, tmp_path: Path) -> None:
+        (tree.software / MODULE / "out").symlink_to(target)
+        with pytest.raises(NotRelocatable) as refused:
+            packed(tree, tmp_path / "object")
+        assert f"software/{MODULE}/out" in refused.value.what
+
+    def test_a_text_with_the_mark_in_it(self, tree: Tree, tmp_path: Path) -> None:
+        (tree.software / MODULE / "odd.txt").write_bytes(b"see " + manifest.PREFIX)
+        with pytest.raises(NotRelocatable, match=r"odd\.txt"):
+            packed(tree, tmp_path / "object")
+
+    def test_a_pipe(self, tree: Tree, tmp_path: Path) -> None:
+        os.mkfifo(tree.software / MODULE / "pipe")
+        with pytest.raises(NotRelocatable, match="pipe"):
+            packed(tree, tmp_path / "object")
+
+
+class TestLibraries:
+    """Real ones, compiled for it."""
+
+    @pytest.fixture
+    def compiled(self, tree: Tree, tmp_path: Path) -> Callable[..., Path]:
+        """Compile a library into the module."""
+        needs("gcc")
+
+        def make(*words: str, text: str = "int f(void) { return 3; }\n") -> Path:
+            (tmp_path / "f.c").write_text(text)
+            path = tree.software / MODULE / LIBRARY
+            subprocess.run(["gcc", "-shared", "-fPIC", "-O2", tmp_path / "f.c", "-o", path, *words], check=True)
+            return path
+
+        return make
+
+    def test_a_search_path_begins_where_the_library_lies(
+        self, compiled: Callable[..., Path], tree: Tree, tmp_path: Path
+    ) -> None:
+        torch = tree.software / "PyTorch/2.13.0/lib/torch/lib"
+        path = compiled(f"-Wl,-rpath,/usr/lib/openmpi:{torch}", "-Wl,--enable-new-dtags")
+        new = put(pushed(tree, tmp_path / "cache"), tmp_path / OTHER)
+        moved = new.software / MODULE / LIBRARY
+        assert moved.stat().st_size == path.stat().st_size
+        [text] = Elf.open(moved).search_paths
+        first, second = text.split(":")
+        assert first == "/usr/lib/openmpi"
+        assert os.path.normpath(second.replace("$ORIGIN", str(moved.parent))) == str(
+            new.software / "PyTorch/2.13.0/lib/torch/lib"
+        )
+
+    def test_a_prefix_that_is_too_short(self) -> None:
+        made = prefixes.relative("/p/t/software/T/lib", Path("/p/t/software/H/1/lib/a/b/c/h.so"), (b"/p",))
+        assert made == "$ORIGIN/../../../../../../T/lib"
+        assert len(prefixes.padded(made, 20)) > 20
+
+    def test_the_prefix_elsewhere_in_it(self, compiled: Callable[..., Path], tree: Tree, tmp_path: Path) -> None:
+        compiled(text=f'const char *where = "{tree.root}/share";\n')
+        with pytest.raises(NotRelocatable) as refused:
+            packed(tree, tmp_path / "object")
+        assert LIBRARY in refused.value.what
+        assert "elsewhere than in its search path" in refused.value.why
+
+    @pytest.mark.skipif(os.uname().machine != "x86_64", reason="instructions of x86_64")
+    @pytest.mark.parametrize(
+        ("words", "text", "features"),
+        [
+            ((), "int f(void) { return 3; }\n", ()),
+            (("-mavx",), "void f(float *a, float *b) { for (int i = 0; i < 64; i++) a[i] += b[i]; }\n", ("avx",)),
+            (
+                ("-mavx2", "-mfma", "-O3"),
+                "void f(int *a, double *b) { for (int i = 0; i < 64; i++) a[i] += 3, b[i] = __builtin_fma(b[i], 2, 1); }",
+                ("avx", "avx2", "fma"),
+            ),
+            (
+                ("-mavx512f", "-mprefer-vector-width=512", "-O3"),
+                "void f(double *a, double *b) { for (int i = 0; i < 64; i++) a[i] += b[i]; }\n",
+                ("avx", "avx512f"),
+            ),
+        ],
+    )
+    def test_what_its_code_needs_of_a_cpu(
+        self, words: tuple[str, ...], text: str, features: tuple[str, ...], compiled: Callable[..., Path]
+    ) -> None:
+        needs("objdump")
+        assert binaries.cpu([Elf.open(compiled(*words, text=text))], "x86_64") == features
+
+    def test_what_it_needs_of_libraries_and_what_this_machine_has(self, compiled: Callable[..., Path]) -> None:
+        path = compiled(text="#include <stdio.h>\nvoid f(void) { puts(__func__); }\n")
+        needed, there = binaries.versions([Elf.open(path)]), binaries.offered({})
+        assert set(needed) == {"GLIBC"}
+        assert tuple(map(int, needed["GLIBC"].split("."))) <= tuple(map(int, there["GLIBC"].split(".")))
+        assert there["GLIBC"] == os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
+
+
+class TestFit:
+    """Which build goes with which machine."""
+
+    @pytest.mark.parametrize(
+        ("changes", "why"),
+        [
+            ({}, ""),
+            ({"versions": {"GLIBC": "2.28"}}, "it needs GLIBC 2.34, and this machine has 2.28"),
+            ({"versions": {}}, "it needs GLIBC 2.34, and this machine has none"),
+            ({"cpu": frozenset()}, "its code needs avx, which this CPU has not"),
+            ({"python": "3.12"}, "it is for Python 3.11, and here it is 3.12"),
+            ({"machine": "aarch64"}, "it is for machine type x86_64, and here it is aarch64"),
+            ({"accelerator": "cuda"}, "it is for device cpu, and here it is cuda"),
+            ({"mpi": ("MPICH", "4.0")}, "it was built with Open MPI, and here is MPICH"),
+            ({"is_embedded": True}, "it was built with Open MPI, and here is the Open MPI of a wheel"),
+            ({"mpi_library": "libmpi.so.12"}, "it loads libmpi.so.40, and Open MPI 5.0.7 is libmpi.so.12"),
+            ({"syntax": "Tcl"}, "its module file is for Lmod"),
+            ({"load": ("PrgEnv-gnu",)}, "it was built with the site modules none"),
+            (
+                {"recipes": {MODULE: "3" * 64, "PyTorch/2.13.0": "2" * 64}},
+                "it was made from another recipe or other patches",
+            ),
+            ({"recipes": {MODULE: "1" * 64, "PyTorch/2.13.0": "3" * 64}}, "it was built for another PyTorch/2.13.0"),
+        ],
+    )
+    def test_why_not(self, changes: dict[str, Any], why: str, tree: Tree, tmp_path: Path) -> None:
+        one = described(packed(tree, tmp_path / "object"))
+        assert "; ".join(fit.reasons(one, here(**changes))) == why
+
+    def test_the_nearest(self, tree: Tree, tmp_path: Path) -> None:
+        of = packed(tree, tmp_path / "object")
+        same = described(of, mpi=Mpi(family="Open MPI", version="5.0.7"), versions={"GLIBC": "2.28"})
+        newer, older = described(of), described(of, versions={"GLIBC": "2.28"})
+        found = sorted((older, newer, same), key=lambda one: fit.nearness(one, here()), reverse=True)
+        assert found == [same, newer, older]
+
+
+class TestDamaged:
+    """Nothing is left of an object that is not what its manifest says."""
+
+    def refused(self, entry: Entry, tmp_path: Path) -> str:
+        """Return why it cannot be taken; nothing of it is there."""
+        with pytest.raises(CacheInvalid) as error:
+            put(entry, tmp_path / OTHER)
+        assert below(tmp_path / OTHER) == set()
+        return error.value.why
+
+    def test_another_byte(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        [path] = (tmp_path / "cache/objects").iterdir()
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        assert "Its SHA-256 is" in self.refused(entry, tmp_path)
+
+    def test_an_end_that_is_missing(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        [path] = (tmp_path / "cache/objects").iterdir()
+        path.write_bytes(path.read_bytes()[:-20])
+        assert "Its SHA-256 is" in self.refused(entry, tmp_path)
+        path.unlink()
+        assert "No such file" in self.refused(entry, tmp_path)
+
+    def test_a_manifest_of_something_else(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        [path] = (tmp_path / "cache/manifests").rglob("*.json")
+        path.write_bytes(path.read_bytes().replace(b'"cpu":["avx"]', b'"cpu":[]'))
+        with pytest.raises(CacheInvalid, match="cannot be used"):
+            entry.place.entry(f"Horovod--1.0-toy/{path.name}")
+
+    def forged(self, entry: Entry, names: dict[str, bytes], files: dict[str, File], tmp_path: Path) -> Entry:
+        """Return an entry with other files in its object and its manifest, all digests right."""
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w") as tar:
+            for name, content in names.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        content = lzma.compress(stream.getvalue())
+        sha256 = hashlib.sha256(content).hexdigest()
+        (tmp_path / "cache" / place.object_of(sha256)).write_bytes(content)
+        made = msgspec.structs.replace(entry.manifest, sha256=sha256, size=len(content), files=files, unpacked=100)
+        return replace(entry, manifest=made)
+
+    @pytest.mark.parametrize(
+        ("name", "link"),
+        [
+            ("../evil", ""),
+            (f"software/{MODULE}/../../../evil", ""),
+            ("software/Other/1/x", ""),
+            ("modules/all/Other/1.lua", ""),
+            (f"software/{MODULE}/x", "/etc"),
+            (f"software/{MODULE}/x", "../../../.."),
+            (f"software/{MODULE}/x", "@ENVKIT_PREFIX@/../y"),
+        ],
+    )
+    def test_names_that_lead_elsewhere(self, name: str, link: str, tree: Tree, tmp_path: Path) -> None:
+        entry, content = pushed(tree, tmp_path / "cache"), b"evil"
+        one = File(link=link) if link else File(size=4, sha256=hashlib.sha256(content).hexdigest())
+        forged = self.forged(entry, {} if link else {name: content}, {name: one}, tmp_path)
+        assert "Its manifest" in self.refused(forged, tmp_path)
+        assert not list(tmp_path.rglob("evil"))
+
+    def test_a_file_through_a_link(self, tree: Tree, tmp_path: Path) -> None:
+        entry, content, top = pushed(tree, tmp_path / "cache"), b"evil", f"software/{MODULE}"
+        files = {f"{top}/a": File(link="lib"), f"{top}/a/x": File(size=4, sha256=hashlib.sha256(content).hexdigest())}
+        forged = self.forged(entry, {f"{top}/a/x": content}, files, tmp_path)
+        assert "Its manifest names" in self.refused(forged, tmp_path)
+
+    def test_what_the_manifest_does_not_name_or_the_object_lacks(self, tree: Tree, tmp_path: Path) -> None:
+        entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"
+        right = File(size=4, sha256=hashlib.sha256(b"good").hexdigest())
+        more = self.forged(entry, {name: b"good", f"{name}y": b"more"}, {name: right}, tmp_path)
+        assert "does not name so" in self.refused(more, tmp_path)
+        assert "It lacks" in self.refused(self.forged(entry, {}, {name: right}, tmp_path), tmp_path)
+        other = self.forged(entry, {name: b"evil"}, {name: right}, tmp_path)
+        assert "is not what its manifest says" in self.refused(other, tmp_path)
+
+    def test_what_unpacks_to_more_than_is_said(self, tree: Tree, tmp_path: Path) -> None:
+        entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"
+        content = bytes(50_000_000)
+        one = File(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        assert "more comes" in self.refused(self.forged(entry, {name: content}, {name: one}, tmp_path), tmp_path)
+
+
+class TestServer:
+    """The same folder behind a server."""
+
+    def test_a_build_by_a_server(self, tree: Tree, tmp_path: Path) -> None:
+        pushed(tree, tmp_path / "cache")
+        with serving(tmp_path / "cache") as url:
+            [name] = Place(named=url).names(MODULE)
+            new = put(Place(named=url).entry(name), tmp_path / OTHER)
+        assert (new.software / MODULE / "bin/horovodrun").is_file()
+        with pytest.raises(UsageProblem, match="can only be read"):
+            _ = Place(named=url).folder
+
+    def test_no_server_and_no_cache_there(self, tmp_path: Path) -> None:
+        with serving(tmp_path) as url, pytest.raises(CacheInvalid) as absent:
+            Place(named=url).names()
+        assert "404" in absent.value.why
+        with pytest.raises(CacheInvalid):
+            Place(named=url).names()
+
+    def test_a_server_that_ends_in_the_middle(self, tree: Tree, tmp_path: Path) -> None:
+        class Cut(SimpleHTTPRequestHandler):
+            def copyfile(self, source: Any, outputfile: Any) -> None:
+                content = source.read()
+                outputfile.write(content[: len(content) // 2] if self.path.endswith(".xz") else content)
+
+        pushed(tree, tmp_path / "cache")
+        with serving(tmp_path / "cache", Cut) as url:
+            [name] = Place(named=url).names()
+            with pytest.raises(CacheInvalid):
+                put(Place(named=url).entry(name), tmp_path / OTHER)
+        assert below(tmp_path / OTHER) == set()
+
+    def test_a_server_that_is_slow(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Slow(SimpleHTTPRequestHandler):
+            def copyfile(self, source: Any, outputfile: Any) -> None:
+                for byte in source.read():
+                    outputfile.write(bytes([byte]))
+                    outputfile.flush()
+                    time.sleep(0.02)
+
+        monkeypatch.setattr(place, "PATIENCE_S", 1.0)
+        pushed(tree, tmp_path / "cache")
+        began = time.monotonic()
+        with serving(tmp_path / "cache", Slow) as url, pytest.raises(CacheInvalid) as slow:
+            Place(named=url).names()
+        assert "bytes came in" in slow.value.why
+        assert time.monotonic() - began < 10
+
+
+class TestFolder:
+    """The folder of a cache, under those who write to it."""
+
+    def test_a_second_push_sends_nothing(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        with (tmp_path / "packed").open("rb") as stream:
+            assert not place.publish(entry.place, entry.manifest, stream, b"")
+            stream.seek(0)
+            assert place.publish(entry.place, entry.manifest, stream, b"a signature")
+        assert len(entry.place.names()) == 1
+
+    def test_pushes_at_the_same_time(self, tree: Tree, tmp_path: Path) -> None:
+        (tmp_path / "cache").mkdir()
+        of, errors = packed(tree, tmp_path / "packed"), list[Exception]()
+        builds = [described(of, cpu=(f"feature{number}",)) for number in range(8)]
+
+        def push(one: Manifest) -> None:
+            try:
+                with (tmp_path / "packed").open("rb") as stream:
+                    place.publish(Place(named=str(tmp_path / "cache")), one, stream, b"")
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=push, args=(one,)) for one in builds]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        index = json.loads((tmp_path / "cache/index.json").read_text())
+        assert sorted(index["manifests"]) == sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
+        assert len(list((tmp_path / "cache/objects").iterdir())) == 1
+        assert {one.state for one in sharing.verified([Place(named=str(tmp_path / "cache"))], ()).builds} == {
+            "unsigned"
+        }
+
+    def test_a_full_disk(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(unpack, "relocate", full)
+        with pytest.raises(OSError, match="No space"):
+            put(entry, tmp_path / OTHER)
+        assert below(tmp_path / OTHER) == set()
+
+    def test_a_process_that_is_killed(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        text = f"""
+import os, signal, sys
+from pathlib import Path
+from envkit.cache import unpack
+from envkit.cache.place import Place
+from envkit.environments.prefix import Tree
+step, root = sys.argv[1], Path(sys.argv[2])
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+setattr(unpack.replaced if step == "move" else unpack, step, die)
+[name] = Place(named={str(tmp_path / "cache")!r}).names()
+unpack.take(Place(named={str(tmp_path / "cache")!r}).entry(name), Tree(root=root), Path(sys.executable), lambda: None)
+"""
+        new = Tree(root=tmp_path / OTHER / "x86_64-py3.11")
+        new.root.mkdir(parents=True)
+        for step in ("unpack", "relocate", "note", "move_in", "move"):
+            done = subprocess.run([sys.executable, "-c", text, step, new.root], capture_output=True)
+            assert done.returncode == -signal.SIGKILL, done.stderr
+            assert not new.has(MODULE)
+        assert put(entry, tmp_path / OTHER).has(MODULE)
+        assert not list(new.root.glob("envkit-*"))
+
+    def test_what_is_removed(self, tree: Tree, tmp_path: Path) -> None:
+        entry, folder = pushed(tree, tmp_path / "cache"), tmp_path / "cache"
+        old, young = folder / "objects" / f"{'0' * 64}.tar.xz", folder / "objects/.envkit-1-young"
+        old.write_text("of no manifest")
+        young.write_text("being written")
+        os.utime(old, (1, 1))
+        assert sharing.prune(entry.place, 0, dry_run=True).removed == (f"objects/{old.name}",)
+        assert old.exists()
+        sharing.prune(entry.place, 0, dry_run=False)
+        assert not old.exists()
+        assert young.exists()
+        assert len(entry.place.names()) == 1
+        (folder / place.object_of(entry.manifest.sha256)).write_text("damaged")
+        gone = sharing.prune(entry.place, 0, dry_run=False).removed
+        assert gone == (f"manifests/Horovod--1.0-toy/{entry.id}.json",)
+        assert json.loads((folder / "index.json").read_text())["manifests"] == []
+
+
+class TestTrust:
+    """Signatures, by real keys."""
+
+    @pytest.fixture
+    def keys(self, tmp_path: Path) -> dict[str, tuple[Path, Path]]:
+        """Two pairs of keys."""
+        needs("openssl")
+        made = {}
+        for name in ("mine", "theirs"):
+            own, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
+            subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", own], check=True)
+            subprocess.run(["openssl", "pkey", "-in", own, "-pubout", "-out", public], check=True)
+            made[name] = own, public
+        return made
+
+    def signed(self, tree: Tree, folder: Path, key: Path) -> Entry:
+        """Push it, signed."""
+        from envkit.sources import signature
+
+        folder.mkdir()
+        path = folder.with_name("packed")
+        made = described(packed(tree, path))
+        (folder.with_name("manifest")).write_bytes(msgspec.json.encode(made))
+        with path.open("rb") as stream:
+            place.publish(
+                Place(named=str(folder)), made, stream, signature.signature_of(folder.with_name("manifest"), key)
+            )
+        return Place(named=str(folder)).entry(f"Horovod--1.0-toy/{made.key}.json")
+
+    def test_whose_signature_counts(self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path) -> None:
+        entry = self.signed(tree, tmp_path / "cache", keys["mine"][0])
+        mine, theirs = (str(keys[name][1]) for name in ("mine", "theirs"))
+        assert place.signer(entry, [mine]) == mine
+        assert place.signer(entry, [theirs]) == ""
+        assert place.signer(entry, [theirs, mine]) == mine
+        assert place.signer(pushed(tree, tmp_path / "unsigned"), [mine]) == ""
+        bad = sharing.verified([entry.place], [theirs]).builds
+        assert [(one.state, one.wrong) for one in bad] == [("bad", "None of your keys has signed it.")]
+
+    def test_a_manifest_that_was_changed(self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path) -> None:
+        entry = self.signed(tree, tmp_path / "cache", keys["mine"][0])
+        [path] = (tmp_path / "cache/manifests").rglob("*.json")
+        path.write_bytes(path.read_bytes().replace(b'"host":"builder"', b'"host":"another"'))
+        changed = entry.place.entry(f"Horovod--1.0-toy/{path.name}")
+        assert changed.manifest.provenance.host == "another"
+        assert place.signer(changed, [str(keys["mine"][1])]) == ""
+
+
+def test_commands_on_a_cache(tree: Tree, tmp_path: Path) -> None:
+    entry = pushed(tree, tmp_path / "cache")
+    envkit = shutil.which("envkit") or "envkit"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+        return subprocess.run([envkit, "cache", *words], env=env, capture_output=True, text=True)
+
+    folder = str(tmp_path / "cache")
+    [listed] = json.loads(run("list", folder, "--json").stdout)["builds"]
+    assert (listed["id"], listed["module"], listed["signed"]) == (entry.id, MODULE, False)
+    assert entry.id[:12] in run("list", folder).stdout
+    shown = run("show", entry.id[:8], folder)
+    assert "Built:    on builder, 2026-01-02T03:04:05+00:00, as toy" in shown.stdout
+    assert json.loads(run("show", entry.id, folder, "--json").stdout)["provenance"]["verdict"] == {"verdict": "pass"}
+    assert run("show", "ff" * 32, folder).returncode == 2
+    assert run("verify", folder).stdout.splitlines()[-1] == "1 build, none bad."
+    (tmp_path / "cache" / place.object_of(entry.manifest.sha256)).write_text("damaged")
+    assert run("verify", folder).returncode == 4
+    assert "Removed 1 file" in run("prune", folder).stdout
+    assert run("list", folder).stdout == "There is no build.\n"
+    assert run("list").returncode == 2
+    assert run("verify", str(tmp_path / "none")).returncode == 4
+    assert run("prune", "https://example.org/cache").returncode == 2
