@@ -16,6 +16,7 @@ import pytest
 from envkit.easybuild.eb_command import as_root
 from envkit.environments.prefix import Tree
 
+from ..conftest import LMOD
 from ..stacks import BUILD_S, Site
 from .conftest import Handler
 from .site import needs
@@ -123,7 +124,7 @@ def test_another_prefix_has_it_without_building(
     recipe = next((new.software / MODULE / "easybuild").glob("*.eb"))
     told = subprocess.run(
         ["eb", f"--installpath={new.root}", "--modules-tool=Lmod", "--module-syntax=Lua", recipe],
-        env={**os.environ, **as_root(), "XDG_CONFIG_HOME": str(tmp_path)},
+        env={**os.environ, **as_root(), "LMOD_CMD": str(LMOD), "XDG_CONFIG_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
     )
