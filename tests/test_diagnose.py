@@ -170,6 +170,34 @@ def test_what_ended_well_is_no_cause() -> None:
     assert cause("fatal error: mpi.h: No such file", ended, "fatal error: mpi.h: No such file") == "mpi-headers"
 
 
+def test_what_a_command_of_easybuild_that_ended_well_says_is_no_cause() -> None:
+    said = "TypeError: this is refused, as it should be"
+    ended = (
+        "== 2026-01-01 10:00:00,000 easyblock.py:4696 INFO sanity check command python -c x ran successfully! (output: "
+    )
+    assert cause(said) == "exception-line"
+    assert cause(said, ended, said, ")") == "exception-line"
+    assert cause(said, ended) == ""
+    assert cause(said, ended, "Sanity check failed: no file found at 'bin/x'") == "easybuild-sanity"
+
+
+@pytest.mark.parametrize(
+    "line", ["[mpiexec@n1] HYD_sock_x: error waiting for event", "[proxy:0:1@n2] unable to do it", "**ERROR: no way**"]
+)
+def test_what_a_launcher_or_program_calls_an_error_is_not_passed_over(line: str) -> None:
+    found = first_cause([line])
+    assert found is not None
+    assert found.certainty is Certainty.UNKNOWN
+    assert cause("[mpiexec@n1] Launch arguments: /usr/bin/ssh -q -x n2") == ""
+
+
+def test_what_a_step_is_refused_for_is_what_slurm_says() -> None:
+    found = first_cause(["srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification"])
+    assert found is not None
+    assert found.rule.id == "job-refused"
+    assert "Invalid generic resource" in found.cause
+
+
 def test_a_certain_rule_says_which_line_proves_it() -> None:
     error = "torch/all.h:5:2: error: #error C++17 or later compatible compiler is required to use PyTorch."
     likely, certain = first_cause([error]), first_cause(["c++ -std=gnu++14 -c adapter_v2.cc", error])
