@@ -603,7 +603,7 @@ def test_how_verdicts_are_counted() -> None:
     rows = table((report(used[0], "", "a likely"), report(held[0], "b confirmed", "a unknown"), last, *fourth))
     cells = [cell.split(",")[0].strip() for cell in rows.splitlines()[-1].split("|")[2:-1]]
     assert cells == [
-        "0 % (0 of 1)", "100 % (2 of 2)", "0 % (0 of 1)", "- (0 of 0)", "- (0 of 0)", "0 % (0 of 2)", "100 % (1 of 1)",
+        "0 % (0 of 1)", "100 % (2 of 2)", "0 % (0 of 1)", "- (0 of 0)", "100 % (1 of 1)", "0 % (0 of 2)", "- (0 of 0)",
         "0 % (0 of 1)", "100 % (1 of 1)", "0 % (0 of 2)", "67 % (2 of 3)"
     ]  # fmt: skip
     assert "1 wrong" in rows.splitlines()[-1].split("|")[4]
