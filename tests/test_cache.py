@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from envkit.binary.elf import Elf
 from envkit.cache import binaries, fit, manifest, pack, place, prefixes, unpack
@@ -32,16 +33,24 @@ from envkit.cache.fit import Here
 from envkit.cache.manifest import File, Manifest, Needs, Provenance
 from envkit.cache.pack import Packed
 from envkit.cache.place import Entry, Place
+from envkit.easybuild import cached
+from envkit.environments import manifest as manifest_of_files
+from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, Machine, Part
-from envkit.environments.prefix import Tree
-from envkit.environments.receipt import Mpi
+from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import CacheInvalid, NotRelocatable, UsageProblem
 from envkit.install import sharing
+from envkit.machine.host import Host, Platform
+from envkit.planning.plan import Plan, Step
+from envkit.planning.request import Request
+from envkit.planning.stack import Stack, select
 
 from .integration.site import needs
 
 MODULE = "Horovod/1.0-toy"
 OTHER = "another"
+NOTHING = cached.Looked()
 LIBRARY = "lib/python3.11/site-packages/horovod/mpi_lib.so"
 
 
@@ -644,3 +653,111 @@ def test_commands_on_a_cache(tree: Tree, tmp_path: Path) -> None:
     assert run("list").returncode == 2
     assert run("verify", str(tmp_path / "none")).returncode == 4
     assert run("prune", "https://example.org/cache").returncode == 2
+
+
+class TestTaken:
+    """What an installation does with what caches have."""
+
+    @dataclass(kw_only=True)
+    class Work:
+        """An installation of the toy."""
+
+        request: Request
+        stack: Stack
+        host: Host
+        plan: Plan
+        tree: Tree
+        caches: place.Caches
+        missing: list[str]
+        again: list[str]
+        lock: Lock
+        looked: cached.Looked = NOTHING
+
+        def asked(self, folder: Path) -> Receipt:
+            """Nobody asks."""
+            raise AssertionError
+
+    @pytest.fixture
+    def work(self, tmp_path: Path, machine: Callable[..., Host]) -> Callable[..., Any]:
+        """Make one that may take builds from some folders."""
+        recipe = tmp_path / "Horovod.eb"
+        recipe.write_text("name = 'Horovod'\n")
+        prefix = Prefix(root=tmp_path / OTHER)
+        parts = (
+            Part(name="PyTorch/2.13.0", recipe="PyTorch.eb", sha256="2" * 64),
+            Part(name=MODULE, recipe="Horovod.eb", sha256="1" * 64),
+        )
+
+        def make(*places: Path, unsigned: bool = True, **changes: Any) -> TestTaken.Work:
+            made = TestTaken.Work(
+                request=Request(prefix=prefix, **changes),
+                stack=msgspec.structs.replace(select("pytorch-2.13-cpu", platform=Platform.own()), module=MODULE),
+                host=machine(),
+                plan=Plan(stack="toy", steps=(Step(module=MODULE, easyconfig=str(recipe)),), robot=()),
+                tree=Tree(root=prefix.root / "x86_64-py3.11"),
+                caches=place.Caches(places=tuple(map(str, places)), keys=(), unsigned=unsigned),
+                missing=[MODULE],
+                again=[],
+                lock=Lock(
+                    name="toy", method="easybuild", framework="pytorch", accelerator="cpu", release="",
+                    machine=Machine(type="x86_64"), tools={}, parts=parts,
+                ),
+            )  # fmt: skip
+            made.looked = cached.look(made)
+            return made
+
+        return make
+
+    def entries(self, tree: Tree, *folders: Path) -> list[Entry]:
+        """Push the module into each of some folders, for this machine."""
+        return [pushed(tree, one, cpu=(), mpi_library="libmpi.so.40", python=Platform.own().python) for one in folders]
+
+    def test_a_bad_one_is_said_and_the_next_is_taken(
+        self, work: Callable[..., Any], tree: Tree, tmp_path: Path
+    ) -> None:
+        first, second = tmp_path / "first", tmp_path / "second"
+        [bad, good] = self.entries(tree, first, second)
+        (first / place.object_of(bad.manifest.sha256)).write_text("damaged")
+        one, said = work(tmp_path / "none", first, second), io.StringIO()
+        assert [(each.place, each.taken) for each in cached.told(one.looked)] == [
+            (str(first), True),
+            (str(second), False),
+        ]
+        assert cached.take(one, Console(file=said, width=400))
+        lines = said.getvalue().splitlines()
+        assert "There is no such folder. It is left out." in lines[0]
+        assert f"object {bad.id[:12]}: Its SHA-256 is" in lines[1]
+        assert lines[1].endswith(f"{MODULE} is not taken from there.")
+        assert lines[2] == f"Taken from {second}: {MODULE}, built on builder, 2026-01-02T03:04:05+00:00."
+        assert one.tree.has(MODULE)
+        record = receipt.built(one.tree, MODULE)
+        assert record is not None and record.cached is not None
+        assert (record.cached.place, record.cached.id) == (str(second), good.id)
+        assert manifest_of_files.damage(one.tree, [MODULE], every=True) == []
+
+    def test_where_none_is_good_it_is_built(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
+        [bad] = self.entries(tree, tmp_path / "cache")
+        (tmp_path / "cache" / place.object_of(bad.manifest.sha256)).unlink()
+        one, said = work(tmp_path / "cache"), io.StringIO()
+        assert not cached.take(one, Console(file=said, width=400))
+        assert said.getvalue().endswith(f"{MODULE} is not taken from there.\n")
+        assert not one.tree.has(MODULE)
+
+    def test_when_none_is_looked_for(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
+        self.entries(tree, tmp_path / "cache")
+        assert work(tmp_path / "cache").looked.best is not None
+        assert work(tmp_path / "cache", offline=True).looked.best is not None
+        assert work(tmp_path / "cache", rebuild=True).looked == cached.Looked()
+        assert cached.look(replace(work(tmp_path / "cache"), missing=[])) == cached.Looked()
+        with serving(tmp_path / "cache") as url:
+            assert cached.look(replace(work(tmp_path), caches=place.Caches(places=(url,), keys=()))).offers
+            far = replace(work(tmp_path, offline=True), caches=place.Caches(places=(url,), keys=()))
+            assert cached.look(far) == cached.Looked()
+
+    def test_what_is_not_signed(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
+        self.entries(tree, tmp_path / "cache")
+        one = work(tmp_path / "cache", unsigned=False)
+        assert one.looked.best is None
+        [line] = cached.lines(one.looked)
+        assert line.endswith("it is not signed (--unsigned-cache takes it all the same)")
+        assert any("; not signed" in line for line in cached.lines(work(tmp_path / "cache").looked))

@@ -231,7 +231,7 @@ def take(work: Work, console: Console) -> bool:
             try:
                 unpack.take(entry, tree, work.host.python.path, record)
             except CacheInvalid as error:
-                say(console, f"{error.what} {error.why} {module} is built here.")
+                say(console, f"{error.what} {error.why} {module} is not taken from there.")
                 continue
             manifest.write(tree, module)
         say(console, f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}.")
