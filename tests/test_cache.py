@@ -47,6 +47,7 @@ from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 
 from .integration.site import needs
+from .small_disk import leave, small_disk
 
 MODULE = "Horovod/1.0-toy"
 OTHER = "another"
@@ -500,6 +501,10 @@ class TestFolder:
         entry = pushed(tree, tmp_path / "cache")
         with (tmp_path / "packed").open("rb") as stream:
             assert not place.publish(entry.place, entry.manifest, stream, b"")
+            (tmp_path / "cache/index.json").unlink()  # whoever pushed it was killed before the end
+            stream.seek(0)
+            assert not place.publish(entry.place, entry.manifest, stream, b"")
+            assert (tmp_path / "cache/index.json").is_file()
             stream.seek(0)
             assert place.publish(entry.place, entry.manifest, stream, b"a signature")
         assert len(entry.place.names()) == 1
@@ -529,16 +534,44 @@ class TestFolder:
             "unsigned"
         }
 
-    def test_a_full_disk(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        entry = pushed(tree, tmp_path / "cache")
+    def test_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
+        entry, full = pushed(tree, tmp_path / "cache"), 0
+        with small_disk(tmp_path / "small", 80) as small:
+            new = Tree(root=small / "x86_64-py3.11")
+            for free in range(0, 60, 3):  # pages
+                leave(small, free)
+                try:
+                    put(entry, small)
+                except OSError as error:
+                    full += 1
+                    assert error.errno == errno.ENOSPC
+                    assert not new.has(MODULE)
+                    assert not list(new.root.glob("envkit-*"))
+                else:
+                    break
+            assert new.has(MODULE)
+            assert (new.software / MODULE / "bin/horovodrun").read_text().startswith(f"#!{new.software}")
+        assert full > 2
 
-        def full(*_: object, **__: object) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        monkeypatch.setattr(unpack, "relocate", full)
-        with pytest.raises(OSError, match="No space"):
-            put(entry, tmp_path / OTHER)
-        assert below(tmp_path / OTHER) == set()
+    def test_a_push_to_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
+        made, full = described(packed(tree, tmp_path / "packed")), 0
+        with small_disk(tmp_path / "small", 40) as small:
+            for free in range(20):  # pages
+                leave(small, free)
+                try:
+                    with (tmp_path / "packed").open("rb") as stream:
+                        place.publish(Place(named=str(small)), made, stream, b"")
+                except OSError as error:
+                    full += 1
+                    assert error.errno == errno.ENOSPC
+                else:
+                    break
+                (small / "filler").unlink()
+                assert {one.state for one in sharing.verified([Place(named=str(small))], ()).builds} <= {"unsigned"}
+            assert [one.state for one in sharing.verified([Place(named=str(small))], ()).builds] == ["unsigned"]
+            assert not list(small.rglob(".envkit-*"))
+            assert json.loads((small / "index.json").read_text())["manifests"] == [f"Horovod--1.0-toy/{made.key}.json"]
+        assert full > 1
 
     def test_a_process_that_is_killed(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")

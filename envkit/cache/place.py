@@ -260,11 +260,20 @@ def publish(place: Place, made: Manifest, packed: BinaryIO, signed: bytes) -> bo
         with suppress(CacheInvalid):
             before = place.entry(name)
         if before is not None and (before.signed.signature or not signed) and not is_new:
+            if name not in indexed(place):
+                index(place)
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, manifest.packed(made, signed), own=True)
         index(place)
     return True
+
+
+def indexed(place: Place) -> tuple[str, ...]:
+    """Return which manifests the index of a folder names."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(files.read(place.folder / INDEX), type=Index).manifests
+    return ()
 
 
 def index(place: Place) -> None:

@@ -16,7 +16,15 @@ from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import manifest
 from envkit.environments.lockfile import Part
 from envkit.environments.prefix import Prefix, Tree, listed
-from envkit.errors import CacheInvalid, EnvironmentDamaged, HostProblem, NotProven, UsageProblem, of_storage
+from envkit.errors import (
+    CacheInvalid,
+    EnvironmentDamaged,
+    HostProblem,
+    NotProven,
+    NotWritable,
+    UsageProblem,
+    of_storage,
+)
 from envkit.methods import installed
 from envkit.sources import signature
 
@@ -111,10 +119,10 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None) -> Pushe
         raise problem or not_written(to, error) from error
 
 
-def not_written(to: Place, error: OSError) -> HostProblem:
+def not_written(to: Place, error: OSError) -> NotWritable:
     """Say that a folder cannot be written to."""
     why = f"{error.strerror or error}: {error.filename}"
-    return HostProblem(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
+    return NotWritable(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
 
 
 def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: Path | None) -> Pushed:
