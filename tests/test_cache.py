@@ -48,6 +48,7 @@ from envkit.planning.stack import Stack, select
 
 from .integration.site import needs
 from .small_disk import leave, small_disk
+from .test_outputs import valid
 
 MODULE = "Horovod/1.0-toy"
 OTHER = "another"
@@ -671,16 +672,19 @@ def test_commands_on_a_cache(tree: Tree, tmp_path: Path) -> None:
         return subprocess.run([envkit, "cache", *words], env=env, capture_output=True, text=True)
 
     folder = str(tmp_path / "cache")
-    [listed] = json.loads(run("list", folder, "--json").stdout)["builds"]
+    [listed] = valid("cache list", run("list", folder, "--json").stdout)["builds"]
     assert (listed["id"], listed["module"], listed["signed"]) == (entry.id, MODULE, False)
     assert entry.id[:12] in run("list", folder).stdout
     shown = run("show", entry.id[:8], folder)
     assert "Built:    on builder, 2026-01-02T03:04:05+00:00, as toy" in shown.stdout
-    assert json.loads(run("show", entry.id, folder, "--json").stdout)["provenance"]["verdict"] == {"verdict": "pass"}
+    told = valid("cache show", run("show", entry.id, folder, "--json").stdout)
+    assert told["provenance"]["verdict"] == {"verdict": "pass"}
     assert run("show", "ff" * 32, folder).returncode == 2
     assert run("verify", folder).stdout.splitlines()[-1] == "1 build, none bad."
     (tmp_path / "cache" / place.object_of(entry.manifest.sha256)).write_text("damaged")
-    assert run("verify", folder).returncode == 4
+    bad = run("verify", folder, "--json")
+    assert (bad.returncode, valid("cache verify", bad.stdout)["builds"][0]["state"]) == (4, "bad")
+    assert valid("cache prune", run("prune", folder, "--dry-run", "--json").stdout)["size"] > 0
     assert "Removed 1 file" in run("prune", folder).stdout
     assert run("list", folder).stdout == "There is no build.\n"
     assert run("list").returncode == 2

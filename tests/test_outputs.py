@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("schemas")
 SILENT = {  # what begins a program, or writes a file or text that is to be used as it is
     "export", "shell", "run", "activate", "venv", "kernel", "example", "data", "completion", "help",
 }  # fmt: skip
-ELSEWHERE = {"job", "eessi"}  # groups
+ELSEWHERE = {"job", "eessi", "cache"}  # groups
 
 
 def valid(command: str, text: str) -> Any:
