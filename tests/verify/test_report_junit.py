@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from envkit.verify.checks import check
 from envkit.verify.outcome import Result, Status
-from envkit.verify.report import Report, make_report
+from envkit.verify.report import Report, make_report, render
 from envkit.verify.report.junit import junit
+from envkit.verify.report.page import html
 
 from . import recorded
 
@@ -44,6 +45,19 @@ def test_it_has_the_shape_that_is_read(name: str) -> None:
         assert order == sorted(order)
         assert {key.rstrip("!") for key in attributes if key.endswith("!")} <= set(element.attrib)
         assert set(element.attrib) <= {key.rstrip("!") for key in attributes}
+
+
+def test_it_says_which_cache_horovod_was_taken_from() -> None:
+    case, origin = (
+        recorded.case("pytorch-2ranks"),
+        "Horovod/1 from the cache /c, built on node1",
+    )
+    made = make_report("demo-1", case.facts, [], expected=replace(case.expected, origin=origin))
+    [told] = [one for one in ElementTree.fromstring(junit(made)).iter("property") if one.get("name") == "origin"]
+    assert told.get("value") == origin
+    assert origin in " ".join(render(made, width=200).split())
+    assert origin in html(made)
+    assert "origin" not in junit(report("pytorch-2ranks")).decode()
 
 
 @pytest.mark.parametrize("name", recorded.names())
