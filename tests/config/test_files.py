@@ -137,7 +137,7 @@ def test_a_file_of_the_user_that_everybody_can_change_is_a_mistake(write: Write)
     ("text", "said"),
     [
         ("\njob = 3", ":2: 'job' is a table: write [job], and its keys below."),
-        ("[jobs]\ntime = 3", ":1: there is no table [jobs]; there is [job]."),
+        ("[jobs]\ntime = 3", ":1: there is no table [jobs]; there is [cache], [job]."),
         ("prefx = 3", ":1: there is no key 'prefx'. Did you mean 'prefix'?"),
         ("acount = 3", ":1: there is no key 'acount'. Did you mean 'account' in [job]?"),
         ("[job]\n\ntim = 3", ":3: there is no key 'job.tim'. Did you mean 'time' in [job]?"),
