@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -79,69 +80,89 @@ def test_nothing_of_the_prefix_and_of_who_built_is_in_an_object(stacks: Site, ca
     assert packed.stat().st_size < 3_000_000
 
 
-def test_another_prefix_has_it_without_building(
-    tmp_path: Path, stacks: Site, cache: Path, served: str, keys: tuple[Path, Path]
-) -> None:
-    site = Site(tmp_path / "another")
+@dataclass(frozen=True, kw_only=True)
+class Another:
+    """A prefix that has the stack with its Horovod from the cache; ``said`` is what its installation printed."""
+
+    site: Site
+    tree: Tree
+    said: str
+
+
+def taking(place: str, keys: tuple[Path, Path]) -> dict[str, str]:
+    """Return the settings that have builds taken from some caches."""
+    return {"ENVKIT_CACHE_FROM": place, "ENVKIT_CACHE_KEYS": str(keys[1])}
+
+
+@pytest.fixture(scope="module")
+def another(stacks: Site, cache: Path, keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Another:
+    """Install the stack into another prefix, without Horovod's source."""
+    site = Site(tmp_path_factory.mktemp("another") / "prefix")
     sources = site.prefix / "sources"
     shutil.copytree(stacks.prefix / "sources", sources, copy_function=os.link)
     for path in (sources / "horovod-0.28.1.tar.gz", sources / ".verified.json"):
         path.unlink(missing_ok=True)
-    taking = {"ENVKIT_CACHE_FROM": str(cache), "ENVKIT_CACHE_KEYS": str(keys[1])}
-    [tree] = [Tree(root=path) for path in stacks.prefix.glob("*-py3.*")]
-    new = Tree(root=site.prefix / tree.root.name)
-
-    plan = json.loads(site.envkit("install", STACK, "--dry-run", "--json", env=taking).stdout)
+    plan = json.loads(site.envkit("install", STACK, "--dry-run", "--json", env=taking(str(cache), keys)).stdout)
     assert [(one["step"], one["taken"], one["why_not"]) for one in plan["cached"]] == [(MODULE, True, [])]
     unknown = site.envkit("install", STACK, "--dry-run", env={"ENVKIT_CACHE_FROM": str(cache)}).stdout
     assert "none of your keys ('cache.keys') has signed it" in unknown
     assert "7 of 7 modules to build;" in unknown
-
-    done = site.envkit("install", STACK, "--offline", env=taking, timeout_s=BUILD_S)
+    done = site.envkit("install", STACK, "--offline", env=taking(str(cache), keys), timeout_s=BUILD_S)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"Taken from {cache}: {MODULE}" in done.stdout
-    assert f"] {MODULE}" not in done.stdout
-    assert f"PASS  {STACK}: 2 ranks in one world" in done.stdout
+    [tree] = stacks.prefix.glob("*-py3.*")
+    return Another(site=site, tree=Tree(root=site.prefix / tree.name), said=done.stdout)
+
+
+def test_another_prefix_has_it_without_building(tmp_path: Path, another: Another, stacks: Site, cache: Path) -> None:
+    site, tree = another.site, another.tree
+    assert f"Taken from {cache}: {MODULE}" in another.said
+    assert f"] {MODULE}" not in another.said
+    assert f"PASS  {STACK}: 2 ranks in one world" in another.said
     mentioning = subprocess.run(
-        ["grep", "-rlF", "--", f"{stacks.prefix}/", new.software / MODULE, new.modulepath / MODULE.partition("/")[0]],
+        ["grep", "-rlF", "--", f"{stacks.prefix}/", tree.software / MODULE, tree.modulepath / MODULE.partition("/")[0]],
         capture_output=True,
         text=True,
     )
     assert mentioning.stdout == ""
-
-    # the prefix that it was built in is out of sight
     (tmp_path / "nothing").mkdir()
-    hidden = {stacks.prefix: tmp_path / "nothing"}
+    hidden = {stacks.prefix: tmp_path / "nothing"}  # where it was built is out of sight
     verdict = json.loads(site.envkit("verify", STACK, "--json", instead=hidden).stdout)
     assert verdict["verdict"] == "pass"
     assert verdict["origin"].startswith(f"{MODULE} from the cache {cache}, object ")
-    [step] = [one for one in verdict["results"] if one["id"] == "horovod-present"][:1]
-    assert step["status"] == "pass"
     assert "from the cache" in site.envkit("show", STACK).stdout
     assert json.loads(site.envkit("show", STACK, "--json").stdout)["modules"][-1]["cached"]["place"] == str(cache)
-    bill = site.envkit("show", STACK, "--sbom").stdout
-    assert f"from the cache {cache}" in bill
-    recipe = next((new.software / MODULE / "easybuild").glob("*.eb"))
+    assert f"from the cache {cache}" in site.envkit("show", STACK, "--sbom").stdout
+
+
+def test_eb_sees_it_as_installed(tmp_path: Path, another: Another) -> None:
+    [recipe] = (another.tree.software / MODULE / "easybuild").glob("*.eb")
     told = subprocess.run(
-        ["eb", f"--installpath={new.root}", "--modules-tool=Lmod", "--module-syntax=Lua", recipe],
+        ["eb", f"--installpath={another.tree.root}", "--modules-tool=Lmod", "--module-syntax=Lua", recipe],
         env={**os.environ, **as_root(), "LMOD_CMD": str(LMOD), "XDG_CONFIG_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
     )
-    assert f"{MODULE} is already installed (module found), skipping" in told.stdout, told.stdout + told.stderr
-    of_another = site.envkit("cache", "push", STACK, "--to", str(cache), "--unsigned")
-    assert of_another.returncode == 3
-    assert "It was taken from the cache" in of_another.stderr
+    assert f"{MODULE} is already installed (module found), skipping" in " ".join(told.stdout.split()), told.stdout
 
-    # what it stands on is there already: by a server, in seconds
-    assert site.envkit("remove", STACK).returncode == 0
+
+def test_what_was_taken_is_not_pushed_on(another: Another, cache: Path) -> None:
+    refused = another.site.envkit("cache", "push", STACK, "--to", str(cache), "--unsigned")
+    assert refused.returncode == 3
+    assert "It was taken from the cache" in refused.stderr
+
+
+def test_by_a_server_in_seconds_where_what_it_stands_on_is_there(
+    tmp_path: Path, another: Another, served: str, keys: tuple[Path, Path]
+) -> None:
+    assert another.site.envkit("remove", STACK).returncode == 0
     began = time.monotonic()
-    again = site.envkit("install", STACK, env={**taking, "ENVKIT_CACHE_FROM": f"{tmp_path}/none {served}"})
+    again = another.site.envkit("install", STACK, env=taking(f"{tmp_path}/none {served}", keys))
+    took = time.monotonic() - began
     assert again.returncode == 0, again.stdout + again.stderr
     assert "There is no such folder. It is left out." in again.stdout
     assert f"Taken from {served}: {MODULE}" in again.stdout
-    assert time.monotonic() - began < SOON_S
-    assert site.envkit("repair", STACK, "--dry-run").returncode == 0
+    assert took < SOON_S
+    assert another.site.envkit("repair", STACK, "--dry-run").returncode == 0
 
 
 def test_what_has_not_passed_or_was_changed_is_not_pushed(
