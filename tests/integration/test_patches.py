@@ -1,7 +1,7 @@
 """The series of patches that 'envkit export patches' writes, on Horovod's own source, as its README says."""
 
-import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -29,36 +29,45 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / pin["file"]
 
 
-def commands(readme: Path, title: str) -> list[str]:
-    """The commands of a part of a README, with the folder of it as it says."""
-    part = readme.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
+def applied(stack: str, folder: Path, sdist: Path) -> "subprocess.CompletedProcess[str]":
+    """Write a series, and run the commands of its README beside a source, but for those of pip."""
+    if not folder.exists():
+        assert run(["export", "patches", str(folder), stack]) == 0
+    part = (folder / "README.md").read_text().partition("## Apply them\n")[2].partition("\n## ")[0]
     [block] = re.findall(r"```sh\n(.*?)```", part, re.DOTALL)
-    return str(block).replace("/path/to/this/folder", f"'{readme.parent}'").splitlines()
+    lines = [line for line in block.replace("/path/to/this/folder", f"'{folder}'").splitlines() if line[:4] != "pip "]
+    text = "\n".join(lines).replace("patch -p1", "patch --forward -p1")  # which asks nothing
+    return subprocess.run(["bash", "-c", text], cwd=sdist.parent, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def source(sdist: Path, tmp_path: Path) -> Path:
+    """The source in a folder of its own, with nothing beside it."""
+    (tmp_path / "build").mkdir()
+    return Path(shutil.copy(sdist, tmp_path / "build"))
 
 
 @pytest.mark.parametrize("stack", SERIES.values())
-def test_a_series_applies_in_its_order_as_its_readme_says(stack: str, sdist: Path, tmp_path: Path) -> None:
+def test_a_series_applies_in_its_order_as_its_readme_says(stack: str, source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "the series"
-    assert run(["export", "patches", str(folder), stack]) == 0
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / sdist.name).hardlink_to(sdist)
-    lines = [line for line in commands(folder / "README.md", "Apply them") if not line.startswith("pip ")]
-    done = subprocess.run(
-        ["bash", "-e", "-c", "\n".join(lines)],
-        cwd=tmp_path / "build", capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = applied(stack, folder, source)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not re.search(r"offset|fuzz|FAILED|Reversed", done.stdout), done.stdout
     assert done.stdout.count("patching file") >= len((folder / "series").read_text().split())
 
 
-def test_a_patch_that_does_not_apply_ends_it(sdist: Path, tmp_path: Path) -> None:
+def test_a_patch_that_does_not_apply_ends_it(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "series"
-    assert run(["export", "patches", str(folder)]) == 0
+    assert run(["export", "patches", str(folder), "pytorch"]) == 0
     (folder / "series").write_text("0001-cxx17.patch\n0001-cxx17.patch\n0002-missing-includes.patch\n")
-    os.link(sdist, tmp_path / sdist.name)
-    lines = [line for line in commands(folder / "README.md", "Apply them") if not line.startswith("pip ")]
-    text = "\n".join(lines).replace("patch -p1", "patch -p1 --forward")
-    done = subprocess.run(["bash", "-e", "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode
+    done = applied("pytorch", folder, source)
+    assert done.returncode and "patching file CMakeLists.txt" in done.stdout
     assert "common.h" not in done.stdout
+
+
+def test_a_source_with_another_content_is_not_unpacked(source: Path, tmp_path: Path) -> None:
+    with source.open("ab") as stream:
+        stream.write(b"\0")
+    done = applied("pytorch", tmp_path / "series", source)
+    assert done.returncode and f"{source.name}: FAILED" in done.stdout
+    assert [path.name for path in source.parent.iterdir()] == [source.name]
