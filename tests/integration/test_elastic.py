@@ -27,21 +27,24 @@ def hosts(tmp_path: Path) -> Path:
     return tmp_path / "hosts"
 
 
-def words(hosts: Path, *command: str, ranks: int = 2) -> list[str]:
+def words(hosts: Path, *command: str, ranks: int = 2, stack: str = STACK) -> list[str]:
     """An elastic job of a stack, as docs/elastic.md has it."""
     discover = ["--host-discovery-script", str(hosts.with_name("discover")), "--network-interfaces", "lo"]
     elastic = ["horovodrun", "-np", str(ranks), "--min-np", "1", "--max-np", "2", *discover]
-    return ["run", STACK, "--", *elastic, *command]
+    return ["run", stack, "--", *elastic, *command]
 
 
-def training(hosts: Path) -> list[str]:
-    return ["python", str(SCRIPTS / "elastic.py"), str(hosts.with_name("died"))]
+def training(hosts: Path, script: str = "elastic.py") -> list[str]:
+    return ["python", str(SCRIPTS / script), str(hosts.with_name("died"))]
 
 
-def test_what_is_left_goes_on_when_a_rank_dies(stacks: Site, installed: Callable[[str], str], hosts: Path) -> None:
-    installed(STACK)
+@pytest.mark.parametrize(("stack", "script"), [(STACK, "elastic.py"), ("tensorflow-2.21-cpu", "elastic_keras.py")])
+def test_what_is_left_goes_on_when_a_rank_dies(
+    stack: str, script: str, stacks: Site, installed: Callable[[str], str], hosts: Path
+) -> None:
+    installed(stack)
     hosts.write_text(TWO_HOSTS)
-    done = stacks.envkit(*words(hosts, *training(hosts)))
+    done = stacks.envkit(*words(hosts, *training(hosts, script), stack=stack))
     assert done.returncode == 0, done.stdout + done.stderr
     steps = re.findall(r"step (\d+): rank (\d) of (\d)", done.stdout)
     assert {(rank, size) for step, rank, size in steps if int(step) <= 5} == {("0", "2"), ("1", "2")}
