@@ -1,4 +1,4 @@
-"""Elastic training for real: a rank dies, a host comes, verify in such a job; and Ray, which starts ranks by itself."""
+"""Elastic training for real: a rank dies, a host comes, verify in such a job."""
 
 import os
 import re
@@ -95,17 +95,3 @@ def test_verify_in_an_elastic_job(stacks: Site, installed: Callable[[str], str],
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"PASS  {STACK}: 2 ranks in one world on 1 host" in done.stdout
     assert "horovodrun, elastic" in done.stdout  # with its vulnerabilities
-
-
-@pytest.mark.all
-def test_ray_in_a_virtual_environment(stacks: Site, installed: Callable[[str], str], tmp_path: Path) -> None:
-    """Ray comes from the index, by the pin of docs/elastic.md."""
-    installed(STACK)
-    page = (Path(__file__).parents[2] / "docs" / "elastic.md").read_text()
-    [pin] = re.findall(r"^\$ echo (ray==\S+) > requirements\.txt$", page, re.MULTILINE)
-    (tmp_path / "requirements.txt").write_text(f"{pin}\n")
-    mine = str(tmp_path / "mine")
-    made = stacks.envkit("venv", STACK, mine, "--requirement", str(tmp_path / "requirements.txt"), timeout_s=600)
-    assert made.returncode == 0, made.stderr
-    done = stacks.envkit("run", mine, "--", "python", str(SCRIPTS / "on_ray.py"), timeout_s=600)
-    assert "FOUND [(0, 2, 2.0, 0.25), (1, 2, 2.0, 0.25)]" in done.stdout, done.stdout + done.stderr
