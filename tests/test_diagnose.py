@@ -19,7 +19,7 @@ from envkit.cli import run
 from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, rules
 from envkit.diagnose.known import Sign, done, made
 from envkit.diagnose.place import Place
-from envkit.diagnose.scan import CHUNK, Seen, scan, whole_lines
+from envkit.diagnose.scan import CHUNK, Scan, Seen, scan, whole_lines
 from envkit.knowledge.known import catalogue
 from tests.diagnose_recall import AREAS, FILE, WHOLE, Thread, table, threads, verdict, written
 
@@ -142,6 +142,13 @@ def test_of_what_ended_well_only_what_survives_is_kept(survives: bool) -> None:
 def test_the_first_of_several_lines_counts() -> None:
     found = seen("a sign 1\nbroken 1\nbroken 2\na sign 2\n", rule(proof=sign("a sign")))
     assert (found.hits["broken"].line.text, found.signs[sign("a sign")].text) == ("broken 1", "a sign 1")
+
+
+def test_what_all_logs_are_searched_with_is_made_once() -> None:
+    """It takes twenty times as long as to read a short log."""
+    assert Scan(rules(), done()).automaton is Scan(rules(), done()).automaton
+    other = Scan([rule()], sign("all went well")).automaton
+    assert other is not Scan(rules(), done()).automaton
 
 
 def test_blocks_are_cut_behind_lines() -> None:

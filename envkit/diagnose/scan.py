@@ -90,6 +90,14 @@ class Watch:
     last: Line | None = None
 
 
+@lru_cache(maxsize=4)
+def automaton(literals: tuple[bytes, ...]) -> "BytesAhoCorasick":
+    """Return what finds all of these literals at once; to make it takes longer than to read most logs."""
+    from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+    return BytesAhoCorasick(list(literals), implementation=Implementation.DFA)
+
+
 class Scan:
     """One pass over a log, a chunk of whole lines at a time."""
 
