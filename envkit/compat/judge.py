@@ -2,9 +2,11 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
+from itertools import chain
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
@@ -89,7 +91,8 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
     those that are taken; None: all that are known.
     """
     parts = {"horovod": newest(parts), **parts}
-    proof = max(proofs(), key=lambda one: sum(shows(one, name, version) for name, version in parts.items()))
+    shown = Counter(chain.from_iterable(showing(name, version) for name, version in parts.items()))
+    proof = proofs()[max(range(len(proofs())), key=lambda index: shown[index])]
     unproven = tuple(name for name, version in parts.items() if not shows(proof, name, version))
     meant = parts if unproven else {name: exact(name, parts[name], proof.parts[name]) for name in parts}
     found = (*nonexistent(parts), *(rule for rule in rules() if about(rule.when, meant)))
@@ -128,8 +131,14 @@ def nonexistent(parts: Mapping[str, str]) -> Iterator[Rule]:
 
 def newest(parts: Mapping[str, str]) -> str:
     """Return the newest Horovod that somebody has had with all of these parts; the newest of all where nobody has."""
-    having = (one for one in proofs() if all(shows(one, name, version) for name, version in parts.items()))
-    return max((one.parts["horovod"] for one in having), key=release, default=NEWEST)
+    having = set(range(len(proofs()))).intersection(*(showing(name, version) for name, version in parts.items()))
+    return max((proofs()[index].parts["horovod"] for index in sorted(having)), key=release, default=NEWEST)
+
+
+@lru_cache(maxsize=10_000)
+def showing(name: str, asked: str) -> frozenset[int]:
+    """Return which of the proofs show a part, by their place among them."""
+    return frozenset(index for index, proof in enumerate(proofs()) if shows(proof, name, asked))
 
 
 def shows(proof: Proof, name: str, asked: str) -> bool:
