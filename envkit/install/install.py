@@ -41,7 +41,7 @@ from envkit.planning import preflight
 from envkit.planning.method import Installation
 from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
-from envkit.planning.stack import Stack, select
+from envkit.planning.stack import Stack, from_recipe, select
 from envkit.report.progress import say
 from envkit.sources import fetch, signature
 from envkit.sources.bundle import AGAIN
@@ -175,6 +175,8 @@ def prepare(request: Request) -> Installation:
     Where the method is left open, the request is told which it is, and why.
     """
     trust.require_place(request.prefix)
+    if request.wanted is not None and request.wanted.endswith(".eb") and Path(request.wanted).is_file():
+        from_recipe(request.wanted)  # a name that cannot be is refused before the machine is looked at
     machine = host.look(request.load, request.mpi)
     if preference.is_open(request):
         return choose.choose(request, machine)
