@@ -1,9 +1,9 @@
 /* Preloaded into a rank: flips one bit of what MPI gives, in the collectives that Horovod calls.
  *
- * FLIP="FUNCTION LEAST MOST PLACE BIT RANK TYPE": in results of FUNCTION (Allreduce, Allgatherv, Bcast, Alltoallv,
- * Reduce_scatter) of LEAST to MOST bytes, bit BIT (0 is the lowest) of the element at PLACE millionths of the result, in
- * rank RANK or, with -1, in every rank; TYPE is MPI's name for the type of the elements, "half" for Horovod's own one of
- * 2 bytes, or "any". FLIP_SAYS names a file for a line on each flip.
+ * FLIP="FUNCTION LEAST MOST PLACE BIT RANK TYPE", several with commas between them: in results of FUNCTION (Allreduce,
+ * Allgatherv, Bcast, Alltoallv, Reduce_scatter) of LEAST to MOST bytes, bit BIT (0 is the lowest) of the element at
+ * PLACE millionths of the result, in rank RANK or, with -1, in every rank; TYPE is MPI's name for the type of the
+ * elements, "half" for Horovod's own one of 2 bytes, or "any". FLIP_SAYS names a file for a line on each flip.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,12 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void flip(const char *function, void *data, long count, MPI_Datatype type, MPI_Comm comm) {
+static void flip_once(const char *given, const char *function, void *data, long count, MPI_Datatype type,
+                      MPI_Comm comm) {
     char wanted[32], kind[32], name[MPI_MAX_OBJECT_NAME] = "";
     long least, most, place;
     int bit, rank, own, width, length;
-    const char *given = getenv("FLIP"), *says = getenv("FLIP_SAYS");
-    if (!given || sscanf(given, "%31s %ld %ld %ld %d %d %31s", wanted, &least, &most, &place, &bit, &rank, kind) != 7)
+    const char *says = getenv("FLIP_SAYS");
+    if (sscanf(given, "%31s %ld %ld %ld %d %d %31[^,]", wanted, &least, &most, &place, &bit, &rank, kind) != 7)
         return;
     PMPI_Type_size(type, &width);
     PMPI_Type_get_name(type, name, &length);
@@ -32,6 +33,15 @@ static void flip(const char *function, void *data, long count, MPI_Datatype type
     if (file) {
         fprintf(file, "%s rank %d element %ld of %ld, width %d, bit %d\n", function, own, element, count, width, bit);
         fclose(file);
+    }
+}
+
+static void flip(const char *function, void *data, long count, MPI_Datatype type, MPI_Comm comm) {
+    const char *given = getenv("FLIP");
+    while (given) {
+        flip_once(given, function, data, count, type, comm);
+        given = strchr(given, ',');
+        if (given) given++;
     }
 }
 
