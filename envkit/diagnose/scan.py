@@ -186,14 +186,6 @@ class Scan:
                 self.passed[index] = 0
 
 
-@lru_cache(maxsize=1)
-def automaton(literals: tuple[bytes, ...]) -> "BytesAhoCorasick":
-    """Return what finds literals, made once for all logs: that takes longer than most logs do."""
-    from ahocorasick_rs import BytesAhoCorasick, Implementation
-
-    return BytesAhoCorasick(list(literals), implementation=Implementation.DFA)
-
-
 def part(chunk: bytes, at: int) -> tuple[int, int]:
     """Return where the line begins and ends that has a place in a chunk, at most LONGEST bytes from there."""
     low, high = max(at - LONGEST, 0), at + LONGEST
