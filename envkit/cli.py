@@ -212,7 +212,8 @@ def advice(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         return foreign.option(error.option_name, command)
     if isinstance(error, click.NoSuchCommand) and context and isinstance(context.command, click.Group):
-        return f"Name one of {', '.join(context.command.list_commands(context))}."
+        meant = foreign.command(f"{command} {error.command_name}")
+        return meant or f"Name one of {', '.join(context.command.list_commands(context))}."
     if isinstance(error, click.BadParameter) and isinstance(error.param, click.Option):
         given = error.message.split("'")[1:2]
         meant = foreign.value(given[0], error.param.opts[0]) if given else ""
