@@ -54,14 +54,20 @@ class Component(Struct, frozen=True, kw_only=True):
 
     def series_of_releases(self) -> tuple[tuple[int, ...], ...]:
         """Return each release, the oldest first, as (2, 13)."""
-        ends = [[tuple(map(int, end.split("."))) for end in one.split("-")] for one in self.releases]
-        return tuple((*one[0][:-1], last) for one in ends for last in range(one[0][-1], one[-1][-1] + 1))
+        return each_release(self.releases)
 
     def never(self, version: tuple[int, ...]) -> bool:
         """Say whether there has been no such release, older than the newest that is known."""
         known = self.series_of_releases()
         wanted = version[: self.series]
         return bool(known) and wanted < known[-1] and not any(one[: len(wanted)] == wanted for one in known)
+
+
+@cache
+def each_release(releases: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return ("2.0-2.1",) as ((2, 0), (2, 1))."""
+    ends = [[tuple(map(int, end.split("."))) for end in one.split("-")] for one in releases]
+    return tuple((*one[0][:-1], last) for one in ends for last in range(one[0][-1], one[-1][-1] + 1))
 
 
 class Workaround(Struct, frozen=True, kw_only=True):
