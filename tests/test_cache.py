@@ -297,7 +297,7 @@ class TestLibraries:
             (("-mavx",), "void f(float *a, float *b) { for (int i = 0; i < 64; i++) a[i] += b[i]; }\n", ("avx",)),
             (
                 ("-mavx2", "-mfma", "-O3"),
-                "void f(int *a, double *b) { for (int i = 64; i--;) a[i] += 3, b[i] = __builtin_fma(b[i], 2, 1); }",
+                "void f(int *a) { for (int i = 0; i < 64; i++) a[i] += 3; } double g(double a) { return a * a + a; }",
                 ("avx", "avx2", "fma"),
             ),
             (
