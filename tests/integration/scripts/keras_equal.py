@@ -236,6 +236,28 @@ def callbacks():
     return [max(map(between_ranks, [weights(together), np.array(told["loss"]), *values])), 0.0]
 
 
+def second_model():
+    """A callback that has broadcast one model broadcasts the next one, too."""
+    broadcast = hvd_tf_keras.callbacks.BroadcastGlobalVariablesCallback(0)
+    for seed in (5, 50):
+        net = model(seed + hvd.rank())
+        fit(net, shared(sgd()()), x, callbacks=[broadcast])
+    return [between_ranks(weights(net)), 0.0]
+
+
+def copied():
+    """A copy of an optimizer is plain; the callback says so, of that and of no other."""
+    broadcast, wrapped = hvd_tf_keras.callbacks.BroadcastGlobalVariablesCallback(0), shared(sgd()())
+    said = []
+    for optimizer in (wrapped, type(wrapped).from_config(wrapped.get_config())):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            fit(model(), optimizer, x, callbacks=[broadcast], epochs=1)
+        said.append(any("a copy of one is none" in str(one.message) for one in told))
+    assert said == [False, True], said
+    return [0.0, 0.0]
+
+
 def loaded(suffix):
     """What is saved halfway is loaded with its state, by Horovod and without it."""
 
@@ -342,6 +364,7 @@ CASES = {
     "local layer of a tape": local_layer_of_a_tape,
     "tape": in_a_loop(hvd.DistributedGradientTape, lambda optimizer: optimizer),
     "callbacks": callbacks,
+    "a second model": second_model,
     "load_model": loaded(".keras" if is_3 else ".h5"),
     "elastic": state_of_elastic,
 }  # fmt: skip
@@ -374,6 +397,7 @@ OF_KERAS_3 = {
     "overflow, wrapped outside": overflow(lambda: shared(optimizers.LossScaleOptimizer(sgd()()))),
     "XLA": refused(lambda: fit(model(), shared(sgd()()), x, jit_compile=True), "XLA", "jit_compile=False"),
     "XLA, with the callback": xla_is_off,
+    "a copy": copied,
     "twice": refused(lambda: distributed(distributed(sgd()())), "already"),
     "both accumulations": refused(
         lambda: distributed(sgd(gradient_accumulation_steps=2)(), backward_passes_per_step=2), "one of them"),
