@@ -64,7 +64,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """The same ranks started otherwise: `name` says how, `without` which settings, `passed` whether they passed.
 
-    `is_least`: with any of these settings they fail, as far as it was tried.
+    `is_least`: with any of these settings they fail, as far as it was tried. `was_cut`: they neither passed nor failed
+    in a time that was too short to tell.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     passed: bool
     seconds: float
     is_least: bool = False
+    was_cut: bool = False
 
 
 class HostFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,9 +50,12 @@ class Trials:
         if self.left_s < WORTH_S:
             return False
         began = time.monotonic()
-        passed = self.passes(attempt, min(self.left_s, max(self.left_s * share, ENOUGH_S)))
-        seconds = round(time.monotonic() - began, 1)
-        self.done.append(Trial(name=name, without=attempt.without, passed=passed, seconds=seconds))
+        limit = min(self.left_s, max(self.left_s * share, ENOUGH_S))
+        passed = self.passes(attempt, limit)
+        took = time.monotonic() - began
+        was_cut = not passed and limit < ENOUGH_S and took > limit - 0.1
+        trial = Trial(name=name, without=attempt.without, passed=passed, seconds=round(took, 1), was_cut=was_cut)
+        self.done.append(trial)
         return passed
 
 

@@ -186,6 +186,7 @@ def test_drift_is_a_warning() -> None:
         ("ImportError: /x.so: undefined symbol: _ZN5torch3jitE", "another build"),
         ("ImportError: /lib/libstdc++.so.6: version `GLIBCXX_3.4.30' not found", "older C or C++"),
         ("HorovodVersionMismatchError: built for 2.0", "was changed after"),
+        ("ImportError: Keras cannot be imported. Check that it is installed.", "TF_USE_LEGACY_KERAS=1 asks for"),
         ("ValueError: x", "does not work with"),
     ],
 )

@@ -309,6 +309,11 @@ def test_what_a_plain_mpi_program_tells(passed: bool, case: str) -> None:
     assert (told.case, told.status) == (case, "warn") and "MPI" in told.cause
 
 
+def test_a_plain_mpi_program_that_was_given_no_time_tells_nothing() -> None:
+    trial = Trial(name=MPI_ALONE, passed=False, seconds=3.0, was_cut=True)
+    assert not [one for one in found(BROKEN, trials=(trial,)) if one.id == "trials"]
+
+
 def test_several_settings_are_told_together_with_what_mends_them() -> None:
     trials = (Trial(name="without some", without=(BTL, LINE), passed=True, seconds=2.0, is_least=True),)
     first = found(BROKEN, settings=(BTL, LINE), trials=trials)[0]

@@ -104,6 +104,7 @@ def keras_implementation(tf: Any) -> Dict[str, Any]:
 def keras_fit(tf: Any, task: Any, start: List[float], optimizer: Any, epochs: int, *callbacks: Any) -> Any:
     """A one-layer model that was trained from `start`, one batch per epoch, and its history."""
     layers = tf.keras.layers
+    tf.keras.backend.set_floatx("float32")  # what is right is reckoned in, whatever ~/.keras/keras.json says
     model = tf.keras.Sequential([tf.keras.Input(shape=(FEATURES,)), layers.Dense(1, use_bias=False)])
     model.set_weights([tf.constant([[value] for value in start]).numpy()])
     model.compile(loss="mse", optimizer=optimizer)
