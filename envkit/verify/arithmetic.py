@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from bisect import bisect
 from collections.abc import Sequence
+from operator import mul
 
 from envkit.verify.facts import Training
 
@@ -22,14 +23,14 @@ _ROUNDED = {"float16": 2**-9, "float32": 1e-6, "float64": 1e-12}
 
 @functools.cache
 def primes(count: int) -> tuple[int, ...]:
-    """The first `count` prime numbers."""
-    found: list[int] = []
-    candidate = 2
-    while len(found) < count:
-        if all(candidate % divisor for divisor in found[: bisect(found, math.isqrt(candidate))]):
-            found.append(candidate)
-        candidate += 1
-    return tuple(found)
+    """The first `count` prime numbers (the sieve of Eratosthenes up to Rosser's bound of the last one)."""
+    log = math.log(count + 2)
+    most = int(count * (log + math.log(log))) + 15
+    sieve = bytearray([1]) * (most + 1)
+    for number in range(2, math.isqrt(most) + 1):
+        if sieve[number]:
+            sieve[number * number :: number] = bytes(len(range(number * number, most + 1, number)))
+    return tuple(itertools.islice((number for number in range(2, most + 1) if sieve[number]), count))
 
 
 @functools.cache
@@ -114,11 +115,16 @@ def _close(first: float | str, second: float | str, tolerance: float) -> bool:
 
 
 def trained_together(tasks: Sequence[Training], start: Sequence[float] | None = None) -> list[float]:
-    """The weights after gradient descent on the mean of these ranks' gradients; from the first one's own weights."""
+    """The weights after gradient descent on the mean of these ranks' gradients; from the first one's own weights.
+
+    A rank's gradient is linear in the weights, so that its coefficients are summed once, not itself in each step.
+    """
     weights = list(tasks[0].own if start is None else start)
+    rows = [
+        [sum(terms) / len(tasks) for terms in zip(*row, strict=True)] for row in zip(*map(_linear, tasks), strict=True)
+    ]
     for _ in range(tasks[0].steps):
-        gradients = [_gradient(task, weights) for task in tasks]
-        mean = [sum(column) / len(tasks) for column in zip(*gradients, strict=True)]
+        mean = [sum(map(mul, row, weights)) - row[-1] for row in rows]
         weights = [w - tasks[0].learning_rate * g for w, g in zip(weights, mean, strict=True)]
     return weights
 
@@ -147,6 +153,13 @@ def _gradient(task: Training, weights: Sequence[float]) -> list[float]:
     errors = _errors(task, weights)
     columns = zip(*task.inputs, strict=True)
     return [2 / len(errors) * sum(e * x for e, x in zip(errors, column, strict=True)) for column in columns]
+
+
+def _linear(task: Training) -> list[list[float]]:
+    """A row for each element of the gradient: what each weight is multiplied with there, and what is subtracted."""
+    columns = list(zip(*task.inputs, strict=True))
+    scale = 2 / len(task.targets)
+    return [[scale * sum(map(mul, column, other)) for other in (*columns, task.targets)] for column in columns]
 
 
 def _sent(rank: int, prime: int, kind: str) -> list[float]:
