@@ -175,20 +175,31 @@ def test_keras_as_the_tutorials_write_it(
     assert first["rates"][0] < first["rates"][1] < first["rates"][2] == pytest.approx(0.1)
 
 
+OF_EACH_KERAS = ("Adam", "clipnorm", "tape", "callbacks", "a second model", "load_model", "two passes", "elastic")
+OF_KERAS_3 = ("sum", "accumulation", "own loop", "overflow in fit", "XLA", "a copy", "twice")
+
+
 @pytest.mark.parametrize(("legacy", "package"), [("0", "keras"), ("1", "tf_keras")])
 def test_ranks_train_with_keras_as_one_would(
-    legacy: str, package: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+    legacy: str,
+    package: str,
+    stacks: Site,
+    installed: Callable[[str], str],
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
 ) -> None:
+    """All there is, which takes minutes, with --all."""
     installed("tensorflow-2.21-cpu")
     script = ["env", f"TF_USE_LEGACY_KERAS={legacy}", "python", str(SCRIPTS / "keras_equal.py"), str(tmp_path)]
+    script += [] if pytestconfig.getoption("all") else ["sparse", "local layer", *OF_EACH_KERAS, *OF_KERAS_3]
     done = stacks.envkit("run", "tensorflow-2.21-cpu", "-n", "2", "--", *script, timeout_s=900)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads((tmp_path / "found.json").read_text())
     assert told["keras"].split(".")[0] == package
     right = {name for name, apart in told["found"].items() if isinstance(apart, list) and apart <= [0, 1e-6]}
     assert told["found"].keys() - right == set(), told["found"]
-    assert {"Adam", "clipnorm", "tape", "callbacks", "load_model", "two passes", "elastic"} <= right
-    assert ({"overflow in fit", "XLA", "own loop", "a copy"} <= right) == (package == "keras")
+    assert {*OF_EACH_KERAS} <= right
+    assert ({*OF_KERAS_3} <= right) == (package == "keras")
 
 
 @pytest.mark.builds(after=True)
