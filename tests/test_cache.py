@@ -424,11 +424,22 @@ class TestDamaged:
         assert "Its manifest" in self.refused(forged, tmp_path)
         assert not list(tmp_path.rglob("evil"))
 
-    def test_a_file_through_a_link(self, tree: Tree, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("link", ["lib", ""])
+    def test_a_name_that_is_both_a_file_and_a_folder(self, link: str, tree: Tree, tmp_path: Path) -> None:
         entry, content, top = pushed(tree, tmp_path / "cache"), b"evil", f"software/{MODULE}"
-        files = {f"{top}/a": File(link="lib"), f"{top}/a/x": File(size=4, sha256=hashlib.sha256(content).hexdigest())}
-        forged = self.forged(entry, {f"{top}/a/x": content}, files, tmp_path)
-        assert "Its manifest names" in self.refused(forged, tmp_path)
+        one = File(size=4, sha256=hashlib.sha256(content).hexdigest())
+        files = {f"{top}/a": File(link=link) if link else one, f"{top}/a/x": one}
+        names = {name: content for name, file in files.items() if not file.link}
+        assert f"Its manifest names '{top}/a'" in self.refused(self.forged(entry, names, files, tmp_path), tmp_path)
+
+    def test_an_object_that_takes_much_memory_to_unpack(self, tree: Tree, tmp_path: Path) -> None:
+        entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"
+        packer = lzma.LZMACompressor(filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}])
+        content = packer.compress(bytes(2048)) + packer.flush()
+        (tmp_path / "cache" / place.object_of(sha256 := hashlib.sha256(content).hexdigest())).write_bytes(content)
+        files = {name: File(size=4, sha256="0" * 64)}
+        made = msgspec.structs.replace(entry.manifest, sha256=sha256, size=len(content), files=files, unpacked=100)
+        assert "takes more than 256 MiB of memory" in self.refused(replace(entry, manifest=made), tmp_path)
 
     def test_what_the_manifest_does_not_name_or_the_object_lacks(self, tree: Tree, tmp_path: Path) -> None:
         entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"

@@ -27,7 +27,7 @@ from envkit.cache.manifest import Manifest, Signed
 from envkit.environments.prefix import listed
 from envkit.errors import CacheInvalid, EnvkitError, NotReadable, SignatureInvalid, UsageProblem
 from envkit.sources import signature
-from envkit.system import files, temporary, umask
+from envkit.system import files, record, temporary, umask
 from envkit.system.files import at_home
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Place:
         """Return the names of its manifests, of one module or all. Raises CacheInvalid."""
         if self.is_remote:
             try:
-                there = msgspec.json.decode(self.read(INDEX, manifest.MOST), type=Index).manifests
+                there = record.decode(self.read(INDEX, manifest.MOST), msgspec.json.Decoder(Index)).manifests
             except msgspec.MsgspecError as error:
                 raise self.invalid(f"Its {INDEX} cannot be read: {error}") from error
         else:
@@ -272,7 +272,7 @@ def publish(place: Place, made: Manifest, packed: BinaryIO, signed: bytes) -> bo
 def indexed(place: Place) -> tuple[str, ...]:
     """Return which manifests the index of a folder names."""
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(files.read(place.folder / INDEX), type=Index).manifests
+        return record.read(place.folder / INDEX, Index).manifests
     return ()
 
 

@@ -9,7 +9,7 @@ import os
 import tarfile
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from envkit.cache import place as places
@@ -20,7 +20,7 @@ from envkit.environments import manifest as lists
 from envkit.environments import replaced
 from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid
-from envkit.system import files, process, temporary
+from envkit.system import files, process, temporary, xz
 
 MOST = 2 << 30  # bytes of an object, and of what is in it
 HEADERS = 2048  # bytes of a tar file for each of its files
@@ -47,9 +47,9 @@ def take(entry: Entry, tree: Tree, python: Path, record: Callable[[], None]) -> 
 def require_own(entry: Entry, tree: Tree) -> None:
     """Require that a manifest names only files of its module, and small enough. Raises CacheInvalid."""
     found = entry.manifest
-    links = [f"{name}/" for name, one in found.files.items() if one.link]
+    folders = {str(folder) for name in found.files for folder in PurePosixPath(name).parents}
     for name, one in found.files.items():
-        if not lists.is_own(found.module, name) or name.startswith(tuple(links)) or one.size > files.MOST:
+        if not lists.is_own(found.module, name) or name in folders or one.size > files.MOST:
             raise bad(entry, f"Its manifest names {name!r}.")
         if one.link and not is_inside(one.link, name, found.module, tree):
             raise bad(entry, f"Its manifest has a link that leads elsewhere: {name!r}.")
@@ -77,18 +77,23 @@ def fetch(entry: Entry, stream: IO[bytes]) -> None:
 
 
 class Bounded:
-    """A stream that gives no more than so many bytes."""
+    """A stream of what xz has packed, which gives no more than so many bytes."""
 
-    def __init__(self, stream: IO[bytes], most: int) -> None:
-        self.stream, self.left = stream, most
+    def __init__(self, packed: IO[bytes], most: int) -> None:
+        self.chunks, self.left = xz.unpacked(packed), most
+        self.chunk, self.at = b"", 0
 
     def read(self, size: int) -> bytes:
-        """Read like the stream itself. Raises TarError where more comes."""
-        content = self.stream.read(min(size, self.left + 1))
-        self.left -= len(content)
-        if self.left < 0:
-            raise tarfile.TarError("more comes than its manifest says")
-        return content
+        """Return so many bytes, fewer at the end. Raises TarError where more comes than may, LZMAError, EOFError."""
+        found = self.chunk[self.at : self.at + size]
+        self.at += len(found)
+        while len(found) < size and (chunk := next(self.chunks, None)) is not None:
+            self.left -= len(chunk)
+            if self.left < 0:
+                raise tarfile.TarError("more comes than its manifest says")
+            self.chunk, self.at = chunk, min(size - len(found), len(chunk))
+            found += chunk[: self.at]
+        return found
 
 
 def unpack(entry: Entry, packed: Path, root: Path) -> None:
@@ -97,7 +102,7 @@ def unpack(entry: Entry, packed: Path, root: Path) -> None:
     most = entry.manifest.unpacked + HEADERS * (len(rest) + 10)
     try:
         with (
-            lzma.open(packed) as stream,
+            packed.open("rb") as stream,
             tarfile.open(fileobj=cast("IO[bytes]", Bounded(stream, most)), mode="r|") as tar,
         ):
             for member in tar:

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, cast
 
 from envkit.diagnose.scan import CHUNK, Limit, OverError, blocks, whole_lines
 from envkit.errors import STORAGE, LogUnreadable
+from envkit.system import xz
 from envkit.system.files import kind, open_plain
 
-XZ_MEMORY = 256 << 20  # bytes; xz -9 takes a quarter of it
 SHOWN = 300  # characters of a line
 XZ = b"\xfd7zXZ\x00"
 OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
@@ -54,6 +54,8 @@ def opened(name: str, limit: Limit, stream: io.BufferedReader | None = None) -> 
         raise unreadable(f"{name} is a folder.", fix=inside(Path(name))) from error
     except PermissionError as error:
         raise unreadable(f"{name} may not be read by this user.", fix=f"See ls -l {shlex.quote(name)}.") from error
+    except xz.TooMuchMemoryError as error:
+        raise unreadable(f"{name}: {error}.", fix=f"xz -dc {shlex.quote(name)} | envkit diagnose -") from error
     except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in STORAGE:
@@ -105,7 +107,7 @@ def checked(name: str, raw: io.BufferedReader, limit: Limit) -> Iterator[bytes]:
             raise unreadable(f"{name} is {how} in a way that is not read here.", fix=fix)
     opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), None)
     count, packed = 0, cast("BinaryIO", Timed(raw, limit))
-    for block in unpacked(name, packed) if head.startswith(XZ) else blocks(opener(packed) if opener else raw):
+    for block in xz.unpacked(packed) if head.startswith(XZ) else blocks(opener(packed) if opener else raw):
         if count:
             limit.require()
         if not count and is_foreign(block[:CHUNK]):
@@ -122,25 +124,6 @@ def is_foreign(head: bytes) -> bool:
         return True
     text = head[:4096].decode(errors="replace")
     return "\n" not in text and text.count("\ufffd") > FOREIGN * len(text)
-
-
-def unpacked(name: str, raw: BinaryIO) -> Iterator[bytes]:
-    """Yield what xz has packed, one stream after another. Raises LogUnreadable where that would take much memory."""
-    data = raw.read(CHUNK)
-    while data:
-        one = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
-        while not one.eof:
-            if one.needs_input and not data:
-                raise EOFError("It ends before its end was reached")
-            try:
-                yield one.decompress(data, CHUNK)
-            except lzma.LZMAError as error:
-                if "Memory usage limit" not in str(error):
-                    raise
-                what = f"{name} takes more than {XZ_MEMORY >> 20} MiB of memory to unpack."
-                raise unreadable(what, fix=f"xz -dc {shlex.quote(name)} | envkit diagnose -") from error
-            data = raw.read(CHUNK) if one.needs_input and not one.eof else b""
-        data = (one.unused_data or raw.read(CHUNK)).lstrip(b"\0")
 
 
 def inside(folder: Path) -> str:

@@ -1,11 +1,14 @@
 """What reads files: for each reader the real files that it begins from, and how it is called."""
 
 import contextlib
+import hashlib
 import io
 import json
+import lzma
 import marshal
 import py_compile
 import re
+import shutil
 import struct
 import tarfile
 import zlib
@@ -21,6 +24,7 @@ from envkit.binary.build_flags import read_extensions
 from envkit.binary.elf import Elf, ElfError
 from envkit.binary.loader import loading, read_loader_cache
 from envkit.binary.machine_code import AARCH64, X86_64, returned_constant
+from envkit.cache import manifest, place, unpack
 from envkit.compat.ask import judge_asked, of_file, parse
 from envkit.config import files as config
 from envkit.config.keys import KEYS
@@ -174,8 +178,6 @@ def receipt_of(data: bytes, folder: Path) -> None:
 
 
 def bundles(folder: Path) -> list[bytes]:
-    import hashlib
-
     files = [{"filename": "a.whl", "sha256": hashlib.sha256(b"x" * 600).hexdigest(), "needed_by": "x.eb"}]
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -309,6 +311,62 @@ def verdict_of(data: bytes, folder: Path) -> None:
     last.read(path)
 
 
+def build(folder: Path) -> tuple[Tree, manifest.Manifest]:
+    """Return a prefix with a module in it, and the manifest of that, whose object lies in ``packed``."""
+    from ..test_cache import described, module_in, packed
+
+    tree = module_in(folder / "from" / "a-prefix-of-some-length")
+    return tree, described(packed(tree, folder / "packed"))
+
+
+def build_manifests(folder: Path) -> list[bytes]:
+    return [msgspec.json.encode(build(folder)[1])]
+
+
+def build_manifest_of(data: bytes, folder: Path) -> None:
+    try:
+        found, signed = manifest.read(b'{"manifest":' + data + b"}")
+    except ValueError:
+        return
+    taken(found, signed, (folder / "packed").read_bytes(), folder)
+
+
+def build_objects(folder: Path) -> list[bytes]:
+    build(folder)
+    return [lzma.decompress((folder / "packed").read_bytes())]
+
+
+def build_object_of(data: bytes, folder: Path) -> None:
+    from ..test_cache import described, packed
+
+    of = packed(Tree(root=folder / "from/a-prefix-of-some-length/x86_64-py3.11"), folder / "again")
+    content = lzma.compress(data, preset=0)
+    made = msgspec.structs.replace(
+        described(of), sha256=hashlib.sha256(content).hexdigest(), size=len(content), unpacked=len(data)
+    )
+    taken(made, manifest.Signed(manifest=msgspec.Raw(b"")), content, folder)
+
+
+def taken(found: manifest.Manifest, signed: manifest.Signed, content: bytes, folder: Path) -> None:
+    """Take an object out of a cache: nothing appears but files of its module."""
+    cache, tree = folder / "cache", Tree(root=folder / "to" / "x86_64-py3.11")
+    path = cache / place.object_of(found.sha256)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    entry = place.Entry(place=place.Place(named=str(cache)), manifest=found, signed=signed)
+    root = tree.root / "new"
+    try:
+        unpack.require_own(entry, tree)
+        with io.BytesIO() as stream:
+            unpack.fetch(entry, stream)
+        unpack.unpack(entry, path, root)
+        unpack.relocate(found, root, tree)
+        assert not [one for one in (folder / "to").rglob("*") if one.is_file() and not one.is_relative_to(root)]
+    finally:
+        path.unlink()
+        shutil.rmtree(folder / "to", ignore_errors=True)
+
+
 SECRET = "xK9mPq7ZtR44vB"
 
 
@@ -347,6 +405,8 @@ READERS: Mapping[str, Reader] = {
     "baseline": Reader(seeds=baselines, call=baseline_of, change=other),
     "venv": Reader(seeds=venvs, call=venv_of, change=other),
     "verdict": Reader(seeds=verdicts, call=verdict_of, change=other),
+    "build-manifest": Reader(seeds=build_manifests, call=build_manifest_of, change=other),
+    "build-object": Reader(seeds=build_objects, call=build_object_of),
     "text": Reader(seeds=texts, call=text_of),
     "receipt": Reader(seeds=lambda _: [], call=receipt_of, change=other),
 }
