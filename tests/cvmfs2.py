@@ -17,19 +17,22 @@ import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
-REPOSITORY = "software.eessi.io"
 DEFAULT = "/etc/cvmfs/default.local"
 BREADCRUMB = "0123456789abcdef0123456789abcdef01234567T1700000000R1"
 
 
-def program(folder: Path, asked: Path | None = None) -> str:
-    """Return the text of a program in the place of cvmfs2, which shows a folder; ``asked`` is left its arguments."""
+def program(folder: Path, asked: Path | None = None, repository: str = "software.eessi.io") -> str:
+    """Return the text of a program in the place of cvmfs2, which shows a folder as the ``repository`` that it finds.
+
+    ``asked`` is left its arguments.
+    """
     text = Path(__file__).read_text()
-    return f"#!/usr/bin/python3 -I\n{text}\n\nmain({str(folder)!r}, {str(asked or '')!r}, sys.argv[1:])\n"
+    told = f"{str(folder)!r}, {str(asked or '')!r}, {repository!r}, sys.argv[1:]"
+    return f"#!/usr/bin/python3 -I\n{text}\n\nmain({told})\n"
 
 
-def main(folder: str, asked: str, arguments: list[str]) -> None:
-    """Mount, or give up."""
+def main(folder: str, asked: str, there: str, arguments: list[str]) -> None:
+    """Mount, or give up; ``there`` is the repository that its servers have."""
     if asked:
         Path(asked).write_text(" ".join(arguments) + "\n")
     options = [arguments[at + 1] for at, word in enumerate(arguments) if word == "-o"]
@@ -51,12 +54,11 @@ def main(folder: str, asked: str, arguments: list[str]) -> None:
     if "CVMFS_PUBLIC_KEY" in settings and not Path(settings["CVMFS_PUBLIC_KEY"]).is_file():
         tell(log, f"failed to open public key '{settings['CVMFS_PUBLIC_KEY']}'")
         give_up(log, "failed to load public key(s)", 15, "signature verification failure")
-    cached = Path(settings.get("CVMFS_ALIEN_CACHE", "/nowhere"), "00").is_dir()
-    published = "" if cached else fetched(url.replace("@fqrn@", repository), proxy, log)
+    warm = Path(settings.get("CVMFS_ALIEN_CACHE") or cache, f"cvmfschecksum.{repository}")
+    published = fetched(url.replace("@fqrn@", repository), proxy, log)
     if published and "Nother" in published:
-        tell(log, "repository name does not match (found other.example.org, expected software.eessi.io)")
-    warm = cache / f"cvmfschecksum.{repository}"
-    if not (cached or published or warm.exists()) or repository != REPOSITORY:
+        tell(log, f"repository name does not match (found other.example.org, expected {repository})")
+    if not (published or warm.exists()) or repository != there:
         give_up(log, "Failed to initialize root file catalog", 16, "file catalog failure")
     if warm.exists() and warm.read_text() != BREADCRUMB:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -122,7 +124,7 @@ def is_trusted(opener: urllib.request.OpenerDirector, url: str, log: Path) -> bo
 def tell(log: Path, what: str) -> None:
     """Write what the client would tell the system's log, as it does."""
     with log.open("a") as stream:
-        stream.write(f"{time.ctime()} ({REPOSITORY}) {what}\n")
+        stream.write(f"{time.ctime()} {what}\n")
 
 
 def give_up(log: Path, what: str, status: int, meaning: str) -> NoReturn:

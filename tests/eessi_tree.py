@@ -223,19 +223,19 @@ ELSEWHERE = (
 )
 
 
-def make(root: Path) -> Path:
-    """Make the tree; return its folder, which is to be seen at REPOSITORY."""
-    for version in RELEASES:
-        make_release(root / "versions" / version, version)
-        text = EESSI_MODULE.format(repository=REPOSITORY, version=version)
+def make(root: Path, repository: str = REPOSITORY, releases: tuple[str, ...] = RELEASES) -> Path:
+    """Make the tree; return its folder, which is to be seen at ``repository``."""
+    for version in releases:
+        make_release(root / "versions" / version, version, repository)
+        text = EESSI_MODULE.format(repository=repository, version=version)
         write(root / "init" / "modules" / "EESSI" / f"{version}.lua", text)
     return root
 
 
-def make_release(release: Path, version: str) -> None:
+def make_release(release: Path, version: str, repository: str) -> None:
     """Make one release."""
     machine = os.uname().machine
-    words = {"repository": REPOSITORY, "version": version}
+    words = {"repository": repository, "version": version}
     write(release / "init" / "bash", INIT.format(**words))
     write(release / "init" / "lmod" / "bash", INIT.format(**words))
     write(release / "init" / "detect.sh", DETECT, program=True)
@@ -244,11 +244,11 @@ def make_release(release: Path, version: str) -> None:
     (layer / "usr" / "share" / "Lmod").symlink_to(LMOD)
     for target in TARGETS:
         software = Path("software", "linux", machine, target)
-        shown = Path(REPOSITORY, "versions", version) / software
+        shown = Path(repository, "versions", version) / software
         for name, number, load, programs in SOFTWARE:
             make_module(release / software, shown, name, number, load, programs)
     gpu = Path("software", "linux", machine, "amd/zen2", "accel/nvidia/cc80")
-    make_module(release / gpu, Path(REPOSITORY, "versions", version) / gpu, "CUDA", "12.1.1", (), {"nvcc": "true"})
+    make_module(release / gpu, Path(repository, "versions", version) / gpu, "CUDA", "12.1.1", (), {"nvcc": "true"})
 
 
 def make_module(

@@ -24,10 +24,10 @@ import pytest
 
 from envkit import cli
 from envkit.cli import envkit
-from envkit.eessi import access, binds, image, listing, prefetch, release, servers, sessions
+from envkit.eessi import access, binds, image, listing, prefetch, release, repositories, servers, sessions
 from envkit.eessi import cache as cache_of_session
 from envkit.eessi.release import Release
-from envkit.errors import DiskFull, HostProblem, SourcesMissing, UsageProblem
+from envkit.errors import ConfigInvalid, DiskFull, HostProblem, SourcesMissing, UsageProblem
 from envkit.inside import nearest
 from envkit.knowledge.eessi import causes, known, symptom, symptoms
 from envkit.machine.runtime import Runtime
@@ -583,3 +583,41 @@ def test_modules_are_named_as_lmod_does(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
     assert nearest.modules(["", str(tmp_path)]) == ["Tcl/8.6", "Tool/1.0", "Tool/2.0-foss-2023a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("release = 1\n", "'release' is no table"),
+        ('["x.org"]\n', "the key 'release' is missing: expected the name of a release in quotes"),
+        ('["x.org"]\nrelease = 2023.06\n', ":2: [\"x.org\"]: 'release': expected the name of a release in quotes"),
+        ('["x.org"]\nrelease = "../x"\n', "'release': expected"),
+        (
+            '["x.org"]\nrelease = "1"\nserver = "http://x"\n',
+            ":3: [\"x.org\"]: there is no key 'server'; there are release,",
+        ),
+        ('["x.org"]\nrelease = "1"\nservers = ["ftp://x"]\n', "'servers': expected a list of URLs"),
+        ('["x.org"]\nrelease = "1"\nservers = ["http://x/$(id)"]\n', "'servers': expected a list of URLs"),
+        ('["x.org"]\nrelease = "1"\nkey = "x.pub"\n', "'key': expected the absolute path"),
+        ('["../x"]\nrelease = "1"\n', "is no name of another repository"),
+        ('["software.eessi.io"]\nrelease = "1"\n', "is no name of another repository"),
+        ("[x\n", ":1: this is not TOML"),
+    ],
+)
+def test_mistakes_in_the_list_of_repositories(text: str, said: str) -> None:
+    with pytest.raises(ConfigInvalid) as problem:
+        repositories.parsed(text.encode(), Path("/x/repositories.toml"))
+    assert said in problem.value.why and "/x/repositories.toml" in problem.value.why
+
+
+def test_lists_of_repositories_are_those_of_whom_one_trusts(tmp_path: Path) -> None:
+    """The user's counts more than the system's, and one that others can change is a mistake."""
+    own = tmp_path / "envkit" / "repositories.toml"
+    eessi_tree.write(own, '["riscv.eessi.io"]\nrelease = "2025.06-001"\n')
+    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert repositories.find("riscv.eessi.io", env).release == "2025.06-001"
+    assert repositories.find("riscv.eessi.io", {}).release == "20240402"
+    own.chmod(0o666)
+    with pytest.raises(ConfigInvalid, match="mistake"):
+        repositories.find("riscv.eessi.io", env)
+    assert repositories.find("", env).name == known().repository

@@ -91,7 +91,7 @@ def test_a_program_that_mounts_nothing(tmp_path: Path, fake: Fake) -> None:
     client = fake("client", "echo 'what it says'; exit 15")
     done = inside("mount", str(tmp_path / "log"), TARGET, str(client), TARGET, "--", "echo", "reached")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "could not mount EESSI: a key is missing (status 15)." in done.stderr
+    assert "could not mount the repository: a key is missing (status 15)." in done.stderr
     assert "what it says" in done.stderr
 
 

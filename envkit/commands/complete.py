@@ -69,6 +69,13 @@ def known_sessions(_context: click.Context) -> Iterable[str]:
     return sessions.names()
 
 
+def known_repositories(_context: click.Context) -> Iterable[str]:
+    """Return the repositories of EESSI's layout."""
+    from envkit.eessi import repositories
+
+    return repositories.everyone()
+
+
 environments = offering(installed, paths="dir")
 with_eessi = offering(lambda context: [*installed(context), "eessi"], paths="dir")
 stacks = offering(can_be_installed, paths="file")
@@ -76,6 +83,7 @@ examples = offering(known_examples)
 sites = offering(known_sites, paths="file")
 rules = offering(known_rules)
 sessions = offering(known_sessions)
+repositories = offering(known_repositories)
 
 
 def files(_context: click.Context, _parameter: click.Parameter, word: str) -> list[CompletionItem]:

@@ -14,6 +14,7 @@ OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "site",
 @click.command(cls=options.Grouped, groups={**batch.SUBMITTED})
 @options.prefix
 @options.load
+@options.repository
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--submit", is_flag=True, help="Examine a compute node, in a Slurm job, and show how it differs from this host."
@@ -26,8 +27,9 @@ OF_THE_JOB = ("submit", "gpus_per_node", "time", "account", "partition", "site",
 @click.option("--shared", type=click.Path(path_type=Path), metavar="DIR", help="A folder that the node sees, too.")
 @click.pass_context
 def doctor(
-    context: click.Context, /, prefix: str | None, load: tuple[str, ...], as_json: bool, submit: bool, **of_job: Any
-) -> int:
+    context: click.Context, /, prefix: str | None, load: tuple[str, ...], repository: str | None, as_json: bool,
+    submit: bool, **of_job: Any,
+) -> int:  # fmt: skip
     """Show what this machine offers, and which methods of installation work here.
 
     For each method that does not work it gives the reason and the remedy. It changes nothing. Ends with 0 if at least
@@ -42,16 +44,17 @@ def doctor(
     import sys
 
     from envkit.doctor import compare, gather, report, rules, terminal
+    from envkit.eessi import repositories
     from envkit.environments import prefix as place
     from envkit.report.paper import Paper
 
-    there = None
+    wanted, there = repositories.find(repository or "", os.environ), None
     if submit:
         words = list(batch.repeated(context, leave=(*OF_THE_JOB, "prefix", "as_json")))
         there, status = submitted.examination({**of_job, "prefix": prefix}, words)
         if there is None:
             return status
-    found = rules.judge(gather.gather(place.locate(prefix), load, os.environ))
+    found = rules.judge(gather.gather(place.locate(prefix), load, os.environ, wanted))
     found = compare.beside(there, found) if there else found
     if as_json:
         echo_json(report.to_json(found))

@@ -16,14 +16,15 @@ def eessi() -> None:
 
 @eessi.command(short_help="List the modules that a release has.")
 @click.argument("pattern", required=False)
-@click.option("--release", "version", metavar="RELEASE", help="The release. Default: 2023.06.")
+@click.option("--release", "version", metavar="RELEASE", help="The release. Default: 2023.06, or the repository's.")
+@options.repository
 @click.option(
     "--access",
     metavar="auto|native|dir[:FOLDER]|userns|apptainer",
     help="How it is reached. Default: the first that fits.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def modules(pattern: str | None, version: str | None, access: str | None, as_json: bool) -> int:
+def modules(pattern: str | None, version: str | None, repository: str | None, access: str | None, as_json: bool) -> int:
     """List the modules that a release has for this CPU and GPU, as NAME/VERSION.
 
     PATTERN is a part of a name, in either case, or has * and ? in it. Ends with 1 when nothing matches.
@@ -34,7 +35,7 @@ def modules(pattern: str | None, version: str | None, access: str | None, as_jso
 
     from envkit.eessi import entry, listing
 
-    found = entry.modules(entry.Asked(version=version, access=access))
+    found = entry.modules(entry.Asked(version=version, repository=repository, access=access))
     shown = listing.matching(found.modules, pattern)
     if as_json:
         answer = {"version": 1, "release": found.release, "target": found.target, "modules": shown}
@@ -48,14 +49,17 @@ def modules(pattern: str | None, version: str | None, access: str | None, as_jso
 
 @eessi.command(short_help="Fill a cache with what modules need, for nodes without a network.")
 @click.argument("names", metavar="MODULE...", nargs=-1, required=True, callback=options.modules)
-@click.option("--release", "version", metavar="RELEASE", help="The release. Default: 2023.06.")
+@click.option("--release", "version", metavar="RELEASE", help="The release. Default: 2023.06, or the repository's.")
+@options.repository
 @click.option(
     "--access",
     metavar="auto|native|dir[:FOLDER]|userns|apptainer",
     help="How it is reached. Default: the first that fits.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def prefetch(names: tuple[str, ...], version: str | None, access: str | None, as_json: bool) -> None:
+def prefetch(
+    names: tuple[str, ...], version: str | None, repository: str | None, access: str | None, as_json: bool
+) -> None:
     """Read every file that loading the modules needs, so that the CernVM-FS cache holds it.
 
     These are the modules' own folders, those of what they load, and EESSI's compatibility layer. Compute nodes without
@@ -71,7 +75,7 @@ def prefetch(names: tuple[str, ...], version: str | None, access: str | None, as
     from envkit.report.progress import console
 
     status_line = console(err=True, tells=True)
-    asked = entry.Asked(version=version, access=access, modules=names)
+    asked = entry.Asked(version=version, repository=repository, access=access, modules=names)
     with status_line.status("looking for what they need") as status:
         done = work.prefetch(
             asked, entry.say, lambda read, count: status.update(f"{read} of {count} files have been read")
@@ -81,6 +85,35 @@ def prefetch(names: tuple[str, ...], version: str | None, access: str | None, as
         return
     place = f" They are in {done.cache}." if done.cache else ""
     echo(f"Read {done.files} files, {work.megabytes(done.bytes)} MB.{place}")
+
+
+@eessi.command(short_help="List the repositories that --repository takes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def repositories(as_json: bool) -> None:
+    """List the CernVM-FS repositories that --repository takes: EESSI's own, and those in repositories.toml.
+
+    That file lies beside config.toml: your own, that of this installation of envkit, the system's in /etc/envkit.
+    "mounted" is what this machine has mounted now; a client may mount others when they are first used.
+    """
+    import msgspec
+    from rich.table import Table
+    from rich.text import Text
+
+    from envkit.eessi import repositories as work
+    from envkit.report.progress import console
+    from envkit.report.words import plain
+
+    found = work.listed()
+    if as_json:
+        echo_json(msgspec.json.format(msgspec.json.encode({"version": 1, "repositories": found})).decode())
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NAME", "RELEASE", "STATE", "WHAT", "FILE"):
+        table.add_column(heading, overflow="fold")
+    for one in found:
+        cells = (one.name, one.release, "mounted" if one.mounted else "", one.what, one.file)
+        table.add_row(*(Text(plain(cell)) for cell in cells))
+    console().print(table)
 
 
 @eessi.command(name="list")
@@ -101,11 +134,20 @@ def list_(as_json: bool) -> None:
         echo_json(msgspec.json.format(msgspec.json.encode(answer)).decode())
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "RELEASE", "ACCESS", "CPU", "MODULES", "CREATED", "STATE"):
+    for heading in ("NAME", "REPOSITORY", "RELEASE", "ACCESS", "CPU", "MODULES", "CREATED", "STATE"):
         table.add_column(heading, overflow="fold")
     for one in found:
         state = "in use" if one.in_use else ""
-        cells = (one.name, one.release, one.access, one.target, " ".join(one.modules), one.created, state)
+        cells = (
+            one.name,
+            one.repository,
+            one.release,
+            one.access,
+            one.target,
+            " ".join(one.modules),
+            one.created,
+            state,
+        )
         table.add_row(*(Text(plain(cell)) for cell in cells))
     console().print(table)
 

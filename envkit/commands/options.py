@@ -135,8 +135,17 @@ def named(text: str) -> tuple[str, str]:
     return name, value
 
 
+def repository(function: Function) -> Function:
+    """Add ``--repository`` where its name is one of the parameters."""
+    return click.option("--repository", metavar="NAME", shell_complete=complete.repositories, help=REPOSITORY)(function)
+
+
+REPOSITORY = "Another repository of EESSI's layout: see 'envkit eessi repositories'."
 EESSI = (
-    click.Option(["--release", "version"], metavar="RELEASE", help="The release. Default: 2023.06."),
+    click.Option(
+        ["--release", "version"], metavar="RELEASE", help="The release. Default: 2023.06, or the repository's."
+    ),
+    click.Option(["--repository"], metavar="NAME", shell_complete=complete.repositories, help=REPOSITORY),
     click.Option(["--load", "module"], metavar="MODULE", multiple=True, help="Load this module. May be repeated."),
     click.Option(
         ["--access"],

@@ -34,6 +34,7 @@ TYPES = {
     "doctor": "doctor.report:Report",
     "verify": "verify.report.model:Report",
     "eessi list": "commands.outputs:Sessions",
+    "eessi repositories": "commands.outputs:Repositories",
     "job slurm": "commands.outputs:Job",
     "job pbs": "commands.outputs:Job",
 }  # by command; the receipts of 'show' are of the method's own type
@@ -139,12 +140,30 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A session of EESSI."""
 
     name: str
+    repository: str
     release: str
     access: str
     target: str
     modules: tuple[str, ...]
     created: str
     in_use: bool
+
+
+class Repositories(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit eessi repositories`` tells."""
+
+    version: int
+    repositories: tuple["Repository", ...]
+
+
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository of EESSI's layout; ``file`` is the file that has it, "" for envkit's own list."""
+
+    name: str
+    release: str
+    mounted: bool
+    what: str
+    file: str
 
 
 def job(name: str, scheduler: str, script: bytes, file: Path | None, taken: Submitted | None) -> Job:

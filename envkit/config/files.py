@@ -83,16 +83,25 @@ def read(env: Settings = os.environ, folder: Path | None = None) -> Configuratio
     """Return the configuration as it counts for a folder, else for the one that this process is in."""
     from envkit.system import owners
 
-    root = owners.known(())
-    installed = owners.Trusted(users=root.users | {Path(__file__).stat().st_uid}, groups=root.groups)
-    own, told, wrong = users_own(env), *of_variables(env)
-    files = [of_file("user", own, root)] if own else []
-    files += [of_file("site", Path(sys.prefix, "etc/envkit/config.toml"), installed), of_file("system", SYSTEM, root)]
+    told, wrong = of_variables(env)
+    files = [of_file(*place) for place in places(env)]
     trust = {**first(files), **told}.get("trust")
     if path := project(folder, env):
         files.insert(0, of_file("project", path, owners.known(trust.value if trust else ())))
     mistakes = (*wrong, *(line for one in files if one.state == "invalid" for line in one.why))
     return Configuration(values={**first(files), **told}, files=tuple(files), mistakes=mistakes)
+
+
+def places(env: Settings, name: str = "config.toml") -> list[tuple[str, Path, Any]]:
+    """Return where a file of configuration may be, but for a project's, and whose it may be: level, path, owners."""
+    from envkit.system import owners
+
+    root = owners.known(())
+    installed = owners.Trusted(users=root.users | {Path(__file__).stat().st_uid}, groups=root.groups)
+    own = users_own(env)
+    site, system = Path(sys.prefix, "etc/envkit", name), SYSTEM.with_name(name)
+    users = [("user", own.with_name(name), root)] if own else []
+    return [*users, ("site", site, installed), ("system", system, root)]
 
 
 def required(env: Settings = os.environ) -> Configuration:
@@ -184,32 +193,43 @@ def of_variables(env: Settings) -> tuple[dict[str, Value], list[str]]:
 
 def of_file(level: str, path: Path, trusted: Any) -> File:
     """Read the file of a level, of which it is said who is trusted."""
+    try:
+        data = content(path, trusted)
+    except ValueError as error:
+        return unusable(level, path, str(error))
+    if data is None:
+        return File(level=level, path=path, state="absent")
+    values, wrong = parsed(data, level, path)
+    if wrong:
+        return File(level=level, path=path, state="invalid", why=tuple(wrong))
+    return File(level=level, path=path, state="used", values=values)
+
+
+def content(path: Path, trusted: Any) -> bytes | None:
+    """Return what is in a file, None where there is none. Raises ValueError for one that others can change."""
     from envkit.system import files, owners
 
     try:
         state, itself = path.stat(), path.lstat()
     except (FileNotFoundError, NotADirectoryError):
-        return File(level=level, path=path, state="absent")
+        return None
     except OSError as error:
-        return unusable(level, path, f"{error.strerror}.")
+        raise ValueError(f"{error.strerror}.") from error
     of_link = owners.stranger(itself, trusted, is_open=False) if stat.S_ISLNK(itself.st_mode) else None
     if who := of_link or owners.stranger(state, trusted):
-        return unusable(level, path, f"{who[0]}, who may not say what counts for you.")
+        raise ValueError(f"{who[0]}, who may not say what counts for you.")
+    if not stat.S_ISREG(state.st_mode) or state.st_size > LARGEST:
+        raise ValueError("It is no plain file of at most 64 kB.")
     try:
-        if not stat.S_ISREG(state.st_mode) or state.st_size > LARGEST:
-            return unusable(level, path, "It is no plain file of at most 64 kB.")
         with files.open_plain(path) as stream:
             if who := owners.stranger(os.fstat(stream.fileno()), trusted):  # another has been put in its place
-                return unusable(level, path, f"{who[0]}, who may not say what counts for you.")
+                raise ValueError(f"{who[0]}, who may not say what counts for you.")
             data = stream.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            return unusable(level, path, "It is no plain file of at most 64 kB.")
     except OSError as error:
-        return unusable(level, path, f"{error.strerror}.")
-    values, wrong = parsed(data, level, path)
-    if wrong:
-        return File(level=level, path=path, state="invalid", why=tuple(wrong))
-    return File(level=level, path=path, state="used", values=values)
+        raise ValueError(f"{error.strerror}.") from error
+    if len(data) > LARGEST:
+        raise ValueError("It is no plain file of at most 64 kB.")
+    return data
 
 
 def unusable(level: str, path: Path, why: str) -> File:

@@ -29,14 +29,17 @@ SHARED = (Stack, eessi.Known, Problem, compat.Known)  # two threads that meet a 
 Settings = Mapping[str, str]
 
 
-def gather(prefix: Prefix, load: tuple[str, ...], env: Settings) -> Facts:
-    """Look at this machine. Where a module in ``load`` cannot be loaded, look without them, and say so."""
+def gather(prefix: Prefix, load: tuple[str, ...], env: Settings, repository: eessi.Repository | None = None) -> Facts:
+    """Look at this machine. Where a module in ``load`` cannot be loaded, look without them, and say so.
+
+    ``repository`` is what ways are looked for to, where it is not EESSI's own.
+    """
     for table in SHARED:
         msgspec.json.Decoder(table)
-    answers = ask(questions(prefix, load, env), LIMIT_S)
+    answers = ask(questions(prefix, load, env, repository), LIMIT_S)
     unloaded = answers.errors.get("host")
     if unloaded:
-        answers = ask(questions(prefix, (), env), LIMIT_S)
+        answers = ask(questions(prefix, (), env, repository), LIMIT_S)
     told = dict(answers.values)
     ways = tuple(told.pop(key) for one in Access if (key := f"eessi {one}") in told)
     preflights = {name: told.pop(key) for name in METHODS if (key := f"preflight {name}") in told}
@@ -51,7 +54,9 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings) -> Facts:
     )  # fmt: skip
 
 
-def questions(prefix: Prefix, load: tuple[str, ...], env: Settings) -> dict[str, Question]:
+def questions(
+    prefix: Prefix, load: tuple[str, ...], env: Settings, repository: eessi.Repository | None = None
+) -> dict[str, Question]:
     """Return the questions by name: that of the fact, with a blank for an underscore."""
     alone: dict[str, Callable[[], Any]] = {
         "host": partial(host.look, load),
@@ -65,7 +70,7 @@ def questions(prefix: Prefix, load: tuple[str, ...], env: Settings) -> dict[str,
         "container": partial(look.container, env),
         "namespaces": look.namespaces,
         "mounts": look.mounts,
-        **{f"eessi {one}": partial(look.way, one, env, PATIENCE_S) for one in Access},
+        **{f"eessi {one}": partial(look.way, one, env, PATIENCE_S, repository) for one in Access},
         "schedulers": lambda: tuple(look.schedulers(env)),
         "limits": look.limits,
         "room": partial(look.room, prefix),

@@ -15,7 +15,7 @@ from envkit.doctor.facts import Builder, Container, Cpu, Index, Limits, Mpi, Roo
 from envkit.eessi import access
 from envkit.environments.prefix import Prefix
 from envkit.errors import Problem
-from envkit.knowledge.eessi import known
+from envkit.knowledge.eessi import Repository, usual
 from envkit.launch import host_mpi, launcher, mpi_model
 from envkit.machine import host, modules_tool, runtime
 from envkit.planning import preflight
@@ -140,10 +140,12 @@ def mounts() -> tuple[str, ...]:
     return tuple(words[1] for words in lines if words[1].startswith("/cvmfs/"))
 
 
-def way(which: access.Access, env: Mapping[str, str], patience_s: float) -> Way:
-    """Try one way to EESSI's repository."""
-    copy = Path(env["ENVKIT_EESSI_DIR"]).absolute() if env.get("ENVKIT_EESSI_DIR") else None
-    asked = access.Wanted(version=known().default, copy=copy, env=env, patience_s=patience_s)
+def way(which: access.Access, env: Mapping[str, str], patience_s: float, repository: Repository | None = None) -> Way:
+    """Try one way to EESSI's repository, or to another one."""
+    wanted = repository or usual()
+    named = env.get("ENVKIT_EESSI_DIR") if wanted.is_usual else wanted.copy
+    copy = Path(named).absolute() if named else None
+    asked = access.Wanted(version=wanted.release, repository=wanted, copy=copy, env=env, patience_s=patience_s)
     probe = access.PROBES[which](asked)
     if probe.problem is None:
         return Way(access=which, why=probe.why, refusal=None)

@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from envkit.eessi.answer import LIMIT_S, within
 from envkit.eessi.cache import is_warm
 from envkit.eessi.release import Release
 from envkit.errors import HostProblem, Problem, UsageProblem
-from envkit.knowledge.eessi import known, symptom
+from envkit.knowledge.eessi import Repository, known, symptom, usual
 from envkit.machine import runtime
 from envkit.system import process
 from envkit.system.resources import data
@@ -39,12 +39,14 @@ class Access(StrEnum):
 class Wanted:
     """What is looked for: a release, and a folder that is said to hold a copy; how long a mount may take to answer.
 
+    The release is one of ``repository``.
     ``cache`` is what a client that envkit starts would keep what it reads in.
     """
 
     version: str
     copy: Path | None
     env: Mapping[str, str]
+    repository: Repository = field(default_factory=usual)
     patience_s: float = LIMIT_S
     cache: Path | None = None
 
@@ -71,14 +73,15 @@ def choose(wanted: Wanted, forced: Access | None, first: Access | None = None) -
         if probe.problem is None:
             return probe
         if probe.root is not None:
-            require_release(probe.root, wanted.version)
+            require_release(probe.root, wanted.version, wanted.repository)
         failed.append(probe)
     if forced:
         found = failed[0].problem
         assert found is not None  # noqa: S101
         raise HostProblem(what=f"--access {forced}: {found.what}.", why=found.why, fix=found.fix)
+    name = "EESSI's repository" if wanted.repository.is_usual else wanted.repository.name
     raise HostProblem(
-        what="There is no way to EESSI's repository on this machine.",
+        what=f"There is no way to {name} on this machine.",
         why="\n".join(f"{probe.access}: {line}" for probe in failed for line in lines(probe)),
         fix="One way is enough; each line says what it takes.",
     )
@@ -90,18 +93,19 @@ def lines(probe: Probe) -> Iterator[str]:
         yield f"{probe.problem.what}{f' ({probe.problem.why})' if probe.problem.why else ''}. {probe.problem.fix}"
 
 
-def require_release(root: Path, version: str) -> None:
+def require_release(root: Path, version: str, repository: Repository) -> None:
     """Raise UsageProblem for a release that the repository does not have."""
     there = within(root / "versions", lambda _: release.versions(root))
     if version not in there:
         raise UsageProblem(
-            what=f"EESSI has no release {version}.", fix=f"Use --release with one of: {', '.join(there) or 'none'}."
+            what=f"{repository.title} has no release {version}.",
+            fix=f"Use --release with one of: {', '.join(there) or 'none'}.",
         )
 
 
 def native(wanted: Wanted) -> Probe:
     """Look whether the repository is mounted, by a process that may hang."""
-    path = Path(known().mount)
+    path = Path(wanted.repository.mount)
     env, limit_s = {**wanted.env, "LC_ALL": "C"}, wanted.patience_s
     release_, machine = path / "versions" / wanted.version, platform.machine()
     read = [one.format(release=release_, machine=machine) for one in known().reached]
@@ -122,18 +126,19 @@ def native(wanted: Wanted) -> Probe:
     elif told.status:
         problem = symptom("mount-unreadable", path=path, reason=told.stderr.strip().rpartition(": ")[2])
     elif "versions" not in told.stdout.split():
-        problem = symptom("mount-empty", path=path)
+        problem = symptom("mount-empty", path=path, repository=wanted.repository.name)
     else:
-        return Probe(access=Access.NATIVE, problem=symptom("no-release", version=wanted.version), root=path)
+        return Probe(access=Access.NATIVE, problem=symptom("no-release", version=wanted.version, path=path), root=path)
     return Probe(access=Access.NATIVE, problem=problem)
 
 
 def local_copy(wanted: Wanted) -> Probe:
     """Look whether there is a local copy, and whether it can be shown where EESSI expects it."""
     if wanted.copy is None:
-        return Probe(access=Access.DIR, problem=symptom("no-copy"))
+        how = f"{'export ENVKIT_EESSI_DIR=FOLDER, or ' if wanted.repository.is_usual else ''}--access dir:FOLDER"
+        return Probe(access=Access.DIR, problem=symptom("no-copy", how=how))
     if not Release(root=wanted.copy, version=wanted.version).init.is_dir():
-        problem = symptom("copy-wrong", path=wanted.copy, version=wanted.version)
+        problem = symptom("copy-wrong", path=wanted.copy, version=wanted.version, repository=wanted.repository.name)
         whole = (wanted.copy / "versions").is_dir()
         return Probe(access=Access.DIR, problem=problem, root=wanted.copy if whole else None)
     return Probe(access=Access.DIR, problem=no_namespace(), why=f"{wanted.copy} is a copy of it", root=wanted.copy)
@@ -169,8 +174,8 @@ def by_client(wanted: Wanted, probe: Probe) -> Probe:
     """
     if probe.problem:
         return probe
-    problem, cache = no_servers(wanted.env), kept_cache(wanted.env) or wanted.cache
-    if problem and problem.id in UNANSWERED and cache and is_warm(cache):
+    problem, cache = no_servers(wanted.repository, wanted.env), kept_cache(wanted.env) or wanted.cache
+    if problem and problem.id in UNANSWERED and cache and is_warm(cache, wanted.repository.name):
         told = f"{probe.why} from its cache alone, since {problem.what}; what is not in it cannot be read"
         return replace(probe, why=told)
     return replace(probe, problem=problem)
@@ -213,18 +218,18 @@ def no_fuse() -> Problem | None:
     return None if os.access("/dev/fuse", os.R_OK | os.W_OK) else symptom("no-fuse")
 
 
-def no_servers(env: Mapping[str, str]) -> Problem | None:
+def no_servers(repository: Repository, env: Mapping[str, str]) -> Problem | None:
     """Say what keeps a client from the repository's servers, by asking them; not where it has a filled cache."""
     kept = kept_cache(env)
-    if kept is not None and (kept / "00").is_dir():
+    if kept is not None and is_warm(kept, repository.name):
         return None
     names = ("CVMFS_SERVER_URL", "CVMFS_HTTP_PROXY", "http_proxy")
-    return asked_servers(tuple((name, env[name]) for name in names if env.get(name)))
+    return asked_servers(repository, tuple((name, env[name]) for name in names if env.get(name)))
 
 
 @cache
-def asked_servers(settings: tuple[tuple[str, str], ...]) -> Problem | None:
+def asked_servers(repository: Repository, settings: tuple[tuple[str, str], ...]) -> Problem | None:
     """Ask the servers, once for the ways that need them."""
     from envkit.eessi import servers
 
-    return servers.problem(servers.client(dict(settings)))
+    return servers.problem(servers.client(dict(settings), asked=repository))

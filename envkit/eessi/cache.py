@@ -40,7 +40,7 @@ def held_mb(folder: Path, enough_mb: int) -> int:
     return held // MB
 
 
-def is_warm(folder: Path) -> bool:
+def is_warm(folder: Path, repository: str) -> bool:
     """Say whether a client has mounted the repository from this cache before: it can again, without a server."""
-    name = f"cvmfschecksum.{known().repository}"
-    return any((place / name).is_file() for place in (folder, folder / known().repository, folder / "shared"))
+    name = f"cvmfschecksum.{repository}"
+    return any((place / name).is_file() for place in (folder, folder / repository, folder / "shared"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.eessi import access, listing, sessions
+from envkit.eessi import access, listing, repositories, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
@@ -22,7 +22,7 @@ from envkit.errors import HostProblem, UsageProblem
 from envkit.inside import nearest as near_names
 from envkit.inside.probe.started import detect
 from envkit.knowledge import foreign
-from envkit.knowledge.eessi import known, symptom
+from envkit.knowledge.eessi import Repository, known, symptom
 from envkit.machine.host import cpu_target, no_nvidia
 from envkit.report.paper import is_quiet
 from envkit.report.words import shown
@@ -38,6 +38,7 @@ class Asked:
     """
 
     version: str | None = None
+    repository: str | None = None
     modules: tuple[str, ...] = ()
     access: str | None = None
     nvidia: bool = False
@@ -60,7 +61,9 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
         require_name(module)
     place = sessions.resume(asked.resume) if asked.resume else None
     before = place.before if place else None
-    session, probe = found(asked, before, env, lambda version: cache_of(asked, place, version, binds, keep, env))
+    session, probe, repository = found(
+        asked, before, env, lambda stem: cache_of(asked, place, stem, told_to_ranks(asked, binds, env), keep, env)
+    )
     if asked.nvidia:
         require_gpu(env)
     mounts = probe.access in (Access.USERNS, Access.APPTAINER)
@@ -68,14 +71,16 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     if mounts and not shared:
         require_alone(probe.access, env)
     if shared:
-        place = sessions.shared(told_to_ranks(binds, env))
+        place = sessions.shared(told_to_ranks(asked, binds, env))
     elif place is None and (keep or mounts or asked.save):
-        place = sessions.begin(session.version if keep else f"run-{session.version}")
+        stem = sessions.stem(session.repository, session.version)
+        place = sessions.begin(stem if keep else f"run-{stem}")
     way = WAYS[probe.access](
         Entry(
             probe=probe,
             place=place,
             session=session,
+            repository=repository,
             shared=shared,
             binds=binds,
             visible=asked.visible,
@@ -101,52 +106,61 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
         settings=(*way.settings, *settings(probe, place, env)),
         session=place.folder if place else None,
         log=way.log,
+        repository=repository,
     )
 
 
 def cache_of(
-    asked: Asked, place: Place | None, version: str, binds: Sequence[Bind], keep: bool, env: Mapping[str, str]
+    asked: Asked, place: Place | None, stem: str, told: Mapping[str, str], keep: bool, env: Mapping[str, str]
 ) -> Path:
     """Return the cache that a client would have: of the session, of the one that would be begun, or of the ranks."""
     if place:
         return place.cache
     if ranks_on_node(env) != 1 and not (keep or asked.save):
-        return sessions.shared(told_to_ranks(binds, env)).cache
-    return sessions.free(version if keep else f"run-{version}").cache
+        return sessions.shared(told).cache
+    return sessions.free(stem if keep else f"run-{stem}").cache
 
 
-def told_to_ranks(binds: Sequence[Bind], env: Mapping[str, str]) -> dict[str, str]:
+def told_to_ranks(asked: Asked, binds: Sequence[Bind], env: Mapping[str, str]) -> dict[str, str]:
     """Return that by which ranks who share a mount are told from others."""
-    return {**{str(bind): "" for bind in binds}, **told_to_client(env)}
+    other = {asked.repository: ""} if asked.repository else {}
+    return {**other, **{str(bind): "" for bind in binds}, **told_to_client(env)}
 
 
 def found(
     asked: Asked, before: Session | None, env: Mapping[str, str], cache: Callable[[str], Path] | None = None
-) -> tuple[Session, Probe]:
-    """Return what is to be entered, as it was before where nothing else is asked for, and the way to it.
+) -> tuple[Session, Probe, Repository]:
+    """Return what is to be entered, as before where nothing else is asked for, the way to it, and its repository.
 
-    ``cache`` is where a client would keep what it reads of a release.
+    ``cache`` is where a client would keep what it reads, given what sessions of the release are named after.
     """
+    repository = repositories.find(asked.repository or (before.repository if before else ""), env)
+    if before and before.repository != repository.said:
+        was = repositories.find(before.repository, env).name
+        words = symptom("other-repository", session=asked.resume, was=was, repository=repository.name)
+        raise UsageProblem(what=words.what, fix=words.fix)
     if before and asked.version not in (None, before.version):
         raise UsageProblem(
-            what=f"The session {asked.resume} is of EESSI {before.version}, not {asked.version}.",
+            what=f"The session {asked.resume} is of {repository.title} {before.version}, not {asked.version}.",
             fix="Leave --release or --resume out.",
         )
-    version = asked.version or (before.version if before else known().default)
+    version = asked.version or (before.version if before else repository.release)
     forced, copy = way_asked(asked.access)
-    copy = copy or (Path(before.copy) if before and before.copy else copy_of(asked, env))
+    copy = copy or (Path(before.copy) if before and before.copy else copy_of(asked, env, repository))
     first = next((one for one in Access if before and one == before.access), None)
-    wanted = access.Wanted(version=version, copy=copy, env=env, cache=cache(version) if cache else None)
+    kept = cache(sessions.stem(repository.said, version)) if cache else None
+    wanted = access.Wanted(version=version, repository=repository, copy=copy, env=env, cache=kept)
     probe = access.choose(wanted, forced, first)
     session = Session(
         version=version,
         access=probe.access,
         copy=str(copy) if copy and probe.access is Access.DIR else "",
         image=before.image if before else "",
+        repository=repository.said,
         cpu=cpu_target(),
         modules=tuple(dict.fromkeys((*(before.modules if before else ()), *asked.modules))),
     )
-    return session, probe
+    return session, probe, repository
 
 
 def settings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -185,12 +199,14 @@ def require_alone(way: Access, env: Mapping[str, str]) -> None:
 def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> Modules:
     """Return what a release has; only where it cannot be read from here it is entered."""
     forced, copy = way_asked(asked.access)
-    copy = copy or copy_named(env)
-    version = asked.version or known().default
+    repository = repositories.find(asked.repository or "", env)
+    copy = copy or copy_of(asked, env, repository)
+    version = asked.version or repository.release
     if copy and forced in (None, Access.DIR) and Release(root=copy, version=version).init.is_dir():
         return listing.read(Release(root=copy, version=version), listing.machine(env))
-    cache = sessions.free(f"run-{version}").cache
-    probe = access.choose(access.Wanted(version=version, copy=copy, env=env, cache=cache), forced)
+    cache = sessions.free(f"run-{sessions.stem(repository.said, version)}").cache
+    wanted = access.Wanted(version=version, repository=repository, copy=copy, env=env, cache=cache)
+    probe = access.choose(wanted, forced)
     if probe.root is not None:
         return listing.read(Release(root=probe.root, version=version), listing.machine(env))
     return listing.read_inside(enter(replace(asked, access=probe.access), keep=False, env=env), version)
@@ -226,8 +242,10 @@ def way_asked(text: str | None) -> tuple[Access | None, Path | None]:
     return Access(name), Path(folder).absolute() if folder else None
 
 
-def copy_of(asked: Asked, env: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the local copy that is looked at."""
+def copy_of(asked: Asked, env: Mapping[str, str] = os.environ, repository: Repository | None = None) -> Path | None:
+    """Return the local copy that is looked at; ENVKIT_EESSI_DIR names one of EESSI's own repository."""
+    if repository and not repository.is_usual:
+        return way_asked(asked.access)[1] or (Path(repository.copy) if repository.copy else None)
     return way_asked(asked.access)[1] or copy_named(env) or asked.copy
 
 

@@ -15,9 +15,8 @@ from envkit.eessi.access import Access, Probe
 from envkit.eessi.cache import held_mb
 from envkit.eessi.entry import Asked
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.environment import Environment
 from envkit.errors import DiskFull, HostProblem
-from envkit.knowledge.eessi import known, symptom
+from envkit.knowledge.eessi import Repository, known, symptom
 from envkit.machine.host import writable_parent
 from envkit.machine.modules_tool import entered
 from envkit.system import files, process
@@ -60,8 +59,8 @@ def prefetch(
 
     Raises HostProblem, DiskFull, ModuleNotLoaded.
     """
-    _, probe = entry.found(asked, None, env)
-    cache = cache_of(probe, env)
+    _, probe, repository = entry.found(asked, None, env)
+    cache = cache_of(probe, repository, env)
     way = f"dir:{probe.root}" if probe.access is Access.DIR else str(probe.access)
     inside = entry.enter(replace(asked, access=way), keep=False, env=env)
     sizes = listed(inside, env)
@@ -80,12 +79,12 @@ def prefetch(
     )
 
 
-def cache_of(probe: Probe, env: Mapping[str, str]) -> Cache:
+def cache_of(probe: Probe, repository: Repository, env: Mapping[str, str]) -> Cache:
     """Return the cache that reading by a way fills. Raises HostProblem where it would be one of a session alone."""
     if probe.access is Access.DIR:
         return Cache(words="a local copy, for which there is no cache")
     if probe.access is Access.NATIVE:
-        client = servers.client(env)
+        client = servers.client(env, asked=repository)
         return Cache(words="the cache of this machine's client", folder=client.cache, limit_mb=client.limit_mb)
     program = access.program(env)
     if probe.access is Access.USERNS and program and program.name == "cvmfsexec":
@@ -147,9 +146,10 @@ def done(log: Path) -> int:
     return sum(int(line) for line in text.splitlines() if line.isdigit())
 
 
-def command(inside: Environment, verb: str) -> list[str]:
+def command(inside: EessiEnvironment, verb: str) -> list[str]:
     """Return the argv that finds or reads the files."""
-    return inside.command(["sh", str(data("environments/shell/prefetch.sh")), verb, known().mount, *known().needed])
+    script = str(data("environments/shell/prefetch.sh"))
+    return inside.command(["sh", script, verb, inside.repository.mount, *known().needed])
 
 
 def megabytes(size: int) -> int:

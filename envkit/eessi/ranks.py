@@ -11,7 +11,7 @@ from envkit.system.resources import data
 
 def command(inside: EessiEnvironment, number: int, argv: Sequence[str]) -> list[str]:
     """Return the argv that enters once and starts ranks on this node with the MPI of the modules loaded."""
-    words = ["bash", "--noprofile", "--norc", str(data("environments/shell/ranks.sh")), known().mount]
+    words = ["bash", "--noprofile", "--norc", str(data("environments/shell/ranks.sh")), inside.repository.mount]
     for one in known().launcher:
         mpi = Mpi(family=one.family, version=one.version)
         launch = mpi_launcher(mpi, Wanted(ranks=number), "it belongs to EESSI's MPI").argv

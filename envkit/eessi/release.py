@@ -13,7 +13,7 @@ import msgspec
 from envkit.errors import EnvkitError
 from envkit.system import files, record
 
-RELEASE = re.compile(r"\d{4}\.\d{2}|\d{8}")
+RELEASE = re.compile(r"(\d{4}\.\d{2}|\d{8})(-\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)

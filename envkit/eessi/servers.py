@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from envkit.errors import Problem
-from envkit.knowledge.eessi import known, symptom
+from envkit.knowledge.eessi import Repository, known, symptom, usual
 
 CONFIGURATION = Path("/etc/cvmfs")
 CACHE = "/var/lib/cvmfs"
@@ -38,9 +38,11 @@ class Answer:
 class Client:
     """How a CernVM-FS client of this machine is configured: its files, servers, proxies ("" is none), keys and cache.
 
-    ``limit_mb`` is how much the cache may hold; None where there is no limit, or none is told.
+    They are those for the ``repository``. ``limit_mb`` is how much the cache may hold; None where there is no limit, or
+    none is told.
     """
 
+    repository: str
     files: tuple[Path, ...]
     servers: tuple[str, ...]
     proxies: tuple[str, ...]
@@ -50,12 +52,15 @@ class Client:
     limit_mb: int | None
 
 
-def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) -> Client:
+def client(
+    env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION, *, asked: Repository | None = None
+) -> Client:
     """Read the configuration; CVMFS_SERVER_URL and CVMFS_HTTP_PROXY of the caller count more.
 
     Where neither names a proxy, it is the caller's http_proxy, and none.
     """
-    repository = known().repository
+    asked = asked or usual()
+    repository = asked.name
     domain = repository.partition(".")[2]
     names = (name.format(repository=repository, domain=domain) for name in known().configuration["files"])
     files = tuple(path for name in names for path in sorted(folder.glob(name)))
@@ -63,10 +68,14 @@ def client(env: Mapping[str, str] = os.environ, folder: Path = CONFIGURATION) ->
     for path in files:
         read(path, settings, env)
     settings |= {name: env[name] for name in ("CVMFS_SERVER_URL", "CVMFS_HTTP_PROXY") if env.get(name)}
-    urls = [url.strip() for url in settings.get("CVMFS_SERVER_URL", "").split(";") if is_known(url)] or known().servers
-    place = settings.get("CVMFS_PUBLIC_KEY") or settings.get("CVMFS_KEYS_DIR") or str(folder / "keys" / domain)
+    urls = [url.strip() for url in settings.get("CVMFS_SERVER_URL", "").split(";") if is_known(url)]
+    urls = urls or list(asked.servers)
+    place = (
+        asked.key or settings.get("CVMFS_PUBLIC_KEY") or settings.get("CVMFS_KEYS_DIR") or str(folder / "keys" / domain)
+    )
     keys = tuple(key for part in place.split(":") for key in keys_in(Path(part)))
     return Client(
+        repository=repository,
         files=files,
         servers=tuple(url.replace("@fqrn@", repository).replace("@org@", domain) for url in urls),
         proxies=tuple(proxies(settings.get("CVMFS_HTTP_PROXY") or f"{env.get('http_proxy', '')};DIRECT")),
@@ -108,11 +117,11 @@ def proxies(text: str) -> list[str]:
 
 def problem(found: Client) -> Problem | None:
     """Say what keeps a client of this configuration from the repository; None if nothing does."""
-    repository, urls = known().repository, ", ".join(found.servers)
+    repository, urls = found.repository, ", ".join(found.servers)
     for named in found.proxies:
         if named and not is_address(named):
             return symptom("proxy-malformed", proxy=hidden(named))
-    answers = ask(found.servers, found.proxies)
+    answers = ask(found, found.proxies)
     states = {answer.state: answer for answer in answers}
     if good := states.get("ok"):
         return key_problem(found, good)
@@ -124,7 +133,7 @@ def problem(found: Client) -> Problem | None:
     refusing = [answer for answer in answers if answer.proxy and not listens(answer.proxy)]
     if refusing:
         proxy = refusing[0]
-        direct = any(answer.state == "ok" for answer in ask(found.servers, ("",)))
+        direct = any(answer.state == "ok" for answer in ask(found, ("",)))
         words = {
             "proxy": hidden(proxy.proxy),
             "reason": proxy.reason,
@@ -135,14 +144,14 @@ def problem(found: Client) -> Problem | None:
     return symptom("server-dead", repository=repository, urls=urls, reason=dead.reason)
 
 
-def ask(urls: Sequence[str], through: Sequence[str]) -> list[Answer]:
+def ask(found: Client, through: Sequence[str]) -> list[Answer]:
     """Ask every server through every proxy, at the same time."""
-    pairs = [(url, proxy) for proxy in through[:3] for url in urls[:4]]
+    pairs = [(url, proxy) for proxy in through[:3] for url in found.servers[:4]]
     with ThreadPoolExecutor(len(pairs)) as pool:
-        return list(pool.map(lambda pair: published(*pair), pairs))
+        return list(pool.map(lambda pair: published(found.repository, *pair), pairs))
 
 
-def published(url: str, proxy: str) -> Answer:
+def published(repository: str, url: str, proxy: str) -> Answer:
     """Fetch what a server publishes of the repository."""
     try:
         text = fetch(f"{url}/.cvmfspublished", proxy)
@@ -158,7 +167,7 @@ def published(url: str, proxy: str) -> Answer:
     if name is None:
         return Answer(url=url, proxy=proxy, state="wrong", reason=f"it begins with {text[:40]!r}")
     told = name[1].decode(errors="replace")
-    if told != known().repository:
+    if told != repository:
         return Answer(url=url, proxy=proxy, state="wrong", reason=f"it is of {told}")
     return Answer(url=url, proxy=proxy, state="ok")
 
@@ -204,7 +213,7 @@ def listens(proxy: str) -> bool:
 
 def key_problem(found: Client, answer: Answer) -> Problem | None:
     """Say whether the keys here verify the whitelist of a server that answers."""
-    if not found.files:  # no client is configured here: the image brings its keys
+    if not found.files and not found.keys:  # no client is configured here: the image brings its keys
         return None
     if not found.keys:
         return symptom("no-key", keys=found.keys_place)
@@ -214,7 +223,7 @@ def key_problem(found: Client, answer: Answer) -> Problem | None:
         return None
     if any(verifies(whitelist, key.read_text(errors="replace")) for key in found.keys):
         return None
-    return symptom("wrong-key", keys=found.keys_place, repository=known().repository, urls=answer.url)
+    return symptom("wrong-key", keys=found.keys_place, repository=found.repository, urls=answer.url)
 
 
 def verifies(whitelist: bytes, key: str) -> bool:

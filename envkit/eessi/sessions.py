@@ -31,7 +31,7 @@ import msgspec
 
 from envkit import __version__
 from envkit.errors import HostProblem, NotWritable, UsageProblem
-from envkit.knowledge.eessi import symptom
+from envkit.knowledge.eessi import symptom, usual
 from envkit.system import files, record, temporary
 from envkit.system.files import discard, require_own, require_plain, require_private
 
@@ -39,7 +39,7 @@ NAME = re.compile(r"[\w][\w.+-]*")
 LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
 FILES = ("lock", "session.json", "loaded", "target")  # of a session
 LOCAL_FILES = (  # of its client, and of shared mounts
-    *("users", "joining", "held", "holder", "envkit.conf", "causes", "damaged"),
+    *("users", "joining", "held", "holder", "envkit.conf", "causes", "damaged", "repository.pub"),
     *("cvmfs2.log", "cvmfs2.syslog", "cvmfs2.syslog.1"),
 )
 PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # how what gzip, zstd, bzip2 and xz write begins
@@ -48,7 +48,10 @@ HIGH = 100  # descriptors below are those that people use by number
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """What was entered: the release, how it was reached (by which local copy, by which image), the CPU, the modules."""
+    """What was entered: the release, how it was reached (by which local copy, by which image), the CPU, the modules.
+
+    ``repository`` is "" for EESSI's own.
+    """
 
     version: str
     access: str
@@ -56,6 +59,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...]
     copy: str = ""
     image: str = ""
+    repository: str = ""
     created: str = ""
     envkit: str = __version__
 
@@ -137,7 +141,7 @@ def resume(named: str) -> Place:
     if Path(named).is_file():
         require_no_archive(Path(named))
         saved = decoded(Path(named))
-        return replace(begin(saved.version), before=saved)
+        return replace(begin(stem(saved.repository, saved.version)), before=saved)
     if "/" not in named and not NAME.fullmatch(named):
         raise UsageProblem(what=f"--resume {named!r}: this is no name.", fix="Use letters, digits and . _ - + only.")
     folder = Path(named).absolute() if "/" in named else root() / named
@@ -179,6 +183,11 @@ def free(stem: str) -> Place:
     while in_use(name := stem if number == 1 else f"{stem}-{number}"):
         number += 1
     return Place(folder=root() / name, before=None)
+
+
+def stem(repository: str, version: str) -> str:
+    """Return what sessions of a release are named after."""
+    return f"{repository}-{version}" if repository else version
 
 
 def begin(stem: str) -> Place:
@@ -390,6 +399,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of ``envkit eessi list``."""
 
     name: str
+    repository: str
     release: str
     access: str
     target: str
@@ -416,6 +426,7 @@ def entry(name: str, session: Session) -> Entry:
     target = plain_text(root() / name / "target").strip() or session.cpu
     return Entry(
         name=name,
+        repository=session.repository or usual().name,
         release=session.version,
         access=session.access,
         target=target,

@@ -14,13 +14,15 @@ from envkit.eessi.binds import Bind
 from envkit.eessi.cache import limit_mb
 from envkit.eessi.sessions import Place, Session
 from envkit.errors import HostProblem
-from envkit.knowledge.eessi import causes, known, symptom
+from envkit.knowledge.eessi import Repository, causes, symptom
 from envkit.machine import runtime
 from envkit.system import files
 from envkit.system.namespace import put_aside
 from envkit.system.resources import PACKAGE, data
 
 CLIENT = "/.envkit/client"  # in an image; Apptainer splits the words of --fusemount at spaces, so it has none
+KEY = "repository.pub"  # in the folder of a client: the key of a repository that its configuration does not know
+LARGEST_KEY = 64_000  # bytes
 DAMAGED = "damaged"  # in the folder of a client: its cache is to be put aside
 
 
@@ -34,6 +36,7 @@ class Entry:
     probe: Probe
     place: Place | None
     session: Session
+    repository: Repository
     shared: bool
     binds: tuple[Bind, ...]
     visible: tuple[Path, ...]
@@ -64,7 +67,7 @@ def by_native(entry: Entry) -> Way:
 def by_copy(entry: Entry) -> Way:
     """A namespace shows the copy where EESSI expects it."""
     shown = bound.fitting(entry.binds, entry.say)
-    words = ["bind", str(entry.probe.root), known().mount, *bound.for_namespace(shown)]
+    words = ["bind", str(entry.probe.root), entry.repository.mount, *bound.for_namespace(shown)]
     return Way(words=(*access.namespace_words(), *words, "--"))
 
 
@@ -72,7 +75,7 @@ def by_client(entry: Entry) -> Way:
     """The host's client mounts it in a namespace, with the cache of the session."""
     from envkit.eessi.servers import client
 
-    program, place = access.program(entry.env), prepared(entry)
+    program, place, repository = access.program(entry.env), prepared(entry), entry.repository
     assert program is not None  # noqa: S101  (the probe has found it)
     words = bound.for_namespace(bound.fitting(entry.binds, entry.say))
     if program.name == "cvmfsexec":
@@ -83,16 +86,16 @@ def by_client(entry: Entry) -> Way:
             "--norc",
             str(data("environments/shell/aside.sh")),
             str(program),
-            known().repository,
+            repository.name,
             "--",
         ]
         return Way(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
-    settings = write_settings(place, place.cache, place.sockets, place.syslog, entry.env)
-    files = ":".join(map(str, (*client(entry.env).files, settings)))
-    mount = ["mount", str(place.log), known().mount, str(program), "-f", "-o", f"config={files}"]
+    settings = write_settings(entry, place, place.local, place.cache, place.sockets)
+    files = ":".join(map(str, (*client(entry.env, asked=repository).files, settings)))
+    mount = ["mount", str(place.log), repository.mount, str(program), "-f", "-o", f"config={files}"]
     words = ["shared", str(place.local), *words] if entry.shared else words
     own = [] if access.kept_cache(entry.env) else ["cache", str(place.cache)]
-    words = [*access.namespace_words(), *words, *own, *mount, known().repository, known().mount, "--"]
+    words = [*access.namespace_words(), *words, *own, *mount, repository.name, repository.mount, "--"]
     return Way(words=tuple(words), log=place.log)
 
 
@@ -114,7 +117,7 @@ def by_image(entry: Entry) -> Way:
     tool, place = runtime.require(), prepared(entry)
     found, digest = image.find(tool, entry.env, entry.say, entry.session.image)
     inside = Path("/var/lib/cvmfs"), Path("/var/run/cvmfs")
-    settings = write_settings(place, *inside, Path(CLIENT, place.syslog.name), entry.env)
+    settings = write_settings(entry, place, Path(CLIENT), *inside)
     binds = [f"{place.cache}:{inside[0]}", f"{place.sockets}:{inside[1]}", f"{settings}:/etc/cvmfs/default.local"]
     binds += [f"{PACKAGE}:{PACKAGE}:ro", f"{place.folder}:{place.folder}", f"{place.local}:{place.local}"]
     binds += [f"{place.local}:{CLIENT}", f"{data('environments/shell/client.sh')}:{CLIENT}.sh:ro"]
@@ -124,7 +127,7 @@ def by_image(entry: Entry) -> Way:
     words = [str(tool.path), "--silent", "exec", *(["--userns"] if os.geteuid() == 0 else [])]
     words += [*(["--nv"] if entry.nvidia else []), *(["--home", str(place.home)] if place.home else [])]
     words += [word for bind in (*binds, *map(str, entry.binds)) for word in ("--bind", bind)]
-    client = f"sh {CLIENT}.sh {CLIENT}/{place.log.name} cvmfs2 {known().repository} {known().mount}"
+    client = f"sh {CLIENT}.sh {CLIENT}/{place.log.name} cvmfs2 {entry.repository.name} {entry.repository.mount}"
     words += ["--fusemount", f"container:{client}", str(found)]
     cachedir = entry.env.get("APPTAINER_CACHEDIR") or entry.env.get("SINGULARITY_CACHEDIR")
     changed = dict.fromkeys((name for name in bound.VARIABLES if name in entry.env), "")  # they are among the words
@@ -155,24 +158,29 @@ def prepared(entry: Entry) -> Place:
     return entry.place
 
 
-def write_settings(place: Place, cache: Path, sockets: Path, syslog: Path, env: Mapping[str, str]) -> Path:
+def write_settings(entry: Entry, place: Place, local: Path, cache: Path, sockets: Path) -> Path:
     """Write what the client of a session is told beyond its configuration: its own cache, its log, and the proxy.
+
+    ``local``, ``cache`` and ``sockets`` are the folders as the client sees them.
 
     Beside it is what its words mean, for a shell. Raises DiskFull.
     """
     from envkit.eessi.servers import client
 
-    found = client(env)
+    env, found = entry.env, client(entry.env, asked=entry.repository)
     lines = {
         "CVMFS_CACHE_BASE": cache,
         "CVMFS_RELOAD_SOCKETS": sockets,
         "CVMFS_SHARED_CACHE": "no",
         "CVMFS_CLIENT_PROFILE": "single",
-        "CVMFS_USYSLOG": syslog,
+        "CVMFS_USYSLOG": local / place.syslog.name,
         "CVMFS_HTTP_PROXY": ";".join(proxy or "DIRECT" for proxy in found.proxies),
     }
-    if env.get("CVMFS_SERVER_URL"):
-        lines["CVMFS_SERVER_URL"] = env["CVMFS_SERVER_URL"]
+    if urls := env.get("CVMFS_SERVER_URL") or (not entry.repository.is_usual and ";".join(found.servers)):
+        lines["CVMFS_SERVER_URL"] = urls
+    if entry.repository.key:
+        files.write(place.local / KEY, key_of(entry.repository), own=True, mode=0o600)
+        lines["CVMFS_PUBLIC_KEY"] = local / KEY
     if kept := access.kept_cache(env):  # which no client cleans: others use it
         kept.mkdir(parents=True, exist_ok=True)
         lines |= {"CVMFS_ALIEN_CACHE": kept, "CVMFS_QUOTA_LIMIT": "-1"}
@@ -184,3 +192,12 @@ def write_settings(place: Place, cache: Path, sockets: Path, syslog: Path, env: 
     text = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items())
     files.write(path, text.encode(), own=True, mode=0o600)  # a proxy may have a password
     return path
+
+
+def key_of(repository: Repository) -> bytes:
+    """Return the public key that the entry of a repository names. Raises HostProblem."""
+    try:
+        return files.read(Path(repository.key), LARGEST_KEY)
+    except OSError as error:
+        words = symptom("key-unreadable", path=repository.key, repository=repository.name, reason=error.strerror)
+        raise HostProblem(what=f"{words.what}.", fix=words.fix) from error

@@ -3,18 +3,18 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envkit.environments.environment import for_shell
 from envkit.errors import HostProblem
-from envkit.knowledge.eessi import known, symptom
+from envkit.knowledge.eessi import Repository, known, symptom, usual
 from envkit.system.resources import data
 
 
 @dataclass(frozen=True, kw_only=True)
 class EessiEnvironment:
-    """A release with modules loaded; ``way`` is what stands before the shell that enters it.
+    """A release of a ``repository`` with modules loaded; ``way`` is what stands before the shell that enters it.
 
     ``settings`` are variables for that way; ``cpu`` is archspec's name of this one; ``modulepath`` is a folder of
     modules on top of it; an interactive shell leaves the names of its modules in ``session``; ``log`` has the words of
@@ -30,11 +30,19 @@ class EessiEnvironment:
     session: Path | None = None
     modulepath: Path | None = None
     log: Path | None = None
+    repository: Repository = field(default_factory=usual)
 
     @property
     def words(self) -> list[str]:
         """What enters, and its arguments."""
-        facts = [known().mount, self.version, self.cpu, sys.executable, str(self.session or "")]
+        facts = [
+            self.repository.mount,
+            self.repository.title,
+            self.version,
+            self.cpu,
+            sys.executable,
+            str(self.session or ""),
+        ]
         return ["eessi.sh", *facts, str(self.modulepath or ""), str(self.log or ""), "--", *self.modules]
 
     def command(

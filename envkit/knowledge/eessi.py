@@ -1,4 +1,4 @@
-"""What is known of EESSI, and what its symptoms mean: eessi.toml and eessi_symptoms.toml."""
+"""What is known of EESSI and of repositories like it, and what their symptoms mean: eessi.toml, eessi_symptoms.toml."""
 
 from functools import cache
 from typing import Any
@@ -10,6 +10,40 @@ from envkit.system import toml
 from envkit.system.resources import data
 
 
+class Repository(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A CernVM-FS repository of EESSI's layout: its name, the ``release`` that is entered where nobody says another.
+
+    ``servers``, ``key`` (a file) and ``copy`` (a folder) are for where CernVM-FS's configuration does not know it.
+    """
+
+    name: str
+    release: str
+    what: str = ""
+    servers: tuple[str, ...] = ()
+    key: str = ""
+    copy: str = ""
+
+    @property
+    def mount(self) -> str:
+        """Where it is seen."""
+        return f"/cvmfs/{self.name}"
+
+    @property
+    def is_usual(self) -> bool:
+        """Say whether it is EESSI's own for production."""
+        return self.name == known().repository
+
+    @property
+    def title(self) -> str:
+        """What it is called before the name of a release."""
+        return "EESSI" if self.is_usual else self.name
+
+    @property
+    def said(self) -> str:
+        """What a session keeps of it: nothing of the usual one."""
+        return "" if self.is_usual else self.name
+
+
 class Launcher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An MPI by what its 'mpirun --version' says, an extended regular expression."""
 
@@ -19,7 +53,7 @@ class Launcher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository, where it is seen, the usual release, the module to build on top of one, its servers.
+    """The repository, where it is seen, the usual release, the module to build on top of one, its servers; ``others``.
 
     ``reached`` is what entering reads first, the folder that has to be there before all; ``needed`` are the places that
     loading a module reads besides those of the modules; ``driver``, ``licensed``, ``library`` and ``gpu_scripts`` are
@@ -44,6 +78,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     one_node: dict[str, str]
     own_namespace: dict[str, str]
     launcher: tuple[Launcher, ...]
+    others: tuple[Repository, ...]
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +107,17 @@ def causes() -> tuple[Cause, ...]:
 def known() -> Known:
     """Return eessi.toml."""
     return toml.read(data("knowledge/eessi.toml"), Known)
+
+
+@cache
+def usual() -> Repository:
+    """Return EESSI's own repository for production."""
+    return Repository(
+        name=known().repository,
+        release=known().default,
+        what="EESSI, in production",
+        servers=known().servers,
+    )
 
 
 @cache

@@ -45,7 +45,7 @@ def explain(program: str, status: str, log: Path) -> int:
     what = words["what"].format(program=program, status=status)
     if meant:
         words = meant
-        what = f"{program} could not mount EESSI: {meant['what'].rstrip('.')} (status {status})."
+        what = f"{program} could not mount the repository: {meant['what'].rstrip('.')} (status {status})."
     print(f"envkit: {what}\n", file=sys.stderr)
     last = [line for line in said.splitlines() if line.strip()][-5:]
     for line in (words["why"], *last, *([f"All that it said: {log}, {log.with_suffix('.syslog')}"] if said else [])):

@@ -29,6 +29,7 @@ from envkit.compat.ask import judge_asked, of_file, parse
 from envkit.config import files as config
 from envkit.config.keys import KEYS
 from envkit.diagnose import first_cause, words
+from envkit.eessi import repositories
 from envkit.environments import lockfile, venv
 from envkit.environments.prefix import Tree
 from envkit.inside.probe import started
@@ -242,6 +243,17 @@ def site_of(data: bytes, folder: Path) -> None:
     site.find(str(path))
 
 
+def repositories_of(data: bytes, folder: Path) -> None:
+    for one in repositories.parsed(data, folder / "repositories.toml"):
+        assert one.name.replace(".", "").replace("-", "").isalnum() and one.release.isprintable()
+
+
+REPOSITORIES = (
+    b'["software.example.org"]\nrelease = "2024.05"\nservers = ["http://a.example.org:8000/cvmfs/@fqrn@"]\n'
+    b'key = "/etc/x.pub"\ncopy = "/mirror"\nwhat = "ours"\n["b.example.org"]\nrelease = "2025.06-001"\n'
+)
+
+
 def configurations(folder: Path) -> list[bytes]:
     return [b'prefix = "/x:~/y"\ntrust = ["a", "@b"]\n[job]\nnodes = 2\ntime = "1:00:00"\n', b"job.time = 3\n"]
 
@@ -401,6 +413,7 @@ READERS: Mapping[str, Reader] = {
     "log": Reader(seeds=logs, call=log_of),
     "variables": Reader(seeds=variables, call=variables_of, change=other),
     "site": Reader(seeds=sites, call=site_of),
+    "repositories": Reader(seeds=lambda _: [REPOSITORIES], call=repositories_of),
     "configuration": Reader(seeds=configurations, call=configuration_of),
     "baseline": Reader(seeds=baselines, call=baseline_of, change=other),
     "venv": Reader(seeds=venvs, call=venv_of, change=other),

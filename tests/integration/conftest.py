@@ -72,9 +72,10 @@ class Handler(SimpleHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A server of the repository; yields the settings that name it."""
-    folder = tmp_path / "web" / "cvmfs" / "software.eessi.io"
-    folder.mkdir(parents=True)
-    (folder / ".cvmfspublished").write_bytes(b"Cabc\nNsoftware.eessi.io\n--\nabc\n")
+    for name in ("software.eessi.io", "software.example.org"):
+        folder = tmp_path / "web" / "cvmfs" / name
+        folder.mkdir(parents=True)
+        (folder / ".cvmfspublished").write_bytes(f"Cabc\nN{name}\n--\nabc\n".encode())
     handler = partial(Handler, directory=str(tmp_path / "web"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
         Thread(target=serving.serve_forever, daemon=True).start()

@@ -290,7 +290,7 @@ def test_ctrl_c_while_a_mount_does_not_answer(place: Place, fake: Fake) -> None:
     [
         ("native", f"--access native: {REPOSITORY} is not mounted on this machine."),
         ("dir", "--access dir: no local copy is named."),
-        ("dir:/usr", "--access dir: /usr is no copy of EESSI's repository: it has no versions/2023.06/init."),
+        ("dir:/usr", "--access dir: /usr is no copy of software.eessi.io: it has no versions/2023.06/init."),
         ("userns", "--access userns: neither cvmfs2 nor cvmfsexec is on PATH."),
         ("apptainer", "--access apptainer: neither apptainer nor singularity is on PATH."),
     ],
@@ -542,6 +542,7 @@ def test_a_shell_is_resumed_with_what_was_loaded_in_it(place: Place) -> None:
         "access": "dir",
         "target": place.sessions()["2023.06"]["target"],
         "modules": ["GCCcore/12.3.0", "OpenMPI/4.1.5-GCC-12.3.0", "foss/2023a"],
+        "repository": "software.eessi.io",
         "created": "",
         "in_use": False,
     }
@@ -778,7 +779,7 @@ def reading(path: Path) -> bytes:
         (15, "a key is missing (status 15)."),
         (16, "it got no file catalog (status 16)."),
         (23, "it has no usable proxy (status 23)."),
-        (32, "could not mount EESSI (status 32)."),
+        (32, "could not mount the repository (status 32)."),
     ],
 )
 def test_a_client_that_gives_up(place: Place, fake: Fake, server: Mapping[str, str], status: int, said: str) -> None:
@@ -1274,6 +1275,8 @@ def test_a_cache_for_nodes_without_a_network(layered: Place, client: Path, serve
         if path.is_file() and not path.is_symlink():
             os.utime(path, (1, 2))  # so that reading it is seen
     write(client, cvmfs2.program(copy), program=True)
+    dead = {**changes, "CVMFS_SERVER_URL": "http://127.0.0.1:9/cvmfs/@fqrn@"}
+    assert layered.run("--access", "userns", "--", "true", **dead).returncode == 3
     done = prefetch(layered, "PyTorch", "--json", **changes)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["cache"] == str(kept)
@@ -1283,9 +1286,6 @@ def test_a_cache_for_nodes_without_a_network(layered: Place, client: Path, serve
     assert not unread
     other = copy / "versions" / "2023.06" / "software" / "linux" / target / "software" / "Tool" / "2.0" / "bin" / "tool"
     assert other.stat().st_atime == 1  # which nobody has asked for
-    dead = {**changes, "CVMFS_SERVER_URL": "http://127.0.0.1:9/cvmfs/@fqrn@"}
-    assert layered.run("--access", "userns", "--", "true", **dead).returncode == 3
-    (kept / "00").mkdir()  # as the client makes it
     assert layered.run("--access", "userns", "--", "echo", "in", **dead).stdout == "in\n"
 
 

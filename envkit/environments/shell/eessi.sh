@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Enter a release of EESSI in this shell, and see to it that one is there; sourced by enter.sh and rc.bash:
-#   . eessi.sh REPOSITORY VERSION CPU PYTHON SESSION MODULEPATH LOG -- MODULE...
-# CPU is what archspec calls this machine's; PYTHON is asked for the nearest names of an unknown module. An interactive
+#   . eessi.sh REPOSITORY TITLE VERSION CPU PYTHON SESSION MODULEPATH LOG -- MODULE...
+# TITLE is EESSI, or the name of another repository, which the start file is then told of. CPU is what archspec calls this machine's; PYTHON is asked for the nearest names of an unknown module. An interactive
 # shell leaves the names of its modules in the folder SESSION, if one is given, when it ends. MODULEPATH, if one is
 # given, is a folder of modules on top of the release; LOG, if one is given, is what the client that mounts it has said.
 # Beside that is what it would tell the system's log (.syslog), and what its words mean (causes).
@@ -10,9 +10,9 @@
 
 # shellcheck source=envkit/environments/shell/modules_tool.sh
 . "${BASH_SOURCE[0]%/*}/modules_tool.sh"
-envkit_repository=$1 envkit_version=$2 envkit_cpu=$3 envkit_python=$4 envkit_session=$5
-envkit_modulepath=$6 envkit_client=$7
-shift 8
+envkit_repository=$1 envkit_title=$2 envkit_version=$3 envkit_cpu=$4 envkit_python=$5 envkit_session=$6
+envkit_modulepath=$7 envkit_client=$8
+shift 9
 envkit_modules=("$@")
 set --
 
@@ -44,8 +44,8 @@ envkit_ask_client() {
 
 envkit_release=$envkit_repository/versions/$envkit_version
 envkit_init=$envkit_release/init/lmod/bash
-if [ ! -r "$envkit_init" ]; then
-    envkit_init=$envkit_release/init/bash
+if [ "$envkit_title" != EESSI ] && [ -r "$envkit_release/init/bash" ] || [ ! -r "$envkit_init" ]; then
+    envkit_init=$envkit_release/init/bash # which another repository has of its own; EESSI's Lmod knows EESSI alone
 fi
 if [ ! -r "$envkit_init" ]; then
     if [ ! -e "$envkit_release" ]; then
@@ -53,13 +53,13 @@ if [ ! -r "$envkit_init" ]; then
             sed -n -e '/\*/d' -e 's,/init$,,p' | tr '\n' ' ')
         if [ -n "$envkit_there" ]; then
             envkit_there=${envkit_there% }
-            printf 'envkit: EESSI has no release %s.\n\nWhat to do: Use --release with one of: %s.\n' \
-                "$envkit_version" "${envkit_there// /, }" >&2
+            printf 'envkit: %s has no release %s.\n\nWhat to do: Use --release with one of: %s.\n' \
+                "$envkit_title" "$envkit_version" "${envkit_there// /, }" >&2
             exit 2
         fi
     fi
     envkit_word=$(ls "$envkit_release/init" 2>&1 >/dev/null)
-    envkit_what="EESSI $envkit_version cannot be read inside: ${envkit_word##*: }."
+    envkit_what="$envkit_title $envkit_version cannot be read inside: ${envkit_word##*: }."
     envkit_why="There is no $envkit_init."
     envkit_fix="Mend what the client says (its server, proxy or key), or use another --access (native, dir)."
     envkit_ask_client
@@ -82,7 +82,7 @@ envkit_require_answers() {
     envkit_why=$(head -n 1 -- "$envkit_watched.hung")
     envkit_unwatched
     envkit_fix="The client waits for its servers or its proxy: ask an administrator (cvmfs_config stat), or use another --access."
-    envkit_what="$envkit_why has not answered in 10 s." envkit_why="It was read to enter EESSI $envkit_version."
+    envkit_what="$envkit_why has not answered in 10 s." envkit_why="It was read to enter $envkit_title $envkit_version."
     envkit_ask_client
     envkit_end "$envkit_what" "$envkit_why" "$envkit_fix"
 }
@@ -114,6 +114,10 @@ unset __Init_EESSI_Default_Modules __EESSI_VERSION_USED_FOR_INIT
 unset EESSI_VERSION EESSI_VERSION_OVERRIDE EESSI_CVMFS_REPO EESSI_CVMFS_REPO_OVERRIDE
 unset EESSI_SOFTWARE_PATH EESSI_SOFTWARE_SUBDIR EESSI_MODULEPATH EESSI_ARCHDETECT_OPTIONS
 unset EESSI_ACCEL_SUBDIR EESSI_ACCELERATOR_TARGET EESSI_MODULEPATH_ACCEL
+if [ "$envkit_title" != EESSI ]; then
+    export EESSI_CVMFS_REPO=$envkit_repository EESSI_CVMFS_REPO_OVERRIDE=$envkit_repository
+    export EESSI_VERSION_OVERRIDE=$envkit_version
+fi
 # The start file restores the caller's default collection of modules, of which there is none by this name.
 envkit_system=${LMOD_SYSTEM_NAME-} envkit_named=${LMOD_SYSTEM_NAME+set}
 export LMOD_SYSTEM_NAME=envkit-enters
@@ -137,6 +141,8 @@ else
     unset LMOD_SYSTEM_NAME
 fi
 
+unset EESSI_CVMFS_REPO_OVERRIDE EESSI_VERSION_OVERRIDE
+
 envkit_require_answers
 if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
     envkit_unwatched
@@ -150,35 +156,43 @@ if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
     envkit_why="$envkit_init has set no EESSI_SOFTWARE_PATH. It has said:"$'\n'${envkit_said:-  nothing that was kept; see above}
     envkit_why=${envkit_why//$'\n'/$'\n'  }
     if [ -n "$envkit_wanted" ] && [ -n "$envkit_there" ]; then
-        envkit_end "EESSI $envkit_version has no CPU target $envkit_wanted (EESSI_ARCHDETECT_OPTIONS_OVERRIDE)." \
+        envkit_end "$envkit_title $envkit_version has no CPU target $envkit_wanted (EESSI_ARCHDETECT_OPTIONS_OVERRIDE)." \
             "$envkit_why" "Unset it, or choose one that it has: $envkit_there"
     fi
     case $envkit_said in
     *"Input/output error"* | *"Transport endpoint"* | *"Stale file handle"*)
         envkit_fix="The client of CernVM-FS, its cache or its server has failed: try again, or use another --access."
         envkit_ask_client
-        envkit_end "EESSI $envkit_version could not be read to its end." "$envkit_why" "$envkit_fix"
+        envkit_end "$envkit_title $envkit_version could not be read to its end." "$envkit_why" "$envkit_fix"
         ;;
     esac
     if [ -d "$envkit_place" ] && [ -z "$envkit_there" ]; then
-        envkit_end "EESSI $envkit_version has no software for this kind of CPU, $(uname -m) ($envkit_cpu)." \
+        envkit_end "$envkit_title $envkit_version has no software for this kind of CPU, $(uname -m) ($envkit_cpu)." \
             "$envkit_why" "See what another --release has: ls $envkit_repository/versions/*/software/linux"
     fi
-    envkit_end "EESSI $envkit_version could not be entered." "$envkit_why" \
+    envkit_end "$envkit_title $envkit_version could not be entered." "$envkit_why" \
         "Mend what it says. To see all that it does: bash -xc '. $envkit_init'"
 fi
 if [ ! -d "$EESSI_SOFTWARE_PATH" ]; then
-    envkit_end "EESSI $envkit_version has no software for this CPU ($envkit_cpu)." "There is no $EESSI_SOFTWARE_PATH." \
+    envkit_end "$envkit_title $envkit_version has no software for this CPU ($envkit_cpu)." "There is no $EESSI_SOFTWARE_PATH." \
         "Choose a target that it has: export EESSI_ARCHDETECT_OPTIONS_OVERRIDE=$(uname -m)/generic"
 fi
-if [ "${EESSI_VERSION-}" != "$envkit_version" ]; then
-    envkit_end "EESSI ${EESSI_VERSION-} was entered in place of $envkit_version." "$envkit_init did so." \
+if [ "${EESSI_VERSION-}${EESSI_SOFTWARE_LAYER_VERSION_SUFFIX-}" != "$envkit_version" ] &&
+    [ "${EESSI_VERSION-}" != "$envkit_version" ]; then
+    envkit_end "$envkit_title ${EESSI_VERSION-} was entered in place of $envkit_version." "$envkit_init did so." \
         "Unset what steers it: env | grep EESSI_"
 fi
+case $envkit_title:$EESSI_SOFTWARE_PATH in
+EESSI:* | *:"$envkit_repository"/*) ;;
+*)
+    envkit_end "Another repository was entered in place of $envkit_title: $EESSI_SOFTWARE_PATH." "$envkit_init did so." \
+        "Tell who keeps $envkit_title: its start file, or its module EESSI, names the other one."
+    ;;
+esac
 case :${MODULEPATH-}: in
 *:"$EESSI_SOFTWARE_PATH"/modules/all:*) ;;
 *)
-    envkit_end "The modules of EESSI $envkit_version cannot be found." \
+    envkit_end "The modules of $envkit_title $envkit_version cannot be found." \
         "MODULEPATH lacks $EESSI_SOFTWARE_PATH/modules/all: ${MODULEPATH-}" \
         "Unset what steers it: env | grep -e EESSI_ -e LMOD_"
     ;;
@@ -187,7 +201,7 @@ envkit_gpu=${EESSI_ACCELERATOR_TARGET:+; GPU: $EESSI_ACCELERATOR_TARGET}
 if [ -z "$envkit_gpu" ] && [ -n "${EESSI_ACCEL_SUBDIR-}" ]; then
     envkit_gpu="; it has nothing for the GPU, $EESSI_ACCEL_SUBDIR"
 fi
-printf 'envkit: EESSI %s for %s, which its archdetect chose; archspec calls this CPU %s%s\n' "$envkit_version" \
+printf 'envkit: %s %s for %s, which its archdetect chose; archspec calls this CPU %s%s\n' "$envkit_title" "$envkit_version" \
     "${EESSI_SOFTWARE_PATH#*/software/linux/}" "$envkit_cpu" "$envkit_gpu" >&2
 
 if [ -n "$envkit_session" ]; then
@@ -246,7 +260,7 @@ case $- in
     fi
     ;;
 esac
-unset envkit_repository envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
+unset envkit_repository envkit_title envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
 unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log envkit_said envkit_named envkit_system
 unset envkit_posix envkit_value envkit_place envkit_there envkit_wanted envkit_why envkit_client envkit_what envkit_fix
 unset envkit_watched
