@@ -1,6 +1,8 @@
-"""Write tables of the documentation from data: where each stack was built, what of Horovod works with which framework.
+"""Write tables of the documentation from data: where each stack was built, what of Horovod works with which framework,
+and what Horovod's own tests give.
 
-python scripts/support.py        from envkit/planning/stacks.toml and docs/features.toml into README.md and docs/
+python scripts/support.py        from envkit/planning/stacks.toml, docs/features.toml and
+                                 envkit/knowledge/upstream_known.toml into README.md and docs/
 """
 
 import re
@@ -8,7 +10,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from envkit.planning.stack import Stack, stacks
+from envkit.knowledge.known import known
+from envkit.planning.stack import Stack, Tried, stacks
+from envkit.verify import upstream
 
 ROOT = Path(__file__).resolve().parents[1]
 FEATURES = ROOT / "docs" / "features.toml"
@@ -16,8 +20,9 @@ PLACES = {
     ROOT / "README.md": "support",
     ROOT / "docs" / "stacks.md": "support",
     ROOT / "docs" / "features.md": "features",
+    ROOT / "docs" / "horovod-tests.md": "tests",
 }
-HEAD = "| stack | MPI | Python | machine | on | repeated by |\n|---|---|---|---|---|---|\n"
+HEAD = "| stack | MPI | Python | machine | on | repeated by | Horovod's own tests |\n|---|---|---|---|---|---|---|\n"
 BY_HAND = "by hand"
 
 
@@ -25,9 +30,32 @@ def rows(stack: Stack) -> Iterator[str]:
     """Yield the lines of a stack: one for each place where it was tried, or one that says that it was not."""
     for one in stack.tried:
         by = one.by if one.by == BY_HAND else f"`{one.by.rpartition('::')[2]}`"
-        yield f"| `{stack.name}` | {one.mpi} | {one.python} | {one.machine} | {one.on} | {by} |\n"
+        where = f"{one.mpi} | {one.python} | {one.machine} | {one.on}"
+        yield f"| `{stack.name}` | {where} | {by} | {own_tests(stack, one)} |\n"
     if not stack.tried:
-        yield f"| `{stack.name}` | {stack.status} | | | | |\n"
+        yield f"| `{stack.name}` | {stack.status} | | | | | |\n"
+
+
+def own_tests(stack: Stack, tried: Tried) -> str:
+    """What Horovod's own tests gave in a stack where it was tried, in words; nothing where they were not run there."""
+    there = known("upstream_known")["stacks"].get(stack.name)
+    if there is None or (there["mpi"], there["python"]) != (tried.mpi, tried.python):
+        return ""
+    rows = list(upstream.rows(stack.name))
+    failed = sum(len(row.failed) for row in rows)
+    return f"{sum(row.passed for row in rows)} pass, {failed} fail, each for a known cause" if failed else "all pass"
+
+
+def tests() -> str:
+    """What Horovod's own tests give in each stack where they were run, as Markdown."""
+    lines = []
+    for name, there in known("upstream_known")["stacks"].items():
+        lines += ["", f"## {name}", "", f"{there['mpi']}, Python {there['python']}, two ranks.", ""]
+        lines += ["| file | over | pass | fail | skipped | causes |", "|---|---|---|---|---|---|"]
+        for row in upstream.rows(name):
+            counts = f"{row.passed} | {len(row.failed)} | {row.skipped}"
+            lines.append(f"| `{row.file}` | {row.over} | {counts} | {'; '.join(dict.fromkeys(row.failed.values()))} |")
+    return "\n".join([*lines[1:], ""])
 
 
 def table() -> str:
@@ -54,7 +82,7 @@ def fate(row: dict[str, dict[str, str]], framework: str) -> str:
 
 def written(text: str, name: str) -> str:
     """A text with the table of a name between its marks. Raises ValueError where they are not there once."""
-    made = {"support": table, "features": features}[name]()
+    made = {"support": table, "features": features, "tests": tests}[name]()
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     text, count = re.subn(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: begin + made + end, text, flags=re.DOTALL)
     if count != 1:

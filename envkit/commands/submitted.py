@@ -52,7 +52,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     own = found.srun
     if not found.horovod:
         usage(f"{found.name} has no Horovod, so there is nothing to verify.")
-    inside = given["launcher"] != "auto" or given["scale"] or given["mpi_model"] == "inside"
+    inside = given["launcher"] != "auto" or given["scale"] or given["upstream_tests"] or given["mpi_model"] == "inside"
     speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and not inside else ""
     exported = launcher.srun_export(found.mpi.family) if found.mpi else ()
     asked = {**given, **batch.sizes(given), "time": given["time"] or VERIFYING}

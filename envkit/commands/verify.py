@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from envkit.environments.receipt import Receipt
     from envkit.inside.probe.started import Started
     from envkit.launch.launcher import Wanted
+    from envkit.verify.options import Options
     from envkit.verify.report import Report
+    from envkit.verify.target import Target
 
 LAUNCHERS = ("auto", "srun", "mpirun", "mpiexec", "horovodrun")
 OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "junit", "html", "github", "prefix")
@@ -27,6 +29,7 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
     cls=options.Grouped,
     groups={
         "Options of measuring": ("bench", "sizes", "baseline", "tolerance", "scale", "beside"),
+        "Options of Horovod's own tests": ("upstream_tests", "tests_from", "tests_only"),
         "Options of the report": ("as_json", "junit", "html", "github"),
         **batch.SUBMITTED,
     },
@@ -57,6 +60,14 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
 @click.option("--tolerance", type=click.FloatRange(0, 1), help="How much slower than FILE is accepted. Default: 0.2.")
 @click.option("--scale", metavar="N,N,...", help="Measure how training scales over these numbers of ranks.")
 @click.option("--with", "beside", type=click.Choice(["ddp"]), help="Measure PyTorch's DDP beside it, with --scale.")
+@click.option("--upstream-tests", is_flag=True, help="Run Horovod's own tests as well, once all else has passed.")
+@click.option(
+    "--tests-from",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Take them from this folder of Horovod's repository. Default: they are fetched.",
+)
+@click.option("--tests-only", metavar="NAME,...", help="Only these files of them, such as test_torch.")
 @click.option("--quick", is_flag=True, help="If it fails, do not start ranks again to find out why.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JUnit XML.")
@@ -102,6 +113,9 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
         tolerance=given["tolerance"],
         scale=(given["scale"] or "").split(","),
         ddp=bool(given["beside"]),
+        upstream_tests=given["upstream_tests"],
+        tests_from=given["tests_from"],
+        tests_only=(given["tests_only"] or "").split(","),
     )
     for path in filter(None, (given["junit"], given["html"])):
         require_folder(path)
@@ -117,21 +131,30 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
         return status
 
     if started is not None:
+        if given["upstream_tests"]:
+            usage(
+                f"This process is rank {started.rank} of {started.title}: leave out --upstream-tests, which starts "
+                "ranks itself, or call envkit verify outside of a launcher."
+            )
         from envkit.verify import as_rank
 
         return as_rank.verify_as_rank(found, started, world_size(started, given), asked, show)
     start = wanted(given, asked.scale)
     if found.receipt is not None:
         installed.require_files(found.receipt)
+    if asked.upstream_tests:
+        get_tests(found, asked)
     from envkit.report.paper import is_quiet
 
     if is_quiet() or not sys.stderr.isatty():
-        return show(launch.verify(found, start, asked, tell=tell))
+        return show(launch.verify(found, start, asked, tell=tell, tests=titles()))
     from envkit.verify.waiting import Waiting
 
     waiting = Waiting(sys.stderr, start.ranks)
     try:
-        made = launch.verify(found, start, asked, watch=waiting.look, tell=lambda text: tell(text, waiting.wipe))
+        made = launch.verify(
+            found, start, asked, watch=waiting.look, tell=lambda text: tell(text, waiting.wipe), tests=waiting.at
+        )
     finally:
         waiting.wipe()
     return show(made)
@@ -147,6 +170,31 @@ def tell(text: str, before: Callable[[], None] = lambda: None) -> None:
     from envkit.report.words import shown
 
     print(shown(f"envkit: {text}"), file=sys.stderr, flush=True)
+
+
+def get_tests(found: "Target", asked: "Options") -> None:
+    """Fetch what Horovod's own tests need and is not there, before anything is started."""
+    from envkit.report.progress import console
+    from envkit.sources import fetch
+    from envkit.sources.progress import fetch_all
+    from envkit.verify import upstream, upstream_run
+
+    upstream.asked(found.framework, (), only=asked.tests_only)
+    cache, needed = upstream_run.gathered(found, asked.tests_from)
+    if fetch.missing(needed, cache):
+        fetch_all(needed, cache, False, found.name, console(err=True, tells=True))
+
+
+def titles() -> Callable[[str, str], None]:
+    """Return what tells, once for each, which of Horovod's own tests run."""
+    told = set[str]()
+
+    def each(title: str, _far: str) -> None:
+        if title not in told:
+            told.add(title)
+            tell(title)
+
+    return each
 
 
 def submitted_one(context: click.Context, name: str | None, given: dict[str, Any]) -> int:

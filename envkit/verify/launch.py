@@ -63,12 +63,14 @@ def verify(
     env: Mapping[str, str] = os.environ,
     watch: Callable[[Path], None] = lambda _shared: None,
     tell: Callable[[str], None] = lambda _text: None,
+    tests: Callable[[str, str], None] = lambda _title, _far: None,
 ) -> Report:
     """Start the ranks of the probe inside an environment and return the verdict on what they state.
 
     Where that is FAIL, what explains it is looked for, and tried.
     Raises the EnvkitErrors of launcher.choose, session.of_starter and baseline.read. ``watch`` is called ten times a
-    second with the folder where the ranks meet, ``tell`` with what has failed before other starts are tried.
+    second with the folder where the ranks meet, ``tell`` with what has failed before other starts are tried, ``tests``
+    with which of Horovod's own tests run, where they are asked for, and how far they are.
     """
     began = time.monotonic()
     options = options or Options()
@@ -91,7 +93,12 @@ def verify(
     expected = expected_of(target, wanted, options, env, runs)
     made = judged(target.name, facts, expected, options, scaled, started, began)
     if made.verdict == "pass":
-        return made
+        if not options.upstream_tests:
+            return made
+        from envkit.verify import upstream_run
+
+        done = upstream_run.run(target, wanted, options, env, tests)
+        return judged(target.name, facts, expected, options, scaled, started, began, done)
     from envkit.verify.explain import explained
 
     def passes(attempt: Attempt, seconds: float) -> bool:

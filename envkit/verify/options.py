@@ -19,7 +19,8 @@ FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 class Options:
     """What the user may ask for: flags that must hold, seconds that any one step may take, the shared folder; sizes of
     messages (bytes) to time, worlds (ranks) to train in, DDP beside them; a file to hold the bandwidth against; how the
-    ranks in an image become one world; ``quick``: nothing is tried where ranks fail.
+    ranks in an image become one world; ``quick``: nothing is tried where ranks fail; whether Horovod's own tests are
+    run, from which folder (None: they are fetched) and which files of them (none named: all).
     """
 
     require: tuple[str, ...] = ()
@@ -32,6 +33,9 @@ class Options:
     tolerance: float = 0.0
     mpi_model: MpiModel | None = None
     quick: bool = False
+    upstream_tests: bool = False
+    tests_from: Path | None = None
+    tests_only: tuple[str, ...] = ()
 
     @property
     def measures(self) -> frozenset[str]:
@@ -74,12 +78,21 @@ def asked(
     tolerance: float | None = None,
     scale: Iterable[str] = (),
     ddp: bool = False,
+    upstream_tests: bool = False,
+    tests_from: Path | None = None,
+    tests_only: Iterable[str] = (),
 ) -> Options:
     """The options of a verification. Raises UsageProblem for what makes no sense."""
     if sizes and not bench:
         raise UsageProblem(what="--sizes goes with --bench.", fix="Add --bench, or leave --sizes out.")
     if tolerance is not None and baseline is None:
         raise UsageProblem(what="--tolerance goes with --baseline.", fix="Add --baseline FILE, or leave it out.")
+    files = tuple(name for word in tests_only if (name := word.strip().removesuffix(".py")))
+    for option, given in (("--tests-from", tests_from), ("--tests-only", files)):
+        if given and not upstream_tests:
+            raise UsageProblem(
+                what=f"{option} goes with --upstream-tests.", fix="Add --upstream-tests, or leave it out."
+            )
     numbers = worlds(scale)
     if ddp and not numbers:
         raise UsageProblem(what="--with ddp goes with --scale.", fix="Add --scale 1,2,4, or leave it out.")
@@ -91,6 +104,9 @@ def asked(
         shared=shared,
         mpi_model=MpiModel(mpi_model) if mpi_model else None,
         quick=quick,
+        upstream_tests=upstream_tests,
+        tests_from=tests_from,
+        tests_only=files,
     )
     if not (bench or baseline or numbers):
         return plain

@@ -44,6 +44,13 @@ class Waiting:
             self.shown = now
             self.say(f"{now - self.began:.0f} s: {how_far(shared, self.ranks)}")
 
+    def at(self, title: str, far: str) -> None:
+        """Say what runs, and how far it is, once a second."""
+        now = time.monotonic()
+        if now - self.shown > 1:
+            self.shown = now
+            self.say(f"{now - self.began:.0f} s: {title}" + (f": {far}" if far else ""))
+
     def say(self, text: str) -> None:
         """Write over the line."""
         self.stream.write(f"\r{text:<{self.width}}")

@@ -13,6 +13,7 @@ from envkit.binary.build_flags import FLAGS, FRAMEWORKS
 from envkit.verify.facts import RankFacts, ordered
 from envkit.verify.outcome import Expected, Result, Status, Trial, verdict
 from envkit.verify.speed import Bandwidth, Scaling
+from envkit.verify.upstream import FileResult
 
 VERSION: Final = 2
 _SAID_CHARACTERS = 4000
@@ -132,7 +133,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     `world_size` is the number of ranks asked for; `seconds` is the whole time, `timings` the longest that any rank
     took, in seconds by framework and phase; `launcher_said` is the end of what the launcher printed. `origin` is the
-    cache that its Horovod was taken from ("": it was built, or nobody knows).
+    cache that its Horovod was taken from ("": it was built, or nobody knows). `tests` are Horovod's own, where they
+    were asked for.
     """
 
     version: Literal[2] = VERSION
@@ -154,6 +156,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     scaling: tuple[Scaling, ...]
     facts: tuple[FrameworkFacts, ...]
     origin: str = ""
+    tests: tuple[FileResult, ...] = ()
 
     @property
     def world(self) -> str:
@@ -236,6 +239,7 @@ def make_report(
     started: Started | None = None,
     bandwidth: Sequence[Bandwidth] = (),
     scaling: Sequence[Scaling] = (),
+    tests: Sequence[FileResult] = (),
 ) -> Report:
     """The report on an environment; `said` is what the launcher printed, `seconds` the whole time."""
     in_order = ordered(facts)
@@ -262,6 +266,7 @@ def make_report(
         scaling=tuple(scaling),
         facts=tuple(_framework_facts(hosts) for hosts in groups),
         origin=expected.origin,
+        tests=tuple(tests),
     )
 
 

@@ -41,6 +41,7 @@ def render(report: Report, *, width: int = 80, colour: bool = False) -> str:
         _ranks(report, paper) if len(report.ranks) <= _SHOWN_RANKS else _hosts(report, paper),
         _bandwidth(report, paper),
         _scaling(report, paper),
+        _tests(report, paper),
         *_passes(report, paper),
         _skips(report, paper),
         _slowest(report, paper),
@@ -191,6 +192,19 @@ def _scaling(report: Report, paper: Paper) -> list[str]:
         for one in report.scaling
     ]
     return paper.table(header, rows) if rows else []
+
+
+def _tests(report: Report, paper: Paper) -> list[str]:
+    """Horovod's own tests, a line for each file and what it ran over, then the causes of failures that are known."""
+    if not report.tests:
+        return []
+    header = ("Horovod's own tests", "over", "passed", "failed", "skipped")
+    rows = [(one.name, one.over, str(one.passed), one.failures_in_words, str(one.skipped)) for one in report.tests]
+    lines = paper.table(header, rows)
+    causes = dict.fromkeys(cause for one in report.tests for cause in one.causes)
+    for cause in causes:
+        lines += paper.paragraph(" known", "dim", cause)
+    return lines
 
 
 def _passes(report: Report, paper: Paper) -> list[list[str]]:

@@ -1,0 +1,89 @@
+"""Horovod's own tests give in each stack what envkit/knowledge/upstream_known.toml says."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envkit.knowledge.known import known
+
+from ..stacks import Site
+from .site import needs
+
+STACKS = tuple(known("upstream_known")["stacks"])
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="session")
+def tests_from(stacks: Site) -> list[str]:
+    """The options that name the tests: a folder of Horovod's repository, or none where the archive is or can be had.
+
+    ENVKIT_HOROVOD names such a folder, on a machine that does not reach Horovod's repository.
+    """
+    if folder := os.environ.get("ENVKIT_HOROVOD"):
+        return ["--tests-from", folder]
+    source = known("upstream_tests")["source"]
+    if (
+        os.environ.get("CI") != "true"
+        and not (stacks.prefix / "sources" / source["folder"] / source["filename"]).exists()
+    ):
+        pytest.skip("Horovod's archive is not here, and ENVKIT_HOROVOD names no clone of its repository")
+    return []
+
+
+def test_a_quick_file_over_mpi_and_gloo(
+    stacks: Site, installed: Callable[[str], str], tests_from: list[str], tmp_path: Path
+) -> None:
+    stack = "pytorch-2.13-cpu"
+    installed(stack)
+    page = tmp_path / "page.html"
+    words = ["--upstream-tests", "--tests-only", "test_adasum_pytorch,test_util", *tests_from]
+    done = stacks.envkit("verify", stack, "-n", "2", "--json", "--html", str(page), *words)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"]) == (0, "pass"), done.stdout[-2000:] + done.stderr
+    ran = {(one["file"], one["over"]): (one["passed"], one["failed"], one["skipped"]) for one in report["tests"]}
+    assert ran == {
+        ("parallel/test_adasum_pytorch.py", "MPI"): (2, 0, 2),
+        ("parallel/test_adasum_pytorch.py", "Gloo"): (0, 0, 4),
+        ("single/test_util.py", "one process"): (10, 0, 0),
+    }
+    assert "envkit: tests 3 of 3: single/test_util.py in one process" in done.stderr
+    assert "<td>Gloo</td>" in page.read_text()
+
+
+def test_a_test_that_fails_here_is_shown_with_its_error(
+    stacks: Site, installed: Callable[[str], str], tests_from: list[str], tmp_path: Path
+) -> None:
+    """A file of Horovod counts one slot too many, which no rank of the verification asks for."""
+    stack = "pytorch-2.13-cpu"
+    needs("mount")
+    installed(stack)
+    (file,) = stacks.prefix.glob(
+        "*/software/Horovod/*-PyTorch-*/lib/*/site-packages/horovod/runner/elastic/discovery.py"
+    )
+    changed = tmp_path / file.name
+    changed.write_text(file.read_text().replace("_host_slots.get(host, 0)", "_host_slots.get(host, 0) + 1"))
+    words = ["--upstream-tests", "--tests-only", "test_elastic_discovery", *tests_from]
+    done = stacks.envkit("verify", stack, *words, env={"COLUMNS": "300"}, instead={file: changed})
+    assert done.returncode == 1, done.stdout
+    assert re.search(
+        r"FAIL  upstream-tests \(torch\): single/test_elastic_discovery.py, one process: \d failed", done.stdout
+    )
+    assert "AssertionError" in done.stdout
+    assert "test_elastic_discovery.py  one process" in done.stdout
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("stack", STACKS)
+def test_all_of_them_give_what_is_known(
+    stack: str, stacks: Site, installed: Callable[[str], str], tests_from: list[str]
+) -> None:
+    installed(stack)
+    done = stacks.envkit("verify", stack, "-n", "2", "--json", "--upstream-tests", *tests_from, timeout_s=7200)
+    report = json.loads(done.stdout)
+    told = [one["message"] for one in report["results"] if one["id"] == "upstream-tests" and one["case"] != "as-known"]
+    assert (done.returncode, told) == (0, []), done.stderr
