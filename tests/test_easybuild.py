@@ -87,7 +87,7 @@ def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
         "sources": [told("toy.tar.gz"), told("clone.tar.gz", git=True)],
         "patches": [{"filename": "toy.patch", "sha256": None}],
     }
-    made = eb_command.steps(LISTING, facts)
+    made = eb_command.steps(LISTING, facts, [PATHS[2]])
     assert made == [
         Step(module="GCC/system", easyconfig=PATHS[0]),
         Step(module="tools/Toy/1.0", easyconfig=PATHS[1], dependencies=("GCC/system",)),
@@ -105,14 +105,14 @@ def test_steps_from_what_eb_lists_and_its_hooks_tell() -> None:
 
 def test_a_licence_that_the_recipe_accepts_itself() -> None:
     facts = {path: fact(path, name="CUDA", accept_eula=True) for path in PATHS}
-    assert {step.eula for step in eb_command.steps(LISTING, facts)} == {""}
+    assert {step.eula for step in eb_command.steps(LISTING, facts, [PATHS[2]])} == {""}
 
 
 def test_a_recipe_that_cannot_be_read() -> None:
     top = fact(PATHS[2], dependencies=["tools/Toy/1.0"])
     facts = {PATHS[2]: top, PATHS[1]: {"event": "unreadable", "message": "KeyError('x')"}}
     with pytest.raises(PlanFailed, match=r"The recipe of tools/Toy/1\.0 cannot be read\.") as failed:
-        eb_command.steps(LISTING, facts)
+        eb_command.steps(LISTING, facts, [PATHS[2]])
     assert failed.value.why == "KeyError('x')" and PATHS[1] in failed.value.fix
 
 

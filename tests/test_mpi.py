@@ -37,7 +37,7 @@ OPEN_MPI = Program(path=Path("/usr/bin/mpirun"), version="4.1.4", family="Open M
 MPICH = Program(path=Path("/opt/mpich/bin/mpirun"), version="4.3.2", family="MPICH")
 INTEL = Program(path=Path("/opt/intel/bin/mpirun"), version="2021.18", family="Intel MPI")
 OTHER = Program(path=Path("/opt/hp/bin/mpirun"), version="unknown", family="unknown")
-RECIPES = sorted(path.name for path in Path(recipes("easyconfigs")).glob("Horovod-*-gmpich-system*.eb"))
+RECIPES = sorted(path.name for path in Path(recipes("easyconfigs")).glob("*-gmpich-system*.eb"))
 
 
 def stack(name: str) -> Stack:

@@ -6,6 +6,7 @@ import pytest
 
 from envkit.errors import UnknownStack
 from envkit.machine.host import Accelerator, Platform
+from envkit.planning import extras
 from envkit.planning.stack import REFERENCE, Stack, find_easyconfig, from_recipe, select, stacks, with_flag
 from envkit.system.resources import recipes
 
@@ -249,7 +250,8 @@ def test_a_stack_is_for_the_platforms_that_its_recipes_serve(name: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_times_are_of_modules_that_a_stack_has(name: str) -> None:
     stack = STACKS[name]
-    made = [parsed(recipe, HERE) for recipe in parts(stack, HERE)]
+    added = [recipes("easyconfigs") / recipe for recipe in extras.added(stack, extras.of_stack(name)).extras.values()]
+    made = [parsed(recipe, HERE) for recipe in (*parts(stack, HERE), *added)]
     modules = {f"{one['name']}/{version_of(one)}" for one in made}
     assert set(stack.seconds) <= modules
 

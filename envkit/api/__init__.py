@@ -69,6 +69,7 @@ def install(
     accelerator: Literal["auto", "cpu", "cuda", "rocm"] = "auto",
     mpi: Literal["openmpi", "mpich", "intelmpi"] | None = None,
     load: Iterable[str] = (),
+    extras: Iterable[str] = (),
     prefix: StrPath | None = None,
     offline: bool = False,
     bundle: StrPath | None = None,
@@ -82,8 +83,9 @@ def install(
     """Install a Horovod environment and prove that it works, as ``envkit install`` does.
 
     ``stack`` is a name from ``envkit list``, "pytorch", "tensorflow" or the file name of a recipe (.eb). ``load`` are
-    site modules, ``bundle`` and ``locked`` files of ``envkit fetch --bundle`` and ``envkit show --lock``; ``jobs`` is
-    how many processes build at once. ``progress`` is called with each line that the command would print.
+    site modules, ``extras`` what is added to the stack (``--with``), ``bundle`` and ``locked`` files of ``envkit fetch
+    --bundle`` and ``envkit show --lock``; ``jobs`` is how many processes build at once. ``progress`` is called with
+    each line that the command would print.
 
     It takes up to an hour; called again after an interruption, it resumes. Raises EnvkitError.
     """
@@ -99,6 +101,7 @@ def install(
     from envkit.install import install as work
     from envkit.knowledge.mpi import FAMILIES
     from envkit.methods import installed
+    from envkit.planning.extras import in_lock
     from envkit.planning.request import Request
 
     wanted = lockfile.read(Path(locked)) if locked is not None else None
@@ -112,6 +115,7 @@ def install(
         accelerator=accelerator,
         mpi=FAMILIES[mpi] if mpi else "",
         load=tuple(load),
+        extras=(*in_lock(wanted), *extras),
         offline=offline or bundle is not None,
         bundle=Path(bundle) if bundle is not None else None,
         locked=wanted,

@@ -12,6 +12,7 @@ from envkit.commands import options
 @options.named_method("easybuild")
 @options.stack
 @options.prefix
+@options.extras
 @click.option(
     "--bundle",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -32,7 +33,7 @@ from envkit.commands import options
 def fetch(
     context: click.Context, stack: str | None, method: str | None, framework: str | None, accelerator: str,
     load: tuple[str, ...], prefix: str | None, bundle: Path | None, sign: Path | None, recheck: bool,
-    as_json: bool,
+    as_json: bool, extras: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Fetch every source of a stack into the cache, checked, through the index that pip is configured for.
 
@@ -62,6 +63,7 @@ def fetch(
         framework=framework,
         accelerator=accelerator,
         load=load,
+        extras=extras,
         configured=options.configured(context),
     )
     prepared = work.prepare(request)

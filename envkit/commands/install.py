@@ -17,7 +17,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command(
     cls=options.Grouped,
     groups={
-        "Options of EasyBuild": ("mpi",),
+        "Options of EasyBuild": ("extras", "mpi"),
         "Options of EESSI": ("release", "access"),
         "Options of images": (
             "base", "build_args", "source", "dockerfile", "binds", "sandbox", "sign",
@@ -63,6 +63,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--unsigned-cache", is_flag=True, help="Take also what nobody has signed from the caches of your configuration."
 )
+@options.extras
 @options.mpi
 @click.option("--release", metavar="RELEASE", help="The release to build on. Default: STACK's own.")
 @click.option(
@@ -112,7 +113,8 @@ def install(
     eulas: tuple[str, ...], jobs: int | None, rebuild: bool, force: bool, release: str | None, access: str | None,
     base: str, build_args: tuple[tuple[str, str], ...], source: str | None, dockerfile: Path | None, sandbox: bool,
     site: str | None, binds: tuple[str, ...], sign: Path | None, signed_by: Path | None, submit: bool,
-    job_per_module: bool, locked: Path | None, mpi: str, unsigned_cache: bool, **of_job: str | None,
+    job_per_module: bool, locked: Path | None, mpi: str, unsigned_cache: bool,
+    extras: tuple[str, ...], **of_job: str | None,
 ) -> int:  # fmt: skip
     """Install a Horovod environment and verify it.
 
@@ -144,6 +146,7 @@ def install(
     from envkit.environments import lockfile, receipt
     from envkit.environments import prefix as place
     from envkit.install import install as work
+    from envkit.planning.extras import in_lock
     from envkit.planning.request import Request
     from envkit.report.progress import console as console_of
 
@@ -151,13 +154,14 @@ def install(
     if wanted:
         stack, release = stack or wanted.name, release or wanted.release or None
         method = wanted.method if method == "auto" else method
+        extras = (*in_lock(wanted), *extras)
     request = Request(
         prefix=place.locate(prefix), wanted=stack, method=method, framework=framework, accelerator=accelerator,
         load=load, release=release, locked=wanted, access=access, accepted_eulas=eulas, bundle=bundle,
         offline=offline or bundle is not None, rebuild=rebuild, jobs=jobs or 0, force=force, base=base,
         build_args=build_args, source=source, dockerfile=dockerfile, sandbox=sandbox, site=site, binds=binds,
         sign=sign, signed_by=signed_by, mpi=mpi, configured=options.configured(context),
-        unsigned_cache=unsigned_cache,
+        unsigned_cache=unsigned_cache, extras=extras,
     )  # fmt: skip
     console = console_of(err=as_json, tells=True)
     if dry_run:

@@ -44,6 +44,19 @@ def mpi(function: Function) -> Function:
     return click.option("--mpi", type=click.Choice([*FAMILIES]), callback=family, help=text)(function)
 
 
+def extras(function: Function) -> Function:
+    """Add ``--with``."""
+    text = "Add these to the stack, such as mpi4py,tutorials: --dry-run names what there is. May be repeated."
+    return click.option("--with", "extras", metavar="NAME[,NAME]", multiple=True, callback=separated, help=text)(
+        function
+    )
+
+
+def separated(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words between the commas."""
+    return tuple(word for one in given for word in one.split(",") if word)
+
+
 def modules(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words of an option that names modules. Raises UsageProblem for what cannot be one."""
     from envkit.environments.names import require_modules

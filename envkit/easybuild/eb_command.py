@@ -86,13 +86,14 @@ def plan(eb: Eb, stack: Stack) -> Plan:
     with temporary.folder("plan") as scratch:
         events = scratch / "events.jsonl"
         nowhere = Tree(root=scratch / "tree")  # eb makes folders even in a dry run
-        argv = [*eb.command(nowhere, scratch / "sources", scratch), "--dry-run", stack.easyconfig]
+        asked = [*stack.extras.values(), stack.easyconfig]
+        argv = [*eb.command(nowhere, scratch / "sources", scratch), "--dry-run", *asked]
         env = eb.settings(scratch) | {"ENVKIT_EVENTS": str(events), "ENVKIT_INVENTORY": "1"}
         done = process.capture(argv, env=env, cwd=scratch, timeout_s=600)
         if done.status:
             raise plan_failed(stack, done)
         facts = {fact["path"]: fact for fact in map(msgspec.json.decode, events.read_bytes().splitlines())}
-        order = tuple(steps(done.stdout, facts))
+        order = tuple(steps(done.stdout, facts, asked))
         resolved = Plan(stack=stack.name, steps=order, robot=eb.robot, config_guess=config_guess(order, facts))
     if not resolved.steps:
         raise PlanFailed(
@@ -266,14 +267,15 @@ def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed | HostProbl
     )
 
 
-def steps(listing: str, facts: Mapping[str, Mapping[str, Any]]) -> list[Step]:
-    """Turn eb's list and the facts of the recipes into steps: the last of the list, and what it needs and lacks.
+def steps(listing: str, facts: Mapping[str, Mapping[str, Any]], asked: Sequence[str]) -> list[Step]:
+    """Turn eb's list and the facts of the recipes into steps: what was asked for, its last at the end, and its needs.
 
     What only a module that is there already was built with is no step. Raises PlanFailed for one without a recipe.
     """
     variable = VARIABLE.search(listing)
     lines = list(LISTED.finditer(listing))
-    needed = {lines[-1]["module"].replace(" | ", "/")} if lines else set[str]()
+    files = {Path(one).name for one in asked}
+    needed = {line["module"].replace(" | ", "/") for line in lines if Path(line["path"]).name in files}
     found = list[Step]()
     for line in reversed(lines):
         module = line["module"].replace(" | ", "/")
@@ -281,7 +283,8 @@ def steps(listing: str, facts: Mapping[str, Mapping[str, Any]]) -> list[Step]:
             path = line["path"].replace("$CFGS", variable[1]) if variable else line["path"]
             found.append(step(module, path, facts.get(path)))
             needed |= set(found[-1].dependencies)
-    return found[::-1]
+    in_order, last = found[::-1], Path(asked[-1]).name
+    return sorted(in_order, key=lambda step: Path(step.easyconfig).name == last)
 
 
 def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
@@ -342,7 +345,7 @@ class CachedPlan(msgspec.Struct, frozen=True, kw_only=True):
 def plan_cache(eb: Eb, stack: Stack) -> Path:
     """Return the file that would hold this plan."""
     own = sorted(path.name for path in Path(recipes("easyconfigs")).rglob("*.eb"))
-    key = hashlib.sha256("\0".join((stack.easyconfig, *eb.key, *own)).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\0".join((stack.easyconfig, *stack.extras.values(), *eb.key, *own)).encode()).hexdigest()[:24]
     return Path(platformdirs.user_cache_dir("envkit")) / "plans" / f"{stack.name}-{key}.json"
 
 

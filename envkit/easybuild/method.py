@@ -26,7 +26,7 @@ from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import BuildFailed, EnvironmentDamaged, ModuleNotLoaded, Problem
 from envkit.machine import host
 from envkit.machine.modules_tool import entered
-from envkit.planning import preflight
+from envkit.planning import extras, preflight
 from envkit.planning.method import Offered
 from envkit.planning.plan import Plan, current_recipe
 from envkit.planning.request import Request
@@ -143,6 +143,11 @@ class ModulesInstallation:
             parts=tuple(self.parts()),
         )
 
+    @property
+    def extras(self) -> dict[str, str]:
+        """The module of each extra."""
+        return modules_of(self.plan, self.stack)
+
     def parts(self) -> Iterator[Part]:
         """Yield each module with what it is made from."""
         missing = set(self.left)
@@ -192,6 +197,7 @@ class ModulesInstallation:
         yield f"Stack:    {self.stack.name} ({self.stack.easyconfig}); {self.stack.status}"
         yield f"Prefix:   {self.request.prefix.root}"
         yield from self.uses
+        yield from extras.lines(self.stack)
         yield from eb_command.cuda_limits(self.plan)
         yield from cached.lines(self.looked)
 
@@ -344,6 +350,7 @@ class ModulesInstallation:
             tree=tree,
             module=self.stack.module,
             modules=tuple(self.made_from()),
+            extras=self.extras,
             mpi=mpi.of(self.plan, self.host, inside, self.env) if facts["horovod"] else None,
             horovod=facts["horovod"],
             site_packages=tuple(facts["site_packages"]),
@@ -375,6 +382,8 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     if machine.modules_tool is None or not stack.runs_on(machine.platform):
         preflight.require(lacking(request, machine, stack), stack)
     tree = request.prefix.tree(machine.platform)
+    there = [name for name in receipt.extras(tree, stack.name) if name in extras.of_stack(stack.name)]
+    stack = extras.added(stack, [*there, *request.extras])
     stack, machine = mpi.fitted(request, machine, stack, tree)
     eb = eb_command.beside(machine, stack, tree)
     plan = eb_command.plan(eb, stack)
@@ -389,7 +398,11 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
         plan=plan,
         tree=tree,
         inside=ModuleEnvironment(
-            name=stack.name, tool=tool, modulepath=tree.modulepath, modules=(stack.module,), load=request.load
+            name=stack.name,
+            tool=tool,
+            modulepath=tree.modulepath,
+            modules=(stack.module, *modules_of(plan, stack).values()),
+            load=request.load,
         ),
         env={**machine.env, **site},
         lacking=(
@@ -412,6 +425,12 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     )
 
 
+def modules_of(plan: Plan, stack: Stack) -> dict[str, str]:
+    """Return the module of each extra that a plan has."""
+    by_recipe = {Path(step.easyconfig).name: step.module for step in plan.steps}
+    return {name: by_recipe[recipe] for name, recipe in stack.extras.items()}
+
+
 def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Problem]:
     """Yield what this machine lacks for a stack, and what is known to fail."""
     yield from preflight.host_problems(machine, stack)
@@ -419,8 +438,8 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
 
 
 def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
-    """Say whether what is asked for is another environment than what was installed: with other modules, another MPI."""
-    if not isinstance(found, ModuleReceipt) or found.load != request.load:
+    """Say whether what is asked for is another environment than what was installed: modules, MPI or an extra."""
+    if not isinstance(found, ModuleReceipt) or found.load != request.load or not {*request.extras} <= {*found.extras}:
         return True
     return bool(request.mpi) and (found.mpi is None or found.mpi.family != request.mpi or found.mpi.embedded)
 
@@ -430,7 +449,7 @@ def asked(prefix: Prefix, found: Receipt) -> Request:
     assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
     load = found.load if isinstance(found, ModuleReceipt) else ()
     wanted = found.name if is_stack(found.name) else own_recipe(found)
-    return Request(prefix=prefix, wanted=wanted, method=found.method, load=load)
+    return Request(prefix=prefix, wanted=wanted, method=found.method, load=load, extras=tuple(found.extras))
 
 
 def own_recipe(found: ModulesReceipt) -> str:
@@ -447,10 +466,10 @@ def own_recipe(found: ModulesReceipt) -> str:
 
 
 def removable(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:  # noqa: ARG001
-    """Return the module of an environment; with ``dependencies`` all its modules that no other one uses."""
+    """Return the modules of an environment and its extras; with ``dependencies`` all that no other one uses."""
     assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
     used = {module.name for other in others for module in other.modules}
-    wanted = [module.name for module in found.modules] if dependencies else [found.module]
+    wanted = [module.name for module in found.modules] if dependencies else [found.module, *found.extras.values()]
     return [module for module in wanted if not any(f"{other}/".startswith(f"{module}/") for other in used)]
 
 

@@ -92,6 +92,7 @@ def named(stack: Stack, first: str, toolchain: str) -> Stack:
         easyconfig=stack.easyconfig.replace(old, new),
         module=stack.module.replace(old, new),
         seconds={module.replace(old, new): seconds for module, seconds in stack.seconds.items()},
+        extras={name: easyconfig.replace(old, new) for name, easyconfig in stack.extras.items()},
     )
 
 

@@ -35,11 +35,16 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
         """The modules that it is made of."""
         return self.modules
 
+    @property
+    def words(self) -> list[str]:
+        """All that it names: modules, and extras."""
+        return [self.module, *(module.name for module in self.modules), *self.extras, *self.extras.values()]
+
     def damage(self) -> str:
         """Say that its module has gone, or all software of its modules; nothing if they are there."""
         tree = Tree(root=Path(self.tree))
-        if not tree.has(self.module):
-            return f"its module {self.module} has gone. It was in {self.folder}"
+        if lost := next((one for one in (self.module, *self.extras.values()) if not tree.has(one)), ""):
+            return f"its module {lost} has gone. It was in {self.folder}"
         return f"all its software has gone. It was in {tree.software}" if self.is_hollow else ""
 
     @property
@@ -78,7 +83,7 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
 
     def oddity(self) -> str:
         """Say what in it cannot be."""
-        return odd_text(self, [self.module, *(module.name for module in self.modules)])
+        return odd_text(self, self.words)
 
 
 class ModuleReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method", tag="easybuild"):
@@ -101,7 +106,7 @@ class ModuleReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method
             name=self.called,
             tool=tool,
             modulepath=self.folder,
-            modules=(self.module,),
+            modules=(self.module, *self.extras.values()),
             load=self.load,
             venv=self.venv or "",
         )
@@ -121,15 +126,16 @@ class ModuleReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method
 
     def oddity(self) -> str:
         """Say what in it cannot be."""
-        words = [self.module, *(module.name for module in self.modules), *self.load]
+        words = [*self.words, *self.load]
         return f"It names {self.venv!r}." if self.venv else odd_text(self, words)
 
     def described(self) -> dict[str, str]:
         """Return how it is loaded by hand, and its modules."""
-        hand = f"module use {self.folder} && module load {' '.join((*self.load, self.module))}"
+        hand = f"module use {self.folder} && module load {' '.join((*self.load, *self.environment.modules))}"
         from_cache = {"Taken": self.origin} if self.origin else {}
         modules = "\n            ".join(module.name for module in self.modules)
-        return {"By hand": hand, **from_cache, "Modules": modules}
+        added = {"Extras": ", ".join(self.extras)} if self.extras else {}
+        return {"By hand": hand, **added, **from_cache, "Modules": modules}
 
 
 RECEIPT = ModuleReceipt

@@ -73,8 +73,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What envkit needs of any environment. Paths of Horovod and its libraries are those inside it.
 
     ``lock`` is what it was made from, ``suffix`` how its Python names compiled extensions; receipts of earlier envkits
-    have neither. ``tree`` is where it was installed, and where its receipt lies; ``copied_from`` is where it was
-    installed if that is another place, and only ever read.
+    have neither. ``extras`` are the modules of what was added to it, by name. ``tree`` is where it was installed, and
+    where its receipt lies; ``copied_from`` is where it was installed if that is another place, and only ever read.
     """
 
     version: int = VERSION
@@ -95,6 +95,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     envkit: str
     lock: Lock | None = None
     suffix: str = ""
+    extras: dict[str, str] = {}
     copied_from: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -358,6 +359,14 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
     """What the receipt of modules says of how it is entered."""
 
     module: str = ""
+    extras: dict[str, str] = {}
+
+
+def extras(tree: Tree, name: str) -> list[str]:
+    """Name what was added to an environment; nothing where that is not there."""
+    with suppress(OSError, msgspec.DecodeError):
+        return list(record.read(path_of(tree, name), Entered).extras)
+    return []
 
 
 def files_in(tree: Tree) -> list[Path]:

@@ -10,7 +10,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -107,7 +107,12 @@ def site_packages(folder: Path) -> Iterator[Path]:
 
 def installed(folder: Path) -> dict[str, str]:
     """Return the versions of the packages that lie in a virtual environment itself, by normalized name."""
-    names = (path.name for place in site_packages(folder) for path in place.iterdir())
+    return in_folders(site_packages(folder))
+
+
+def in_folders(folders: Iterable[Path]) -> dict[str, str]:
+    """Return the versions of the packages that lie in some folders, by normalized name."""
+    names = (path.name for place in folders if place.is_dir() for path in place.iterdir())
     found = (match for name in names if (match := DISTRIBUTION.fullmatch(name)))
     return {normalized(match["name"]): match["version"] for match in found}
 

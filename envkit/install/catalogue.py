@@ -76,9 +76,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     ``why`` and ``fix`` are words on ``state``. ``built``: whether this project has built and verified the stack
     anywhere; null of what is no stack of it. ``gpu``: whether this machine has the accelerator that it is for.
-    ``verified`` is a date and ``created`` a time (ISO 8601). ``size`` are the bytes of its files, those
-    of modules that it shares with other environments included, null where that is not known; ``room`` are those that an
-    installation takes, about. ``begun`` is there where an installation of it has begun and not ended.
+    ``verified`` is a date and ``created`` a time (ISO 8601). ``extras`` name what was added to it. ``size`` are the
+    bytes of its files, those of modules that it shares with other environments included, null where that is not known;
+    ``room`` are those that an installation takes, about. ``begun`` is there where an installation of it has begun and
+    not ended.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     horovod: bool | None = None
     verified: str | None = None
     created: str | None = None
+    extras: tuple[str, ...] = ()
     size: int | None = None
     room: int | None = None
     begun: Begun | None = None
@@ -236,6 +238,7 @@ def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> Entry:
         horovod=bool(found.horovod),
         verified=found.verified if found.horovod else None,
         created=found.created,
+        extras=tuple(found.extras),
         size=None if size.unlisted and not size.size else size.size,
     )
 
@@ -327,6 +330,8 @@ def details(one: Entry, prefix: Prefix) -> Iterator[str]:
     """Yield what there is to say of an entry in its line."""
     if one.state is State.INSTALLED:
         yield f"verified {one.verified}" if one.verified else f"{(one.created or '')[:10]}, no Horovod"
+    if one.extras:
+        yield f"with {' '.join(one.extras)}"
     if one.size:
         yield words.gigabytes(one.size)
     elif one.room:

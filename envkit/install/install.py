@@ -37,7 +37,7 @@ from envkit.install import choose, earlier, preference, shared_python
 from envkit.launch import launcher
 from envkit.machine import host
 from envkit.methods import installed, registry
-from envkit.planning import preflight
+from envkit.planning import extras, preflight
 from envkit.planning.method import Installation
 from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
@@ -222,6 +222,8 @@ def chosen(request: Request, platform: host.Platform) -> Stack:
                 what=f"{option.words} goes with --method {option.method}; {stack.name} is by {stack.method}.",
                 fix="Leave it out.",
             )
+    if request.extras:
+        extras.added(stack, request.extras)
     if refused := preference.refused_option(stack, request):
         raise UsageProblem(what=f"What was asked for does not go with {stack.name}: {refused.what}", fix=refused.fix)
     return stack
@@ -415,6 +417,10 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
         console.quiet = console.quiet and report.verdict == "pass"
         say(console, render(report, width=console.width), end="")
         if report.verdict != "pass":
+            if added := {*made.extras} - {*receipt.extras(work.tree, made.name)} if is_kept(work) else set[str]():
+                say(console, f"{made.name} does not pass with {', '.join(sorted(added))}; it stays as it was, without.")
+                say(console, f"Mend the cause and run the same command again, or leave {made.name} so.")
+                return report
             say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
             say(console, "Mend the cause and run the same command again: only what is missing is repeated.")
             if made.origin:
@@ -432,6 +438,11 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     receipt.end(work.tree, made.name)
     say(console, f"Installed {made.name}. Enter it with '{shlex.quote(own_command())} shell {made.name}'.")
     return report
+
+
+def is_kept(work: Installation) -> bool:
+    """Say whether the environment is there and can be used as it was before this installation."""
+    return installed.there(work.tree, work.stack.name) is not None
 
 
 def require_no_horovod(work: Installation, folder: Path) -> None:

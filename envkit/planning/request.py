@@ -56,4 +56,5 @@ class Request:
     signed_by: Path | None = None
     locked: Lock | None = None
     unsigned_cache: bool = False
+    extras: tuple[str, ...] = ()
     tell: Callable[[str], None] = tell

@@ -38,7 +38,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     ``requires`` are build flags that its Horovod must have; ``pythons`` are the ones it has wheels for, by machine
     type (none named: not known, as of a recipe of EasyBuild's own collection). ``disk_mb``, ``inodes`` and
     ``seconds`` were measured on the machine named in stacks.toml; 0 means not known. ``tried`` is where it was
-    built and verified, ``note`` what else there is to say of that.
+    built and verified, ``note`` what else there is to say of that. ``extras`` are what is added to it: easyconfigs,
+    by the names in extras.toml.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     disk_mb: int = 0
     inodes: int = 0
     seconds: dict[str, int] = {}
+    extras: dict[str, str] = {}
 
     @property
     def status(self) -> str:

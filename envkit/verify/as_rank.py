@@ -241,6 +241,9 @@ def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
         venv=target.venv,
         in_venv=target.in_venv,
         fixed=target.fixed,
+        added=target.added,
+        replaced=target.replaced,
+        software=target.software,
         unseen=own.unseen,
     )
     row = StartedRow(

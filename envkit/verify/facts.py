@@ -350,6 +350,16 @@ class Throughput(Fact, frozen=True, kw_only=True):
     models: dict[str, Trained] = msgspec.field(default_factory=dict)
 
 
+class Imported(Fact, frozen=True, kw_only=True):
+    """A module of what was added to the stack, and its file; of mpi4py also MPI's library, and this rank's place."""
+
+    extra: str = ""
+    path: str = ""
+    library: str = ""
+    rank: int | None = None
+    size: int | None = None
+
+
 class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A step of the probe: when it began (seconds since 1970) and how long it took, if it ended."""
 
@@ -430,6 +440,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: Sweep | None = None
     values_bench: Values | None = None
     throughput: Throughput | None = None
+    extras: dict[str, Imported | str] | None = None
     ddp_meeting: Fact | None = None
     shutdown: Fact | None = None
     ddp_throughput: Throughput | None = None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from envkit.verify.trials import Attempt
 
 LIMIT_S = 120.0
-SLOW_STEPS = {"import": 300.0, "load": 180.0}
+SLOW_STEPS = {"import": 300.0, "load": 180.0, "extras": 300.0}
 FAREWELL_S = 60.0
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
 LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
@@ -138,6 +138,9 @@ def expected_of(
         venv=target.venv,
         in_venv=target.in_venv,
         fixed=target.fixed,
+        added=target.added,
+        replaced=target.replaced,
+        software=target.software,
         cores=len(os.sched_getaffinity(0)) if runs[0].launch.launcher != "srun" else 0,
     )
 
@@ -355,6 +358,7 @@ def probe_command(target: Target, meeting: Session, options: Options) -> list[st
     """The argv of one rank of the probe."""
     argv = [target.python, str(data("inside/probe")), "--framework", target.framework]
     argv += ["--shared", str(meeting.shared), "--session", meeting.name]
+    argv += [word for name, module in target.added for word in ("--extra", f"{name}={module}")]
     argv += ["--bench", ",".join(map(str, options.bench))] if options.bench else []
     argv += ["--throughput", str(known("speed")["scaling"]["steps"])] if options.scale else []
     argv += ["--ddp"] if options.scale and options.ddp else []

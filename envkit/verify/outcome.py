@@ -131,8 +131,10 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     imports in place of the environment's packages, `cores` those that this process may use, where ranks inherit that
     (0: they do not), `unseen` the variables that name this rank, where nothing is to be seen of a launcher. `venv` is
     the folder of the virtual environment that was named ("": none was), `in_venv` what pip has put there of packages
-    that the environment has, too, and `fixed` the versions that the environment has, by normalized name. `origin` is
-    the cache that its Horovod was taken from ("": it was built).
+    that the environment has, too, and `fixed` the versions that the environment has, by normalized name. `added` are
+    the modules that ranks import of what was added to the stack, each after its extra's name, `software` is the folder
+    of each extra, and `replaced` says which packages of the stack they have in another version. `origin` is the cache
+    that its Horovod was taken from ("": it was built).
 
     What is looked at only where something failed: `damage` are the files that are not as they were built, `settings`
     those of the user that may matter, `trials` what was tried without some of them, `limits` those of the session that
@@ -166,6 +168,9 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     venv: str = ""
     in_venv: tuple[str, ...] = ()
     fixed: dict[str, str] = msgspec.field(default_factory=dict)
+    added: tuple[tuple[str, str], ...] = ()
+    software: dict[str, str] = msgspec.field(default_factory=dict)
+    replaced: tuple[str, ...] = ()
     origin: str = ""
     cores: int = 0
     unseen: tuple[str, ...] = ()

@@ -130,6 +130,43 @@ class Target:
 
         return venv.read(Path(self.venv)).fixed if self.venv else {}
 
+    @functools.cached_property
+    def added(self) -> tuple[tuple[str, str], ...]:
+        """The modules that every rank is to import of what was added to the stack, each after its extra's name."""
+        if not self.software:
+            return ()
+        from envkit.planning.extras import known
+
+        there = [name for name in self.software if name in known()]
+        return tuple((name, module) for name in there for module in known()[name].imports)
+
+    @functools.cached_property
+    def software(self) -> dict[str, str]:
+        """The folder of each extra."""
+        if self.receipt is None:
+            return {}
+        software = Tree(root=Path(self.receipt.tree)).software
+        return {name: str(software / module) for name, module in self.receipt.extras.items()}
+
+    @functools.cached_property
+    def replaced(self) -> tuple[str, ...]:
+        """The packages that extras have in another version than the rest of the environment."""
+        from envkit.environments import venv
+
+        def is_of(folder: Path, name: str) -> bool:
+            return folder.is_relative_to(self.software[name])
+
+        own = {name: venv.in_folders(one for one in self.site_packages if is_of(one, name)) for name in self.software}
+        rest = {
+            name: venv.in_folders(one for one in self.site_packages if not is_of(one, name)) for name in self.software
+        }
+        return tuple(
+            f"{package} {version} of {name} (elsewhere {rest[name][package]})"
+            for name, packages in own.items()
+            for package, version in packages.items()
+            if rest[name].get(package, version) != version
+        )
+
     def noexec(self) -> Iterator[str]:
         """Yield the folders of the environment that lie on a file system from which nothing may be run."""
         for folder in dict.fromkeys((*self.site_packages, self.horovod.parent, Path(self.python).parent)):

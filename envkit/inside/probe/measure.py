@@ -2,9 +2,9 @@
 
 import importlib
 import sys
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
-from . import gpu, machine, nccl, software
+from . import extras, gpu, machine, nccl, software
 from .record import Record
 
 EARLY = (
@@ -23,8 +23,8 @@ EARLY = (
 MEASURES = {"torch": "with_torch", "tensorflow": "with_tensorflow"}
 
 
-def measure(record: Record, framework: str, speed: Optional[Any] = None) -> None:
-    """State every fact of this rank; `speed` is a speed.Speed where it is asked for."""
+def measure(record: Record, framework: str, speed: Optional[Any] = None, added: Sequence[str] = ()) -> None:
+    """State every fact of this rank; `speed` is a speed.Speed where it is asked for, `added` as in extras.py."""
     for fact in EARLY:
         record.state(fact.__name__, fact)
     if framework != "none":
@@ -50,6 +50,8 @@ def measure(record: Record, framework: str, speed: Optional[Any] = None) -> None
                     record.state("nccl_network", nccl.heard, listening)
                 if speed:
                     speed.measure(record, hvd)
+                if added:
+                    record.state("extras", extras.imported, added)
                 record.state("shutdown", hvd.shutdown)
             if speed:
                 speed.after_shutdown(record, hvd)

@@ -1,0 +1,80 @@
+"""What is added to stacks: eb resolves all of it; ranks import it and agree, and what is broken of it is said."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envkit.easybuild import eb_command, method, mpi
+from envkit.environments.prefix import Prefix
+from envkit.machine import host
+from envkit.planning import extras
+from envkit.planning.stack import Stack, select, stacks
+from envkit.sources.cache import distinct
+
+from ..stacks import BUILD_S, Site
+
+STACK = "pytorch-2.13-cpu"
+AGREE = """
+import h5py, horovod.torch as hvd, matplotlib, torch, tqdm
+from mpi4py import MPI
+from torch.utils.tensorboard import SummaryWriter
+hvd.init()
+world = MPI.COMM_WORLD
+same = (world.Get_rank(), world.Get_size()) == (hvd.rank(), hvd.size())
+total = hvd.allreduce(torch.ones(1) * hvd.rank(), op=hvd.Sum).item()
+SummaryWriter(f"{OUT}/{hvd.rank()}").add_scalar("loss", total)
+print(f"{same} {world.allreduce(hvd.rank())} {total:.0f}\\n", end="", flush=True)
+"""
+
+pytestmark = pytest.mark.integration
+
+
+def with_all(name: str) -> list[Stack]:
+    """A stack with all its extras, by the recipes of each MPI."""
+    stack = extras.added(select(name, platform=host.Platform.own()), extras.of_stack(name))
+    return [*mpi.variants(stack).values()]
+
+
+@pytest.mark.parametrize(
+    "stack", [one for stack in stacks() if extras.of_stack(stack.name) for one in with_all(stack.name)]
+)
+def test_eb_resolves_them_with_every_source_pinned(stack: Stack, tmp_path: Path) -> None:
+    machine = host.look()
+    made = eb_command.plan(eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
+    assert made.steps[-1].module == stack.module
+    assert list(method.modules_of(made, stack)) == extras.of_stack(stack.name)
+    assert [source.filename for source in distinct(made.sources) if source.sha256 is None] == []
+
+
+@pytest.mark.all
+def test_they_are_added_to_what_is_there_and_ranks_agree(
+    stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    installed(STACK)
+    done = stacks.envkit("cache", "push", STACK, "--to", str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    site, env = Site(tmp_path / "prefix"), {"ENVKIT_CACHE_FROM": str(tmp_path / "cache")}
+    site.prefix.mkdir()
+    (site.prefix / "sources").symlink_to(stacks.prefix / "sources")
+    done = site.envkit("install", STACK, "--unsigned-cache", env=env, timeout_s=BUILD_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    done = site.envkit("install", STACK, "--with", "mpi4py,tutorials,lightning", timeout_s=BUILD_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Building 3 of 10 modules" in done.stdout
+    assert "is installed already" in site.envkit("install", STACK, "--with", "mpi4py").stdout
+    done = site.envkit("run", STACK, "-n", "2", "--", "python", "-c", f"OUT = {str(tmp_path / 'runs')!r}{AGREE}")
+    assert done.stdout.split() == ["True", "1", "1"] * 2, done.stderr
+    assert len([*(tmp_path / "runs").glob("*/events*")]) == 2
+    bill = site.envkit("show", STACK, "--sbom").stdout
+    assert all(f"pkg:pypi/{name}@" in bill for name in ("mpi4py", "tensorboard", "lightning"))
+
+    [broken] = site.prefix.glob("*/software/tutorials/*/lib/python*/site-packages/tqdm/std.py")
+    text = broken.read_text()
+    broken.write_text("raise ImportError('cut')\n")
+    done = site.envkit("verify", STACK)
+    assert done.returncode == 1 and "cannot import tqdm of the extra tutorials" in " ".join(done.stdout.split())
+    broken.write_text(text)
+    assert site.envkit("remove", STACK).returncode == 0
+    assert not [*site.prefix.glob("*/software/mpi4py/*"), *site.prefix.glob("*/software/lightning/*")]
