@@ -17,6 +17,7 @@ import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
+OF = {"repository": ""}  # named in each line of the log
 DEFAULT = "/etc/cvmfs/default.local"
 BREADCRUMB = "0123456789abcdef0123456789abcdef01234567T1700000000R1"
 
@@ -38,6 +39,7 @@ def main(folder: str, asked: str, there: str, arguments: list[str]) -> None:
     options = [arguments[at + 1] for at, word in enumerate(arguments) if word == "-o"]
     words = [word for at, word in enumerate(arguments) if not word.startswith("-") and arguments[at - 1 : at] != ["-o"]]
     repository, target = words[:2]
+    OF["repository"] = repository
     if re.fullmatch(r"/dev/fd/\d+", target):
         print(f"CernVM-FS: pre-mounted on file descriptor {target.rpartition('/')[2]}", flush=True)
     else:
@@ -124,7 +126,7 @@ def is_trusted(opener: urllib.request.OpenerDirector, url: str, log: Path) -> bo
 def tell(log: Path, what: str) -> None:
     """Write what the client would tell the system's log, as it does."""
     with log.open("a") as stream:
-        stream.write(f"{time.ctime()} {what}\n")
+        stream.write(f"{time.ctime()} ({OF['repository']}) {what}\n")
 
 
 def give_up(log: Path, what: str, status: int, meaning: str) -> NoReturn:

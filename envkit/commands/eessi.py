@@ -157,7 +157,7 @@ def list_(as_json: bool) -> None:
 def clean(name: str | None) -> int:
     """Remove the session NAME with its cache; without a name, every one that is not in use, and the image."""
     from envkit.cli import explain
-    from envkit.eessi import image, sessions
+    from envkit.eessi import archives, image, sessions
     from envkit.errors import HostProblem
 
     if name is not None and not sessions.clean(name):
@@ -176,6 +176,7 @@ def clean(name: str | None) -> int:
             explain(error)
             status = error.exit_code
     sessions.clean_shared()
+    archives.clean()
     if kept:
         echo(f"In use, and kept: {', '.join(kept)}.")
     elif removed := image.clean():

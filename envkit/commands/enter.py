@@ -58,12 +58,27 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
     process.exec_into(inside.shell(), inside.variables(os.environ))
 
 
-def asked_for(given: Mapping[str, Any]) -> "Asked":
-    """Return what the options of EESSI ask for."""
-    from envkit.eessi.entry import Asked
+OF_PROXIES = {"http_proxy": ("CVMFS_HTTP_PROXY", "http_proxy"), "https_proxy": ("https_proxy",)}
 
+
+def asked_for(given: Mapping[str, Any]) -> "Asked":
+    """Return what the options of EESSI ask for; those for proxies stand for the variables."""
+    import os
+
+    from envkit.eessi import servers
+    from envkit.eessi.entry import Asked
+    from envkit.knowledge.eessi import known
+
+    asked = dict(given)
+    for option, variables in OF_PROXIES.items():
+        if url := asked.pop(option, ""):
+            if url != "DIRECT" and not servers.is_address(url):
+                usage(f"--{option.replace('_', '-')} {servers.hidden(url)}: write it as http://HOST:PORT.")
+            os.environ |= dict.fromkeys(variables, url)
+    if folder := asked.pop("host_injections", ""):
+        asked["bind"] = (*asked.get("bind", ()), f"{folder}:{known().injected}")
     words = {"module": "modules", "bind": "binds"}
-    return Asked(**{words.get(name, name): value for name, value in given.items()})
+    return Asked(**{words.get(name, name): value for name, value in asked.items()})
 
 
 def enter_shell(asked: dict[str, Any], command: Sequence[str]) -> NoReturn:
@@ -81,13 +96,15 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
     """Become a command in EESSI, on one rank or several."""
     import os
 
-    from envkit.eessi import entry, ranks
-    from envkit.launch import launcher
+    from envkit.eessi import entry
     from envkit.system import process
 
     inside = entry.enter(asked_for(asked), keep=False)
     if number is None:
         process.exec_into(inside.command(command), inside.variables(os.environ))
+    from envkit.eessi import ranks
+    from envkit.launch import launcher
+
     say_leftovers()
     env = inside.variables(ranks.on_one_node(launcher.variables(os.environ)))
     process.exec_into(ranks.command(inside, number, command), env)
@@ -134,16 +151,16 @@ def run(
 
     Arguments, signals and exit status are the command's own, and so is all of standard output.
     """
+    command = context.meta["command"]
+    require_program(command, name)
+    if (asked := options.asked_of_eessi(context, name)) is not None:
+        enter_eessi(asked, command, ranks)
     import os
 
     from envkit.environments import prefix as place
     from envkit.methods import installed
     from envkit.system import process
 
-    command = context.meta["command"]
-    require_program(command, name)
-    if (asked := options.asked_of_eessi(context, name)) is not None:
-        enter_eessi(asked, command, ranks)
     if nodes and ranks is None:
         usage("--nodes goes with -n.")
     if html and timeline is None:

@@ -166,10 +166,17 @@ EESSI = (
         help="How its repository is reached. Default: the first that fits.",
     ),
     click.Option(["--nvidia"], is_flag=True, help="With this machine's NVIDIA GPUs."),
-    click.Option(["--bind"], metavar="SOURCE[:TARGET]", multiple=True, help="Show this path there. May be repeated."),
+    click.Option(
+        ["--bind"], metavar="SOURCE[:TARGET[:ro]]", multiple=True, help="Show this path there. May be repeated."
+    ),
+    click.Option(
+        ["--host-injections"], metavar="DIR", help="Show this folder where host_injections leads: /opt/eessi."
+    ),
+    click.Option(["--http-proxy"], metavar="URL", help="The proxy for the servers: CVMFS_HTTP_PROXY and http_proxy."),
+    click.Option(["--https-proxy"], metavar="URL", help="The proxy for the image's registry: https_proxy."),
     click.Option(
         ["--resume"],
-        metavar="NAME|DIR",
+        metavar="NAME|DIR|FILE",
         shell_complete=complete.sessions,
         help="Enter a session again, as it was; a new name begins one.",
     ),

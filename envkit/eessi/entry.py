@@ -6,26 +6,28 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from envkit.eessi import access, listing, repositories, sessions
+from envkit.eessi import access, repositories, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
-from envkit.eessi.listing import Modules
 from envkit.eessi.release import Release
 from envkit.eessi.sessions import Place, Session
 from envkit.eessi.ways import WAYS, Entry
 from envkit.environments.eessi import EessiEnvironment
 from envkit.errors import HostProblem, UsageProblem
-from envkit.inside import nearest as near_names
 from envkit.inside.probe.started import detect
 from envkit.knowledge import foreign
 from envkit.knowledge.eessi import Repository, known, symptom
 from envkit.machine.host import cpu_target, no_nvidia
 from envkit.report.paper import is_quiet
 from envkit.report.words import shown
+
+if TYPE_CHECKING:
+    from envkit.eessi.listing import Modules
 
 ARCHIVES = (".tgz", ".tar", ".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2")
 
@@ -59,7 +61,7 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     binds = bound.asked(asked.binds, env, say)
     for module in asked.modules:
         require_name(module)
-    place = sessions.resume(asked.resume) if asked.resume else None
+    place = resumed(asked.resume) if asked.resume else None
     before = place.before if place else None
     session, probe, repository = found(
         asked, before, env, lambda stem: cache_of(asked, place, stem, told_to_ranks(asked, binds, env), keep, env)
@@ -108,6 +110,14 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
         log=way.log,
         repository=repository,
     )
+
+
+def resumed(named: str) -> Place:
+    """Take the session of that name, in that folder, or in that file: one that --save wrote, or an archive."""
+    from envkit.eessi import archives
+
+    path = Path(named)
+    return sessions.resume(str(archives.unpacked(path, say)) if path.is_file() and archives.is_archive(path) else named)
 
 
 def cache_of(
@@ -196,8 +206,10 @@ def require_alone(way: Access, env: Mapping[str, str]) -> None:
         raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
 
 
-def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> Modules:
+def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> "Modules":
     """Return what a release has; only where it cannot be read from here it is entered."""
+    from envkit.eessi import listing
+
     forced, copy = way_asked(asked.access)
     repository = repositories.find(asked.repository or "", env)
     copy = copy or copy_of(asked, env, repository)
@@ -214,6 +226,8 @@ def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> Modules:
 
 def nearest(pattern: str, names: Sequence[str]) -> str:
     """Say of a pattern that matches nothing what is near it, or that no release has it."""
+    from envkit.inside import nearest as near_names
+
     if words := near_names.absent(pattern):
         return f"envkit: {words}"
     near = near_names.nearest(pattern, names)

@@ -14,7 +14,6 @@ A folder that eessi_container.sh has left is taken as a session, too: its home d
 
 import errno
 import fcntl
-import hashlib
 import os
 import platform
 import re
@@ -42,7 +41,6 @@ LOCAL_FILES = (  # of its client, and of shared mounts
     *("users", "joining", "held", "holder", "envkit.conf", "causes", "damaged", "repository.pub"),
     *("cvmfs2.log", "cvmfs2.syslog", "cvmfs2.syslog.1"),
 )
-PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")  # how what gzip, zstd, bzip2 and xz write begins
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 HIGH = 100  # descriptors below are those that people use by number
 
@@ -139,13 +137,12 @@ def resume(named: str) -> Place:
     Raises UsageProblem and HostProblem.
     """
     if Path(named).is_file():
-        require_no_archive(Path(named))
         saved = decoded(Path(named))
         return replace(begin(stem(saved.repository, saved.version)), before=saved)
     if "/" not in named and not NAME.fullmatch(named):
         raise UsageProblem(what=f"--resume {named!r}: this is no name.", fix="Use letters, digits and . _ - + only.")
     folder = Path(named).absolute() if "/" in named else root() / named
-    if "/" in named and not (is_session(folder) or any((folder / name).is_dir() for name in LEGACY)):
+    if "/" in named and not (is_session(folder) or is_legacy(folder)):
         raise UsageProblem(
             what=f"--resume {named}: this folder holds no session.",
             why="It has neither a session.json nor what eessi_container.sh leaves (home, var-lib-cvmfs).",
@@ -158,17 +155,6 @@ def resume(named: str) -> Place:
             fix="Leave --resume out to begin another, or end the one that uses it.",
         )
     return Place(folder=folder, before=read(folder))
-
-
-def require_no_archive(path: Path) -> None:
-    """Raise UsageProblem for an archive: eessi_container.sh --save writes its sessions so."""
-    with files.open_plain(path) as stream:
-        start = stream.read(512)
-    if not start.startswith(PACKED) and start[257:262] != b"ustar" and path.suffix not in (".tgz", ".tar", ".zst"):
-        return
-    unpack = f"zstd -dc {path} | tar -xf - -C FOLDER" if path.suffix == ".zst" else f"tar -xf {path} -C FOLDER"
-    words = symptom("archive", path=path, unpack=unpack)
-    raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
 
 
 def unused(folder: Path) -> list[str]:
@@ -205,6 +191,8 @@ def shared(settings: Mapping[str, str]) -> Place:
 
     Ranks with the same settings, in the same namespace of mounts, have the same one.
     """
+    import hashlib
+
     told = repr((platform.node(), os.readlink("/proc/self/ns/mnt"), sorted(settings.items())))  # noqa: PTH115
     return Place(folder=root() / f"shared-{hashlib.sha256(told.encode()).hexdigest()[:12]}", before=None)
 
@@ -260,6 +248,8 @@ def lock(path: Path) -> int | None:
             words = symptom("no-locks", folder=caches(), reason=error.strerror)
             raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix) from error
         make_private(caches())
+        import hashlib
+
         return lock(caches() / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:20]}.lock")
     return descriptor
 
@@ -306,6 +296,11 @@ def folders(place: Path) -> list[Path]:
 def is_session(folder: Path) -> bool:
     """Say whether a folder has been entered by envkit."""
     return (folder / "session.json").is_file()
+
+
+def is_legacy(folder: Path) -> bool:
+    """Say whether eessi_container.sh has left a folder."""
+    return any((folder / name).is_dir() for name in LEGACY)
 
 
 def plain_text(path: Path) -> str:
@@ -382,7 +377,12 @@ def clean(name: str) -> bool:
 
 def in_use(name: str) -> bool:
     """Say whether a process holds a session."""
-    path = root() / name / "lock"
+    return is_held(root() / name)
+
+
+def is_held(folder: Path) -> bool:
+    """Say whether a process holds the session in a folder."""
+    path = folder / "lock"
     try:
         require_plain(path)
         descriptor = lock(path) if path.exists() else -1

@@ -1,6 +1,5 @@
 """What stands before the shell that enters EESSI, for each way to its repository."""
 
-import hashlib
 import os
 import shlex
 from collections.abc import Callable, Mapping
@@ -101,6 +100,8 @@ def by_client(entry: Entry) -> Way:
 
 def require_unused(program: Path) -> None:
     """Hold a cvmfsexec, which has one cache for all that it enters. Raises HostProblem if another session has it."""
+    import hashlib
+
     key = hashlib.sha256(os.fsencode(program.resolve())).hexdigest()[:20]
     if not sessions.take(sessions.caches() / f"cvmfsexec-{key}"):
         raise HostProblem(

@@ -20,7 +20,7 @@ import msgspec
 import platformdirs
 
 from envkit.easybuild.method import remove_module
-from envkit.eessi import image, sessions
+from envkit.eessi import archives, image, sessions
 from envkit.environments import filelocks, receipt, replaced, trust
 from envkit.environments.discard import gone
 from envkit.environments.names import is_module, is_name
@@ -246,6 +246,10 @@ def of_eessi(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
             yield item("sessions", sessions.root() / name, "it is in use" if in_use else "")
             if (sessions.caches() / name).is_dir():
                 yield item("sessions", sessions.caches() / name, "it is in use" if in_use else "")
+        for folder in sessions.folders(archives.place()):
+            in_use = sessions.is_held(folder)
+            busy = busy or in_use
+            yield item("sessions", folder, "it is in use" if in_use else "")
     for path in sorted(image.folder().glob("sha256-*.sif")):
         yield item("sessions", path, "a session is in use" if busy else "")
 

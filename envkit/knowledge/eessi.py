@@ -57,7 +57,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     ``reached`` is what entering reads first, the folder that has to be there before all; ``needed`` are the places that
     loading a module reads besides those of the modules; ``driver``, ``licensed``, ``library`` and ``gpu_scripts`` are
-    what a site adds for GPUs, where, and by which programs. ``cache_mb`` is what the cache of a session may hold where
+    what a site adds for GPUs, where, and by which programs;
+    ``injected`` is where host_injections leads. ``cache_mb`` is what the cache of a session may hold where
     nobody says, ``least_cache_mb`` what it has to. ``launcher``, ``one_node`` and ``own_namespace`` are for ranks.
     """
 
@@ -72,6 +73,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     licensed: tuple[str, ...]
     library: str
     gpu_scripts: str
+    injected: str
     cache_mb: int
     least_cache_mb: int
     configuration: dict[str, tuple[str, ...]]

@@ -3,8 +3,6 @@
 Where processes are to meet, the name cannot be known before: it is made of a secret that this user's home has.
 """
 
-import hashlib
-import hmac
 import os
 import re
 import shutil
@@ -31,6 +29,9 @@ def unguessable(*words: str) -> str:
 
     So nobody can take it before. Where there is no home to keep the secret in, it can be guessed.
     """
+    import hashlib
+    import hmac
+
     return hmac.new(secret(), "\0".join(words).encode(errors="surrogateescape"), hashlib.sha256).hexdigest()[:16]
 
 

@@ -656,7 +656,7 @@ def test_what_the_old_script_has_built_is_not_ignored_in_silence(place: Place, o
 
 @pytest.mark.parametrize("name", ["x.tgz", "x.tar", "x.tar.zst", "session"])
 def test_an_archive_of_the_old_script(place: Place, old: Path, name: str) -> None:
-    """It is named for what it is, kept, and what can be done with it works."""
+    """It is unpacked once, and kept as it is; what was not seen of it before is told as of its folder."""
     archive = place.home / name
     pack = (
         f"tar -C {old} -cf - . | zstd -q"
@@ -666,16 +666,57 @@ def test_an_archive_of_the_old_script(place: Place, old: Path, name: str) -> Non
     needs("zstd") if name.endswith("zst") else None
     subprocess.run(["bash", "-c", f"{pack} >{archive}"], check=True)
     content = archive.read_bytes()
-    done = place.run("--resume", str(archive), "--", "echo", "reached")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{archive} is an archive: a session of eessi_container.sh" in done.stderr
-    assert "overlay-upper" in done.stderr and f"eessi_container.sh --resume {archive}" in done.stderr
-    assert "emove" not in done.stderr and archive.read_bytes() == content
-    told = done.stderr.partition("resume the folder: ")[2].partition("; then --resume")[0]
-    folder = place.home / "unpacked"
-    subprocess.run(["bash", "-c", told.replace("FOLDER", str(folder))], check=True)
-    again = place.run("--resume", str(folder), "--", "sh", "-c", "cat ~/notes")
-    assert (again.returncode, again.stdout) == (0, "mine\n"), again.stderr
+    words = ("--resume", str(archive), "--load", "Tool/1.0", "--", "sh", "-c", "cat ~/notes; echo more >>~/notes")
+    done = place.run(*words)
+    assert (done.returncode, done.stdout) == (0, "mine\n"), done.stderr
+    assert f"unpacking {archive}" in done.stderr and "this is not seen inside: " in done.stderr
+    assert archive.read_bytes() == content
+    again = place.run("--resume", str(archive), "--", "sh", "-c", "cat ~/notes; tool 4")
+    assert (again.returncode, again.stdout) == (4, "mine\nmore\ntool 1.0\n"), again.stderr
+    assert "unpacking" not in again.stderr
+    folder = again.stderr.partition("envkit: session ")[2].partition(";")[0]
+    assert place.run("--resume", folder, "--", "tool").stdout == "tool 1.0\n"
+    assert folder in place.envkit("clean", "--json").stdout
+    assert place.envkit("eessi", "clean").returncode == 0
+    assert not Path(folder).exists() and archive.read_bytes() == content
+
+
+def test_an_archive_of_anything_else(place: Place) -> None:
+    """Nothing of it stays, and nothing of it is written elsewhere."""
+    (place.home / "data").mkdir()
+    (place.home / "data" / "x").write_text("x")
+    other, damaged, climbing = (place.home / name for name in ("other.tgz", "damaged.tgz", "climbing.tar"))
+    subprocess.run(["tar", "-C", str(place.home / "data"), "-czf", str(other), "."], check=True)
+    damaged.write_bytes(other.read_bytes()[:-20])
+    member = ["--transform", "s,^,../,", "-cPf", str(climbing), "x"]
+    subprocess.run(["tar", "-C", str(place.home / "data"), *member], check=True)
+    for archive, said in (
+        (other, "holds no session of eessi_container.sh"),
+        (damaged, "could not be unpacked"),
+        (climbing, "could not be unpacked"),
+    ):
+        done = place.run("--resume", str(archive), "--", "echo", "reached")
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert said in done.stderr and archive.exists()
+    unpacked = place.home / "tmp" / f"envkit-eessi-{os.getuid()}-unpacked"
+    assert list(unpacked.iterdir()) == []
+
+
+def test_what_stands_for_variables_and_binds(place: Place) -> None:
+    """As eessi_container.sh takes it."""
+    (place.home / "injected").mkdir()
+    (place.home / "injected" / "lib").touch()
+    show = "echo $CVMFS_HTTP_PROXY $http_proxy $https_proxy; ls /opt/eessi"
+    words = ("--http-proxy", "http://p.example.org:3128", "--https-proxy", "http://q.example.org:1")
+    done = place.run(*words, "--host-injections", str(place.home / "injected"), "--", "sh", "-c", show)
+    first = "http://p.example.org:3128 http://p.example.org:3128 http://q.example.org:1"
+    assert done.stdout.splitlines() == [first, "lib"], done.stderr
+    for option in ("--http-proxy", "--https-proxy"):
+        bad = place.run(option, "http://me:s3cret@p:x", "--", "true")
+        assert (bad.returncode, bad.stdout, "s3cret" in bad.stderr) == (2, "", False)
+        assert f"{option} http://***@p:x: write it as http://HOST:PORT." in bad.stderr
+    gone = place.run("--host-injections", "/nowhere/at/all", "--", "true")
+    assert (gone.returncode, "there is no /nowhere/at/all on this machine" in gone.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 1000, b"text\n", b'{"version": 1}'])
@@ -1057,7 +1098,7 @@ def test_why_a_client_has_given_up(
                 'if "CVMFS_PUBLIC_KEY" in settings', 'settings["CVMFS_PUBLIC_KEY"] = "/none"\n    if True'
             )
         if trouble == "gone":
-            text = text.replace('published = "" if cached else', 'url += "/gone"; published = "" if cached else')
+            text = text.replace("    published = fetched(", '    url += "/gone"\n    published = fetched(')
         if trouble == "full":
             text = text.replace("cache.mkdir(exist_ok=True)", 'raise OSError(28, "No space left on device")')
         write(program, text, program=True)

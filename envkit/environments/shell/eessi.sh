@@ -16,9 +16,9 @@ shift 9
 envkit_modules=("$@")
 set --
 
-envkit_watched=
+envkit_notes=
 envkit_end() {
-    [ -z "$envkit_watched" ] || envkit_unwatched
+    envkit_unwatched
     printf 'envkit: %s\n\n  %s\n\nWhat to do: %s\n' "$@" >&2
     exit 3
 }
@@ -66,20 +66,20 @@ if [ ! -r "$envkit_init" ]; then
     envkit_end "$envkit_what" "$envkit_why" "$envkit_fix"
 fi
 # What hangs on the way is killed and named; envkit_require_answers ends the shell where something was.
-if envkit_watched=$(mktemp 2>/dev/null); then
+if envkit_notes=$(mktemp -d 2>/dev/null); then
     ( # without the descriptors of this shell: by one of them a session is held
         {
             for envkit_word in /proc/"$BASHPID"/fd/*; do
                 envkit_word=${envkit_word##*/}
                 [ "$envkit_word" -lt 3 ] || [ "$envkit_word" = 255 ] || exec {envkit_word}>&-
             done
-            exec sh "${BASH_SOURCE[0]%/*}/watch.sh" "$$" 10 "$envkit_repository" "$envkit_watched"
+            exec sh "${BASH_SOURCE[0]%/*}/watch.sh" "$$" 10 "$envkit_repository" "$envkit_notes"
         } </dev/null >/dev/null &
     )
 fi
 envkit_require_answers() {
-    [ -s "$envkit_watched.hung" ] || return 0
-    envkit_why=$(head -n 1 -- "$envkit_watched.hung")
+    [ -s "$envkit_notes/hung" ] || return 0
+    read -r envkit_why <"$envkit_notes/hung"
     envkit_unwatched
     envkit_fix="The client waits for its servers or its proxy: ask an administrator (cvmfs_config stat), or use another --access."
     envkit_what="$envkit_why has not answered in 10 s." envkit_why="It was read to enter $envkit_title $envkit_version."
@@ -87,9 +87,11 @@ envkit_require_answers() {
     envkit_end "$envkit_what" "$envkit_why" "$envkit_fix"
 }
 envkit_unwatched() {
-    [ -z "$envkit_watched" ] || kill "$(<"$envkit_watched")" 2>/dev/null
-    rm -f -- "$envkit_watched" "$envkit_watched.hung"
-    envkit_watched=
+    local envkit_watch
+    [ -n "$envkit_notes" ] || return 0
+    ! read -r envkit_watch 2>/dev/null <"$envkit_notes/watch" || kill "$envkit_watch" 2>/dev/null
+    rm -rf -- "$envkit_notes"
+    envkit_notes=
 }
 set +eu # the start file ends a shell that has these set, and it returns 0 when it fails
 envkit_posix=${POSIXLY_CORRECT+set} envkit_value=${POSIXLY_CORRECT-}
@@ -107,9 +109,7 @@ fi
 if [ -n "$envkit_word" ]; then
     printf 'envkit: what was loaded before could not be unloaded, and may get in the way: %s\n' "$LOADEDMODULES" >&2
 fi
-for envkit_word in $(compgen -v | grep -E '^(__LMOD_|_ModuleTable|LOADEDMODULES$|_LMFILES_$|MODULEPATH)'); do
-    unset "$envkit_word"
-done
+unset LOADEDMODULES _LMFILES_ "${!__LMOD_@}" "${!_ModuleTable@}" "${!MODULEPATH@}"
 unset __Init_EESSI_Default_Modules __EESSI_VERSION_USED_FOR_INIT
 unset EESSI_VERSION EESSI_VERSION_OVERRIDE EESSI_CVMFS_REPO EESSI_CVMFS_REPO_OVERRIDE
 unset EESSI_SOFTWARE_PATH EESSI_SOFTWARE_SUBDIR EESSI_MODULEPATH EESSI_ARCHDETECT_OPTIONS
@@ -122,15 +122,14 @@ fi
 envkit_system=${LMOD_SYSTEM_NAME-} envkit_named=${LMOD_SYSTEM_NAME+set}
 export LMOD_SYSTEM_NAME=envkit-enters
 envkit_said=
-if envkit_log=$(mktemp -d 2>/dev/null) && : >"$envkit_log/out" 2>"$envkit_log/err"; then
+if [ -n "$envkit_notes" ] && : >"$envkit_notes/out" 2>"$envkit_notes/err"; then
     # shellcheck source=/dev/null
-    . "$envkit_init" >"$envkit_log/out" 2>"$envkit_log/err"
-    if [ -n "${EESSI_SOFTWARE_PATH-}" ]; then
-        cat -- "$envkit_log/err" >&2
-    else
-        envkit_said=$(tail -n 3 -- "$envkit_log/out" && head -n 20 -- "$envkit_log/err")
+    . "$envkit_init" >"$envkit_notes/out" 2>"$envkit_notes/err"
+    if [ -z "${EESSI_SOFTWARE_PATH-}" ]; then
+        envkit_said=$(tail -n 3 -- "$envkit_notes/out" && head -n 20 -- "$envkit_notes/err")
+    elif [ -s "$envkit_notes/err" ]; then
+        cat -- "$envkit_notes/err" >&2
     fi
-    rm -rf -- "$envkit_log"
 else
     # shellcheck source=/dev/null
     . "$envkit_init" >/dev/null
@@ -261,8 +260,8 @@ case $- in
     ;;
 esac
 unset envkit_repository envkit_title envkit_version envkit_cpu envkit_python envkit_modules envkit_release envkit_init
-unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_log envkit_said envkit_named envkit_system
+unset envkit_word envkit_target envkit_gpu envkit_modulepath envkit_said envkit_named envkit_system
 unset envkit_posix envkit_value envkit_place envkit_there envkit_wanted envkit_why envkit_client envkit_what envkit_fix
-unset envkit_watched
+unset envkit_notes
 unset -f envkit_end envkit_ask_client envkit_unreadable envkit_require_answers envkit_unwatched
 envkit_forget

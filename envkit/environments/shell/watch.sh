@@ -1,11 +1,11 @@
 # shellcheck shell=sh
-# See to it that a process, and what it starts, gets on, until FILE has gone:
-#   sh watch.sh PROCESS SECONDS REPOSITORY FILE
-# FILE is left the number of this process. Where nothing of them has used a CPU, begun or ended for so long, the last of
-# them is killed, and FILE.hung has what it waited for; where that is PROCESS itself, it is said on standard error.
+# See to it that a process, and what it starts, gets on, until FOLDER has gone:
+#   sh watch.sh PROCESS SECONDS REPOSITORY FOLDER
+# FOLDER/watch is left the number of this process. Where nothing of them has used a CPU, begun or ended for so long, the
+# last of them is killed, and FOLDER/hung has what it waited for; where that is PROCESS itself, it is said on standard error.
 
-envkit_process=$1 envkit_limit=$(($2 - 1)) envkit_repository=$3 envkit_file=$4
-printf '%s\n' "$$" >"$envkit_file"
+envkit_process=$1 envkit_limit=$(($2 - 1)) envkit_repository=$3 envkit_folder=$4
+printf '%s\n' "$$" >"$envkit_folder/watch"
 
 # envkit_below PROCESS: print a process, and those that it has started.
 envkit_below() {
@@ -26,7 +26,7 @@ envkit_waits() {
 }
 
 envkit_before='' envkit_same=0
-while sleep 1 >/dev/null 2>&1 && [ -e "$envkit_file" ]; do
+while sleep 1 >/dev/null 2>&1 && [ -e "$envkit_folder/watch" ]; do
     envkit_now='' envkit_last=$envkit_process
     for envkit_one in $(envkit_below "$envkit_process"); do
         read -r envkit_line 2>/dev/null <"/proc/$envkit_one/stat" || continue
@@ -40,12 +40,12 @@ while sleep 1 >/dev/null 2>&1 && [ -e "$envkit_file" ]; do
     case $envkit_now in *") T "*) envkit_same=0 ;; esac # a person has stopped it
     envkit_before=$envkit_now
     [ "$envkit_same" -ge "$envkit_limit" ] || continue
-    envkit_waits "$envkit_last" >>"$envkit_file.hung"
+    envkit_waits "$envkit_last" >>"$envkit_folder/hung"
     if [ "$envkit_last" = "$envkit_process" ]; then
         printf 'envkit: %s has not answered in %s s.\n\n  It was read to enter EESSI.\n\nWhat to do: %s\n' \
-            "$(head -n 1 "$envkit_file.hung")" "$2" \
+            "$(head -n 1 "$envkit_folder/hung")" "$2" \
             "The client waits for its servers or its proxy: ask an administrator, or use another --access." >&2
-        rm -f -- "$envkit_file" "$envkit_file.hung"
+        rm -rf -- "$envkit_folder"
     fi
     kill -KILL "$envkit_last"
     envkit_limit=1 envkit_same=0
