@@ -621,3 +621,9 @@ def test_lists_of_repositories_are_those_of_whom_one_trusts(tmp_path: Path) -> N
     with pytest.raises(ConfigInvalid, match="mistake"):
         repositories.find("riscv.eessi.io", env)
     assert repositories.find("", env).name == known().repository
+
+
+def test_a_repository_without_releases_of_its_own() -> None:
+    with pytest.raises(UsageProblem) as problem:
+        repositories.find("dev.eessi.io", {})
+    assert "module use /cvmfs/dev.eessi.io/PROJECT/versions/$EESSI_VERSION/" in problem.value.fix

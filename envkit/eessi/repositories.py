@@ -15,7 +15,7 @@ import msgspec
 from envkit.config import files as config
 from envkit.environments.names import is_name
 from envkit.errors import ConfigInvalid, UsageProblem
-from envkit.knowledge.eessi import Repository, known, usual
+from envkit.knowledge.eessi import Repository, known, symptom, symptoms, usual
 from envkit.system import toml
 
 FILE = "repositories.toml"
@@ -61,6 +61,9 @@ def find(name: str, env: Mapping[str, str] = os.environ) -> Repository:
     there = everyone(env)
     if name in there:
         return there[name].repository
+    if f"repository {name}" in symptoms():
+        words = symptom(f"repository {name}")
+        raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
     path = next((str(path) for _, path, _ in config.places(env, FILE)), FILE)
     raise UsageProblem(
         what=f"--repository {name!a}: envkit knows none of that name.",
