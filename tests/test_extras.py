@@ -153,9 +153,14 @@ def test_a_lock_names_them() -> None:
 
 def test_a_plan_says_what_there_is() -> None:
     made: Stack = extras.added(TORCH, ["mpi4py"])
-    first, *others = extras.lines(made)
-    assert first == "With:     mpi4py"
-    assert [line.split()[1] for line in others] == ["tutorials:", "lightning:"]
+    told = [line.split()[:2] for line in extras.lines(made)]
+    assert told == [
+        ["With:", "mpi4py"],
+        ["Without:", "tutorials:"],
+        ["Without:", "lightning:"],
+        ["Absent:", "torchvision:"],
+    ]
+    assert [*extras.lines(STACKS["tensorflow-2.13-rocm"])] == []
 
 
 def test_the_page_has_every_one() -> None:

@@ -83,11 +83,12 @@ def fetch(
         besides = prepared.fetch_optional(console)
         if bundle is not None:
             sources.write_bundle([*wanted, *besides], request.prefix.sources, bundle, stack=prepared.stack.name)
+            added = f" --with {','.join(prepared.stack.extras)}" if prepared.stack.extras else ""
             if sign is not None:
                 signed = signature.sign(bundle, sign)
                 console.print(f"Signature: {signed}. There, with the public key: --signed-by KEY.pub", soft_wrap=True)
             console.print(
-                f"Bundle: {bundle}. There: envkit install {prepared.stack.name} --bundle {bundle.name}",
+                f"Bundle: {bundle}. There: envkit install {prepared.stack.name}{added} --bundle {bundle.name}",
                 soft_wrap=True,
             )
     if as_json:

@@ -13,8 +13,9 @@ from envkit.system.resources import data
 
 
 class Absent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why an extra cannot be had, and what to do; ``fix`` may name the ``{stack}``."""
+    """Why an extra cannot be had for some stacks, and what to do; ``fix`` may name the ``{stack}``."""
 
+    stacks: tuple[str, ...]
     why: str
     fix: str
 
@@ -57,7 +58,7 @@ def refused(stack: Stack, name: str) -> UsageProblem:
     have = f"It has: {', '.join(there)}." if there else "It has none."
     if found in there:
         return UsageProblem(what=what, why=f"{name} is part of {found}.", fix=f"Use --with {found}.")
-    if found and (absent := known()[found].absent) and stack.framework == "pytorch":
+    if found and (absent := known()[found].absent) and stack.name in absent.stacks:
         return UsageProblem(what=what, why=absent.why, fix=absent.fix.format(stack=stack.name))
     own = "'envkit venv' makes a folder for packages of your own, on top of an environment by EasyBuild."
     return UsageProblem(what=what, why=have, fix=f"Use one of these. {own}" if there else f"Leave it out. {own}")
@@ -70,6 +71,9 @@ def lines(stack: Stack) -> Iterator[str]:
     for name in of_stack(stack.name):
         if name not in stack.extras:
             yield f"Without:  {name}: {known()[name].what} (--with {name})"
+    for name, one in known().items():
+        if one.absent and stack.name in one.absent.stacks:
+            yield f"Absent:   {name}: {one.what} ('--with {name}' says why, and what to do)"
 
 
 def in_lock(locked: Lock | None) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def test_they_are_added_to_what_is_there_and_ranks_agree(
     bill = site.envkit("show", STACK, "--sbom").stdout
     assert all(f"pkg:pypi/{name}@" in bill for name in ("mpi4py", "tensorboard", "lightning"))
 
-    [broken] = site.prefix.glob("*/software/tutorials/*/lib/python*/site-packages/tqdm/std.py")
+    [broken] = site.prefix.glob("*/software/lightning/*/lib/python*/site-packages/tqdm/std.py")
     text = broken.read_text()
     broken.write_text("raise ImportError('cut')\n")
     done = site.envkit("verify", STACK)
