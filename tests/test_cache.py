@@ -28,7 +28,7 @@ import pytest
 from rich.console import Console
 
 from envkit.binary.elf import Elf
-from envkit.cache import binaries, fit, manifest, pack, place, prefixes, unpack
+from envkit.cache import binaries, fit, layout, manifest, pack, place, prefixes, unpack
 from envkit.cache.fit import Here
 from envkit.cache.manifest import File, Manifest, Needs, Provenance
 from envkit.cache.pack import Packed
@@ -401,7 +401,7 @@ class TestDamaged:
                 tar.addfile(member, io.BytesIO(content))
         content = lzma.compress(stream.getvalue())
         sha256 = hashlib.sha256(content).hexdigest()
-        (tmp_path / "cache" / place.object_of(sha256)).write_bytes(content)
+        (tmp_path / "cache" / layout.object_of(sha256)).write_bytes(content)
         made = msgspec.structs.replace(entry.manifest, sha256=sha256, size=len(content), files=files, unpacked=100)
         return replace(entry, manifest=made)
 
@@ -467,7 +467,7 @@ class TestServer:
             new = put(Place(named=url).entry(name), tmp_path / OTHER)
         assert (new.software / MODULE / "bin/horovodrun").is_file()
         with pytest.raises(UsageProblem, match="can only be read"):
-            _ = Place(named=url).folder
+            _ = Place(named=url).writable
 
     def test_no_server_and_no_cache_there(self, tmp_path: Path) -> None:
         with serving(tmp_path) as url, pytest.raises(CacheInvalid) as absent:
@@ -497,7 +497,7 @@ class TestServer:
                     outputfile.flush()
                     time.sleep(0.02)
 
-        monkeypatch.setattr(place, "PATIENCE_S", 1.0)
+        monkeypatch.setattr(layout, "PATIENCE_S", 1.0)
         pushed(tree, tmp_path / "cache")
         began = time.monotonic()
         with serving(tmp_path / "cache", Slow) as url, pytest.raises(CacheInvalid) as slow:
@@ -620,7 +620,7 @@ unpack.take(Place(named={str(tmp_path / "cache")!r}).entry(name), Tree(root=root
         assert not old.exists()
         assert young.exists()
         assert len(entry.place.names()) == 1
-        (folder / place.object_of(entry.manifest.sha256)).write_text("damaged")
+        (folder / layout.object_of(entry.manifest.sha256)).write_text("damaged")
         gone = sharing.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"manifests/Horovod--1.0-toy/{entry.id}.json",)
         assert json.loads((folder / "index.json").read_text())["manifests"] == []
@@ -692,7 +692,7 @@ def test_commands_on_a_cache(tree: Tree, tmp_path: Path) -> None:
     assert told["provenance"]["verdict"] == {"verdict": "pass"}
     assert run("show", "ff" * 32, folder).returncode == 2
     assert run("verify", folder).stdout.splitlines()[-1] == "1 build, none bad."
-    (tmp_path / "cache" / place.object_of(entry.manifest.sha256)).write_text("damaged")
+    (tmp_path / "cache" / layout.object_of(entry.manifest.sha256)).write_text("damaged")
     bad = run("verify", folder, "--json")
     assert (bad.returncode, valid("cache verify", bad.stdout)["builds"][0]["state"]) == (4, "bad")
     assert valid("cache prune", run("prune", folder, "--dry-run", "--json").stdout)["size"] > 0
@@ -765,7 +765,7 @@ class TestTaken:
     ) -> None:
         first, second = tmp_path / "first", tmp_path / "second"
         [bad, good] = self.entries(tree, first, second)
-        (first / place.object_of(bad.manifest.sha256)).write_text("damaged")
+        (first / layout.object_of(bad.manifest.sha256)).write_text("damaged")
         one, said = work(tmp_path / "none", first, second), io.StringIO()
         assert [(each.place, each.taken) for each in cached.told(one.looked)] == [
             (str(first), True),
@@ -785,7 +785,7 @@ class TestTaken:
 
     def test_where_none_is_good_it_is_built(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         [bad] = self.entries(tree, tmp_path / "cache")
-        (tmp_path / "cache" / place.object_of(bad.manifest.sha256)).unlink()
+        (tmp_path / "cache" / layout.object_of(bad.manifest.sha256)).unlink()
         one, said = work(tmp_path / "cache"), io.StringIO()
         assert not cached.take(one, Console(file=said, width=400))
         assert said.getvalue().endswith(f"{MODULE} is not taken from there.\n")

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from envkit.cache import place as places
-from envkit.cache import prefixes
+from envkit.cache import layout, prefixes
 from envkit.cache.manifest import PREFIX, File, Manifest
 from envkit.cache.place import Entry
 from envkit.environments import manifest as lists
@@ -68,7 +67,7 @@ def is_inside(target: str, name: str, module: str, tree: Tree) -> bool:
 def fetch(entry: Entry, stream: IO[bytes]) -> None:
     """Write an object into a file. Raises CacheInvalid for one of another size or content, OSError."""
     digest = hashlib.sha256()
-    with entry.place.opened(places.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
+    with entry.place.opened(layout.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
         for chunk in chunks:
             digest.update(chunk)
             stream.write(chunk)

@@ -3,19 +3,20 @@
 import platform
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from envkit.cache import fit, pack, place
+from envkit.cache import fit, layout, pack, place
+from envkit.cache.layout import Stored
 from envkit.cache.manifest import Manifest, Needs, Provenance, rules
 from envkit.cache.place import Entry, Place
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import manifest
 from envkit.environments.lockfile import Part
-from envkit.environments.prefix import Prefix, Tree, listed
+from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import (
     CacheInvalid,
     EnvironmentDamaged,
@@ -107,21 +108,20 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None) -> Pushe
     if key is not None:
         signature.require_signs(key)
     verdict, part = proven(made), part_of(made)
-    if not to.folder.is_dir():
-        raise UsageProblem(
-            what=f"There is no folder {to.folder}.",
-            fix=f"Make it, for those who may push into it: mkdir -m 2775 {to.folder}",
-        )
+    from envkit.sources.connection import RefusedError
+
     try:
+        to.writable.require(to.named)
         return sent(made, part, verdict, to, key)
+    except RefusedError as error:
+        raise not_written(to, f"{error}.") from error
     except OSError as error:
         problem = of_storage(error, f"{made.name} could not be pushed to {to.shown}.")
-        raise problem or not_written(to, error) from error
+        raise problem or not_written(to, f"{error.strerror or error}: {error.filename}") from error
 
 
-def not_written(to: Place, error: OSError) -> NotWritable:
-    """Say that a folder cannot be written to."""
-    why = f"{error.strerror or error}: {error.filename}"
+def not_written(to: Place, why: str) -> NotWritable:
+    """Say that a place cannot be written to."""
     return NotWritable(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
 
 
@@ -279,7 +279,7 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     try:
         entry = of.entry(name)
         digest = hashlib.sha256()
-        with of.opened(place.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
+        with of.opened(layout.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
             for chunk in chunks:
                 digest.update(chunk)
     except CacheInvalid as error:
@@ -295,37 +295,40 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
 
 
 def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
-    """Remove from a folder what is of no use: what is damaged or half written, and builds that are older.
+    """Remove from a place what is of no use: what is damaged or half written, and builds that are older.
 
     Raises CacheInvalid, OSError.
     """
-    folder, doomed = of.folder, list[Path]()
-    kept = set[str]()
-    for name in of.names():
-        path, state = folder / "manifests" / name, check(of, name, ()).state
-        if state == "bad" or (older_s and age(path) > older_s):
-            doomed.append(path)
-        else:
-            kept.add(of.entry(name).manifest.sha256)
-    doomed += unused(folder, kept)
-    size = sum(path.stat().st_size for path in doomed)
-    for path in () if dry_run else doomed:
-        path.unlink(missing_ok=True)
-    if not dry_run:
-        place.index(of)
-    return Gone(place=of.shown, size=size, removed=tuple(str(path.relative_to(folder)) for path in doomed))
+    from envkit.sources.connection import RefusedError
+
+    try:
+        store = of.writable
+        there = {one.name: one for one in store.stored(of.named)}
+        kept, doomed = set[str](), list[Stored]()
+        for name in of.names():
+            found = there.get(f"manifests/{name}")
+            if found is None:  # gone meanwhile, or just come
+                continue
+            if check(of, name, ()).state == "bad" or (older_s and age(found) > older_s):
+                doomed.append(found)
+            else:
+                kept.add(layout.object_of(of.entry(name).manifest.sha256))
+        doomed += [one for one in there.values() if is_unused(one, kept)]
+        for one in () if dry_run else doomed:
+            store.remove(of.named, one.name)
+        if not dry_run:
+            place.index(of)
+    except RefusedError as error:
+        raise of.invalid(f"{error}.") from error
+    return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=tuple(one.name for one in doomed))
 
 
-def unused(folder: Path, kept: set[str]) -> Iterator[Path]:
-    """Yield the objects that no manifest names, and what is half written, once they are a day old."""
-    for path in (folder / "objects" / name for name in listed(folder / "objects")):
-        if path.name.removesuffix(".tar.xz") not in kept and age(path) > LEFT_S:
-            yield path
-    for path in (*folder.glob(".envkit-*"), *folder.glob("manifests/*/.envkit-*")):
-        if age(path) > LEFT_S:
-            yield path
+def is_unused(one: Stored, kept: Collection[str]) -> bool:
+    """Say whether a file is of no use: an object that no manifest names, or half written, once it is a day old."""
+    is_left = one.name.startswith("objects/") and one.name not in kept
+    return (is_left or one.name.rpartition("/")[2].startswith(".envkit-")) and age(one) > LEFT_S
 
 
-def age(path: Path) -> float:
-    """Return how long ago a file was changed (s)."""
-    return time.time() - path.stat().st_mtime
+def age(one: Stored) -> float:
+    """Return how long ago a file was written (s)."""
+    return time.time() - one.changed

@@ -1,0 +1,135 @@
+"""A cache in a bucket of S3: the same files as in a folder, by boto3.
+
+Credentials, endpoint and region are those of AWS's tools (``~/.aws``, ``AWS_*``, the role of a machine); without
+credentials a bucket is read as anybody may. Nothing of them is written or shown.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from functools import cache
+from typing import Any, BinaryIO
+
+from envkit.cache import manifest
+from envkit.cache.layout import CONNECT_S, PATIENCE_S, PIECE, Stored, in_time
+
+NAMED = re.compile(
+    r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<folder>[\w.@=+~-]+(/[\w.@=+~-]+)*)?)?/?", re.ASCII
+)
+PAGE = 1000  # names at a time
+REGION = "us-east-1"  # what servers other than AWS's expect where none is set
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Say in one way what S3 refuses. Raises RefusedError."""
+    from envkit.sources.connection import RefusedError, redact
+
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise RefusedError("A bucket takes the Python package boto3: pip install 'envkit[s3]'") from error
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise RefusedError(redact(str(error)).rstrip(".")) from error
+
+
+def reached(named: str) -> tuple[Any, str, str]:
+    """Return a client, the bucket, and what the names in it begin with. Raises RefusedError, BotoCoreError."""
+    from envkit.sources.connection import RefusedError
+
+    match = NAMED.fullmatch(named)
+    if match is None:
+        raise RefusedError("A bucket is named s3://BUCKET or s3://BUCKET/FOLDER")
+    made = client(tuple((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
+    return made, match["bucket"], f"{match['folder']}/" if match["folder"] else ""
+
+
+@cache
+def client(of: tuple[tuple[str, str], ...]) -> Any:  # noqa: ARG001
+    """Return the client of the settings that there are. Raises BotoCoreError."""
+    import boto3
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    session = boto3.Session()
+    settings = Config(
+        connect_timeout=CONNECT_S,
+        read_timeout=PATIENCE_S,
+        retries={"mode": "standard", "total_max_attempts": 2},
+        request_checksum_calculation="when_required",  # servers other than AWS's do not know the newer ones
+        response_checksum_validation="when_required",
+    )
+    if session.get_credentials() is None:
+        settings = settings.merge(Config(signature_version=UNSIGNED))
+    return session.client("s3", region_name=session.region_name or REGION, config=settings)
+
+
+def names(named: str, module: str) -> list[str]:
+    """Return the names of its manifests. Raises RefusedError."""
+    start = f"manifests/{manifest.folder_of(module)}/" if module else "manifests/"
+    return [one.name.removeprefix("manifests/") for one in listed(named, start)]
+
+
+def listed(named: str, start: str) -> list[Stored]:
+    """Return the files whose names begin so. Raises RefusedError."""
+    with asking():
+        s3, bucket, folder = reached(named)
+        pages = s3.get_paginator("list_objects_v2").paginate(
+            Bucket=bucket, Prefix=folder + start, PaginationConfig={"PageSize": PAGE}
+        )
+        return [
+            Stored(name=one["Key"].removeprefix(folder), size=one["Size"], changed=one["LastModified"].timestamp())
+            for page in pages
+            for one in page.get("Contents", ())
+        ]
+
+
+@contextmanager
+def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+    """Give a file in pieces. Raises RefusedError, also while it is read."""
+    from envkit.sources.connection import limited
+
+    with asking():
+        s3, bucket, folder = reached(named)
+        told = s3.get_object(Bucket=bucket, Key=folder + name)
+        with closing(told["Body"]) as body:
+            yield in_time(limited(body.iter_chunks(PIECE), told["ContentLength"], most))
+
+
+def require(named: str) -> None:
+    """Require that the bucket can be read. Raises RefusedError."""
+    with asking():
+        s3, bucket, folder = reached(named)
+        s3.list_objects_v2(Bucket=bucket, Prefix=folder, MaxKeys=1)
+
+
+def locked(named: str) -> nullcontext[None]:  # noqa: ARG001
+    """Hold nothing: a bucket has no locks, and whoever writes its index looks again."""
+    return nullcontext()
+
+
+def holds(named: str, name: str, size: int, sha256: str) -> bool:  # noqa: ARG001
+    """Say whether a file of that size is there; S3 has no half-written ones. Raises RefusedError."""
+    return any(one.name == name and one.size == size for one in listed(named, name))
+
+
+def put(named: str, name: str, stream: BinaryIO) -> None:
+    """Write a file. Raises RefusedError."""
+    with asking():
+        s3, bucket, folder = reached(named)
+        s3.put_object(Bucket=bucket, Key=folder + name, Body=stream)
+
+
+def stored(named: str) -> list[Stored]:
+    """Return its files. Raises RefusedError."""
+    return [one for start in ("manifests/", "objects/") for one in listed(named, start)]
+
+
+def remove(named: str, name: str) -> None:
+    """Remove a file, if it is there. Raises RefusedError."""
+    with asking():
+        s3, bucket, folder = reached(named)
+        s3.delete_object(Bucket=bucket, Key=folder + name)

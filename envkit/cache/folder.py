@@ -1,0 +1,128 @@
+"""A cache in a folder. Every file appears by rename."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from envkit.cache import manifest
+from envkit.cache.layout import PIECE, Stored
+from envkit.environments.prefix import listed
+from envkit.errors import EnvkitError, NotReadable, UsageProblem
+from envkit.system import files, umask
+from envkit.system.files import at_home
+
+LOCKED_S = 60.0
+
+
+def path_of(named: str) -> Path:
+    """Return the folder."""
+    return at_home(named).absolute()
+
+
+def names(named: str, module: str) -> Iterator[str]:
+    """Yield the names of its manifests. Raises RefusedError."""
+    from envkit.sources.connection import RefusedError
+
+    top = path_of(named) / "manifests"
+    if not top.parent.is_dir():
+        raise RefusedError("There is no such folder")
+    try:
+        for folder in [manifest.folder_of(module)] if module else listed(top):
+            yield from (f"{folder}/{name}" for name in listed(top / folder))
+    except NotReadable as error:
+        raise RefusedError(error.why.rstrip(".")) from error
+
+
+@contextmanager
+def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+    """Give a file in pieces. Raises RefusedError, also while it is read."""
+    from envkit.sources.connection import RefusedError, limited
+
+    try:
+        stream = files.open_plain(path_of(named) / name)
+    except OSError as error:
+        raise RefusedError(error.strerror or str(error)) from error
+    with stream:
+        yield limited(pieces(stream), None, most)
+
+
+def pieces(stream: BufferedReader) -> Iterator[bytes]:
+    """Yield what a file holds. Raises RefusedError."""
+    from envkit.sources.connection import RefusedError
+
+    try:
+        while chunk := stream.read(PIECE):
+            yield chunk
+    except OSError as error:
+        raise RefusedError(error.strerror or str(error)) from error
+
+
+def require(named: str) -> None:
+    """Require that the folder is there. Raises UsageProblem."""
+    folder = path_of(named)
+    if not folder.is_dir():
+        raise UsageProblem(
+            what=f"There is no folder {folder}.",
+            fix=f"Make it, for those who may push into it: mkdir -m 2775 {folder}",
+        )
+
+
+@contextmanager
+def locked(named: str) -> Iterator[None]:
+    """Hold the lock of a folder, where its file system has locks; without, the last to write the index has read it."""
+    place = path_of(named) / ".lock"
+    lock = FileLock(place, mode=0o664)
+    try:
+        lock.acquire(timeout=LOCKED_S)
+    except (Timeout, NotImplementedError) as error:
+        if isinstance(error, Timeout):
+            raise EnvkitError(
+                what=f"Another process has held {place} for {LOCKED_S:.0f} s.",
+                fix="Wait until it has ended, then run the same command again.",
+            ) from error
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release(force=True)
+
+
+def holds(named: str, name: str, size: int, sha256: str) -> bool:
+    """Say whether a file is there as it should be. Raises OSError."""
+    path = path_of(named) / name
+    return path.is_file() and path.stat().st_size == size and files.sha256(path) == sha256
+
+
+def put(named: str, name: str, stream: BinaryIO) -> None:
+    """Write a file. Raises OSError."""
+    folder = path_of(named)
+    with umask.of(folder):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with files.whole(path, own=True) as new:
+            while chunk := stream.read(PIECE):
+                new.write(chunk)
+
+
+def files_of(folder: Path) -> Iterator[Path]:
+    """Yield the files of a cache, what is half written as well."""
+    for pattern in ("*", "objects/*", "manifests/*/*"):
+        yield from (path for path in sorted(folder.glob(pattern)) if path.is_file())
+
+
+def stored(named: str) -> Iterator[Stored]:
+    """Yield its files. Raises OSError."""
+    folder = path_of(named)
+    for path in files_of(folder):
+        found = path.stat()
+        yield Stored(name=str(path.relative_to(folder)), size=found.st_size, changed=found.st_mtime)
+
+
+def remove(named: str, name: str) -> None:
+    """Remove a file, if it is there. Raises OSError."""
+    (path_of(named) / name).unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""What lies where in a place, and what a kind of place does (``folder.py``, ``server.py``, ``bucket.py``).
+
+::
+
+    manifests/MODULE/KEY.json    a manifest and its signature
+    objects/SHA256.tar.xz        what it is of; it is there before its manifest
+    index.json                   the names of all manifests, for servers that list no folder
+"""
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+NAME = re.compile(r"(?P<module>[A-Za-z0-9_][\w.+@=~-]*)/(?P<key>[0-9a-f]{64})\.json", re.ASCII)
+INDEX = "index.json"
+CONNECT_S, SLOWEST, PATIENCE_S = 10.0, 50_000, 30.0  # a server gives so many bytes/s, after so many seconds
+PIECE = 1 << 20  # bytes
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of all manifests."""
+
+    version: int = 1
+    manifests: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A file of a place; ``changed`` is when it was written (s since 1970)."""
+
+    name: str
+    size: int
+    changed: float
+
+
+class Store(Protocol):
+    """A kind of place that can be read. What cannot be had raises RefusedError."""
+
+    def names(self, named: str, module: str) -> Iterable[str]:
+        """Return the names of the manifests of a module, or of all, as ``MODULE/KEY.json``."""
+
+    def opened(self, named: str, name: str, most: int) -> AbstractContextManager[Iterable[bytes]]:
+        """Give a file in pieces, at most so many bytes."""
+
+
+class Writable(Store, Protocol):
+    """A kind of place that can be written to as well. Also raises OSError."""
+
+    def require(self, named: str) -> None:
+        """Require that the place is there. Raises UsageProblem."""
+
+    def locked(self, named: str) -> AbstractContextManager[None]:
+        """Keep others from writing the index."""
+
+    def holds(self, named: str, name: str, size: int, sha256: str) -> bool:
+        """Say whether a file is there as it should be."""
+
+    def put(self, named: str, name: str, stream: BinaryIO) -> None:
+        """Write a file, which is seen when it is whole."""
+
+    def stored(self, named: str) -> Iterable[Stored]:
+        """Return all files, what is half written as well."""
+
+    def remove(self, named: str, name: str) -> None:
+        """Remove a file, if it is there."""
+
+
+def object_of(sha256: str) -> str:
+    """Return where an object lies in a place."""
+    return f"objects/{sha256}.tar.xz"
+
+
+def in_time(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield what comes. Raises RefusedError where that is too slow."""
+    from envkit.sources.connection import RefusedError
+
+    began, done = time.monotonic(), 0
+    for chunk in chunks:
+        done += len(chunk)
+        if time.monotonic() - began > PATIENCE_S + done / SLOWEST:
+            raise RefusedError(f"only {done} bytes came in {time.monotonic() - began:.0f} s")
+        yield chunk
+
+
+def whole(chunks: Iterable[bytes], size: int | None) -> Iterator[bytes]:
+    """Yield what comes. Raises RefusedError where it ends before the length that the server has told."""
+    from envkit.sources.connection import RefusedError
+
+    done = 0
+    for chunk in chunks:
+        done += len(chunk)
+        yield chunk
+    if size is not None and done < size:
+        raise RefusedError(f"it ends after {done} of {size} bytes")

@@ -1,0 +1,48 @@
+"""A cache behind an HTTP(S) server, which can only be read: the folder of one, as its index lists it."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from envkit.cache.layout import CONNECT_S, INDEX, Index, in_time, whole
+from envkit.cache.manifest import MOST
+from envkit.system import record
+
+if TYPE_CHECKING:
+    from envkit.sources.connection import Connection
+
+
+def names(named: str, module: str) -> tuple[str, ...]:  # noqa: ARG001
+    """Return the names that its index has, of all modules. Raises RefusedError."""
+    from envkit.sources.connection import RefusedError
+
+    with opened(named, INDEX, MOST) as chunks:
+        content = b"".join(chunks)
+    try:
+        return record.decode(content, msgspec.json.Decoder(Index)).manifests
+    except msgspec.MsgspecError as error:
+        raise RefusedError(f"Its {INDEX} cannot be read: {error}") from error
+
+
+@contextmanager
+def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+    """Give a file in pieces. Raises RefusedError, also while it is read."""
+    from envkit.sources.connection import limited
+
+    with connected() as connection, connection.opened(f"{named.rstrip('/')}/{name}") as (size, chunks):
+        yield whole(in_time(limited(chunks, size, most)), size)
+
+
+@contextmanager
+def connected() -> Iterator["Connection"]:
+    """Give a connection with pip's settings of certificates and proxies, which gives up soon."""
+    from envkit.sources.connection import Connection
+    from envkit.sources.pipconfig import pip_settings
+
+    made = Connection(pip_settings(), connect_s=CONNECT_S, backoff_s=())
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,209 @@
+"""The cache of builds in a bucket of S3, on a real server."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from envkit.cache import bucket, layout, place
+from envkit.cache.manifest import Manifest
+from envkit.cache.place import Entry, Place
+from envkit.environments.prefix import Tree
+from envkit.errors import CacheInvalid
+from envkit.install import sharing
+
+from . import s3
+from .test_cache import MODULE, OTHER, below, described, module_in, packed, put, serving
+
+HERE = Place(named=f"s3://{s3.BUCKET}/site/cache")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[dict[str, str]]:
+    """A server that asks who one is, and the settings with which one may."""
+    with s3.serving() as settings:
+        yield settings
+
+
+@pytest.fixture
+def settings(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The settings, set; the bucket is empty."""
+    s3.use(monkeypatch, server)
+    yield server
+    s3.use(monkeypatch, server)
+    made = s3.client("s3", server["AWS_ENDPOINT_URL"], server["AWS_ACCESS_KEY_ID"], server["AWS_SECRET_ACCESS_KEY"])
+    for one in made.list_objects_v2(Bucket=s3.BUCKET).get("Contents", ()):
+        made.delete_object(Bucket=s3.BUCKET, Key=one["Key"])
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A prefix with a module in it."""
+    return module_in(tmp_path / "a-prefix-of-some-length")
+
+
+def publish(made: Manifest, at: Path, to: Place = HERE) -> bool:
+    """Push a build."""
+    with at.open("rb") as stream:
+        return place.publish(to, made, stream, b"")
+
+
+def pushed(tree: Tree, folder: Path) -> Entry:
+    """Push the module; return what is there then."""
+    made = described(packed(tree, folder / "packed"))
+    assert publish(made, folder / "packed")
+    return HERE.entry(f"Horovod--1.0-toy/{made.key}.json")
+
+
+@pytest.mark.usefixtures("settings")
+class TestBucket:
+    """What a folder does, a bucket does."""
+
+    def test_a_build_by_a_bucket(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path)
+        assert HERE.names(MODULE) == HERE.names() == [f"Horovod--1.0-toy/{entry.id}.json"]
+        assert HERE.names("Horovod/1.0") == []
+        assert (put(entry, tmp_path / OTHER).software / MODULE / "bin/horovodrun").is_file()
+        assert not publish(entry.manifest, tmp_path / "packed")
+        assert place.indexed(HERE) == (f"Horovod--1.0-toy/{entry.id}.json",)
+        assert [one.state for one in sharing.verified([HERE], ()).builds] == ["unsigned"]
+
+    def test_the_root_of_a_bucket(self, tree: Tree, tmp_path: Path) -> None:
+        root, made = Place(named=f"s3://{s3.BUCKET}/"), described(packed(tree, tmp_path / "packed"))
+        assert publish(made, tmp_path / "packed", root)
+        assert root.names() == [f"Horovod--1.0-toy/{made.key}.json"]
+        assert HERE.names() == []
+
+    def test_more_than_a_page_of_them(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bucket, "PAGE", 2)
+        of = packed(tree, tmp_path / "packed")
+        builds = [described(of, cpu=(f"feature{number}",)) for number in range(3)]
+        for one in builds:
+            publish(one, tmp_path / "packed")
+        names = sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
+        assert HERE.names() == HERE.names(MODULE) == names
+
+    def test_pushes_at_the_same_time(self, tree: Tree, tmp_path: Path) -> None:
+        of, errors = packed(tree, tmp_path / "packed"), list[Exception]()
+        builds = [described(of, cpu=(f"feature{number}",)) for number in range(4)]
+
+        def push(one: Manifest) -> None:
+            try:
+                publish(one, tmp_path / "packed")
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=push, args=(one,)) for one in builds]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert sorted(place.indexed(HERE)) == sorted(f"Horovod--1.0-toy/{one.key}.json" for one in builds)
+
+    def test_what_is_removed(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        entry, nobodys = pushed(tree, tmp_path), layout.object_of("0" * 64)
+        damaged = layout.object_of(entry.manifest.sha256)
+        with (tmp_path / "packed").open("rb") as stream:
+            HERE.writable.put(HERE.named, nobodys, stream)
+        assert sharing.prune(HERE, 0, dry_run=False).removed == ()  # somebody may be pushing it
+        monkeypatch.setattr(sharing, "LEFT_S", -60.0)
+        assert sharing.prune(HERE, 0, dry_run=True).removed == (nobodys,)
+        assert sharing.prune(HERE, 0, dry_run=False).size == entry.manifest.size
+        (tmp_path / "damaged").write_text("damaged")
+        with (tmp_path / "damaged").open("rb") as stream:
+            HERE.writable.put(HERE.named, damaged, stream)
+        assert [one.state for one in sharing.verified([HERE], ()).builds] == ["bad"]
+        gone = sharing.prune(HERE, 0, dry_run=False).removed
+        assert set(gone) == {f"manifests/Horovod--1.0-toy/{entry.id}.json", damaged}
+        assert place.indexed(HERE) == ()
+
+    def test_credentials_in_a_file(
+        self, tree: Tree, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        s3.use(monkeypatch, s3.credentials(tmp_path, settings))
+        assert pushed(tree, tmp_path).id
+
+    def test_commands_on_a_bucket(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path)
+
+        def run(*words: str) -> subprocess.CompletedProcess[str]:
+            env = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+            return subprocess.run(
+                [shutil.which("envkit") or "envkit", "cache", *words], env=env, capture_output=True, text=True
+            )
+
+        [listed] = json.loads(run("list", HERE.named, "--json").stdout)["builds"]
+        assert (listed["id"], listed["place"]) == (entry.id, HERE.named)
+        assert f"Cache:    {HERE.named}" in run("show", entry.id[:8], HERE.named).stdout
+        assert run("verify", HERE.named).stdout.endswith("1 build, none bad.\n")
+        assert run("prune", HERE.named, "--dry-run").stdout == "Would remove 0 files, 0 B.\n"
+        refused = run("verify", "s3://Not_A_Bucket")
+        assert refused.returncode == 4
+        assert "s3://BUCKET/FOLDER" in refused.stderr
+
+
+class TestRefused:
+    """Who may not, and what is not there: said in words, and never with a secret."""
+
+    def refused(self, of: Place = HERE) -> str:
+        """Ask what there is, which is refused; return why."""
+        with pytest.raises(CacheInvalid) as caught:
+            of.names()
+        assert caught.value.exit_code == 4
+        return caught.value.why
+
+    def test_a_secret_that_is_wrong(self, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-wrong-secret")
+        why = self.refused()
+        assert "SignatureDoesNotMatch" in why
+        assert "a-wrong-secret" not in why
+        assert settings["AWS_ACCESS_KEY_ID"] not in why
+
+    def test_a_bucket_that_is_not_there(self, settings: dict[str, str]) -> None:
+        assert "NoSuchBucket" in self.refused(Place(named="s3://another"))
+
+    def test_no_server(self, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:secret@127.0.0.1:9")
+        began = time.monotonic()
+        why = self.refused()
+        assert "Could not connect" in why
+        assert "secret" not in why
+        assert time.monotonic() - began < 30
+
+    def test_without_boto3(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
+        assert "pip install 'envkit[s3]'" in self.refused()
+
+    def test_a_bucket_that_anybody_may_read(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with s3.serving(is_checked=False) as settings:
+            s3.use(monkeypatch, settings)
+            entry = pushed(tree, tmp_path)
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                monkeypatch.delenv(name)
+            assert HERE.names() == [f"Horovod--1.0-toy/{entry.id}.json"]
+
+    def test_a_server_that_ends_in_the_middle(
+        self, tree: Tree, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Cut(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(entry.manifest.size))
+                self.end_headers()
+                self.wfile.write(b"the beginning")
+
+        entry = pushed(tree, tmp_path)
+        with serving(tmp_path, Cut) as url:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+            with pytest.raises(CacheInvalid):
+                put(entry, tmp_path / OTHER)
+        assert below(tmp_path / OTHER) == set()
