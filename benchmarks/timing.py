@@ -1,11 +1,13 @@
 """Timing two commands side by side: in turn, A B A B ..., and the ratio of the medians."""
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from envkit.machine import host
@@ -22,6 +24,30 @@ def seconds(argv: Sequence[str], env: Mapping[str, str], status: int = 0) -> tup
     if done.returncode != status:
         raise RuntimeError(f"{argv} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return took, done.stdout
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command took: wall time and time of the processor, its children's as well (s)."""
+
+    wall: float
+    cpu: float
+
+    def __str__(self) -> str:
+        """Both, in words."""
+        return f"{self.wall:.1f} s, {self.cpu:.1f} s of the processor"
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """Both, one after the other."""
+        return Cost(self.wall + other.wall, self.cpu + other.cpu)
+
+
+def cost(argv: Sequence[str], env: Mapping[str, str]) -> Cost:
+    """Run a command; return what it took. Raises if it fails."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall, _ = seconds(argv, env)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
 def side_by_side(ours: Callable[[], float], theirs: Callable[[], float], runs: int) -> tuple[float, float, float]:
@@ -59,3 +85,9 @@ def report(claim: str, ours: float, theirs: float, ratio: float, bound: float) -
     times = f"{ours:.3f} s against {theirs:.3f} s, ratio {ratio:.3f}"
     print(f"{claim}: {times} (at most {bound:.3f}): {'holds' if holds else 'FAILS'}")
     return 0 if holds else 1
+
+
+def report_cost(claim: str, ours: Cost, theirs: Cost, bound: float) -> int:
+    """Print the wall times, and hold the claim against the processor's, which other work beside it changes little."""
+    print(f"{claim}: {ours.wall:.1f} s against {theirs.wall:.1f} s, ratio {ours.wall / theirs.wall:.2f}")
+    return report("  of the processor", ours.cpu, theirs.cpu, ours.cpu / theirs.cpu, bound)

@@ -1,0 +1,114 @@
+"""A stack with its Horovod from a cache against unpacking the same files, and against building; 10 to 20 minutes.
+
+``python benchmarks/cache.py [STACK]``, in the prefix where STACK was built, which is read alone. Each installation
+begins in an empty prefix, fetches its sources, is verified on two ranks, and has an empty compiler cache. The claims
+are held against time of the processor; wall times stand beside it.
+"""
+
+import functools
+import http.server
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from timing import ENVKIT, Cost, cost, own, report_cost
+
+from envkit.cache import pack
+from envkit.environments import prefix as place
+from envkit.environments.prefix import Tree
+from envkit.methods import installed
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder and says nothing."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def main(name: str) -> int:
+    """Push, and install from the folder, by a server, by unpacking, and by building."""
+    root = place.locate(None).root
+    with tempfile.TemporaryDirectory(prefix="envkit-cache-") as temporary:
+        folder = Path(temporary)
+        cache, near, built = folder / "cache", folder / "near", folder / "built"
+        cache.mkdir()
+        failed = pushing(root, name, folder, cache)
+        taken = install(near, name, cache)
+        tree = Path(installed.find(place.locate(str(near)), name).tree)
+        unpacking = unpacked(tree, folder)
+        verifying = cost([ENVKIT, "verify", name], own(near))
+        failed += report_cost(
+            f"{name}, its Horovod from a folder, against tar -x of the same files and verify",
+            taken, unpacking + verifying, bound=1.5,
+        )  # fmt: skip
+        print(f"  tar -x: {unpacking}; verify: {verifying}")
+        by_folder = again(near, name, str(cache))
+        with served(cache) as url:
+            by_server = again(near, name, url)
+        failed += report_cost("Horovod alone by a server, against the folder", by_server, by_folder, bound=1.2)
+        shutil.rmtree(near)
+        building = install(built, name, None, {"CCACHE_DIR": str(folder / "ccache")})
+    return failed + report_cost(f"{name}, its Horovod from a folder, against building", taken, building, bound=0.1)
+
+
+def pushing(root: Path, name: str, folder: Path, cache: Path) -> int:
+    """Push, push again, and pack the same files with tar and xz, which an object is packed with."""
+    found = installed.find(place.locate(str(root)), name)
+    module = next(one for one in found.names if one.startswith("Horovod/"))
+    names, packed = folder / "names", folder / "packed.tar.xz"
+    names.write_text("\n".join(pack.paths(Tree(root=Path(found.tree)), module)))
+    push = [ENVKIT, "cache", "push", name, "--to", str(cache), "--unsigned"]
+    first = cost(push, own(root))
+    [at] = (cache / "objects").iterdir()
+    written = at.stat().st_mtime_ns
+    second = cost(push, own(root))
+    packing = cost(["tar", "-cJf", str(packed), "-C", found.tree, "-T", str(names)], own(root))
+    failed = report_cost("push, against tar and xz of the same files", first, packing, bound=1.3)
+    is_same = at.stat().st_mtime_ns == written
+    print(f"a second push: {second}; {'nothing is' if is_same else 'is'} sent")
+    print(f"an object: {at.stat().st_size} bytes; tar and xz of the same files: {packed.stat().st_size}")
+    return failed + (not is_same)
+
+
+def install(prefix: Path, name: str, cache: Path | None, settings: dict[str, str] | None = None) -> Cost:
+    """Install a stack where nothing is; return what that took."""
+    words = ["--unsigned-cache"] if cache else []
+    taking = {"ENVKIT_CACHE_FROM": str(cache)} if cache else {}
+    return cost([ENVKIT, "install", name, *words], {**own(prefix), **taking, **(settings or {})})
+
+
+def again(prefix: Path, name: str, cache: str) -> Cost:
+    """Remove an environment, and install it again where all that it stands on is left; return what that took."""
+    cost([ENVKIT, "remove", name], own(prefix))
+    settings = {**own(prefix), "ENVKIT_CACHE_FROM": cache}
+    return cost([ENVKIT, "install", name, "--unsigned-cache"], settings)
+
+
+def unpacked(tree: Path, folder: Path) -> Cost:
+    """Pack a tree with zstd, and return what unpacking it took."""
+    packed, new = folder / "tree.tar.zst", folder / "unpacked"
+    new.mkdir()
+    cost(["tar", "--zstd", "-cf", str(packed), "-C", str(tree), "."], own(tree))
+    took = cost(["tar", "--zstd", "-xf", str(packed), "-C", str(new)], own(tree))
+    shutil.rmtree(new)
+    packed.unlink()
+    return took
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on loopback; yield its URL."""
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "pytorch-2.13-cpu"))
