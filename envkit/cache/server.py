@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +13,7 @@ from envkit.system import record
 
 if TYPE_CHECKING:
     from envkit.sources.connection import Connection
+    from envkit.sources.pipconfig import PipSettings
 
 
 def names(named: str, module: str) -> tuple[str, ...]:  # noqa: ARG001
@@ -39,10 +41,17 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
 def connected() -> Iterator["Connection"]:
     """Give a connection with pip's settings of certificates and proxies, which gives up soon."""
     from envkit.sources.connection import Connection
-    from envkit.sources.pipconfig import pip_settings
 
-    made = Connection(pip_settings(), connect_s=CONNECT_S, backoff_s=())
+    made = Connection(settings(), connect_s=CONNECT_S, backoff_s=())
     try:
         yield made
     finally:
         made.close()
+
+
+@cache
+def settings() -> "PipSettings":
+    """Return pip's settings, which take most of a second to ask for."""
+    from envkit.sources.pipconfig import pip_settings
+
+    return pip_settings()
