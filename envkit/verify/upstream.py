@@ -197,7 +197,7 @@ def judged(one: Asked, ranks: int, seconds: float, outcomes: Outcomes, ended: st
     named = tuple(msgspec.structs.replace(f, cause=causes[f.test]) for f in failures if f.test in causes)
     mended = [test for test in causes if outcomes.tests.get(test, ("",))[0] == "passed"]
     there = counts["passed"] - len(mended) + sum(test not in causes for test in failed)
-    can_tell = not ended and (ranks == KNOWN_RANKS or not one.in_ranks)
+    can_tell = not ended and not outcomes.broken and (ranks == KNOWN_RANKS or not one.in_ranks)
     return FileResult(
         file=one.file,
         over=one.over,

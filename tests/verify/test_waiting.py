@@ -43,3 +43,15 @@ def test_nothing_is_wiped_where_nothing_was_said() -> None:
     stream = io.StringIO()
     Waiting(stream, 2).wipe()
     assert stream.getvalue() == ""
+
+
+def test_what_runs_is_told_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    clock = iter([0.0, 0.5, 2.0, 4.0])
+    monkeypatch.setattr("envkit.verify.waiting.time.monotonic", lambda: next(clock))
+    shown = Waiting(stream, 2)
+    shown.at("a file", "")
+    assert stream.getvalue() == ""
+    shown.at("a file", "")
+    shown.at("a file", "3 tests")
+    assert stream.getvalue() == "\r2 s: a file\r4 s: a file: 3 tests"
