@@ -436,7 +436,7 @@ class TestDamaged:
         entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"
         packer = lzma.LZMACompressor(filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}])
         content = packer.compress(bytes(2048)) + packer.flush()
-        (tmp_path / "cache" / place.object_of(sha256 := hashlib.sha256(content).hexdigest())).write_bytes(content)
+        (tmp_path / "cache" / layout.object_of(sha256 := hashlib.sha256(content).hexdigest())).write_bytes(content)
         files = {name: File(size=4, sha256="0" * 64)}
         made = msgspec.structs.replace(entry.manifest, sha256=sha256, size=len(content), files=files, unpacked=100)
         assert "takes more than 256 MiB of memory" in self.refused(replace(entry, manifest=made), tmp_path)

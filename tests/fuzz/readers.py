@@ -25,6 +25,7 @@ from envkit.binary.elf import Elf, ElfError
 from envkit.binary.loader import loading, read_loader_cache
 from envkit.binary.machine_code import AARCH64, X86_64, returned_constant
 from envkit.cache import manifest, place, unpack
+from envkit.cache.layout import object_of
 from envkit.compat.ask import judge_asked, of_file, parse
 from envkit.config import files as config
 from envkit.config.keys import KEYS
@@ -362,7 +363,7 @@ def build_object_of(data: bytes, folder: Path) -> None:
 def taken(found: manifest.Manifest, signed: manifest.Signed, content: bytes, folder: Path) -> None:
     """Take an object out of a cache: nothing appears but files of its module."""
     cache, tree = folder / "cache", Tree(root=folder / "to" / "x86_64-py3.11")
-    path = cache / place.object_of(found.sha256)
+    path = cache / object_of(found.sha256)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     entry = place.Entry(place=place.Place(named=str(cache)), manifest=found, signed=signed)
