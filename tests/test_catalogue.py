@@ -113,6 +113,14 @@ def test_what_has_begun(prefix: Prefix) -> None:
     assert found.begun and not found.begun.running
 
 
+def test_what_was_to_be_added_is_asked_for_again_and_nothing_else(prefix: Prefix) -> None:
+    stack = stacks()[0].name
+    receipt.begin(prefix.tree(HERE), stack, "building", prefix.logs, ["mpi4py", "$(evil)", "tutorials"])
+    found = listed(prefix)[stack]
+    assert f"Go on with it: envkit install {stack} --with mpi4py,tutorials. Or" in found.fix
+    assert found.begun and found.begun.extras == ("mpi4py", "tutorials")
+
+
 def test_what_is_being_installed_and_by_whom(prefix: Prefix) -> None:
     stack, tree = stacks()[0].name, prefix.tree(HERE)
     receipt.begin(tree, stack, "building", prefix.logs)

@@ -255,13 +255,13 @@ class ModulesInstallation:
         again = {*outdated, *self.again} if not is_begun else set[str]()
         rebuild, accepted = [step.module for step in self.plan.steps if step.module in again], self.accepted_eulas
         wanted = {*self.missing, *rebuild}
-        receipt.begin(self.tree, self.stack.name, "fetching", folder)
+        receipt.begin(self.tree, self.stack.name, "fetching", folder, self.stack.extras)
         cache = self.request.prefix.sources
         if rebuild and not self.request.rebuild:
             forget(cache)
         fetch_all(self.sources_of(wanted), cache, self.request.offline, self.stack.name, console)
         config_guess.put(self.plan, cache)
-        receipt.begin(self.tree, self.stack.name, "building", folder)
+        receipt.begin(self.tree, self.stack.name, "building", folder, self.stack.extras)
         if rebuild:
             self.set_aside(rebuild, console, in_jobs=in_jobs)
         elif self.stack.module in self.missing and not receipt.beside(self.tree, self.stack.name, self.stack.module):

@@ -253,7 +253,8 @@ class Fingerprints(msgspec.Struct, frozen=True, kw_only=True):
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """An installation that has begun and not ended; ``stage`` says how far it came.
 
-    ``failed`` says why its build has failed, ``made_of`` what that depends on; nothing if it has not.
+    ``failed`` says why its build has failed, ``made_of`` what that depends on; nothing if it has not. ``extras`` are
+    what it was to add to the stack.
     """
 
     stack: str
@@ -264,6 +265,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     failed: str = ""
     made_of: dict[str, str] = {}
+    extras: tuple[str, ...] = ()
 
 
 def path_of(tree: Tree, name: str) -> Path:
@@ -295,10 +297,12 @@ def kept(tree: Tree, name: str) -> dict[str, Fingerprint] | None:
     return None
 
 
-def begin(tree: Tree, name: str, stage: str, log: Path) -> None:
+def begin(tree: Tree, name: str, stage: str, log: Path, extras: Iterable[str] = ()) -> None:
     """Note that an installation is under way, and how far."""
     now = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
-    note = Unfinished(stack=name, stage=stage, pid=os.getpid(), node=platform.node(), began=now, log=str(log))
+    note = Unfinished(
+        stack=name, stage=stage, pid=os.getpid(), node=platform.node(), began=now, log=str(log), extras=tuple(extras)
+    )
     write(tree.unfinished / f"{name}.json", note)
 
 

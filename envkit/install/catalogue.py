@@ -17,6 +17,7 @@ from envkit.errors import EnvironmentDamaged, HostProblem, Problem
 from envkit.machine import host
 from envkit.machine.host import Accelerator
 from envkit.methods.installed import every, named_apart, trees
+from envkit.planning import extras
 from envkit.planning.stack import Stack, stacks
 from envkit.report import words
 from envkit.report.paper import Paper
@@ -58,7 +59,8 @@ class Lacking(msgspec.Struct, frozen=True, kw_only=True):
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """An installation under way, or one that has ended early: whose, where, since when (ISO 8601), and how far.
 
-    ``running``: a process holds its lock. ``failed``: why its build has failed, if it has.
+    ``running``: a process holds its lock. ``failed``: why its build has failed, if it has. ``extras``: what it was to
+    add to the stack.
     """
 
     user: str
@@ -69,6 +71,7 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     running: bool
     failed: str = ""
+    extras: tuple[str, ...] = ()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +131,7 @@ def begun(tree: Tree, note: Path) -> Begun | None:
         log=found.log,
         running=lock.exists() and filelocks.is_held(lock),
         failed=found.failed,
+        extras=tuple(extra for extra in found.extras if extra in extras.known()),
     )
 
 
@@ -171,6 +175,7 @@ def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> Entry:
     """Return the line of an environment of which an installation has begun, and no more."""
     state = State.INSTALLING if one.running else State.UNFINISHED
     has_ended = state is State.UNFINISHED
+    again = f"envkit install {name}" + (f" --with {','.join(one.extras)}" if one.extras else "")
     return Entry(
         name=name,
         state=state,
@@ -178,7 +183,7 @@ def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> Entry:
         framework=stack.framework if stack else "none",
         accelerator=stack.accelerator.value if stack else "cpu",
         why=one.failed or f"It ended while {one.stage}." if has_ended else "",
-        fix=f"Go on with it: envkit install {name}. Or remove it: envkit remove {name}." if has_ended else "",
+        fix=f"Go on with it: {again}. Or remove it: envkit remove {name}." if has_ended else "",
         built=bool(stack.tried) if stack else None,
         prefix=str(tree.root.parent),
         begun=one,

@@ -400,7 +400,7 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     from envkit.verify.options import Options
     from envkit.verify.report import render
 
-    receipt.begin(work.tree, work.stack.name, "verifying", folder)
+    receipt.begin(work.tree, work.stack.name, "verifying", folder, work.stack.extras)
     made = work.describe(folder)
     if not made.horovod:
         require_no_horovod(work, folder)
