@@ -27,7 +27,8 @@ def test_one_mount_per_node(cluster: Cluster) -> None:
     folder = cluster.folder / "eessi"
     tree = eessi_tree.make(folder / "repository")
     write(folder / "bin" / "cvmfs2", CLIENT.format(folder=folder), program=True)
-    (folder / "kept" / "00").mkdir(parents=True)  # a cache that was filled before: no server is asked
+    (folder / "kept" / "00").mkdir(parents=True)
+    (folder / "kept" / "cvmfschecksum.software.eessi.io").touch()  # it was filled before: no server is asked
     env = {
         "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{SYSTEM_PATH}",
         "HOME": str(folder),
