@@ -164,7 +164,9 @@ class TestSomebodyElse:
         done = ada.envkit("repair", "toy-cpu", "--dry-run", **settings)
         assert done.returncode == 6 and f"open to others {path}" in done.stdout, done.stdout
         said = ("damaged", f"{path} can be changed by others", f"envkit repair toy-cpu --prefix {prefix.root}")
-        listed = json.loads(ada.envkit("list", "--json", **settings).stdout)["environments"]
+        told = ada.envkit("list", "--json", **settings)
+        assert told.returncode == 0, told.stderr
+        listed = json.loads(told.stdout)["environments"]
         state = next((one["state"], one["why"], one["fix"]) for one in listed if one["name"] == "toy-cpu")
         assert (state == said) == place.endswith(".so"), state
         trusting = ada.envkit("repair", "toy-cpu", ENVKIT_TRUST="envkit-mal", **settings)
