@@ -42,7 +42,7 @@ def test_the_verdict_is_printed_before_what_is_written(
         monkeypatch.setattr(work, "lock_of", lambda *_: None)
         what: Any = SimpleNamespace(
             tree=tree,
-            stack=SimpleNamespace(name=made.name),
+            stack=SimpleNamespace(name=made.name, extras={}),
             describe=lambda _: made,
             settle=lambda one: one,
             entered=lambda _: None,
