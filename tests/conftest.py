@@ -24,6 +24,7 @@ from envkit.machine.modules_tool import ModulesTool
 from envkit.system.files import sha256
 
 from .integration.site import needs
+from .selection import Selection
 from .stacks import Site, begin, own_folder
 
 Fake = Callable[..., Path]
@@ -31,8 +32,9 @@ LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --all."""
+    """Add --all and --record."""
     parser.addoption("--all", action="store_true", help="build and verify everything anew, also what has not changed")
+    parser.addoption("--record", action="store_true", help="run what is about any subject; keep that in passed.toml")
 
 
 FOLDER = pytest.StashKey[FileLock]()
@@ -46,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and "ENVKIT_TEST_PREFIX" not in os.environ:
         folder, config.stash[FOLDER] = own_folder()
         os.environ["ENVKIT_TEST_FOLDER"] = str(folder)
+    config.pluginmanager.register(Selection(config))
     beside = str(Path(sys.executable).parent)
     if beside not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join((beside, os.environ["PATH"]))

@@ -250,6 +250,7 @@ def horovod(
     return run
 
 
+@pytest.mark.about("eessi")
 @pytest.mark.builds(after=True)
 @pytest.mark.xdist_group("horovod-on-eessi")
 def test_horovod_on_top_of_eessi(horovod: Callable[..., subprocess.CompletedProcess[str]]) -> None:
@@ -260,6 +261,7 @@ def test_horovod_on_top_of_eessi(horovod: Callable[..., subprocess.CompletedProc
     assert (block.returncode, "[X] PyTorch" in block.stdout, "[X] MPI" in block.stdout) == (0, True, True), block.stderr
 
 
+@pytest.mark.about("eessi")
 @pytest.mark.builds(after=True)
 @pytest.mark.xdist_group("horovod-on-eessi")
 def test_its_verdict(horovod: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -13,7 +13,7 @@ from .verifying import KEPT, Verifying
 
 IMAGE = "pytorch-2.13-cpu-image"
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.about("image")]
 
 
 @pytest.fixture

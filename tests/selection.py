@@ -1,0 +1,83 @@
+"""The part of pytest that leaves tests out, says which, and keeps what passed: see subjects.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+from . import subjects
+
+LEFT_OUT = "ENVKIT_TEST_LEFT_OUT"  # what the session has found out once, for all of its workers
+
+
+class Selection:
+    """Which tests of a session run, and which of them passed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.is_recording: bool = config.getoption("record")
+        self.is_worker = hasattr(config, "workerinput")
+        self.is_partial = bool(config.getoption("keyword") or config.getoption("markexpr"))
+        self.is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not self.is_partial
+        if self.is_recording and not self.is_whole:
+            raise pytest.UsageError("--record is for the whole suite: name no tests, and select none")
+        if not self.is_worker:
+            named = config.args_source != pytest.Config.ArgsSource.TESTPATHS
+            os.environ[LEFT_OUT] = json.dumps(left_out(is_anew=config.getoption("all") or self.is_recording or named))
+        told = json.loads(os.environ[LEFT_OUT])
+        self.subjects: dict[str, str] = told["subjects"]
+        self.tests: set[str] = {*told["tests"]}
+        self.passed, self.failed = dict[str, str](), dict[str, str]()  # each with its subject
+
+    def pytest_report_header(self) -> list[str]:
+        """Say before the tests begin what of them is left out."""
+        told = [f"{name} (passed {day})" for name, day in self.subjects.items()]
+        lines = [f"left out, since what they are about has not changed: {', '.join(told)}"] if told else []
+        lines += [f"left out, since they passed here with these very files: {len(self.tests)} tests"] * bool(self.tests)
+        return [*lines, "--all runs what is left out"] if lines else []
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out what need not run."""
+        out = [item for item in items if self.is_left_out(item)]
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in {*out}]
+        for item in items:
+            item.user_properties.append(("subject", subjects.subject_of(item)))
+
+    def is_left_out(self, item: pytest.Item) -> bool:
+        """Say whether a test need not run; what builds the main job's stack always runs."""
+        if subject := subjects.subject_of(item):
+            if not subjects.is_of(item.path, subject):
+                raise pytest.UsageError(f"{item.nodeid} is about {subject}, which names not this file in subjects.toml")
+            if subject in self.subjects:
+                return True
+        return name_of(item.nodeid) in self.tests and item.get_closest_marker("builds") is None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep which tests passed, from their setup to their end."""
+        kept = self.failed if report.failed or report.skipped else self.passed if report.when == "call" else None
+        if kept is not None:
+            kept[name_of(report.nodeid)] = str(dict(report.user_properties).get("subject", ""))
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Keep what passed for the next session, and for everybody where that was asked for."""
+        if self.is_worker or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return
+        subjects.remember(self.passed.keys() - self.failed.keys())
+        if self.is_recording:
+            subjects.record({*self.passed.values()} - {*self.failed.values()} - {""})
+
+
+def left_out(*, is_anew: bool) -> dict[str, object]:
+    """Which subjects are unchanged, and which tests passed here with the files as they are, but in CI."""
+    if is_anew:
+        return {"subjects": {}, "tests": []}
+    kept = {} if os.environ.get("CI") else subjects.remembered()
+    return {"subjects": subjects.unchanged(), "tests": [test for told in kept.values() for test in told["passed"]]}
+
+
+def name_of(nodeid: str) -> str:
+    """The name of a test without the group that pytest-xdist puts behind it."""
+    return re.sub(r"@[\w-]+$", "", nodeid)
