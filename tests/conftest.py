@@ -34,7 +34,7 @@ LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all and --record."""
     parser.addoption("--all", action="store_true", help="build and verify everything anew, also what has not changed")
-    parser.addoption("--record", action="store_true", help="run what is about any subject; keep that in passed.toml")
+    parser.addoption("--record", action="store_true", help="keep in passed.toml which subjects passed (subjects.py)")
 
 
 FOLDER = pytest.StashKey[FileLock]()

@@ -25,7 +25,7 @@ class Selection:
             raise pytest.UsageError("--record is for the whole suite: name no tests, and select none")
         if not self.is_worker:
             named = config.args_source != pytest.Config.ArgsSource.TESTPATHS
-            os.environ[LEFT_OUT] = json.dumps(left_out(is_anew=config.getoption("all") or self.is_recording or named))
+            os.environ[LEFT_OUT] = json.dumps(left_out(is_anew=config.getoption("all") or named))
         told = json.loads(os.environ[LEFT_OUT])
         self.subjects: dict[str, str] = told["subjects"]
         self.tests: set[str] = {*told["tests"]}
@@ -49,7 +49,7 @@ class Selection:
     def is_left_out(self, item: pytest.Item) -> bool:
         """Say whether a test need not run; what builds the main job's stack always runs."""
         if subject := subjects.subject_of(item):
-            if not subjects.is_of(item.path, subject):
+            if item.path not in subjects.files_of(subject):
                 raise pytest.UsageError(f"{item.nodeid} is about {subject}, which names not this file in subjects.toml")
             if subject in self.subjects:
                 return True

@@ -1,9 +1,9 @@
-"""Which tests run: those about what takes minutes to build where that has changed, and no test twice on one machine.
+"""Which tests run: those about what takes long where that has changed, and no test twice on one machine.
 
-A *subject* is what takes minutes to build. Tests about one run where a file of it (subjects.toml) is another than when
-all of them passed; ``scripts/test.sh --record`` runs them, and writes down in passed.toml with which files they passed.
-Besides, a test that passed on this machine runs again only where a file has changed that it may depend on: any, but for
-other modules of tests. In CI, with --all, and where tests are named, nothing is left out for that reason.
+A *subject* is what takes long to build or to try. Tests about one run where a file of it (subjects.toml) is another
+than when all of them passed; after a run with --record, passed.toml says with which files they did. Besides, a test
+that passed on this machine runs again only where a file has changed that it may depend on: any, but for other modules
+of tests. With --all, and where tests are named, nothing is left out; in CI only what passed.toml says.
 """
 
 from __future__ import annotations
@@ -33,29 +33,32 @@ TOOLS = ("g++", "mpirun", "cmake", "apptainer", "srun", "ccache")
 
 
 def subject_of(item: pytest.Item) -> str:
-    """The subject that a test is about: marked, by the stack that is its parameter, or by its fixtures; or none."""
-    if mark := item.get_closest_marker("about"):
-        return str(mark.args[0])
+    """The subject that a test is about: by its module, its mark, or the stack that it needs; or none."""
     if item.get_closest_marker("all"):
         return ""  # runs seldom anyway
+    if whole := [name for name in SUBJECTS if item.path in modules_of(name)]:
+        return whole[0]
+    if mark := item.get_closest_marker("about"):
+        return str(mark.args[0])
     fixtures = {*getattr(item, "fixturenames", ())}
     if fixtures >= {"image", "installed"}:
         return "image"
     call = getattr(item, "callspec", None)
     given = {value for value in (call.params.values() if call else ()) if isinstance(value, str)}
-    is_one = fixtures & {"installed", "stacks"} and given & {SUBJECTS["tensorflow"]["stack"]}
+    is_one = fixtures & {"installed", "stacks"} and SUBJECTS["tensorflow"]["stack"] in given
     return "tensorflow" if is_one else ""
 
 
-def is_of(file: Path, subject: str) -> bool:
-    """Say whether a file is one of those of a subject."""
-    return file in files_of(subject)
+@cache
+def modules_of(subject: str) -> set[Path]:
+    """The modules all of whose tests are about a subject."""
+    return {path for pattern in SUBJECTS[subject].get("tests", ()) for path in ROOT.glob(pattern)}
 
 
 @cache
 def files_of(subject: str) -> set[Path]:
     """The files of a subject, but for those that say what was built from them."""
-    found = {path for pattern in SUBJECTS[subject]["files"] for path in ROOT.glob(pattern)}
+    found = {path for pattern in SUBJECTS[subject]["files"] for path in ROOT.glob(pattern)} | modules_of(subject)
     return found - {ROOT / "easyconfigs/verified.toml", ROOT / "containers/verified.toml"}
 
 

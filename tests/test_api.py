@@ -70,6 +70,7 @@ def test_import_is_cheap() -> None:
     assert heavy & set(loaded) == set()
 
 
+@pytest.mark.integration
 def test_a_users_script_is_typed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -30,6 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+@pytest.mark.integration
 @pytest.mark.xdist_group("docs")
 class TestSite:
     def test_has_a_page_for_each_rule_and_check(self, site: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[1]
 PROJECT_ITSELF = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NEEDED = [

@@ -45,6 +45,7 @@ def test_what_runs_inside_easybuild_has_a_licence_that_fits() -> None:
     assert importing == []
 
 
+@pytest.mark.integration
 @checkout
 def test_a_release_is_built_again_byte_by_byte(tmp_path: Path) -> None:
     source = tmp_path / "source"

@@ -30,6 +30,7 @@ from .people import open_folder
 from .stacks import ENVKIT
 from .wheels import wheel
 
+pytestmark = pytest.mark.integration
 Output = pytest.CaptureFixture[str]
 PAGE = Path(__file__).parent.parent / "docs" / "packages.md"
 PIP = sysconfig.get_path("purelib")  # where the pip of this Python is

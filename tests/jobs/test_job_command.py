@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
@@ -81,7 +80,10 @@ def test_it_is_submitted(fake_slurm: FakeSlurm, tmp_path: Path, capsys: Output) 
     assert (tmp_path / "submitted").read_text().startswith("#!/bin/bash\n")
 
 
+@pytest.mark.xdist_group("schemas")
 def test_scripts_get_the_number_and_the_text_as_json(tmp_path: Path, capsys: Output) -> None:
+    from jsonschema import Draft202012Validator
+
     assert run([*SLURM, "--submit", "--json", "--", "true"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["job"], said["scheduler"], said["name"], said["file"]) == ("7", "slurm", "toy-cpu", None)
