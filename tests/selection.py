@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+from typing import Any
 
 import pytest
 
 from . import subjects
-
-LEFT_OUT = "ENVKIT_TEST_LEFT_OUT"  # what the session has found out once, for all of its workers
 
 
 class Selection:
@@ -19,17 +17,19 @@ class Selection:
     def __init__(self, config: pytest.Config) -> None:
         self.is_recording: bool = config.getoption("record")
         self.is_worker = hasattr(config, "workerinput")
-        self.is_partial = bool(config.getoption("keyword") or config.getoption("markexpr"))
-        self.is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not self.is_partial
-        if self.is_recording and not self.is_whole:
+        is_named = config.args_source != pytest.Config.ArgsSource.TESTPATHS
+        if self.is_recording and (is_named or config.getoption("keyword") or config.getoption("markexpr")):
             raise pytest.UsageError("--record is for the whole suite: name no tests, and select none")
-        if not self.is_worker:
-            named = config.args_source != pytest.Config.ArgsSource.TESTPATHS
-            os.environ[LEFT_OUT] = json.dumps(left_out(is_anew=config.getoption("all") or named))
-        told = json.loads(os.environ[LEFT_OUT])
-        self.subjects: dict[str, str] = told["subjects"]
-        self.tests: set[str] = {*told["tests"]}
+        told = getattr(config, "workerinput", {}).get("left out")
+        self.left_out = told or left_out(is_anew=config.getoption("all") or is_named)
+        self.subjects: dict[str, str] = self.left_out["subjects"]
+        self.tests: set[str] = {*self.left_out["tests"]}
         self.passed, self.failed = dict[str, str](), dict[str, str]()  # each with its subject
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Have the workers leave out what the session does."""
+        node.workerinput["left out"] = self.left_out
 
     def pytest_report_header(self) -> list[str]:
         """Say before the tests begin what of them is left out."""
@@ -70,7 +70,7 @@ class Selection:
             subjects.record({*self.passed.values()} - {*self.failed.values()} - {""})
 
 
-def left_out(*, is_anew: bool) -> dict[str, object]:
+def left_out(*, is_anew: bool) -> dict[str, Any]:
     """Which subjects are unchanged, and which tests passed here with the files as they are, but in CI."""
     if is_anew:
         return {"subjects": {}, "tests": []}

@@ -33,11 +33,9 @@ TOOLS = ("g++", "mpirun", "cmake", "apptainer", "srun", "ccache")
 
 
 def subject_of(item: pytest.Item) -> str:
-    """The subject that a test is about: by its module, its mark, or the stack that it needs; or none."""
+    """The subject that a test is about: by its mark, the stack that it needs, or its module; or none."""
     if item.get_closest_marker("all"):
         return ""  # runs seldom anyway
-    if whole := [name for name in SUBJECTS if item.path in modules_of(name)]:
-        return whole[0]
     if mark := item.get_closest_marker("about"):
         return str(mark.args[0])
     fixtures = {*getattr(item, "fixturenames", ())}
@@ -45,8 +43,9 @@ def subject_of(item: pytest.Item) -> str:
         return "image"
     call = getattr(item, "callspec", None)
     given = {value for value in (call.params.values() if call else ()) if isinstance(value, str)}
-    is_one = fixtures & {"installed", "stacks"} and SUBJECTS["tensorflow"]["stack"] in given
-    return "tensorflow" if is_one else ""
+    if fixtures & {"installed", "stacks"} and SUBJECTS["tensorflow"]["stack"] in given:
+        return "tensorflow"
+    return next((name for name in SUBJECTS if item.path in modules_of(name)), "")
 
 
 @cache
@@ -97,12 +96,16 @@ def record(subjects: Iterable[str]) -> None:
 @cache
 def common() -> str:
     """A SHA-256 of all that any test may depend on: every file but the modules of tests, and the machine's tools."""
-    argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
     versions = [
         subprocess.run(["sh", "-c", f"{tool} --version"], capture_output=True, check=False).stdout for tool in TOOLS
     ]
-    return digest((ROOT / name for name in listed if not is_module(name)), repr(versions), sys.version)
+    return digest((ROOT / name for name in listed() if not is_module(name)), repr(versions), sys.version)
+
+
+def listed() -> list[str]:
+    """The files of the checkout, those of Git and what has been added to them."""
+    argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 @cache
@@ -133,6 +136,8 @@ def remembered() -> dict[str, dict[str, Any]]:
     try:
         kept = json.loads(memory().read_text())
     except (OSError, ValueError):
+        return {}
+    if not isinstance(kept, dict):
         return {}
     young = {file: told for file, told in kept.items() if time.time() - told["when"] < KEPT_S}
     return {file: told for file, told in young.items() if (ROOT / file).is_file() and told["digest"] == own(file)}
