@@ -29,8 +29,11 @@ from envkit.sources.fetch import Source
 
 from .people import REPOSITORY, Person, open_folder, people
 
-pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users"),
-              pytest.mark.xdist_group("users")]  # fmt: skip
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users"),
+    pytest.mark.xdist_group("users"),
+]
 
 Install = Callable[..., ModuleReceipt]
 SECRET = "hunter2-and-more"

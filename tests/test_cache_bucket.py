@@ -23,6 +23,7 @@ from envkit.install import sharing
 from . import s3
 from .test_cache import MODULE, OTHER, below, described, module_in, packed, put, serving
 
+pytestmark = pytest.mark.integration
 HERE = Place(named=f"s3://{s3.BUCKET}/site/cache")
 
 

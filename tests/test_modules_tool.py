@@ -18,6 +18,7 @@ from envkit.machine.modules_tool import ModulesTool, clean
 
 from .integration.terminal import Terminal
 
+pytestmark = pytest.mark.integration
 Fake = Callable[..., Path]
 Install = Callable[..., ModuleReceipt]
 Envkit = Callable[..., subprocess.CompletedProcess[str]]

@@ -23,6 +23,7 @@ from envkit.system.umask import fitting
 
 from .people import REPOSITORY, Person, open_folder, people, shown
 
+pytestmark = pytest.mark.integration
 Install = Callable[..., ModuleReceipt]
 MACHINE = os.uname().machine
 GROUP = "envkit-p7"
