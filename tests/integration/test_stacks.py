@@ -146,6 +146,7 @@ def test_horovodrun_with_gloo(stacks: Site, installed: Callable[[str], str]) -> 
     assert "0 of 2: [0.0, 3.0, 6.0, 9.0]" in done.stdout
 
 
+@pytest.mark.about("training")
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("library", ["mpi", "gloo"])
 def test_bfloat16_bit_by_bit(library: str, ranks: int, stacks: Site, installed: Callable[[str], str]) -> None:
