@@ -14,6 +14,8 @@ from envkit.install import shared_python
 
 from .wheels import wheel
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def python(install: Callable[..., ModuleReceipt]) -> Path:
