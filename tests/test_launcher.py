@@ -216,6 +216,7 @@ def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         (OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), {}, "This is no Slurm job."),
         (OPEN_MPI_4, Wanted(ranks=4, hosts=HOSTS), {}, "--hosts a:2,b:1"),
         (OPEN_MPI_4, Wanted(ranks=5), JOB, "It was granted 4 (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE)."),
+        (OPEN_MPI_4, Wanted(ranks=4, nodes=2), {}, "This is not a job of a scheduler, and --hosts names none."),
         (
             INTEL,
             Wanted(ranks=2, launcher="srun"),

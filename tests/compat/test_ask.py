@@ -9,6 +9,7 @@ import pytest
 from envkit.cli import run
 from envkit.compat.ask import Asked, inside, judge_asked, of_file
 from envkit.compat.ask import parse as asked_for
+from envkit.compat.judge import Verdict
 from envkit.compat.known import known
 from envkit.errors import UsageProblem
 
@@ -28,6 +29,7 @@ def parse(words: list[str]) -> dict[str, str]:
         (["tf=2.15.1", "sm=9.0"], {"tensorflow": "2.15.1", "capability": "9.0"}),
         (["g++= 12.2", "arch=aarch64"], {"gcc": "12.2", "machine": "aarch64"}),
         (["torch=2.13.0+cpu"], {"torch": "2.13.0+cpu"}),
+        (["torch=v2.01"], {"torch": "2.1"}),
         (["torch==2.13", "python == 3.11"], {"torch": "2.13", "python": "3.11"}),
         (["cu121", "torch=2.1"], {"cuda": "12.1", "torch": "2.1"}),
         (["cuda=cu118"], {"cuda": "11.8"}),
@@ -170,6 +172,12 @@ def test_ranges_that_are_too_wide() -> None:
     with pytest.raises(UsageProblem, match="combinations") as refused:
         judge_asked(asked_for(["torch>=0.1", "tensorflow>=1.0", "python>=3.0", "numpy>=1.0"]))
     assert "Narrow them" in refused.value.fix
+
+
+def test_wide_ranges_are_not_too_wide_where_somebody_had_what_is_in_them() -> None:
+    found = judge_asked(asked_for(["torch>=0.1", "python>=3.0", "horovod>=0.18"]))
+    assert found.verdict is Verdict.WORKS
+    assert found.parts.keys() == {"torch", "python", "horovod"}
 
 
 def test_what_is_said_of_a_range(capsys: Output) -> None:
