@@ -73,6 +73,8 @@ def test_long_words_are_wrapped_behind_their_name() -> None:
         f"             {'x' * 30}",
     ]
     assert [*words.paragraph("cause", "", 5)] == ["     cause   "]
+    lines = [*words.paragraph("cause", "12345 " * 20, 50)]
+    assert max(map(len, lines)) == 13 + 35
 
 
 @pytest.mark.parametrize(
@@ -254,6 +256,36 @@ def test_why_a_compressed_log_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     said = refused(log)
     assert said.what == f"{log}: unpacking it takes more than 1 MiB of memory."
     assert said.fix == f"xz -dc '{log}' | envkit diagnose -"
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    said = refused(Path("a\0b"))
+    assert (said.what, said.fix) == ("a\0b cannot be read.", "Name the file of a log, or give '-'.")
+    assert "null" in said.why
+
+
+@pytest.mark.parametrize(
+    ("certainty", "state"),
+    [(Certainty.CONFIRMED, "cause"), (Certainty.LIKELY, "cause"), (Certainty.UNKNOWN, "unknown")],
+)
+def test_what_is_told_as_json(certainty: Certainty, state: str) -> None:
+    told = json.loads(words.to_json("log", replace(FOUND, certainty=certainty), whole=False))
+    assert told == {
+        "version": 1,
+        "log": "log",
+        "complete": False,
+        "state": state,
+        "cause": {
+            "id": "toy",
+            "certainty": certainty.value,
+            "line": 7,
+            "text": "the line",
+            "cause": "It broke.",
+            "confirmed": ["line 3: x", "torch is there"],
+            "remedy": "Mend it.",
+            "source": ["https://a", "https://b"],
+        },
+    }
 
 
 def test_what_to_do_with_what_is_no_log(tmp_path: Path) -> None:

@@ -355,3 +355,12 @@ def test_a_pbs_job_that_is_none(tmp_path: Path) -> None:
         launcher.placed(Wanted(ranks=2), env)
     assert told.value.why == f"PBS_NODEFILE names {tmp_path}/gone: No such file or directory."
     assert "unset PBS_JOBID PBS_NODEFILE" in told.value.fix
+
+
+def test_only_an_mpi_that_asks_for_a_library_of_slurm_is_told_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its variable names it, unless the ranks have that anyway."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/nonexistent"))
+    assert launcher.srun_export("Open MPI") == launcher.srun_export("another") == ()
+    assert launcher.library_of_slurm("Intel MPI", {"I_MPI_PMI_LIBRARY": "/x.so"}) == "/x.so"
+    assert launcher.srun_export("Intel MPI", {"I_MPI_PMI_LIBRARY": "/x.so"}) == ()

@@ -19,6 +19,7 @@ from envkit.environments.venv import Venv
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, UsageProblem
 from envkit.machine.host import Platform
 from envkit.methods import installed
+from envkit.planning.stack import stacks
 from envkit.system.files import identity, sha256
 
 from .people import open_folder
@@ -142,8 +143,9 @@ def test_find_needs_a_name_where_there_are_several(install: Install, prefix: Pre
 
 
 def test_find_what_is_not_there(install: Install, prefix: Prefix) -> None:
-    with pytest.raises(EnvironmentMissing, match=r"No environment is installed\."):
+    with pytest.raises(EnvironmentMissing, match=r"No environment is installed\.") as missing:
         installed.find(prefix, None)
+    assert missing.value.why == f"Installed in {prefix.root}: none."
     install("a")
     with pytest.raises(EnvironmentMissing, match=r"There is no environment 'b'\.") as missing:
         installed.find(prefix, "b")
@@ -631,3 +633,59 @@ def test_files_that_others_can_change_are_not_verified(install: Install) -> None
         assert refused.value.what == "Nothing of toy-cpu is run: others can change it."
         assert str(file) in (refused.value.why or "")
         assert f"envkit repair toy-cpu --prefix {folder / 'prefix'}" in refused.value.fix
+
+
+def test_a_link_in_the_place_of_a_record_is_not_followed(tree: Tree, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    path = receipt.built_path(tree, "Toy/1.0")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(other)
+    receipt.write(path, Built(module="Toy/1.0", easyconfig="", sha256="", seconds=0.0))
+    assert other.read_text() == "kept" and not path.is_symlink()
+    assert receipt.built(tree, "Toy/1.0") is not None
+
+
+def test_a_note_that_cannot_be_read_is_none(tree: Tree) -> None:
+    note = tree.unfinished / "toy.json"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text("{")
+    assert receipt.unfinished(tree, "toy") is None
+    receipt.kept_path(tree, "toy").parent.mkdir(parents=True, exist_ok=True)
+    receipt.kept_path(tree, "toy").write_text("{")
+    assert receipt.kept(tree, "toy") is None
+
+
+def test_a_whole_one_behind_a_damaged_one_of_its_name_is_offered(
+    install: Install, prefix: Prefix, tree: Tree, tmp_path: Path
+) -> None:
+    """Of several prefixes; one that is as damaged, or was copied there, is not."""
+    install("toy-cpu", modules_command="/bin/true")
+    both = Prefix(root=prefix.root, order=(prefix.root, tmp_path / "other"))
+    other = Tree(root=tmp_path / "other" / tree.root.relative_to(prefix.root))
+    shutil.copytree(tree.root, other.root)
+    (tree.modulepath / "Toy" / "1.0.lua").unlink()
+    offer = f"Or take the one of {tmp_path / 'other'}, which is as it was installed: --prefix {tmp_path / 'other'}"
+
+    def told() -> str:
+        with pytest.raises(EnvironmentDamaged, match=r"its module Toy/1\.0 has gone") as damaged:
+            installed.find(both, "toy-cpu")
+        return damaged.value.fix
+
+    assert offer not in told()
+    path = receipt.path_of(other, "toy-cpu")
+    made = msgspec.structs.replace(installed.read(path), tree=str(other.root), copied_from=msgspec.UNSET)
+    receipt.write(path, made)
+    assert told().endswith(f"\n{offer}")
+    (other.modulepath / "Toy" / "1.0.lua").unlink()
+    assert offer not in told()
+    path.write_text("{")
+    assert offer not in told()
+
+
+def test_a_stack_is_installed_by_its_name_once_its_module_was_built(tree: Tree) -> None:
+    stack = next(one for one in stacks() if one.module)
+    assert installed.recipe_of(tree, stack.name) == ""
+    made = Built(module=stack.module, easyconfig="", sha256="", seconds=0.0)
+    receipt.write(receipt.built_path(tree, stack.module), made)
+    assert installed.recipe_of(tree, stack.name) == stack.name

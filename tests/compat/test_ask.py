@@ -267,6 +267,8 @@ TORCH_NUMPY = {"torch": "2.13.0", "numpy": "1.26.4"}
             {"torch": "1.14.0+cpu", "python": "3.10"},
         ),
         ("https://example.org/horovod-0.28.1.tar.gz\n", {"horovod": "0.28.1"}),
+        ("https://example.org/mpich-5.0-py3-none-any.whl\n", {"mpich": "5.0"}),
+        ("https://example.org/mpich-5.0\npip==26.1", {"pip": "26.1"}),
         (BY_EASYBUILD, {"horovod": "0.28.1", "torch": "2.13.0+cpu", "python": "3.11", "numpy": "2.2.6"}),
         ("horovod @ file:///sources/horovod-0.28.1/#egg=horovod\n", {"horovod": "0.28.1"}),
         ("-e ../horovod-0.28.1\n", {"horovod": "0.28.1"}),

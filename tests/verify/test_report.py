@@ -272,6 +272,9 @@ def test_each_status_has_its_colour() -> None:
     assert "\x1b[32mpassed\x1b[0m  (torch)" in passed
     assert "\x1b[36mskipped\x1b[0m  flags-agree" in passed
     assert "\x1b[2mslowest\x1b[0m  " in passed
+    said = render(replace(shown, launcher_status=1, launcher_said="last word"), colour=True)
+    assert "\x1b[1mlauncher\x1b[0m  ended with status 1" in said
+    assert "\x1b[1m        \x1b[0m  last word" in said
 
 
 def test_a_terminal_is_not_obeyed_by_what_a_program_said() -> None:

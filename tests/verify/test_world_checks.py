@@ -12,7 +12,7 @@ from envkit.system.stopped import Stopped
 from envkit.verify.checks import Expected, Result, Status, check, process
 from envkit.verify.checks.process import telling
 from envkit.verify.checks.world import family
-from envkit.verify.facts import Ended, Machine, Phase, RankFacts, Started, World
+from envkit.verify.facts import Ended, Fact, Machine, Phase, RankFacts, Started, World
 
 from . import recorded
 
@@ -391,7 +391,8 @@ def test_a_rank_that_was_stopped_is_not_its_launcher() -> None:
 
 
 def test_up_to_four_ranks_that_were_stopped_are_named() -> None:
-    result = found(each(state="T"), "rank-hung")
+    for result in (found(each(state="T"), "rank-hung"), found(each(ended=Ended(how="exit", state="T")), "rank-hung")):
+        assert result.case == "stopped"
     assert all(one.label in result.message for one in GOOD)
     assert f"process {' '.join(str(one.pid) for one in GOOD)} on " in result.message
 
@@ -401,3 +402,12 @@ def test_ranks_in_an_image_that_see_no_launcher() -> None:
     inside = each(world=alone, started=None, machine=Machine(container="apptainer"))
     assert found(inside, "world-size").case == "singletons-walled"
     assert found(each(world=alone, started=None, machine=None), "world-size").case == "singletons"
+
+
+def test_a_rank_that_failed_while_others_waited_is_named_with_its_error() -> None:
+    waiting = [replace(one, phase="init", ended=Ended(how="timeout", limit=60.0)) for one in GOOD[:3]]
+    failed = replace(GOOD[3], init=Fact(error="RuntimeError: broken"))
+    result = found((*waiting, failed), "rank-hung")
+    assert (result.case, result.status) == ("raised", Status.FAIL)
+    said = f"{GOOD[3].label} failed in 'init': RuntimeError: broken; 3 waited for it in vain"
+    assert result.message == said
