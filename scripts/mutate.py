@@ -1,147 +1,120 @@
 #!/usr/bin/env python3
-"""Mutants of the groups of modules in mutants.toml, each against the tests named there: scripts/mutate.py GROUP...
+"""Try a sample of mutmut's mutants of each group of mutants.toml against the tests of the group: mutate.py [GROUP...].
 
-A mutant is a module with one small change, put in its place at the import, in a process of its own; no file is changed.
+They are made in a copy of the tree, in a temporary folder: no file of the checkout is changed.
 """
 
 import argparse
 import ast
-import copy
-import importlib.util
-import os
+import contextlib
+import json
 import random
-import signal
+import shutil
+import subprocess
 import sys
+import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = tomllib.loads((ROOT / "scripts/mutants.toml").read_text())
-LIMIT = 180  # seconds for the tests of one mutant: it may not end
-OTHER: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-    ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.Break: ast.Continue, ast.Continue: ast.Break,
-}  # fmt: skip
-NAMES = {"any": "all", "all": "any", "min": "max", "max": "min", "sorted": "list", "sum": "len"}
+MUTMUT = Path(sys.executable).with_name("mutmut")
+SETTINGS = {
+    "source_paths": ["envkit"],
+    "pytest_add_cli_args": ["-n0", "-p", "no:cacheprovider", "-p", "scripts.fresh_caches"],
+    "process_isolation": "forkserver",  # no mutant inherits what a test has left in the process that forks it
+    "use_git_change_detection": False,
+    "track_dependencies": False,
+    "timeout_constant": 5.0,  # a mutant is stopped after ten times these seconds and those its tests take
+    "timeout_multiplier": 10.0,
+}
 
 
-def changes(node: ast.AST) -> Iterator[dict[str, object]]:
-    """Yield what can be changed of one node: its fields as they would be."""
-    match node:
-        case ast.Compare(ops=[op]) if type(op) in OTHER:
-            yield {"ops": [OTHER[type(op)]()]}
-        case ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in OTHER:
-            yield {"op": OTHER[type(op)]()}
-        case ast.Constant(value=bool() as value):
-            yield {"value": not value}
-        case ast.Constant(value=int() | float() as number):
-            yield {"value": number + 1}
-            yield {"value": number - 1}
-        case ast.Constant(value=str() as text) if text.count(" ") < 2:  # the words of a message are not the behaviour
-            yield {"value": f"{text}~"}
-        case ast.Name(id=name, ctx=ast.Load()) if name in NAMES:
-            yield {"id": NAMES[name]}
-        case ast.If(test=test) | ast.IfExp(test=test):
-            yield {"test": ast.UnaryOp(ast.Not(), test)}
-        case ast.comprehension(ifs=[_, *_]):
-            yield {"ifs": []}
-        case ast.Slice(lower=lower, upper=upper) if (lower is None) != (upper is None):
-            yield {"lower": ast.UnaryOp(ast.USub(), upper) if upper else None, "upper": lower}
-        case ast.Return(value=ast.expr() as told) | ast.Expr(value=ast.Call() as told) if (
-            type(told) is not ast.Constant
-        ):
-            yield {"value": ast.Constant(None)}
-        case ast.Tuple(ctx=ast.Load()) | ast.List(ctx=ast.Load()) | ast.Dict() | ast.Call():
-            field = {ast.Dict: "values", ast.Call: "args"}.get(type(node), "elts")
-            many = getattr(node, field)
-            for at in range(len(many) - 1 if ast.unparse(getattr(node, "func", node)) not in {"max", "min"} else 0):
-                if ast.dump(many[at]) != ast.dump(many[at + 1]):
-                    yield {field: [*many[:at], many[at + 1], many[at], *many[at + 2 :]]}
+def undecorated(source: str) -> str:
+    """Return a module that decorates its functions in a line below each: mutmut passes over those with a decorator."""
+    lines = source.splitlines()
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    for node in sorted(functions, key=lambda node: node.lineno, reverse=True):
+        told = [ast.unparse(decorator) for decorator in node.decorator_list]
+        if not told or {"staticmethod", "classmethod"} & {*told}:
+            continue
+        indented = " " * node.col_offset
+        lines[node.end_lineno : node.end_lineno] = [f"{indented}{node.name} = {one}({node.name})" for one in told[::-1]]
+        del lines[node.decorator_list[0].lineno - 1 : node.lineno - 1]
+    return "\n".join(lines) + "\n"
 
 
-def nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes below one, without annotations and docstrings."""
-    for name, value in ast.iter_fields(node):
-        for child in value if isinstance(value, list) else [value]:
-            docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
-            if isinstance(child, ast.AST) and name not in {"annotation", "returns"} and not docstring:
-                yield child
-                yield from nodes(child)
+def copied(group: str, copy: Path) -> list[Path]:
+    """Copy the tree, with mutmut's settings for a group, and return the modules that are mutated."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    given = GROUPS[group]
+    modules = [path for pattern in given["modules"] for path in sorted(copy.glob(pattern))]
+    for path in modules:
+        path.write_text(undecorated(path.read_text()))
+    settings = SETTINGS | {
+        "only_mutate": [str(path.relative_to(copy)) for path in modules],
+        "also_copy": sorted(path.name for path in copy.iterdir() if path.name != "envkit"),
+        "pytest_add_cli_args_test_selection": [*given["tests"], "-m", "not integration", "-k", given.get("only", "")],
+    }
+    with (copy / "pyproject.toml").open("a") as file:
+        file.write("\n[tool.mutmut]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()))
+    return modules
 
 
-def mutant(tree: ast.Module, index: int) -> tuple[ast.Module, str]:
-    """Return a module with one change, and what it is."""
-    tree = copy.deepcopy(tree)
-    node, change = [(node, change) for node in nodes(tree) for change in changes(node)][index]
-    before = ast.unparse(tree).splitlines()
-    for name, value in change.items():
-        setattr(node, name, value)
-    after = ast.unparse(ast.fix_missing_locations(tree)).splitlines()
-    differ = [f"{old.strip()}  ->  {new.strip()}" for old, new in zip(before, after, strict=False) if old != new]
-    return tree, f"{getattr(node, 'lineno', '')}: {''.join(differ[:1])}"
+def mutants(copy: Path, modules: list[Path]) -> list[str]:
+    """Return the names of all mutants of some modules."""
+    from mutmut.mutation.file_mutation import mutate_file_contents
+    from mutmut.utils.format_utils import get_mutant_name
 
-
-class Instead(SourceFileLoader):
-    """What loads one module from a tree, also as the finder of it."""
-
-    tree: ast.Module
-
-    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
-        """Return the code of the tree."""
-        return compile(self.tree, self.path, "exec", dont_inherit=True)
-
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Find the module, and no other."""
-        return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
-
-
-def passes(path: Path, tree: ast.Module, tests: Sequence[str]) -> bool:
-    """Say whether the tests pass with a tree in the place of a module, in a process of its own."""
-    child = os.fork()
-    if not child:
-        signal.alarm(LIMIT)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(1, 2)
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        loader = Instead(".".join(parts[:-1] if parts[-1] == "__init__" else parts), str(path))
-        loader.tree = tree
-        sys.meta_path.insert(0, loader)
-        os._exit(pytest.main(["-x", "-q", "-n0", "-p", "no:cacheprovider", "-m", "not integration", *tests]))
-    return os.waitpid(child, 0)[1] == 0
+    with contextlib.chdir(copy):  # where its settings are
+        return [
+            get_mutant_name(path.relative_to(copy), name)
+            for path in modules
+            for name in mutate_file_contents(str(path), path.read_text()).mutant_names
+        ]
 
 
 def main() -> None:
-    """Try a sample of the mutants of each group, print those that survive and how many were killed."""
+    """Try a sample of the mutants of each group, print those that are not noticed and how many are."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", default=list(GROUPS), help=", ".join(GROUPS))
-    parser.add_argument("--sample", type=int, default=60)
+    parser.add_argument("--sample", type=int, default=30, metavar="MUTANTS")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
-    os.chdir(ROOT)
-    sys.path.insert(0, str(ROOT))
+    if not MUTMUT.exists():
+        sys.exit(f"There is no {MUTMUT}: pip install '.[mutation]'")
     for group in given.groups:
-        tests = [*GROUPS[group]["tests"], "-k", GROUPS[group].get("only", "")]
-        paths = [path for pattern in GROUPS[group]["modules"] for path in sorted(ROOT.glob(pattern))]
-        trees = {path: ast.parse(path.read_text()) for path in paths}
-        counts = {path: sum(1 for node in nodes(tree) for _ in changes(node)) for path, tree in trees.items()}
-        every = [(path, index) for path, count in counts.items() for index in range(count)]
-        if not passes(paths[0], trees[paths[0]], tests):
-            sys.exit(f"{group}: the tests fail without a mutant")
-        tried = random.Random(given.seed).sample(every, min(given.sample, len(every)))  # noqa: S311
-        survived = 0
-        for path, index in tried:
-            tree, what = mutant(trees[path], index)
-            if passes(path, tree, tests):
-                survived += 1
-                print(f"{path.relative_to(ROOT)}:{what}", flush=True)
-        print(f"{group}: {len(every)} mutants, {len(tried)} tried, {len(tried) - survived} killed", flush=True)
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+            copy = Path(folder)
+            every = mutants(copy, copied(group, copy))
+            tried = random.Random(given.seed).sample(every, min(given.sample, len(every)))  # noqa: S311
+            run = subprocess.run(
+                [MUTMUT, "run", "--max-children", str(given.processes), *tried],
+                cwd=copy,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            if run.returncode:
+                sys.exit(f"{group}: {run.stdout}")
+            told = subprocess.run(
+                [MUTMUT, "results", "--all", "1"], cwd=copy, capture_output=True, text=True, check=True
+            )
+            became = dict(line.strip().rsplit(": ", 1) for line in told.stdout.splitlines())
+            for name in tried:
+                if became[name] != "killed":
+                    print(f"{became[name]}: {name}", flush=True)
+                    subprocess.run([MUTMUT, "show", name], cwd=copy, check=True)
+            count = {word: sum(became[name] == word for name in tried) for word in sorted({*became.values()})}
+        words = ", ".join(f"{number} {word}" for word, number in count.items() if number)
+        print(f"{group}: {len(every)} mutants, {len(tried)} tried: {words}", flush=True)
 
 
 if __name__ == "__main__":

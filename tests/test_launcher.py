@@ -216,6 +216,7 @@ def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         (OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), {}, "This is no Slurm job."),
         (OPEN_MPI_4, Wanted(ranks=4, hosts=HOSTS), {}, "--hosts a:2,b:1"),
         (OPEN_MPI_4, Wanted(ranks=5), JOB, "It was granted 4 (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE)."),
+        (OPEN_MPI_4, Wanted(ranks=4, nodes=2), {}, "This is not a job of a scheduler, and --hosts names none."),
         (
             INTEL,
             Wanted(ranks=2, launcher="srun"),
@@ -354,3 +355,12 @@ def test_a_pbs_job_that_is_none(tmp_path: Path) -> None:
         launcher.placed(Wanted(ranks=2), env)
     assert told.value.why == f"PBS_NODEFILE names {tmp_path}/gone: No such file or directory."
     assert "unset PBS_JOBID PBS_NODEFILE" in told.value.fix
+
+
+def test_only_an_mpi_that_asks_for_a_library_of_slurm_is_told_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its variable names it, unless the ranks have that anyway."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/nonexistent"))
+    assert launcher.srun_export("Open MPI") == launcher.srun_export("another") == ()
+    assert launcher.library_of_slurm("Intel MPI", {"I_MPI_PMI_LIBRARY": "/x.so"}) == "/x.so"
+    assert launcher.srun_export("Intel MPI", {"I_MPI_PMI_LIBRARY": "/x.so"}) == ()

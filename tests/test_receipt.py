@@ -14,11 +14,15 @@ from envkit.environments import receipt, replaced
 from envkit.environments.lockfile import Lock
 from envkit.environments.lockfile import Machine as LockedMachine
 from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import Built, Fingerprint, Fingerprints, Layer, Module, Parts
-from envkit.errors import EnvironmentDamaged, EnvironmentMissing
+from envkit.environments.receipt import Built, Cached, Fingerprint, Fingerprints, Layer, Module, Mpi, Parts
+from envkit.environments.venv import Venv
+from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, UsageProblem
 from envkit.machine.host import Platform
 from envkit.methods import installed
+from envkit.planning.stack import stacks
 from envkit.system.files import identity, sha256
+
+from .people import open_folder
 
 Install = Callable[..., ModuleReceipt]
 InstallImage = Callable[..., ImageReceipt]
@@ -34,7 +38,7 @@ def test_what_is_written_is_read(install: Install, tree: Tree) -> None:
     path = receipt.path_of(tree, "toy-cpu")
     assert installed.read(path) == made
     assert msgspec.json.decode(path.read_bytes())["version"] == 1
-    assert path.read_text().endswith("}\n") and "\n  " in path.read_text()
+    assert path.read_text().startswith('{\n  "method": "easybuild",\n  "') and path.read_text().endswith('"\n}\n')
 
 
 def test_the_way_in(install: Install, tree: Tree) -> None:
@@ -135,11 +139,13 @@ def test_find_needs_a_name_where_there_are_several(install: Install, prefix: Pre
     with pytest.raises(EnvironmentMissing, match=r"Which environment\? There is more than one\.") as several:
         installed.find(prefix, None)
     assert several.value.why == f"Installed in {prefix.root}: a, b."
+    assert 'environment = "a" (envkit config --path)' in several.value.fix
 
 
 def test_find_what_is_not_there(install: Install, prefix: Prefix) -> None:
-    with pytest.raises(EnvironmentMissing, match=r"No environment is installed\."):
+    with pytest.raises(EnvironmentMissing, match=r"No environment is installed\.") as missing:
         installed.find(prefix, None)
+    assert missing.value.why == f"Installed in {prefix.root}: none."
     install("a")
     with pytest.raises(EnvironmentMissing, match=r"There is no environment 'b'\.") as missing:
         installed.find(prefix, "b")
@@ -379,6 +385,7 @@ def test_one_that_is_being_built_again_is_said_to_be(install: Install, prefix: P
     receipt.write(tree.replaced / "toy-cpu.json", aside)
     with pytest.raises(EnvironmentMissing, match=r"The environment toy-cpu is being built again\.") as missing:
         installed.find(prefix, "toy-cpu")
+    assert missing.value.why == "It is offered again when the new one has passed, or as it was before if that fails."
     assert missing.value.fix.endswith(f"envkit install toy-cpu --prefix {prefix.root}")
     with pytest.raises(EnvironmentMissing, match=r"There is no environment 'toy'\."):
         installed.find(prefix, "toy")
@@ -414,9 +421,10 @@ def test_what_the_files_of_an_environment_were(tree: Tree) -> None:
 
 
 def test_records_lie_where_they_are_looked_for(tree: Tree, tmp_path: Path) -> None:
-    receipt.begin(tree, "toy", "building", tmp_path)
+    receipt.begin(tree, "toy", "building", tmp_path, iter(["mpi4py", "dask"]))
     note = receipt.unfinished(tree, "toy")
     assert note is not None and (note.stack, note.node) == ("toy", os.uname().nodename)
+    assert note.extras == ("mpi4py", "dask")
     assert receipt.waiting(tree, "toy") == (
         f"Process {os.getpid()} on {os.uname().nodename} is installing toy (log: {tmp_path}); waiting for it."
     )
@@ -437,12 +445,13 @@ def test_what_environments_are_made_of(install: Install, install_image: InstallI
     receipt.write(tree.environments / ".hidden.json", bad)
     receipt.write(tree.environments / "toy-cpu.txt", bad)
     (tree.environments / "broken.json").write_text("{")
+    (tree.environments / "gone.json").symlink_to("nowhere")
     found = {one.name: one for one in receipt.parts_in(tree)}
     assert set(found) == {"toy-cpu", "toy-image"}
     assert [one.name for one in found["toy-cpu"].modules] == ["Python/system", "Toy/1.0"]
     assert found["toy-image"].layers == (Layer(name="debian", key="a1".ljust(64, "0")),)
     named = {path.name for path in receipt.files_in(tree)}
-    assert named == {"toy-cpu.json", "toy-image.json", "renamed.json", "bad.json", "broken.json"}
+    assert named == {"toy-cpu.json", "toy-image.json", "renamed.json", "bad.json", "broken.json", "gone.json"}
 
 
 def test_two_paths_of_one_folder(tmp_path: Path) -> None:
@@ -465,3 +474,218 @@ def test_what_a_method_does_not_say_of_an_environment(install: Install) -> None:
 def test_an_image_has_no_recipes_of_modules(install_image: InstallImage) -> None:
     made = install_image()
     assert (made.recipes, made.is_image) == ((), True)
+
+
+def test_one_that_is_entered_by_another_module_works_while_one_is_built(install: Install, tree: Tree) -> None:
+    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    install("toy-cpu")
+    assert receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.beside(tree, "toy-cpu", "Toy/1.0")
+    (tree.modulepath / "Toy" / "1.0.lua").unlink()
+    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    receipt.path_of(tree, "toy-cpu").write_text("{")
+    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+
+
+def test_the_extras_of_an_environment(install: Install, tree: Tree) -> None:
+    assert receipt.extras(tree, "toy-cpu") == []
+    install("toy-cpu", extras={"mpi4py": "mpi4py/4.0", "dask": "dask/2025"})
+    assert receipt.extras(tree, "toy-cpu") == ["mpi4py", "dask"]
+    receipt.path_of(tree, "toy-cpu").write_text("[")
+    assert receipt.extras(tree, "toy-cpu") == []
+
+
+def test_the_cache_that_a_module_was_taken_from(install: Install) -> None:
+    cached = Cached(place="/cache", id="0123456789abcdef", host="n1", built="2026-01-02", key="k")
+    modules = (
+        Module(name="Python/system", easyconfig="", sha256=""),
+        Module(name="Toy/1.0", easyconfig="", sha256="", cached=cached),
+        Module(name="Toy/2.0", easyconfig="", sha256="", cached=msgspec.structs.replace(cached, place="/other")),
+    )
+    said = "Toy/1.0 from the cache /cache, object 0123456789ab, built on n1, 2026-01-02"
+    assert install("toy-cpu", modules=modules).origin == said
+    assert install("toy-cpu", modules=modules[:1]).origin == ""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mpi", "said"),
+    [
+        ("/r/embedded/openmpi/x.eb", Mpi(family="Open MPI", version="4.1.8"), "Open MPI 4.1.8"),
+        ("/r/openmpi/x.eb", Mpi(family="Open MPI", version="4.1.8"), ""),
+        ("/r/embedded/openmpi/x.eb", None, ""),
+    ],
+)
+def test_the_mpi_of_a_wheel(recipe: str, mpi: Mpi | None, said: str, install: Install) -> None:
+    modules = (Module(name="a", easyconfig="/r/a.eb", sha256=""), Module(name="b", easyconfig=recipe, sha256=""))
+    assert install("toy-cpu", modules=modules, mpi=mpi).wheel_mpi == said
+
+
+def test_an_image_is_entered_by_no_shell_that_runs_and_has_no_virtual_environment(
+    install_image: InstallImage, prefix: Prefix, tmp_path: Path
+) -> None:
+    made = install_image()
+    with pytest.raises(HostProblem) as refused:
+        made.require_modules()
+    where = f"toy-image --prefix {prefix.root}"
+    assert refused.value.what == "toy-image cannot be entered in a shell that runs already."
+    assert refused.value.why.startswith("It is an image: its Python is seen only by what is started in it")
+    assert refused.value.fix == (
+        f"Start what you need inside: 'envkit shell {where}', or 'envkit run {where} -- COMMAND'."
+    )
+    with pytest.raises(HostProblem) as refused:
+        made.within(tmp_path)
+    assert refused.value.what == "toy-image cannot have a virtual environment on top of it."
+    assert refused.value.why.startswith("It is an image: ")
+    assert refused.value.fix.startswith("Have the packages built into an image: ")
+
+
+@pytest.fixture
+def own(tree: Tree, tmp_path: Path) -> Path:
+    """A virtual environment on top of toy-cpu."""
+    folder = tmp_path / "own"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    made = Venv(folder=str(folder), name="toy-cpu", tree=str(tree.root), fixed={}, absent=(), envkit="0.1.0")
+    receipt.write(folder / "envkit.json", made)
+    return folder
+
+
+def test_a_folder_names_what_a_virtual_environment_is_on_top_of(install: Install, prefix: Prefix, own: Path) -> None:
+    made = install("toy-cpu")
+    found = installed.find(prefix, str(own))
+    assert (found.name, found.called) == ("toy-cpu", str(own))
+    assert found == made.within(own)
+
+
+def test_a_virtual_environment_whose_environment_has_gone(prefix: Prefix, tree: Tree, own: Path) -> None:
+    with pytest.raises(EnvironmentMissing) as missing:
+        installed.find(prefix, str(own))
+    assert missing.value.what == f"{own} is on top of the environment toy-cpu, which has gone."
+    assert missing.value.why == f"There is no {receipt.path_of(tree, 'toy-cpu')}."
+    assert missing.value.fix == f"Install it again: envkit install toy-cpu --prefix {prefix.root}"
+
+
+def test_a_virtual_environment_is_no_environment_in_a_prefix(install: Install, prefix: Prefix, own: Path) -> None:
+    install("toy-cpu")
+    with pytest.raises(UsageProblem) as refused:
+        installed.placed(prefix, str(own))
+    assert (refused.value.what, refused.value.why, refused.value.fix) == (
+        f"{own} is a virtual environment on top of toy-cpu, and none of envkit's own.",
+        "It is one of your folders.",
+        "Delete it with rm -r, or make it again with 'envkit venv'.",
+    )
+
+
+def test_the_name_of_an_environment_counts_more_than_a_folder_of_that_name(
+    install: Install, prefix: Prefix, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own.parent)
+    assert installed.venv_named(prefix, "own") == own
+    assert (installed.venv_named(prefix, "other"), installed.venv_named(prefix, None)) == (None, None)
+    made = install("own")
+    assert installed.venv_named(prefix, "own") is None
+    assert installed.find(prefix, "own") == installed.placed(prefix, "own")[1] == made
+
+
+def test_why_a_receipt_cannot_be_read(tree: Tree) -> None:
+    path = tree.environments / "toy-cpu.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to("nowhere")
+    with pytest.raises(EnvironmentDamaged) as damaged:
+        installed.read(path)
+    assert damaged.value.why == "No such file or directory"
+
+
+def test_a_recipe_of_a_users_own_installs_what_it_was_built_from(
+    install: Install, prefix: Prefix, tree: Tree, tmp_path: Path
+) -> None:
+    """Its record says where it lies; records that cannot be read, and recipes of other names, are passed over."""
+    recipe = tmp_path / "a b" / "mine.eb"
+    receipt.write(tree.root / "built" / "x.json", Built(module="X/1", easyconfig="/r/x.eb", sha256="", seconds=1.0))
+    (tree.root / "built" / "broken.json").write_text("{")
+    (tree.root / "built" / "gone.json").symlink_to("nowhere")
+    assert installed.recipe_of(tree, "mine") == ""
+    receipt.write(tree.root / "built" / "m.json", Built(module="M/1", easyconfig=str(recipe), sha256="", seconds=1.0))
+    assert installed.recipe_of(tree, "mine") == f"'{recipe}'"
+    with pytest.raises(EnvironmentMissing, match=r"There is no environment 'mine'\.") as missing:
+        installed.find(prefix, "mine")
+    assert missing.value.why.startswith("Its modules are there, but not its receipt: ")
+    assert missing.value.fix.endswith(f"envkit install '{recipe}' --prefix {prefix.root}")
+    receipt.path_of(tree, "mine").parent.mkdir(parents=True, exist_ok=True)
+    receipt.path_of(tree, "mine").write_text("{")
+    with pytest.raises(EnvironmentDamaged) as damaged:
+        installed.read(receipt.path_of(tree, "mine"))
+    assert damaged.value.fix.startswith(f"Put it back with 'envkit install '{recipe}' --prefix {prefix.root}', or ")
+
+
+def test_files_that_others_can_change_are_not_verified(install: Install) -> None:
+    """They are looked at where the environment lies, which others can get at."""
+    with open_folder() as folder:
+        tree = Prefix(root=folder / "prefix").tree(Platform.own())
+        file = tree.software / "Toy" / "1.0" / "file"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        made = install("toy-cpu", tree=str(tree.root))
+        installed.require_files(made)
+        file.chmod(0o666)
+        with pytest.raises(HostProblem) as refused:
+            installed.require_files(made)
+        assert refused.value.what == "Nothing of toy-cpu is run: others can change it."
+        assert str(file) in (refused.value.why or "")
+        assert f"envkit repair toy-cpu --prefix {folder / 'prefix'}" in refused.value.fix
+
+
+def test_a_link_in_the_place_of_a_record_is_not_followed(tree: Tree, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("kept")
+    path = receipt.built_path(tree, "Toy/1.0")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(other)
+    receipt.write(path, Built(module="Toy/1.0", easyconfig="", sha256="", seconds=0.0))
+    assert other.read_text() == "kept" and not path.is_symlink()
+    assert receipt.built(tree, "Toy/1.0") is not None
+
+
+def test_a_note_that_cannot_be_read_is_none(tree: Tree) -> None:
+    note = tree.unfinished / "toy.json"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text("{")
+    assert receipt.unfinished(tree, "toy") is None
+    receipt.kept_path(tree, "toy").parent.mkdir(parents=True, exist_ok=True)
+    receipt.kept_path(tree, "toy").write_text("{")
+    assert receipt.kept(tree, "toy") is None
+
+
+def test_a_whole_one_behind_a_damaged_one_of_its_name_is_offered(
+    install: Install, prefix: Prefix, tree: Tree, tmp_path: Path
+) -> None:
+    """Of several prefixes; one that is as damaged, or was copied there, is not."""
+    install("toy-cpu", modules_command="/bin/true")
+    both = Prefix(root=prefix.root, order=(prefix.root, tmp_path / "other"))
+    other = Tree(root=tmp_path / "other" / tree.root.relative_to(prefix.root))
+    shutil.copytree(tree.root, other.root)
+    (tree.modulepath / "Toy" / "1.0.lua").unlink()
+    offer = f"Or take the one of {tmp_path / 'other'}, which is as it was installed: --prefix {tmp_path / 'other'}"
+
+    def told() -> str:
+        with pytest.raises(EnvironmentDamaged, match=r"its module Toy/1\.0 has gone") as damaged:
+            installed.find(both, "toy-cpu")
+        return damaged.value.fix
+
+    assert offer not in told()
+    path = receipt.path_of(other, "toy-cpu")
+    made = msgspec.structs.replace(installed.read(path), tree=str(other.root), copied_from=msgspec.UNSET)
+    receipt.write(path, made)
+    assert told().endswith(f"\n{offer}")
+    (other.modulepath / "Toy" / "1.0.lua").unlink()
+    assert offer not in told()
+    path.write_text("{")
+    assert offer not in told()
+
+
+def test_a_stack_is_installed_by_its_name_once_its_module_was_built(tree: Tree) -> None:
+    stack = next(one for one in stacks() if one.module)
+    assert installed.recipe_of(tree, stack.name) == ""
+    made = Built(module=stack.module, easyconfig="", sha256="", seconds=0.0)
+    receipt.write(receipt.built_path(tree, stack.module), made)
+    assert installed.recipe_of(tree, stack.name) == stack.name

@@ -499,7 +499,7 @@ def test_what_shadows_the_environments_packages_is_a_finding(
     assert "toy-framework 3.0 (the environment has 2.0)" in result.message
     assert f"{own}/bin/python -m pip uninstall" in str(result.remedy)
     [result] = checks.venv(Ranks(framework="torch", facts=(), expected=msgspec.structs.replace(expected, in_venv=())))
-    assert result.status is Status.PASS
+    assert (result.id, result.status) == ("venv", Status.PASS)
     none = Ranks(framework="torch", facts=(), expected=Expected(size=1, frameworks=("torch",)))
     assert checks.venv(none) == []
 

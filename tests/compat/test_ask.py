@@ -9,6 +9,7 @@ import pytest
 from envkit.cli import run
 from envkit.compat.ask import Asked, inside, judge_asked, of_file
 from envkit.compat.ask import parse as asked_for
+from envkit.compat.judge import Verdict
 from envkit.compat.known import known
 from envkit.errors import UsageProblem
 
@@ -28,6 +29,7 @@ def parse(words: list[str]) -> dict[str, str]:
         (["tf=2.15.1", "sm=9.0"], {"tensorflow": "2.15.1", "capability": "9.0"}),
         (["g++= 12.2", "arch=aarch64"], {"gcc": "12.2", "machine": "aarch64"}),
         (["torch=2.13.0+cpu"], {"torch": "2.13.0+cpu"}),
+        (["torch=v2.01"], {"torch": "2.1"}),
         (["torch==2.13", "python == 3.11"], {"torch": "2.13", "python": "3.11"}),
         (["cu121", "torch=2.1"], {"cuda": "12.1", "torch": "2.1"}),
         (["cuda=cu118"], {"cuda": "11.8"}),
@@ -172,6 +174,12 @@ def test_ranges_that_are_too_wide() -> None:
     assert "Narrow them" in refused.value.fix
 
 
+def test_wide_ranges_are_not_too_wide_where_somebody_had_what_is_in_them() -> None:
+    found = judge_asked(asked_for(["torch>=0.1", "python>=3.0", "horovod>=0.18"]))
+    assert found.verdict is Verdict.WORKS
+    assert found.parts.keys() == {"torch", "python", "horovod"}
+
+
 def test_what_is_said_of_a_range(capsys: Output) -> None:
     assert run(["compat", "torch>=2.1,<2.14", "python=3.11"]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -259,6 +267,8 @@ TORCH_NUMPY = {"torch": "2.13.0", "numpy": "1.26.4"}
             {"torch": "1.14.0+cpu", "python": "3.10"},
         ),
         ("https://example.org/horovod-0.28.1.tar.gz\n", {"horovod": "0.28.1"}),
+        ("https://example.org/mpich-5.0-py3-none-any.whl\n", {"mpich": "5.0"}),
+        ("https://example.org/mpich-5.0\npip==26.1", {"pip": "26.1"}),
         (BY_EASYBUILD, {"horovod": "0.28.1", "torch": "2.13.0+cpu", "python": "3.11", "numpy": "2.2.6"}),
         ("horovod @ file:///sources/horovod-0.28.1/#egg=horovod\n", {"horovod": "0.28.1"}),
         ("-e ../horovod-0.28.1\n", {"horovod": "0.28.1"}),

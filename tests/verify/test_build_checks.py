@@ -148,7 +148,14 @@ def test_a_missing_symbol_tells_its_library(symbol: str, owner: str) -> None:
     assert found.status is Status.FAIL
     assert f"{symbol} should be in" in found.cause
     assert owner in found.cause
+    assert "LD_LIBRARY_PATH" not in found.cause
     assert found.remedy
+
+
+def test_a_missing_symbol_without_a_name() -> None:
+    found = results(load=Fact(error="ImportError: symbol lookup error"))["extension-loads"]
+    assert found.cause.endswith(": it should be in a library.")
+    assert found.remedy == "Read the error."
 
 
 def test_a_missing_symbol_tells_which_file_the_search_path_leads_to() -> None:

@@ -98,7 +98,11 @@ ERROR = Fact(error="RuntimeError: broken")
         (within(-1, "world", rank=1), "ranks-unique", "1, 1"),
         (within(0, "imported", version="2.12.0"), "versions-agree", "2.12.0"),
         (changed(0, libraries={}), "mpi-loaded", "no MPI library"),
-        (changed(0, libraries={"libmpi": ("/a/libmpi.so", "/b/libmpi.so")}), "mpi-loaded", "several"),
+        (
+            changed(0, libraries={"libmpi": ("/a/libmpi.so", "/b/libmpi.so")}),
+            "mpi-loaded",
+            "several MPI libraries loaded: /a/libmpi.so, /b/libmpi.so",
+        ),
         (changed(-1, device=Device(uuid="GPU-1")), "gpu-shared", "ranks 0 1"),
         (changed(0, mpi_threads=ERROR), "mpi-threads", "broken"),
     ],

@@ -113,6 +113,12 @@ def test_why_the_gpus_are_not_seen(facts: dict[str, Any], words: str) -> None:
     assert words in " ".join((found.message, found.cause, found.remedy))
 
 
+@pytest.mark.parametrize("facts", [{"imported": None}, {"imported": Import(error="ImportError: none")}, {"gpus": None}])
+def test_whether_gpus_are_seen_is_not_told_where_that_was_not_measured(facts: dict[str, Any]) -> None:
+    found = results(world(**facts))["gpu-visible"]
+    assert (found.case, found.status, found.required) == ("optional", Status.SKIP, False)
+
+
 @pytest.mark.parametrize(
     ("cuda", "supported", "driver", "suits"),
     [

@@ -15,8 +15,9 @@ import envkit.report.words as words
 from envkit.verify.checks import check
 from envkit.verify.outcome import Status
 from envkit.verify.report import Report, Started, make_report, render, to_json, to_text
-from envkit.verify.report.model import records
+from envkit.verify.report.model import TrialRow, records
 from envkit.verify.speed import Bandwidth, Scaling
+from envkit.verify.upstream import Failure, FileResult
 
 from . import recorded, simulated
 
@@ -271,6 +272,9 @@ def test_each_status_has_its_colour() -> None:
     assert "\x1b[32mpassed\x1b[0m  (torch)" in passed
     assert "\x1b[36mskipped\x1b[0m  flags-agree" in passed
     assert "\x1b[2mslowest\x1b[0m  " in passed
+    said = render(replace(shown, launcher_status=1, launcher_said="last word"), colour=True)
+    assert "\x1b[1mlauncher\x1b[0m  ended with status 1" in said
+    assert "\x1b[1m        \x1b[0m  last word" in said
 
 
 def test_a_terminal_is_not_obeyed_by_what_a_program_said() -> None:
@@ -333,3 +337,56 @@ def test_numbers_and_names_are_written_as_the_field_does(written: str, right: st
 @pytest.mark.parametrize(("code", "version"), [(21803, "2.18.3"), (2408, "2.4.8"), (22907, "2.29.7")])
 def test_nccl_codes_are_shown_as_versions(code: int, version: str) -> None:
     assert words.nccl_version(code) == version
+
+
+def test_what_follows_from_the_root_cause_is_cut_short() -> None:
+    shown = report("rank-killed")
+    worst = next(result for result in shown.results if result.status == "fail")
+    follow = [replace(worst, id=f"check-{n}", message=f"text {n}", because_of=worst.id) for n in range(6)]
+    for number, more in ((4, []), (6, ["              and 2 more, in the JSON report"])):
+        lines = render(replace(shown, results=(worst, *follow[:number])), width=200).splitlines()
+        at = lines.index("     because of this")
+        told = [f"              check-{n} (torch): text {n}" for n in range(4)]
+        assert [*lines[at + 1 : lines.index("", at)]] == [*told, *more]
+
+
+def test_other_starts_and_what_follows_stand_between_the_first_problem_and_the_others() -> None:
+    shown = report("rank-killed")
+    worst = next(result for result in shown.results if result.status == "fail")
+    mild = replace(worst, id="mild", status=Status.WARN, message="mild")
+    trials = (
+        TrialRow(name="a", without=(), passed=True, seconds=2.0),
+        TrialRow(name="b", without=(), passed=False, seconds=1.5),
+    )
+    shown = replace(shown, results=(worst, mild), trials=trials)
+    text = render(shown, width=200, colour=True)
+    said = "\x1b[1m       tried\x1b[0m  2 other starts in 3.5 s, 1 of which passed; each is in the JSON report"
+    assert text.index(worst.id) < text.index(said) < text.index("mild")
+    assert "1 other start in 1.5 s, none of which passed;" in render(replace(shown, trials=trials[1:]), width=200)
+    assert "tried" not in render(replace(shown, trials=()))
+
+
+def test_what_stands_beside_is_dim() -> None:
+    started = Started(launcher="srun", why="of the job", command=("srun",))
+    text = render(replace(report("pytorch-2ranks"), started=started, origin="from a cache"), width=200, colour=True)
+    assert text.splitlines()[1:3] == [
+        "\x1b[2m    \x1b[0m  started with srun: of the job",
+        "\x1b[2m    \x1b[0m  from a cache",
+    ]
+
+
+def test_the_names_of_what_passed_are_a_list() -> None:
+    shown = report("pytorch-2ranks")
+    (line,) = [line for line in render(shown, width=4000).splitlines() if line.startswith("passed")]
+    assert line == f"passed  (torch) {', '.join(shown.passed('torch'))}"
+    assert len(shown.passed("torch")) > 2
+
+
+def test_known_causes_of_failures_stand_below_horovods_own_tests_once_each() -> None:
+    failure = Failure(test="test_a", error="broke", text="", cause="Gloo has no such operation.")
+    one = FileResult(
+        file="test_a.py", over="MPI", ranks=2, seconds=1.0, passed=1, failed=1, skipped=0, failures=(failure,)
+    )
+    text = render(replace(report("pytorch-2ranks"), tests=(one, replace(one, over="Gloo"))), width=200, colour=True)
+    assert text.count("\x1b[2m known\x1b[0m  Gloo has no such operation.") == 1
+    assert text.count("Gloo has no such operation.") == 1

@@ -26,6 +26,7 @@ def result(environment: dict[str, str], version: str | None = "0.28.1") -> Resul
         ({**GLOO, "HOROVOD_ELASTIC": "1"}, "0.28.1", ["CVE-2024-10190", "CVE-2026-31234"]),
         ({**GLOO, "HOROVOD_ELASTIC": "0"}, "0.28.1", ["CVE-2026-31234"]),
         (GLOO, "0.29.0", []),
+        (GLOO, "0.28.1rc1", ["CVE-2026-31234"]),
         ({"OMPI_COMM_WORLD_RANK": "0"}, "0.28.1", []),
         ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, "0.28.1", []),
         ({"JSM_NAMESPACE_RANK": "0"}, "0.23.0", ["CVE-2022-0315"]),

@@ -182,6 +182,12 @@ def test_a_sum_that_stays_within_a_node_is_named() -> None:
     assert "Only the ranks of one node" in judged(facts)["allreduce"].cause
 
 
+def test_a_sum_of_neither_one_rank_nor_one_node_is_only_wrong() -> None:
+    facts = with_result(world(4, nodes=2), 1, "allreduce", "sum float64", (0.25, 0.5))
+    result = judged(facts)["allreduce"]
+    assert result.case == "wrong"
+
+
 @pytest.mark.parametrize("operation", NEEDED)
 @pytest.mark.parametrize("error", [LOST, LACKING])
 def test_training_does_not_do_without_these(operation: str, error: Fact) -> None:

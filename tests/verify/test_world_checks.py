@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from envkit.system.stopped import Stopped
 from envkit.verify.checks import Expected, Result, Status, check, process
 from envkit.verify.checks.process import telling
 from envkit.verify.checks.world import family
-from envkit.verify.facts import Ended, Phase, RankFacts, Started, World
+from envkit.verify.facts import Ended, Fact, Machine, Phase, RankFacts, Started, World
 
 from . import recorded
 
@@ -352,3 +353,61 @@ def test_ranks_that_wait_for_one_that_never_came() -> None:
     waiting = tuple(replace(one, world=None, ended=Ended(how="timeout", limit=60.0)) for one in GOOD[:3])
     result = found(waiting, "rank-hung")
     assert "left no record (3)" in result.message
+
+
+def test_a_launcher_that_said_nothing_is_said_to_have() -> None:
+    assert "it said nothing" in found([], "rank-missing", launcher_status=1).message
+    assert "it said: some word" in found([], "rank-missing", launcher_said="some word", launcher_status=1).message
+
+
+def test_ranks_that_ended_early_with_an_error_are_told_from_ranks_that_were_not_seen() -> None:
+    early = [replace(one, world=None) for one in GOOD[:2]]
+    said = "first\nImportError: no such library\n"
+    result = found(early, "rank-missing", launcher_said=said)
+    assert result.case == "ended-early"
+    assert "ImportError: no such library" in f"{result.message} {result.cause}"
+    assert found(early, "rank-missing", launcher_said="first").case == "fewer"
+    assert found(GOOD[:2], "rank-missing", launcher_said=said).case == "not-shared"
+
+
+def test_a_rank_that_was_stopped_is_not_its_launcher() -> None:
+    """What was stopped is the rank's where it is the rank's process, or below that, on the rank's host."""
+    pid, host = GOOD[1].pid, GOOD[1].host
+    own = Stopped(pid=pid, program="python", above=(70001,), host=host)
+    below = Stopped(pid=999, program="python", above=(pid, 70001), host=host)
+    launcher = Stopped(pid=70001, program="mpirun", above=(70000,), host=host)
+    elsewhere = Stopped(pid=pid, program="orted", above=(70000,), host="another")
+    for one in (own, below):
+        result = found(GOOD, "rank-hung", stopped=(one,))
+        assert (result.case, result.status) == ("stopped", Status.FAIL)
+        what = f"{GOOD[1].label} was stopped during '{GOOD[1].phase}' and never went on"
+        assert result.message == f"{what} (state T of process {one.pid} on {host})"
+        assert found(GOOD, "launcher-ended", stopped=(one,), launcher_status=0).case == "pass"
+    for one in (launcher, elsewhere):
+        assert found(GOOD, "rank-hung", stopped=(one,)).case == "pass"
+        result = found(GOOD, "launcher-ended", stopped=(own, one), launcher_status=0)
+        assert (result.case, result.message.split(",")[0]) == ("stopped", one.program)
+        assert f"state T of process {one.pid})" in result.message
+
+
+def test_up_to_four_ranks_that_were_stopped_are_named() -> None:
+    for result in (found(each(state="T"), "rank-hung"), found(each(ended=Ended(how="exit", state="T")), "rank-hung")):
+        assert result.case == "stopped"
+    assert all(one.label in result.message for one in GOOD)
+    assert f"process {' '.join(str(one.pid) for one in GOOD)} on " in result.message
+
+
+def test_ranks_in_an_image_that_see_no_launcher() -> None:
+    alone = World(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+    inside = each(world=alone, started=None, machine=Machine(container="apptainer"))
+    assert found(inside, "world-size").case == "singletons-walled"
+    assert found(each(world=alone, started=None, machine=None), "world-size").case == "singletons"
+
+
+def test_a_rank_that_failed_while_others_waited_is_named_with_its_error() -> None:
+    waiting = [replace(one, phase="init", ended=Ended(how="timeout", limit=60.0)) for one in GOOD[:3]]
+    failed = replace(GOOD[3], init=Fact(error="RuntimeError: broken"))
+    result = found((*waiting, failed), "rank-hung")
+    assert (result.case, result.status) == ("raised", Status.FAIL)
+    said = f"{GOOD[3].label} failed in 'init': RuntimeError: broken; 3 waited for it in vain"
+    assert result.message == said
