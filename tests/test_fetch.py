@@ -930,3 +930,22 @@ def test_every_refusal_is_one_that_a_user_can_repair(cache: Path) -> None:
     with pytest.raises(EnvkitError) as caught:
         get(cache, source(), offline=True)
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("started", range(3))
+def test_a_signal_before_all_downloads_are_started_is_no_traceback(
+    started: int, site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.publish("torch", TORCH_NAME, TORCH)
+    begin, begun = threading.Thread.start, list[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        if len(begun) == started:
+            raise KeyboardInterrupt
+        begun.append(thread)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        get(cache, torch())
+    assert not any(thread.is_alive() for thread in begun)

@@ -62,7 +62,8 @@ def test_a_library_of_its_python_is_damaged(module: str, text: str, said: str, t
     (tmp_path / f"{module}.py").write_text(text)
     start = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv[1:] = ['list']; "
     start += "runpy.run_module('envkit', run_name='__main__', alter_sys=True)"
-    done = subprocess.run([sys.executable, "-I", "-c", start], capture_output=True, text=True, check=False)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([sys.executable, "-I", "-c", start], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     assert said in done.stderr
     assert "What to do: Install envkit again." in done.stderr

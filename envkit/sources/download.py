@@ -79,7 +79,8 @@ class Download:
             self._connection.stopped.set()
             deadline = time.monotonic() + FAREWELL_S
             for thread in threads:
-                thread.join(max(0.0, deadline - time.monotonic()))
+                if thread.ident is not None:  # a signal may come before all of them are started
+                    thread.join(max(0.0, deadline - time.monotonic()))
             self._connection.close()
 
     def _problems(self) -> Iterator[Unavailable]:

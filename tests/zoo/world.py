@@ -75,7 +75,12 @@ class World:
             (self.folder / name).mkdir()
         (self.folder / "tmp").chmod(0o1777)
         self.overlay(self.prefix, self.folder, self.lower)
-        mount(str(self.folder / "tmp"), "/tmp", flags=MS_BIND)
+        for place in (Path(__file__).parents[2], self.envkit.resolve().parents[1], self.prefix):
+            if place.is_relative_to("/tmp"):  # is seen in the world's own, too
+                seen = self.folder / "tmp" / place.relative_to("/tmp")
+                seen.mkdir(parents=True, exist_ok=True)
+                mount(str(place), seen, flags=MS_BIND | MS_REC)
+        mount(str(self.folder / "tmp"), "/tmp", flags=MS_BIND | MS_REC)
         mount("zoo", "/dev/shm", "tmpfs", 0, "mode=1777")
         (self.folder / "bin" / "envkit").symlink_to(self.envkit)
         self.cwd = self.folder / "cwd"
