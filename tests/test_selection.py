@@ -49,7 +49,7 @@ def forget() -> None:
 def test_every_pattern_of_a_subject_names_something() -> None:
     for name, told in subjects.SUBJECTS.items():
         for pattern in (*told["files"], *told.get("tests", ())):
-            assert [*subjects.ROOT.glob(pattern)], f"{name}: {pattern}"
+            assert any(path.is_file() for path in subjects.ROOT.glob(pattern)), f"{name}: {pattern}"
 
 
 def test_every_subject_that_passed_is_one() -> None:
