@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,15 +14,10 @@ import yaml
 
 from envkit import __version__
 
-ROOT = Path(__file__).parents[1]
+from .checkout import ROOT, checkout, clone, git
+
 TAG = "SPDX-License-" + "Identifier"  # in one piece it would be of this file
 GPL = {"envkit/easybuild/hooks.py", "envkit/easybuild/run_eb.py"}
-checkout = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
-
-
-def git(*words: str, cwd: Path = ROOT) -> str:
-    """Run git; return what it prints."""
-    return subprocess.run(["git", *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
 
 
 @checkout
@@ -49,12 +43,7 @@ def test_what_runs_inside_easybuild_has_a_licence_that_fits() -> None:
 @checkout
 def test_a_release_is_built_again_byte_by_byte(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    git("clone", "-q", str(ROOT), str(source))
-    changes = git("diff", "--name-only", "HEAD") + git("ls-files", "--others", "--exclude-standard")
-    for changed in changes.splitlines():
-        if (ROOT / changed).is_file():
-            (source / changed).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / changed, source / changed)
+    clone(source)
     release = [str(source / "scripts" / "release.sh")]
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable, "HOME": str(tmp_path)}
     (source / "scratch").touch()
