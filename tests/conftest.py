@@ -62,7 +62,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     from .integration.site import TOOLS, missing_tool
 
     wanted = () if "not integration" in config.getoption("markexpr") else TOOLS
-    return [f"lacking here: {reason}" for reason in map(missing_tool, wanted) if reason]
+    closed = [str(place) for place in Path(__file__).parents if not place.stat().st_mode & 0o001]
+    missing = [f"{place} cannot be read by other users, which some tests become" for place in closed[-1:]]
+    return [f"lacking here: {reason}" for reason in (*map(missing_tool, wanted), *missing) if reason]
 
 
 @pytest.hookimpl(wrapper=True)
