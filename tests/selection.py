@@ -40,9 +40,9 @@ class Selection:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what need not run."""
-        out = [item for item in items if self.is_left_out(item)]
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in {*out}]
+        out = {item for item in items if self.is_left_out(item)}
+        config.hook.pytest_deselected(items=[*out])
+        items[:] = [item for item in items if item not in out]
         for item in items:
             item.user_properties.append(("subject", subjects.subject_of(item)))
 
