@@ -105,7 +105,8 @@ def notes(facts: Facts) -> Iterator[Problem]:
     yield from (problem("configuration", mistake=one) for one in facts.configuration)
     yield from (of_missing(one) for one in facts.missing)
     built = facts.preflights.get("easybuild")
-    if built and not built.problems and facts.sources is None:
+    in_time = not any(one.probe == "sources" for one in facts.missing)
+    if built and not built.problems and facts.sources is None and in_time:
         yield problem("sources-not-asked", stack=built.stack)
     if built and facts.builder and (facts.builder.mpi is None or facts.builder.mpi.family not in toolchains()):
         yield problem("no-mpi")

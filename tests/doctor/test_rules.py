@@ -107,6 +107,8 @@ def test_a_source_that_no_place_has() -> None:
     assert "sources-not-asked" not in noted(facts(sources=()))
     assert (states(facts())["easybuild"], "sources-not-asked" in noted(facts())) == ("works", True)
     assert "sources-not-asked" not in noted(facts("container"))  # where nothing can be built
+    late = facts(missing=(Missing(probe="sources", why="it has not answered in 5 s", hung=True),))
+    assert noted(late) & {"missing-sources", "missing", "sources-not-asked"} == {"missing"}
 
 
 def test_an_index_that_was_cut_off_is_named_and_condemns_nothing() -> None:

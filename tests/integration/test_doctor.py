@@ -86,6 +86,17 @@ def doctor(tmp_path: Path) -> Doctor:
     return run
 
 
+def within_its_time(asked: Callable[[], Told], probe: str) -> Told:
+    """Ask until there was time for this probe: the doctor has five seconds, and other tests run beside it."""
+    for _ in range(10):
+        told = asked()
+        late = {one["probe"] for one in told.facts["missing"]}
+        if probe not in late:
+            break
+        assert "sources-not-asked" not in told.notes
+    return told
+
+
 def running(argument: str) -> list[str]:
     """The processes that have this argument."""
     found = []
@@ -106,7 +117,7 @@ def test_it_says_what_an_installation_would(doctor: Doctor, tmp_path: Path) -> N
         argv = [str(ENVKIT), "install", stack, "--dry-run", "--prefix", str(tmp_path / "prefix")]
         env = {"PATH": f"{tmp_path}/bin:{SYSTEM_PATH}", "HOME": str(tmp_path), **of_downloads()}
         planned[method] = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
-    told = doctor()
+    told = within_its_time(doctor, "sources")
     for method, done in planned.items():
         problems = [one["what"] for one in told.facts["preflights"][method]["problems"]]
         problems += [one["what"] for one in (told.facts["sources"] or ())] if method == "easybuild" else []
@@ -124,7 +135,7 @@ def test_a_source_that_no_place_has(doctor: Doctor, tmp_path: Path) -> None:
     argv = [str(ENVKIT), "install", stack, "--dry-run", "--prefix", str(tmp_path / "prefix")]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 4, done.stderr
-    told = doctor(**nowhere)
+    told = within_its_time(lambda: doctor(**nowhere), "sources")
     [lacking] = told.facts["sources"]
     assert "sources cannot be fetched from any place where they are sought" in lacking["what"]
     verdict = next(one for one in told.report["methods"] if one["method"] == "easybuild")
