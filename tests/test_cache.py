@@ -674,6 +674,7 @@ class TestTrust:
         assert place.signer(changed, [str(keys["mine"][1])]) == ""
 
 
+@pytest.mark.integration
 def test_commands_on_a_cache(tree: Tree, tmp_path: Path) -> None:
     entry = pushed(tree, tmp_path / "cache")
     envkit = shutil.which("envkit") or "envkit"

@@ -192,6 +192,7 @@ def test_output_on_a_full_disk_is_an_error(words: str) -> None:
     assert done.returncode == NotWritable.exit_code
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("words", ["--help", "list", "list --json", "compat torch=2", "run --print eessi -- true"])
 def test_streams_that_were_closed_from_the_start(words: str, tmp_path: Path) -> None:
     command = f"{sys.executable} -m envkit {words}"
@@ -395,6 +396,7 @@ class TestGeneral:
         for name in ("list", "run", "job slurm", "eessi clean", "config", "verify"):
             assert {"verbose", "quiet", "color"} <= {str(one.name) for one in found(name).params}
 
+    @pytest.mark.integration
     def test_quiet_tells_results_alone(self, prefix: Prefix, capsys: Output, tmp_path: Path) -> None:
         words = ["install", "pytorch", "--dry-run", "--prefix", str(prefix.root)]
         run(words)

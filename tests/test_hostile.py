@@ -265,6 +265,7 @@ IN_THE_WAY: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("bad", [*BAD, *IN_THE_WAY, "escape", "old name", "mark-up"])
 def test_one_bad_receipt_does_not_disable_the_others(install: Install, prefix: Prefix, tree: Tree, bad: str) -> None:
     install("toy-cpu")
@@ -299,6 +300,7 @@ RECORDS = ("built/Toy--1.0.json", "built/Toy--1.0.files", "kept/toy-cpu.json", "
            "replaced/toy-cpu.json", "../sources/.verified.json")  # fmt: skip
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("bad", ["nested", "latin", "binary", "pipe", "huge", "loop"])
 @pytest.mark.parametrize("record", RECORDS)
 def test_no_other_record_that_is_bad_ends_in_a_traceback(

@@ -74,6 +74,7 @@ SIGNS = {
 } | {"done": done()}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", SIGNS)
 def test_no_pattern_takes_a_time_that_grows_as_the_square_of_the_line(name: str) -> None:
     sign = SIGNS[name]
@@ -287,6 +288,7 @@ def test_streams_of_xz_behind_each_other(tmp_path: Path, capsys: Output) -> None
     assert "damaged" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
 def test_what_unpacks_without_an_end_is_bounded(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """A bomb of 20 GB; what the tests have of time is enough for the first of it."""
@@ -299,6 +301,7 @@ def test_what_unpacks_without_an_end_is_bounded(pack: Callable[[bytes], bytes], 
     assert status == 1 and memory < 400_000_000 and took < 15
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
 def test_what_unpacks_to_nothing_is_bounded_by_the_clock(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """Two million packed files of no bytes, one after another."""

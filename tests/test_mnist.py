@@ -93,6 +93,7 @@ def test_what_is_offered_must_be_what_is_pinned(server: Server, tmp_path: Path) 
     assert not list((tmp_path / "data").rglob("*.gz"))
 
 
+@pytest.mark.integration
 def test_without_a_network_it_is_the_stand_in(server: Server, tmp_path: Path) -> None:
     found = mnist.get(tmp_path, like_mnist(DEAD), env={})
     assert found.generated and "generated stand-in, not MNIST" in found.said and "could not be fetched" in found.said

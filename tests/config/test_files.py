@@ -326,6 +326,7 @@ class TestWhatCounts:
         assert run(["verify", "toy-cpu", "--account", "b", "--prefix", str(prefix.root)]) == 2
         assert "--account goes with --submit." in capsys.readouterr().err
 
+    @pytest.mark.integration
     @pytest.mark.parametrize(
         ("text", "words"),
         [

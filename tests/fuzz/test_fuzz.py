@@ -93,6 +93,7 @@ def changed(reader: Reader, begins: list[bytes]) -> st.SearchStrategy[bytes]:
     return st.one_of(by_reader, by_reader, st.builds(damaged, st.sampled_from(begins), CHANGES), st.binary(max_size=64))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", READERS)
 def test_what_is_damaged_ends_in_a_documented_error(
     name: str, begins: Callable[[str], list[bytes]], tmp_path: Path, request: pytest.FixtureRequest

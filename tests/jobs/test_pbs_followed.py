@@ -101,6 +101,7 @@ def left() -> list[str]:
     return sorted(path.name for path in Path.cwd().iterdir())
 
 
+@pytest.mark.integration
 def test_from_the_queue_to_the_end(fake_pbs: FakePbs, capfd: Output) -> None:
     comments = [f"Not Running: Insufficient amount of resource: ngpus (R: 8 A: {free} T: 8)" for free in (4, 5, 6)]
     fake_pbs.plan(queued_s=3, comments=["", "", "", "", *comments])
@@ -119,6 +120,7 @@ def test_from_the_queue_to_the_end(fake_pbs: FakePbs, capfd: Output) -> None:
     assert "ngpus" in waits.said and waits.cause.startswith("Not enough nodes, CPUs, memory or GPUs")
 
 
+@pytest.mark.integration
 def test_without_follow_it_is_the_number_alone(fake_pbs: FakePbs, capfd: Output) -> None:
     assert run([*JOB, "--", "true"]) == 0
     assert capfd.readouterr().out == "12.pbs\n"
@@ -126,6 +128,7 @@ def test_without_follow_it_is_the_number_alone(fake_pbs: FakePbs, capfd: Output)
     assert "-k oed" not in script and ".status" not in script
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", ["exit 3", "kill -9 $$"])
 def test_the_status_of_the_job(command: str, fake_pbs: FakePbs, capfd: Output) -> None:
     status = 3 if "exit" in command else 137
@@ -171,15 +174,18 @@ def poured(fake_pbs: FakePbs, words: str) -> tuple[bytes, bool]:
     return b"".join(said), any(early)
 
 
+@pytest.mark.integration
 def test_the_log_is_live_where_pbs_writes_it_at_once(fake_pbs: FakePbs) -> None:
     assert poured(fake_pbs, "echo first; sleep 1; echo last") == (f"{LINE}first\nlast\n".encode(), True)
 
 
+@pytest.mark.integration
 def test_a_log_that_is_spooled_comes_at_the_end(fake_pbs: FakePbs) -> None:
     fake_pbs.plan(usecp=False)
     assert poured(fake_pbs, "echo first; sleep 1; echo last") == (f"{LINE}first\nlast\n".encode(), False)
 
 
+@pytest.mark.integration
 def test_a_log_that_is_seen_late(fake_pbs: FakePbs, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where file systems are shared, a file may be seen later than it is there."""
     fake_pbs.plan(usecp=False)
@@ -195,6 +201,7 @@ def test_a_log_that_is_seen_late(fake_pbs: FakePbs, capfd: Output, monkeypatch: 
     assert capfd.readouterr().out == f"{LINE}said\n"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("old", [False, True])
 def test_its_time_is_over(old: bool, fake_pbs: FakePbs, capfd: Output) -> None:
     fake_pbs.plan(old=old)
@@ -206,6 +213,7 @@ def test_its_time_is_over(old: bool, fake_pbs: FakePbs, capfd: Output) -> None:
     assert "=>> PBS: job killed: walltime 2 exceeded limit 1" in said.out
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("queued_s", [0.0, 60.0])
 def test_somebody_deletes_it(queued_s: float, fake_pbs: FakePbs, capfd: Output) -> None:
     fake_pbs.plan(deleted_s=0.8, queued_s=queued_s)
@@ -215,6 +223,7 @@ def test_somebody_deletes_it(queued_s: float, fake_pbs: FakePbs, capfd: Output) 
     assert "Submit it again if it was not you; 'qstat -xf 12.pbs' may say who did" in said
 
 
+@pytest.mark.integration
 def test_it_is_held_and_released(fake_pbs: FakePbs, capfd: Output) -> None:
     fake_pbs.plan(held_s=0.6)
     assert followed("true") == 0
@@ -223,6 +232,7 @@ def test_it_is_held_and_released(fake_pbs: FakePbs, capfd: Output) -> None:
     assert "Release it: qrls 12.pbs; if that is refused" in said
 
 
+@pytest.mark.integration
 def test_it_can_never_run(fake_pbs: FakePbs, capfd: Output) -> None:
     comment = "Can Never Run: Insufficient amount of resource: ngpus (R: 16 A: 8 T: 8)"
     fake_pbs.plan(queued_s=60, comments=[comment])
@@ -232,6 +242,7 @@ def test_it_can_never_run(fake_pbs: FakePbs, capfd: Output) -> None:
     assert fake_pbs.said("qdel") == ["12.pbs"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("says", "status", "fix"),
     [
@@ -259,12 +270,14 @@ def test_it_is_not_taken(says: str, status: int, fix: str, fake_pbs: FakePbs, ca
     assert fake_pbs.said("qstat") == []
 
 
+@pytest.mark.integration
 def test_a_server_that_is_away_for_a_moment(fake_pbs: FakePbs, capfd: Output) -> None:
     fake_pbs.plan(queued_s=0.3, down_s=[0.2, 1.0])
     assert followed("sh", "-c", "echo said; exit 4") == 4
     assert capfd.readouterr().out == f"{LINE}said\n"
 
 
+@pytest.mark.integration
 def test_a_server_that_stays_away(fake_pbs: FakePbs, capfd: Output) -> None:
     fake_pbs.plan(down_s=[0.3, 60.0], queued_s=60.0)
     assert followed("true") == 3
@@ -273,6 +286,7 @@ def test_a_server_that_stays_away(fake_pbs: FakePbs, capfd: Output) -> None:
     assert fake_pbs.said("qdel") == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("status", [0, 3])
 @pytest.mark.parametrize("usecp", [True, False])
 def test_without_history_the_script_has_left_its_status(
@@ -286,6 +300,7 @@ def test_without_history_the_script_has_left_its_status(
     assert left() == ["toy-cpu.o12"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ends", ["time", "deleted", "shell"])
 def test_without_history_what_was_killed_is_no_success(ends: str, fake_pbs: FakePbs, capfd: Output) -> None:
     fake_pbs.plan(history=False, deleted_s=0.8 if ends == "deleted" else 0.0)
@@ -302,6 +317,7 @@ def test_without_history_what_was_killed_is_no_success(ends: str, fake_pbs: Fake
         assert status == 143
 
 
+@pytest.mark.integration
 def test_torque_keeps_jobs_that_are_complete(fake_pbs: FakePbs, capfd: Output) -> None:
     fake_pbs.plan(torque=True)
     assert followed("sh", "-c", "echo said; exit 3") == 3
@@ -326,6 +342,7 @@ def interrupted(number: signal.Signals, fake_pbs: FakePbs) -> Interrupted:
     return stopped.value
 
 
+@pytest.mark.integration
 def test_ctrl_c_cancels(fake_pbs: FakePbs) -> None:
     stopped = interrupted(signal.SIGINT, fake_pbs)
     assert stopped.exit_code == 130
@@ -333,6 +350,7 @@ def test_ctrl_c_cancels(fake_pbs: FakePbs) -> None:
     assert fake_pbs.said("qdel") == ["12.pbs"]
 
 
+@pytest.mark.integration
 def test_a_job_that_cannot_be_cancelled(fake_pbs: FakePbs) -> None:
     (fake_pbs.bin / "qdel").unlink()
     (fake_pbs.bin / "qdel").write_text("#!/bin/sh\necho 'qdel: Unauthorized Request 12.pbs' >&2; exit 159\n")
@@ -343,6 +361,7 @@ def test_a_job_that_cannot_be_cancelled(fake_pbs: FakePbs) -> None:
     assert stopped.fix == "Cancel it with: qdel 12.pbs"
 
 
+@pytest.mark.integration
 def test_a_lost_terminal_leaves_the_job_alone(fake_pbs: FakePbs) -> None:
     stopped = interrupted(signal.SIGHUP, fake_pbs)
     assert stopped.what == "Stopped by SIGHUP. Job 12.pbs goes on."
@@ -350,6 +369,7 @@ def test_a_lost_terminal_leaves_the_job_alone(fake_pbs: FakePbs) -> None:
     assert fake_pbs.said("qdel") == []
 
 
+@pytest.mark.integration
 def test_what_is_for_other_schedulers_is_said(
     fake_pbs: FakePbs, monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:
@@ -470,6 +490,7 @@ def test_each_row_has_its_words() -> None:
     assert set(table["state"]) == set("QHWTSURBEFXCM")
 
 
+@pytest.mark.integration
 def test_a_job_that_was_never_seen(fake_pbs: FakePbs) -> None:
     with pytest.raises(JobLost, match="its status is unknown"):
         follow.follow(Submitted(number="99.pbs", scheduler="pbs"))

@@ -264,6 +264,7 @@ def test_everyday_logs_are_still_read_the_same() -> None:
         assert found is not None and found.rule.id == one["rule"], one["log"]
 
 
+@pytest.mark.integration
 def test_the_time_grows_as_the_text_does() -> None:
     private = Private({"A_TOKEN": "s3cr3tvalue"})
     units = (

@@ -192,6 +192,7 @@ def test_a_verdict_that_cannot_be_kept_is_no_matter(here: Path) -> None:
     assert last.latest() is None
 
 
+@pytest.mark.integration
 def test_a_whole_report_has_no_secret_of_the_session(tmp_path: Path) -> None:
     """With the real doctor, in a process of its own."""
     log = tmp_path / "run.log"

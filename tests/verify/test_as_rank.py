@@ -19,6 +19,8 @@ from envkit.verify import as_rank
 
 from .conftest import make_site
 
+pytestmark = pytest.mark.integration
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 

@@ -20,6 +20,8 @@ from envkit.verify.facts import Fact, RankFacts, load
 
 from .conftest import PROBE, Probe, start_probe
 
+pytestmark = pytest.mark.integration
+
 
 def ended(facts: RankFacts) -> str:
     assert facts.ended is not None

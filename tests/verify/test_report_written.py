@@ -14,6 +14,8 @@ import pytest
 
 from ..small_disk import leave, small_disk
 
+pytestmark = pytest.mark.integration
+
 CODE = """
 import os, sys
 from pathlib import Path

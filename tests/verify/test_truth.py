@@ -371,6 +371,7 @@ def test_data_that_would_not_show_a_skipped_allreduce_prove_nothing() -> None:
     assert (result.status, result.required) == (Status.SKIP, True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("faults", "found"),
     [
@@ -405,6 +406,7 @@ def test_a_faulty_horovod_is_found_out(probe: Probe, faults: str, found: dict[st
     assert verdict(results) is (Status.FAIL if Status.FAIL in found.values() else Status.PASS)
 
 
+@pytest.mark.integration
 def test_an_old_horovod_is_good_enough_for_training(probe: Probe) -> None:
     results = check(probe(faults="old").facts, Expected(size=2, frameworks=("torch",)))
     found = {r.id: r for r in results}
@@ -419,6 +421,7 @@ def test_an_old_horovod_is_good_enough_for_training(probe: Probe) -> None:
     assert verdict(results) is Status.PASS
 
 
+@pytest.mark.integration
 def test_the_probe_states_every_result_that_is_checked(probe: Probe) -> None:
     facts = probe(5).facts
     for rank, record in enumerate(facts):
