@@ -223,7 +223,7 @@ def rules() -> dict[str, str]:
     words = {
         f"{check}.{case}": said for _, check, cases in tables(data("verify/checks")) for case, said in cases.items()
     }
-    for area, name, rule in tables(data("diagnose/known"), NO_RULES):
+    for area, name, rule in tables(data("diagnose/rules"), NO_RULES):
         of_check = words.get(rule.get("words", ""), {})
         cause, fix = rule.get("cause") or of_check.get("cause", ""), rule.get("fix") or of_check.get("remedy", "")
         parts = [f"**Cause.** {prose(cause)}"] if cause else []

@@ -17,8 +17,8 @@ import pytest
 
 from envkit.cli import run
 from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, rules
-from envkit.diagnose.known import Sign, done, made
 from envkit.diagnose.place import Place
+from envkit.diagnose.rule import Sign, done, made
 from envkit.diagnose.scan import CHUNK, Scan, Seen, scan, whole_lines
 from envkit.knowledge.known import catalogue
 from tests.diagnose_recall import AREAS, FILE, WHOLE, Thread, table, threads, verdict, written

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from envkit.diagnose import source, words
 from envkit.diagnose.judge import Certainty, Diagnosis
-from envkit.diagnose.known import Machine, Rule, Sign
 from envkit.diagnose.place import FULL, Place
+from envkit.diagnose.rule import Machine, Rule, Sign
 from envkit.diagnose.scan import Limit, Seen
 from envkit.errors import LogUnreadable
 from envkit.system import xz

@@ -11,7 +11,7 @@ import pytest
 
 from envkit.cli import run
 from envkit.compat.complete import Here
-from envkit.diagnose import known
+from envkit.diagnose import rule
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.planning import compatibility
 from envkit.planning.stack import stacks
@@ -34,8 +34,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.xdist_group("docs")
 class TestSite:
     def test_has_a_page_for_each_rule_and_check(self, site: Path) -> None:
-        for rule in known.rules():
-            assert rule.id in (site / f"reference/rules/{rule.id}.html").read_text()
+        for one in rule.rules():
+            assert one.id in (site / f"reference/rules/{one.id}.html").read_text()
         said = (site / "reference/checks/world-size.html").read_text()
         assert "world of" in said
         assert "Remedy." in said

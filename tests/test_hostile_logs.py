@@ -20,7 +20,7 @@ import pytest
 
 from envkit.cli import run
 from envkit.diagnose import first_cause, rules, scan, source
-from envkit.diagnose.known import Sign, done
+from envkit.diagnose.rule import Sign, done
 from envkit.diagnose.scan import CHUNK
 from envkit.report.words import escaped, plain
 

@@ -10,7 +10,7 @@ from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import kernel
 from envkit.errors import UsageProblem
-from envkit.install import venv
+from envkit.install import venv_creation
 
 Output = pytest.CaptureFixture[str]
 
@@ -21,7 +21,7 @@ def kernels(install: Callable[..., ModuleReceipt], tmp_path: Path, monkeypatch: 
     install()
     monkeypatch.setenv("ENVKIT_PREFIX", str(tmp_path / "prefix"))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
-    monkeypatch.setattr(venv, "versions", lambda _inside: {"ipykernel": "7.0"})
+    monkeypatch.setattr(venv_creation, "versions", lambda _inside: {"ipykernel": "7.0"})
     return tmp_path / "jupyter" / "kernels"
 
 
@@ -57,7 +57,7 @@ def test_what_somebody_else_has_made_is_left(kernels: Path, capsys: Output) -> N
 def test_without_ipykernel_it_is_told_how_to_get_it(
     kernels: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(venv, "versions", lambda _inside: {"torch": "2.13.0"})
+    monkeypatch.setattr(venv_creation, "versions", lambda _inside: {"torch": "2.13.0"})
     assert run(["kernel", "toy-cpu"]) == 3
     told = capsys.readouterr().err
     assert "toy-cpu has no ipykernel" in told

@@ -18,7 +18,7 @@ from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import venv
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, UsageProblem
-from envkit.install import venv as making
+from envkit.install import venv_creation as making
 from envkit.machine.modules_tool import ModulesTool
 from envkit.methods import installed
 from envkit.verify import target

@@ -51,9 +51,9 @@ def require_ipykernel(found: "Receipt") -> None:
     from pathlib import Path
 
     from envkit.errors import HostProblem
-    from envkit.install import venv
+    from envkit.install import venv_creation
 
-    if "ipykernel" in venv.versions(found.environment):
+    if "ipykernel" in venv_creation.versions(found.environment):
         return
     own = found.called if found.called != found.name else "DIR"
     make = "" if found.called != found.name else f"envkit venv {found.name} DIR --prefix {Path(found.tree).parent}\n"

@@ -29,7 +29,7 @@ def venv(name: str, folder: str, requirements: tuple[Path, ...], prefix: str | N
     """
     from envkit.commands import batch
     from envkit.environments import prefix as place
-    from envkit.install import venv as making
+    from envkit.install import venv_creation as making
     from envkit.methods import installed
     from envkit.system import files
 

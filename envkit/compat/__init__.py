@@ -1,1 +1,1 @@
-"""What goes together with Horovod: known.py has the rules, judge.py applies them, complete.py fills gaps."""
+"""What goes together with Horovod: evidence.py has the rules, judge.py applies them, complete.py fills gaps."""

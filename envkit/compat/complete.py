@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from envkit.compat.evidence import Combination, Evidence, Struct, combinations, known
 from envkit.compat.judge import Judgement, Verdict, covers, judge, reaches, release
-from envkit.compat.known import Combination, Evidence, Struct, combinations, known
 
 FRAMEWORKS = ("torch", "tensorflow")
 EVIDENCE = tuple(Evidence)

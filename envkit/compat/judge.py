@@ -11,7 +11,7 @@ from itertools import chain
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from envkit.compat.known import Evidence, Proof, Rule, Status, Struct, known, proofs, rules
+from envkit.compat.evidence import Evidence, Proof, Rule, Status, Struct, known, proofs, rules
 from envkit.errors import UsageProblem
 
 NEWEST = "0.28.1"

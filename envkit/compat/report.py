@@ -3,8 +3,8 @@
 import msgspec
 
 from envkit.compat.complete import Complete
+from envkit.compat.evidence import Evidence, Proof, Rule, Status, Struct
 from envkit.compat.judge import Judgement, Verdict
-from envkit.compat.known import Evidence, Proof, Rule, Status, Struct
 
 VERSION = 1
 CODES = {Verdict.WORKS: 0, Verdict.FAILS: 1, Verdict.RISKY: 9, Verdict.UNKNOWN: 9}

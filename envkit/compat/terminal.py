@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from envkit.compat.complete import Complete
+from envkit.compat.evidence import Rule, Workaround, known
 from envkit.compat.judge import Judgement, Verdict
-from envkit.compat.known import Rule, Workaround, known
 from envkit.report.paper import Paper
 
 STYLES = {Verdict.WORKS: "green", Verdict.FAILS: "red", Verdict.RISKY: "yellow", Verdict.UNKNOWN: "yellow"}

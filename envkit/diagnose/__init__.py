@@ -5,6 +5,6 @@
 """
 
 from envkit.diagnose.judge import Certainty, Diagnosis, first_cause, first_cause_in, judged, seen_in
-from envkit.diagnose.known import Rule, rules
+from envkit.diagnose.rule import Rule, rules
 
 __all__ = ["Certainty", "Diagnosis", "Rule", "first_cause", "first_cause_in", "judged", "rules", "seen_in"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envkit.diagnose.known import Rule, done, rules
 from envkit.diagnose.reader import Reader
+from envkit.diagnose.rule import Rule, done, rules
 from envkit.diagnose.scan import Hit, Line, Seen, blocks, scan
 from envkit.knowledge.known import owner
 

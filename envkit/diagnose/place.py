@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from envkit.diagnose.known import Machine
+from envkit.diagnose.rule import Machine
 from envkit.system import process
 from envkit.system.resources import data
 

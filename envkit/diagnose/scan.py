@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO
 
-from envkit.diagnose.known import Rule, Sign
+from envkit.diagnose.rule import Rule, Sign
 
 if TYPE_CHECKING:
     from ahocorasick_rs import BytesAhoCorasick

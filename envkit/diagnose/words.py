@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from envkit.diagnose.judge import Certainty, Diagnosis
-from envkit.diagnose.known import Rule
+from envkit.diagnose.rule import Rule
 from envkit.diagnose.scan import Seen
 from envkit.diagnose.source import is_packed
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from envkit.apptainer import method as apptainer
-from envkit.compat import known as compat
+from envkit.compat import evidence as compat
 from envkit.doctor import look, node
-from envkit.doctor.ask import Question, ask
+from envkit.doctor.at_once import Question, ask
 from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
 from envkit.easybuild import method as easybuild
 from envkit.eessi.access import Access

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from envkit.compat import ask, complete
-from envkit.compat.ask import Asked
+from envkit.compat import complete
+from envkit.compat import wanted as words
 from envkit.compat.complete import Complete
 from envkit.compat.judge import Judgement
+from envkit.compat.wanted import Asked
 from envkit.doctor import present
 from envkit.machine import host
 from envkit.planning import compatibility
@@ -28,8 +29,10 @@ def answer(versions: Iterable[str], file: Path | None = None, *, here: bool = Fa
 
     Raises UsageProblem.
     """
-    asked = ask.parse([*(ask.of_file(file) if file else ()), *(present.words(os.environ) if here else ()), *versions])
-    found = ask.judge_asked(asked)
+    asked = words.parse(
+        [*(words.of_file(file) if file else ()), *(present.words(os.environ) if here else ()), *versions]
+    )
+    found = words.judge_asked(asked)
     wanted = {name: found.parts[name] for name in (*asked.parts, *asked.ranges)}
     best = complete.best(wanted, compatibility.here(host.look()), asked.ranges)
     return Answer(asked=asked, judgement=found, best=best)

@@ -13,10 +13,10 @@ import msgspec
 from envkit.eessi import access, repositories, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
+from envkit.eessi.access_command import WAYS, Entry
 from envkit.eessi.binds import Bind
 from envkit.eessi.release import Release
 from envkit.eessi.sessions import Place, Session
-from envkit.eessi.ways import WAYS, Entry
 from envkit.environments.eessi import EessiEnvironment
 from envkit.errors import HostProblem, UsageProblem
 from envkit.inside.probe.started import detect

@@ -31,7 +31,7 @@ class Look:
     def driver(self) -> tuple[Driver | None, str]:
         """NVIDIA's driver, where there is a GPU of theirs and it answers, and the version of its kernel module."""
         from envkit.doctor import node
-        from envkit.doctor.ask import ask
+        from envkit.doctor.at_once import ask
 
         if self.machine.accelerator is not Accelerator.CUDA:
             return None, ""

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from envkit.doctor import gather
-from envkit.doctor.ask import Question, ask
+from envkit.doctor.at_once import Question, ask
 from envkit.easybuild import method as easybuild
 from envkit.eessi import method as eessi
 from envkit.environments.prefix import Prefix

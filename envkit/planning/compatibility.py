@@ -7,8 +7,8 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from envkit.compat.complete import GPU, Here
+from envkit.compat.evidence import Combination, Rule, Status, known
 from envkit.compat.judge import is_cured, judge
-from envkit.compat.known import Combination, Rule, Status, known
 from envkit.errors import Problem
 from envkit.machine.host import Accelerator, Host, capability
 from envkit.planning.stack import Stack, find_easyconfig

@@ -9,8 +9,8 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
-from envkit.compat.ask import judge_asked, parse
 from envkit.compat.judge import Verdict
+from envkit.compat.wanted import judge_asked, parse
 
 OUTCOMES = tomllib.loads(Path(__file__).with_name("unseen_outcomes.toml").read_text())
 ROWS = {"recipe": "works, by a public recipe", "works": "works", "fails": "fails"}

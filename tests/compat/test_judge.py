@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from envkit.cli import run
-from envkit.compat.ask import parse as asked_for
 from envkit.compat.complete import Complete, Here, best, distance
+from envkit.compat.evidence import Evidence, Rule, Status, known, proofs, recipes, rules
 from envkit.compat.judge import Verdict, covers, fits, is_cured, judge
-from envkit.compat.known import Evidence, Rule, Status, known, proofs, recipes, rules
+from envkit.compat.wanted import parse as asked_for
 from envkit.planning import compatibility
 
 Output = pytest.CaptureFixture[str]

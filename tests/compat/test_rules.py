@@ -11,10 +11,10 @@ from runpy import run_path
 import pytest
 
 import envkit
-from envkit.compat.ask import parse as asked_for
+from envkit.compat.evidence import Combination, Evidence, Proof, Rule, Status, Table, combinations, known, proofs, rules
+from envkit.compat.evidence import recipes as recipes_json
 from envkit.compat.judge import Verdict, about, judge
-from envkit.compat.known import Combination, Evidence, Proof, Rule, Status, Table, combinations, known, proofs, rules
-from envkit.compat.known import recipes as recipes_json
+from envkit.compat.wanted import parse as asked_for
 from envkit.planning.stack import stacks
 from envkit.system.resources import data, easybuild_collection, recipes
 

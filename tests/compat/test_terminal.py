@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from envkit.compat.complete import Complete
+from envkit.compat.evidence import Combination, Evidence, Proof, Rule, Status
 from envkit.compat.judge import Judgement, Verdict
-from envkit.compat.known import Combination, Evidence, Proof, Rule, Status
 from envkit.compat.terminal import render
 from envkit.report.paper import Paper
 

@@ -26,7 +26,7 @@ from envkit.binary.loader import loading, read_loader_cache
 from envkit.binary.machine_code import AARCH64, X86_64, returned_constant
 from envkit.cache import manifest, place, unpack
 from envkit.cache.layout import object_of
-from envkit.compat.ask import judge_asked, of_file, parse
+from envkit.compat.wanted import judge_asked, of_file, parse
 from envkit.config import files as config
 from envkit.config.keys import KEYS
 from envkit.diagnose import first_cause, words

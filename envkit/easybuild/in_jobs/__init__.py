@@ -21,7 +21,7 @@ from envkit.easybuild.in_jobs.progress import JobsProgress, ModuleJob, blame
 from envkit.environments import receipt
 from envkit.environments.prefix import Tree
 from envkit.errors import BuildFailed, EnvkitError, Interrupted, JobRefused
-from envkit.jobs import many, slurm
+from envkit.jobs import several, slurm
 from envkit.jobs.follow import HOPELESS, pause_s
 from envkit.jobs.scheduler import Record
 from envkit.jobs.submit import remedy
@@ -84,7 +84,7 @@ def settled(numbers: Sequence[str]) -> dict[str, Record]:
     """Return how jobs are, after those that are being ended have ended, for which a while is allowed."""
     end = time.monotonic() + SEEN_S
     while True:
-        found = many.look(numbers)
+        found = several.look(numbers)
         ending = [number for number, one in found.items() if one.state == "COMPLETING"]
         if not ending or time.monotonic() > end:
             return {number: one for number, one in found.items() if number not in ending}
@@ -96,14 +96,14 @@ def submitted(job: eb_command.Build, words: Sequence[str]) -> list[ModuleJob]:
     try:
         status = eb_command.submit(job, words, lambda: None)
     except Interrupted as stop:
-        left = many.printing_into(job.told)  # eb may have been stopped before its hooks told of the last
-        why = many.cancel(left)
+        left = several.printing_into(job.told)  # eb may have been stopped before its hooks told of the last
+        why = several.cancel(left)
         stop.what += f" The {len(left)} jobs that were submitted are cancelled." if left and not why else ""
         stop.why = why
         raise
     jobs = read(job.folder, job.plan)
     if status or not jobs:
-        many.cancel([one.number for one in jobs])
+        several.cancel([one.number for one in jobs])
         raise not_submitted(job, len(jobs))
     return jobs
 
@@ -152,7 +152,7 @@ def watch(jobs: Sequence[ModuleJob], tree: Tree, held: Mapping[str, FileLock], s
                 if one.module in held:
                     held[one.module].release(force=True)
         never = {one.number for one in jobs if one.culprit and not one.record.has_ended} - cancelled
-        many.cancel(sorted(never))
+        several.cancel(sorted(never))
         cancelled |= never
         shown.tell()
         if all(one.is_settled for one in jobs):
@@ -168,7 +168,7 @@ def watch(jobs: Sequence[ModuleJob], tree: Tree, held: Mapping[str, FileLock], s
 def ask(jobs: Sequence[ModuleJob], tree: Tree) -> None:
     """Bring what is known of the jobs up to date."""
     open_ones = [one for one in jobs if not one.record.has_ended]
-    found = many.look([one.number for one in open_ones])
+    found = several.look([one.number for one in open_ones])
     for one in open_ones:
         one.take(seen(one, found.get(one.number, Record(state="COMPLETED", seconds=one.record.seconds)), tree))
     blame(jobs)
@@ -197,7 +197,7 @@ def hopeless(one: ModuleJob) -> bool:
 def never_starts(jobs: Sequence[ModuleJob]) -> JobRefused:
     """Cancel all jobs, for one of them never starts."""
     one = next(one for one in jobs if hopeless(one))
-    left = many.cancel([other.number for other in jobs if not other.record.has_ended])
+    left = several.cancel([other.number for other in jobs if not other.record.has_ended])
     row = slurm.known(one.record.reason)
     return JobRefused(
         what=f"Job {one.number}, which builds {one.module}, would never start. "
@@ -218,7 +218,7 @@ def stopped(jobs: Sequence[ModuleJob], stop: EnvkitError) -> Interrupted:
             what=f"{stop.what} Jobs {named} go on.",
             fix=f"Run the same command again: it follows them. Cancel them with: {end}",
         )
-    if why := many.cancel(left):
+    if why := several.cancel(left):
         what = f"{stop.what} Jobs {named} could not be cancelled."
         return Interrupted(signal_number=number, what=what, why=why, fix=f"Cancel them with: {end}")
     return Interrupted(signal_number=number, what=f"{stop.what} Slurm was asked to cancel jobs {named}.")

@@ -77,7 +77,7 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def rules() -> Rules:
     """Return the rules."""
-    return toml.read(data("install/venv.toml"), Rules)
+    return toml.read(data("install/venv_creation.toml"), Rules)
 
 
 def make(found: "Receipt", folder: Path, requirements: Sequence[Path], envkit: Sequence[str]) -> Venv:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from envkit.easybuild.in_jobs.progress import JobsProgress, ModuleJob, blame, left_s, state
-from envkit.jobs import many
+from envkit.jobs import several
 from envkit.jobs.scheduler import Record
 from envkit.planning.plan import Step
 from envkit.report.progress import Events
@@ -34,12 +34,12 @@ def jobs(tmp_path: Path, **states: str) -> list[ModuleJob]:
 
 
 def test_what_squeue_prints() -> None:
-    told = many.records("4|RUNNING|None|1-02:03:04|node[1-2]\n5|PENDING|Dependency|0:00|\nslurm says something\n")
+    told = several.records("4|RUNNING|None|1-02:03:04|node[1-2]\n5|PENDING|Dependency|0:00|\nslurm says something\n")
     assert told == {
         "4": Record(state="RUNNING", reason="None", seconds=93784, nodes="node[1-2]"),
         "5": Record(state="PENDING", reason="Dependency", seconds=0, nodes=""),
     }
-    assert many.records("6|FAILED|NonZeroExitCode|INVALID|n\n")["6"].seconds == 0
+    assert several.records("6|FAILED|NonZeroExitCode|INVALID|n\n")["6"].seconds == 0
 
 
 def test_each_failure_has_its_own_victims(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
+from envkit.compat.evidence import Struct, known, proofs, recipes
 from envkit.compat.judge import Judgement, Verdict, checked, component, covers, judge, names, reaches, release, written
-from envkit.compat.known import Struct, known, proofs, recipes
 from envkit.errors import UsageProblem
 from envkit.system import files
 

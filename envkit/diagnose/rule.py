@@ -103,7 +103,7 @@ class Rule(Sign, frozen=True, kw_only=True):
 @cache
 def rules() -> tuple[Rule, ...]:
     """Return every rule."""
-    files = sorted(data("diagnose/known").glob("*.toml"))
+    files = sorted(data("diagnose/rules").glob("*.toml"))
     tables = [(file.stem, toml.read(file, toml.Tables)) for file in files]
     return tuple(
         made(name, about, table) for about, rules in tables for name, table in rules.items() if name not in SIGNS
@@ -131,5 +131,5 @@ def benign() -> Sign:
 @cache
 def signs() -> dict[str, Sign]:
     """Return the signs that are no rules."""
-    table = toml.read(data("diagnose/known/build.toml"), toml.Tables)
+    table = toml.read(data("diagnose/rules/build.toml"), toml.Tables)
     return msgspec.convert({name: table[name] for name in SIGNS}, dict[str, Sign])

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import run
-from envkit.compat.ask import Asked, inside, judge_asked, of_file
-from envkit.compat.ask import parse as asked_for
+from envkit.compat.evidence import known
 from envkit.compat.judge import Verdict
-from envkit.compat.known import known
+from envkit.compat.wanted import Asked, inside, judge_asked, of_file
+from envkit.compat.wanted import parse as asked_for
 from envkit.errors import UsageProblem
 
 Output = pytest.CaptureFixture[str]
