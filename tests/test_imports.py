@@ -122,8 +122,8 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     assert [module for module in checks if own(module) & measures] == []
     assert own("verify.facts") == {"errors"}
     assert own("doctor.rules") == {"doctor.facts", "doctor.report", "errors", "system.resources", "system.toml"}
-    assert own("compat.judge") == {"compat.known", "errors"}
-    assert own("compat.complete") == {"compat.judge", "compat.known"}
+    assert own("compat.judge") == {"compat.evidence", "errors"}
+    assert own("compat.complete") == {"compat.judge", "compat.evidence"}
 
 
 def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at() -> None:
