@@ -103,6 +103,11 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
     yield from ()
 
 
+def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
+    """Return what is lacking for an image; its plan is quickly made."""
+    return prepare(request, machine, stack).problems()
+
+
 def own_layers(tree: Tree, found: ImageReceipt, others: Sequence[Parts]) -> list[Path]:
     """Return the layers that no other image was made of."""
     used = {layer.key for other in others for layer in other.layers}

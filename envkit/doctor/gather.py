@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from envkit.apptainer import method as apptainer
 from envkit.compat import evidence as compat
 from envkit.doctor import look, node
 from envkit.doctor.at_once import Question, ask
@@ -20,12 +19,14 @@ from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError, Problem, UnknownStack
 from envkit.knowledge import eessi
 from envkit.machine import host, runtime
+from envkit.methods import registry
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 
 LIMIT_S = 5.0
 PATIENCE_S = 4
 SHARED = (Stack, eessi.Known, Problem, compat.Known)  # two threads that meet a type of msgspec first crash it
+BUILDING = ("easybuild", "apptainer")  # the methods whose preflight is a question; of EESSI the ways to it are
 Settings = Mapping[str, str]
 
 
@@ -36,13 +37,15 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings, repository: ees
     """
     for table in SHARED:
         msgspec.json.Decoder(table)
+    for name in BUILDING:
+        registry.method(name)  # is imported before threads begin
     answers = ask(questions(prefix, load, env, repository), LIMIT_S)
     unloaded = answers.errors.get("host")
     if unloaded:
         answers = ask(questions(prefix, (), env, repository), LIMIT_S)
     told = dict(answers.values)
     ways = tuple(told.pop(key) for one in Access if (key := f"eessi {one}") in told)
-    preflights = {name: told.pop(key) for name in METHODS if (key := f"preflight {name}") in told}
+    preflights = {name: told.pop(key) for name in BUILDING if (key := f"preflight {name}") in told}
     builder = look.builder(told.pop("host")) if "host" in told else None
     missing = tuple(one for one in answers.missing if builder or not one.probe.startswith("preflight "))
     if unloaded:
@@ -80,7 +83,7 @@ def questions(
         return tuple(look.mpi(asked["host"].result().env if load else env))
 
     found: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
-    found |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in METHODS}
+    found |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in BUILDING}
     found["sources"] = partial(sources, prefix, load)
     return found | {"mpi": mpi}
 
@@ -90,24 +93,13 @@ def without(question: Callable[[], Any], _asked: Mapping[str, Future[Any]]) -> A
     return question()
 
 
-def by_image(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
-    """Return what is lacking for an image."""
-    return apptainer.prepare(request, machine, stack).problems()
-
-
-METHODS: dict[str, Callable[[Request, host.Host, Stack], list[Problem]]] = {
-    "easybuild": easybuild.lacking,
-    "apptainer": by_image,
-}
-
-
 def preflight(method: str, prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[Any]]) -> Preflight:
     """Return what ``envkit install --method METHOD`` would refuse here."""
     machine: host.Host = asked["host"].result()
     stack = fitting(method, machine)
     request = Request(prefix=prefix, method=method, load=load)
     try:
-        problems = METHODS[method](request, machine, stack)
+        problems = list(registry.method(method).lacking(request, machine, stack))
     except EnvkitError as error:
         problems = [error.problem()]
     return Preflight(stack=stack.name, accelerator=stack.accelerator.value, problems=tuple(problems))

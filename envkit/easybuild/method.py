@@ -437,6 +437,15 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
     yield from preflight.known_problems(machine, stack, force=request.force)
 
 
+def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
+    """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
+    return [
+        *preflight.host_problems(machine, stack),
+        *preflight.known_problems(machine, stack, force=request.force),
+        *preflight.prefix_problems(request.prefix, stack, 1.0),
+    ]
+
+
 def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
     """Say whether what is asked for is another environment than what was installed: modules, MPI or an extra."""
     if not isinstance(found, ModuleReceipt) or found.load != request.load or not {*request.extras} <= {*found.extras}:
@@ -507,12 +516,3 @@ def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Prob
 
 
 TOOLS = ("envkit", "easybuild-framework", "easybuild-easyblocks", "easybuild-easyconfigs")
-
-
-def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
-    """Return what is lacking for any installation of a stack, as far as it is known without its plan."""
-    return [
-        *preflight.host_problems(machine, stack),
-        *preflight.known_problems(machine, stack, force=request.force),
-        *preflight.prefix_problems(request.prefix, stack, 1.0),
-    ]

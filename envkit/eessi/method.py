@@ -99,6 +99,15 @@ def refusals(settings: tuple[tuple[str, str], ...]) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
+def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
+    """Return what is lacking for a stack on top of EESSI."""
+    return [
+        *preflight.machine_problems(machine, stack),
+        *preflight.prefix_problems(request.prefix, stack, 1.0),
+        *unfit(request, machine, stack),
+    ]
+
+
 def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
     """Say whether what is asked for is another environment than what was installed."""
     return not isinstance(found, EessiReceipt)

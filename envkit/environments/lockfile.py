@@ -146,7 +146,7 @@ def changed(part: Part, other: Part) -> str:
 def remedies(locked: Lock) -> str:
     """Say how a lock could be honoured."""
     tools = ", ".join(f"{name} {version}" for name, version in locked.tools.items())
-    own = "the same --base, --build-arg and --from" if locked.method == "apptainer" else "the recipe that was used"
+    own = "the same recipe or, of an image, --base, --build-arg and --from"
     return f"Use what the lock was made with ({tools}; {own}), another --prefix, or leave out --locked."
 
 

@@ -1,6 +1,6 @@
 """What this machine lacks for each stack, as far as that is found out without a plan, and quickly."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -8,13 +8,12 @@ import msgspec
 
 from envkit.doctor import gather
 from envkit.doctor.at_once import Question, ask
-from envkit.easybuild import method as easybuild
-from envkit.eessi import method as eessi
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError, Problem
 from envkit.install import preference
 from envkit.machine import host
 from envkit.machine.host import Host
+from envkit.methods import registry
 from envkit.planning import preflight
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
@@ -29,6 +28,8 @@ def lacking(prefix: Prefix, stacks: Sequence[Stack]) -> Mapping[str, Sequence[Pr
         msgspec.json.Decoder(table)
     preference.table()
     methods = sorted({stack.method for stack in stacks})
+    for name in methods:
+        registry.method(name)  # is imported before threads begin
     questions: dict[str, Question] = {"host": lambda _: host.look()}
     questions |= {name: partial(by_method, prefix, [one for one in stacks if one.method == name]) for name in methods}
     told = ask(questions, LIMIT_S).values
@@ -48,22 +49,6 @@ def of_stack(request: Request, machine: Host, stack: Stack) -> Sequence[Problem]
     """Return what is lacking for one stack."""
     try:
         absent = preflight.missing_programs(machine, stack)
-        return [*absent, *METHODS[stack.method](request, machine, stack)]
+        return [*absent, *registry.method(stack.method).lacking(request, machine, stack)]
     except EnvkitError as error:
         return [error.problem()]
-
-
-def on_eessi(request: Request, machine: Host, stack: Stack) -> Sequence[Problem]:
-    """Return what is lacking for a stack on top of EESSI."""
-    return [
-        *preflight.machine_problems(machine, stack),
-        *preflight.prefix_problems(request.prefix, stack, 1.0),
-        *eessi.unfit(request, machine, stack),
-    ]
-
-
-METHODS: dict[str, Callable[[Request, Host, Stack], Sequence[Problem]]] = {
-    "easybuild": easybuild.lacking,
-    "apptainer": gather.by_image,
-    "eessi": on_eessi,
-}

@@ -119,6 +119,9 @@ class Method(Protocol):
     def unfit(self, request: Request, machine: Host, stack: Stack) -> Iterable[Problem]:
         """Yield what keeps this machine from a stack, as far as that is found out without a plan."""
 
+    def lacking(self, request: Request, machine: Host, stack: Stack) -> Sequence[Problem]:
+        """Return what this machine lacks for any installation of a stack, as far as that is found out quickly."""
+
     def is_other(self, request: Request, stack: Stack, found: Receipt) -> bool:
         """Say whether what is asked for is another environment than the one that a receipt describes."""
 
