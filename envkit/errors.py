@@ -6,11 +6,13 @@ Exit codes are part of the interface:
 code  meaning
 ====  =====================================================================
 0     done; for ``verify`` and ``check-build``: everything required holds; for
-      ``doctor``: at least one method works; for ``compat``: it is known to work;
+      ``doctor``: at least one method works; for ``compat``: somebody is known
+      to have had all of it;
       for ``diagnose``: a cause was found
 1     the verdict is FAIL: the environment does not work on this machine (for
       ``upgrade``: the new one, and the old one is as it was); for
-      ``compat``: it is known to fail; for ``diagnose``: no known cause was found
+      ``compat``: it is known to fail; for ``diagnose``: the log shows no
+      failure; for ``cache push``: the last verdict is not PASS
 2     the command line cannot be understood, or names something unknown; the
       configuration has a mistake in it
 3     this machine cannot do it as it is; each problem is listed with its remedy
@@ -22,7 +24,7 @@ code  meaning
 7     a file could not be read or written: no space, no permission, or its storage has
       failed; for ``verify``: it passes, and a report or the baseline could not be written
 8     a job ended before its command did: time limit, cancelled, a node lost
-9     nobody knows whether it works, or it is risky (``compat``)
+9     unknown, or risky (``compat``); it failed, and the cause is not known (``diagnose``)
 10    what was built is for Horovod, and Horovod is not in it
 92    a module could not be loaded: it is not there or fails, or the modules tool does
 130   interrupted by Ctrl-C; 143: by SIGTERM; 129: the terminal was closed

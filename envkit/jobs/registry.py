@@ -1,4 +1,4 @@
-"""The schedulers that envkit knows: the one place that names them."""
+"""The schedulers that envkit knows: the one place that names all of them."""
 
 from collections.abc import Mapping
 

@@ -79,7 +79,7 @@ class Download:
             self._connection.stopped.set()
             deadline = time.monotonic() + FAREWELL_S
             for thread in threads:
-                if thread.ident is not None:  # a signal may come before all of them are started
+                if thread.is_alive():  # a signal may come before all of them are started
                     thread.join(max(0.0, deadline - time.monotonic()))
             self._connection.close()
 
