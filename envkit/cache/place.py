@@ -1,4 +1,4 @@
-"""Where a cache lies: a folder, a bucket of S3, or a folder behind an HTTP(S) server, which can only be read.
+"""Where a cache lies: a folder, a bucket of S3, a registry, or behind an HTTP(S) server, which can only be read.
 
 What lies where in it is the same in each (``layout.py``). Nothing in a place is believed: manifests are signed, and
 objects have the SHA-256 that their manifest says.
@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from envkit.cache import bucket, folder, manifest, server
+from envkit.cache import bucket, folder, manifest, registry, server
 from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, object_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.errors import CacheInvalid, SignatureInvalid, UsageProblem
@@ -56,7 +56,7 @@ class Place:
     @property
     def is_remote(self) -> bool:
         """Whether it is behind a server."""
-        return self.named.startswith(("http://", "https://", "s3://"))
+        return self.named.startswith(("http://", "https://", "s3://", "oci://"))
 
     @property
     def store(self) -> Store:
@@ -68,6 +68,8 @@ class Place:
         """What writes it as well. Raises UsageProblem for one that can only be read."""
         if self.named.startswith("s3://"):
             return bucket
+        if self.named.startswith("oci://"):
+            return registry
         if self.is_remote:
             raise UsageProblem(
                 what=f"{self.shown} can only be read.",

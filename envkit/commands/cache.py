@@ -20,16 +20,18 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def cache() -> None:
     """Share Horovod builds that have passed, and look at what is shared.
 
-    A cache is a folder that others can read, the same folder behind a web server, or a bucket of S3. 'envkit install'
-    takes a build from the caches that your configuration names ('cache.from') where one fits, and then verifies it as
-    always.
+    A cache is a folder that others can read, the same folder behind a web server, a bucket of S3, or a registry of
+    images. 'envkit install' takes a build from the caches that your configuration names ('cache.from') where one fits,
+    and then verifies it as always.
     """
 
 
 @cache.command(short_help="Put the Horovod of an environment into a cache.")
 @options.name
 @options.prefix
-@click.option("--to", "to", metavar="PLACE", required=True, help="The cache: a folder, or s3://BUCKET/FOLDER.")
+@click.option(
+    "--to", "to", metavar="PLACE", required=True, help="The cache: a folder, s3://BUCKET/FOLDER, or oci://HOST/NAME."
+)
 @click.option(
     "--sign",
     metavar="KEY.pem",
@@ -66,7 +68,7 @@ def push(name: str | None, prefix: str | None, to: str, sign: Path | None, unsig
 @PLACES
 @JSON
 def list_(places: tuple[str, ...], as_json: bool) -> int:
-    """List the builds in each PLACE: a folder, a bucket or a URL. Default: those of your configuration.
+    """List the builds in each PLACE: a folder, a bucket, a registry or a URL. Default: those of your configuration.
 
     Ends with 4 where something cannot be read.
     """
@@ -164,7 +166,9 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @JSON
 def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) -> None:
-    """Remove from a folder or a bucket damaged builds, objects without a manifest, and what killed processes have left.
+    """Remove damaged builds from a folder, a bucket or a registry.
+
+    Also removed are objects without a manifest, and what killed processes have left.
 
     What is half written, or has no manifest yet, stays for a day: somebody may be pushing it.
     """

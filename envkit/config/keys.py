@@ -175,8 +175,8 @@ KEYS: Mapping[str, Key] = {
         text="How many ranks 'envkit verify' starts outside of a job.", take=number, of_text=digits, expected=COUNT,
     ),
     "cache.from": Key(
-        text="The caches that a build of Horovod is taken from, in this order: folders, buckets and URLs.",
-        take=several(r"(/|~/|https?://|s3://)\S+"), of_text=split,
+        text="The caches that a build of Horovod is taken from, in this order: folders, buckets, registries and URLs.",
+        take=several(r"(/|~/|https?://|s3://|oci://)\S+"), of_text=split,
         expected='a list of absolute paths and URLs, such as ["/project/envkit-cache", "s3://builds/envkit"]',
         in_project=False,
     ),

@@ -18,19 +18,20 @@ LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 YAML = """\
 version: 0.1
 log: {{level: warn}}
-storage: {{filesystem: {{rootdirectory: {folder}}}}}
+storage: {{filesystem: {{rootdirectory: {folder}}}, delete: {{enabled: true}}}}
 http: {{addr: "127.0.0.1:{port}"}}
+auth: {auth}
 """
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[int]:
-    """Run a registry whose content is in a folder; yield its port."""
+def serving(folder: Path, auth: str = "{}", port: int = 0) -> Iterator[int]:
+    """Run a registry whose content is in a folder, with the section ``auth`` of its settings; yield its port."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("127.0.0.1", port))
         port = int(probe.getsockname()[1])
     settings = folder / "registry.yml"
-    settings.write_text(YAML.format(folder=folder / "content", port=port))
+    settings.write_text(YAML.format(folder=folder / "content", port=port, auth=auth))
     log = (folder / "registry.log").open("wb")
     running = subprocess.Popen(["docker-registry", "serve", settings], stdout=log, stderr=log)
     try:

@@ -1,0 +1,288 @@
+"""A cache in a registry of images (OCI): ``oci://HOST/NAME``, by oras-py.
+
+A build is an artifact. Its tag is ``MODULE.KEY``; its first layer is the manifest's file, its second the object, which
+is thus kept under its own SHA-256. The tags stand for the index. Who may write is told by ``docker login``, ``apptainer
+registry login`` or ``podman login``; nothing of that is written or shown.
+"""
+
+import calendar
+import hashlib
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urljoin, urlsplit
+
+from envkit.cache import manifest
+from envkit.cache.layout import CONNECT_S, INDEX, PATIENCE_S, PIECE, Stored, in_time, object_of, whole
+
+NAMED = re.compile(
+    r"oci://(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?)/"
+    r"(?P<name>[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*)/?",
+    re.ASCII,
+)
+TAG = re.compile(r"(?P<folder>[A-Za-z0-9_][\w.-]*)\.(?P<key>[0-9a-f]{64})", re.ASCII)
+LONGEST = 128  # characters of a tag
+ARTIFACT = "application/vnd.envkit.build.v1"
+MANIFEST, OBJECT = "application/vnd.envkit.manifest.v1+json", "application/vnd.envkit.module.v1.tar+xz"
+IMAGE, EMPTY = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.empty.v1+json"
+CREATED = "org.opencontainers.image.created"
+CREATED_FORM = "%Y-%m-%dT%H:%M:%SZ"
+LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")  # reached without TLS, as other clients do
+LOGINS = ("~/.apptainer/docker-config.json", "~/.config/containers/auth.json")  # beside ~/.docker/config.json
+NO_SUCH, UNAUTHORIZED = 404, 401
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Say in one way what a registry refuses. Raises RefusedError."""
+    from envkit.sources.connection import RefusedError, redact
+
+    try:
+        import oras.provider  # noqa: F401
+        from requests import RequestException
+    except ImportError as error:
+        raise RefusedError("A registry takes the Python package oras: pip install 'envkit[oci]'") from error
+    try:
+        yield
+    except (RequestException, ValueError) as error:
+        raise RefusedError(redact(str(error)).rstrip(".")) from error
+
+
+class Reached:
+    """A repository of a registry. Its functions raise RefusedError, RequestException and ValueError."""
+
+    def __init__(self, named: str) -> None:
+        from envkit.sources.connection import RefusedError
+
+        match = NAMED.fullmatch(named)
+        if match is None:
+            raise RefusedError("A registry is named oci://HOST/NAME, in small letters")
+        self.client = client(match["host"], tuple(sorted(logins())))
+        self.at = f"{self.client.prefix}://{match['host']}/v2/{match['name']}"
+
+    def ask(self, method: str, what: str, *good: int, **given: Any) -> Any:
+        """Return an answer that has one of the statuses that are good.
+
+        ``what`` begins at the repository, or is a link of the registry's own; one that leads elsewhere is not followed.
+        """
+        from envkit.sources.connection import RefusedError
+
+        url = urljoin(f"{self.at}/", what)
+        if urlsplit(url)[:2] != urlsplit(self.at)[:2]:
+            raise RefusedError("It sends to another server, which gets no login from here")
+        answer = self.answer(method, url, **given)
+        if answer.status_code == UNAUTHORIZED and getattr(self.client.auth, "token", None):
+            self.client.auth.token = None  # it was for reading
+            answer = self.answer(method, url, **given)
+        if answer.status_code not in good:
+            raise RefusedError(f"{method} {what.partition('?')[0]}: {told(answer)}")
+        return answer
+
+    def answer(self, method: str, url: str, headers: Mapping[str, str] | None = None, **given: Any) -> Any:
+        """Return what the registry answers; a password goes with each request, since content is sent once."""
+        auth = self.client.auth
+        known = {} if hasattr(auth, "token") else auth.get_auth_header() if hasattr(auth, "_basic_auth") else {}
+        return self.client.do_request(url, method, headers={**known, **(headers or {})}, **given)
+
+    def tagged(self, tag: str) -> dict[str, Any]:
+        """Return the artifact of a tag: its layers by their kind, its annotations."""
+        answer = self.ask("GET", f"manifests/{tag}", 200, headers={"Accept": IMAGE}, stream=True)
+        found = json.loads(b"".join(in_time(bounded(answer, manifest.MOST))))
+        try:
+            layers = {layer["mediaType"]: (str(layer["digest"]), int(layer["size"])) for layer in found["layers"]}
+            return {**layers, CREATED: str(found.get("annotations", {}).get(CREATED, ""))}
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{tag} is no build of envkit's") from error
+
+    def send(self, content: BinaryIO, size: int, digest: str) -> None:
+        """Send a blob, if it is not there."""
+        if self.ask("HEAD", f"blobs/{digest}", 200, NO_SUCH).status_code != NO_SUCH:
+            return
+        begun = self.ask("POST", "blobs/uploads/", 202).headers.get("Location", "")
+        mark = "&" if "?" in begun else "?"
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        self.ask("PUT", f"{begun}{mark}digest={digest}", 201, data=content, headers=headers)
+
+
+def told(answer: Any) -> str:
+    """Return what a registry says of what it refuses."""
+    try:
+        [first, *_] = answer.json()["errors"]
+        return f"{answer.status_code} {first.get('code', '')} {first.get('message', '')}".strip()
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return f"{answer.status_code} {answer.reason}"
+
+
+def bounded(answer: Any, most: int) -> Iterator[bytes]:
+    """Yield what a registry sends, at most so many bytes."""
+    from envkit.sources.connection import limited
+
+    told = answer.headers.get("Content-Length", "")
+    size = int(told) if told.isdecimal() else None
+    return whole(limited(answer.iter_content(PIECE), size, most), size)
+
+
+def logins() -> Iterator[str]:
+    """Yield the files that logins are kept in."""
+    named = [os.environ.get("REGISTRY_AUTH_FILE"), *map(os.path.expanduser, LOGINS)]
+    if folder := os.environ.get("DOCKER_CONFIG"):
+        named.append(f"{folder}/config.json")
+    if folder := os.environ.get("XDG_RUNTIME_DIR"):
+        named.append(f"{folder}/containers/auth.json")
+    yield from (one for one in named if one and Path(one).is_file())
+
+
+@cache
+def client(host: str, files: tuple[str, ...]) -> Any:
+    """Return the client of a registry, which knows how to log in there. Raises RequestException, ValueError."""
+    from oras import logger, provider
+    from oras.container import Container
+    from requests import Session
+    from requests.adapters import HTTPAdapter
+
+    class Patient(HTTPAdapter):
+        def send(self, request: Any, **given: Any) -> Any:  # type: ignore[override]
+            return super().send(request, **{**given, "timeout": (CONNECT_S, PATIENCE_S)})
+
+    logger.setup_logger(quiet=True)
+    is_local = LOCAL.fullmatch(host) is not None
+    with Session() as asked:
+        for scheme in ("http://", "https://"):
+            asked.mount(scheme, Patient())
+        answer = asked.get(f"{'http' if is_local else 'https'}://{host}/v2/")
+        kind = answer.headers.get("Www-Authenticate", "").partition(" ")[0].lower()
+    made = provider.Registry(host, insecure=is_local, auth_backend="basic" if kind == "basic" else "token")
+    for scheme in ("http://", "https://"):
+        made.session.mount(scheme, Patient())
+    made.auth.load_configs(Container(f"{host}/envkit"), configs=[*files])
+    if kind == "basic" and not getattr(made.auth, "_basic_auth", ""):
+        raise ValueError(f"{host} wants a login: apptainer registry login, docker login or podman login")
+    return made
+
+
+def tag_of(name: str) -> str:
+    """Return the tag of a manifest, by its name in a place. Raises ValueError."""
+    folder, key = name.removeprefix("manifests/").removesuffix(".json").split("/")
+    tag = f"{folder}.{key}"
+    if TAG.fullmatch(tag) is None or len(tag) > LONGEST:
+        raise ValueError(f"the name of the module, {folder}, cannot be a tag in a registry")
+    return tag
+
+
+def names(named: str, module: str) -> list[str]:
+    """Return the names of its manifests. Raises RefusedError."""
+    folder = manifest.folder_of(module)
+    with asking():
+        reached = Reached(named)
+        found, what = list[str](), "tags/list?n=1000"
+        while what:
+            answer = reached.ask("GET", what, 200)
+            found += answer.json().get("tags") or []
+            what = answer.links.get("next", {}).get("url", "")
+    matches = [match for tag in found if (match := TAG.fullmatch(tag))]
+    return [f"{one['folder']}/{one['key']}.json" for one in matches if not module or one["folder"] == folder]
+
+
+@contextmanager
+def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+    """Give a file in pieces. Raises RefusedError, also while it is read."""
+    from envkit.sources.connection import RefusedError
+
+    if name == INDEX:
+        raise RefusedError("A registry has no index")
+    with asking():
+        reached = Reached(named)
+        if name.startswith("manifests/"):
+            tag = tag_of(name)
+            digest, _ = reached.tagged(tag).get(MANIFEST) or ("", 0)
+            if not digest:
+                raise ValueError(f"{tag} is no build of envkit's")
+        else:
+            digest = f"sha256:{name.removeprefix('objects/').partition('.')[0]}"
+        with reached.ask("GET", f"blobs/{digest}", 200, stream=True) as answer:
+            yield in_time(bounded(answer, most))
+
+
+def require(named: str) -> None:
+    """Require that the registry answers; a repository begins with what is pushed to it. Raises RefusedError."""
+    with asking():
+        Reached(named).ask("GET", "tags/list?n=1", 200, NO_SUCH)
+
+
+def locked(named: str) -> nullcontext[None]:  # noqa: ARG001
+    """Hold nothing: there is no index."""
+    return nullcontext()
+
+
+def holds(named: str, name: str, size: int, sha256: str) -> bool:  # noqa: ARG001
+    """Say whether an object is there; a registry has it under its SHA-256. Raises RefusedError."""
+    with asking():
+        answer = Reached(named).ask("HEAD", f"blobs/sha256:{sha256}", 200, NO_SUCH)
+        return answer.status_code != NO_SUCH and int(answer.headers.get("Content-Length", size)) == size
+
+
+def put(named: str, name: str, stream: BinaryIO) -> None:
+    """Write a file: a manifest makes the artifact of it and of its object. Raises RefusedError."""
+    if name == INDEX:
+        return
+    with asking():
+        reached = Reached(named)
+        if name.startswith("objects/"):
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(0)
+            reached.send(stream, size, f"sha256:{name.removeprefix('objects/').partition('.')[0]}")
+            return
+        tag, content = tag_of(name), stream.read()
+        made, _ = manifest.read(content)
+        parts = [(EMPTY, b"{}"), (MANIFEST, content)]
+        told = [described(kind, len(part), hashlib.sha256(part).hexdigest()) for kind, part in parts]
+        for (_, part), one in zip(parts, told, strict=True):
+            reached.send(io.BytesIO(part), len(part), one["digest"])
+        artifact = {
+            "schemaVersion": 2, "mediaType": IMAGE, "artifactType": ARTIFACT, "config": told[0],
+            "layers": [told[1], described(OBJECT, made.size, made.sha256)],
+            "annotations": {CREATED: time.strftime(CREATED_FORM, time.gmtime())},
+        }  # fmt: skip
+        reached.ask("PUT", f"manifests/{tag}", 201, data=json.dumps(artifact), headers={"Content-Type": IMAGE})
+
+
+def described(kind: str, size: int, sha256: str) -> dict[str, Any]:
+    """Return the descriptor of a blob."""
+    return {"mediaType": kind, "size": size, "digest": f"sha256:{sha256}"}
+
+
+def stored(named: str) -> Iterator[Stored]:
+    """Yield its files: the manifests and the objects that they name. Raises RefusedError."""
+    for name in names(named, ""):
+        with asking():
+            found = Reached(named).tagged(tag_of(name))
+        try:
+            changed = float(calendar.timegm(time.strptime(found[CREATED], CREATED_FORM)))
+        except ValueError:
+            changed = time.time()
+        if MANIFEST in found:
+            yield Stored(name=f"manifests/{name}", size=found[MANIFEST][1], changed=changed)
+        if OBJECT in found:
+            digest, size = found[OBJECT]
+            yield Stored(name=object_of(digest.removeprefix("sha256:")), size=size, changed=changed)
+
+
+def remove(named: str, name: str) -> None:
+    """Remove an artifact, if it is there; what no artifact names any more the registry itself removes in time.
+
+    Raises RefusedError.
+    """
+    if name.startswith("manifests/"):
+        with asking():
+            reached, tag = Reached(named), tag_of(name)
+            answer = reached.ask("HEAD", f"manifests/{tag}", 200, NO_SUCH, headers={"Accept": IMAGE})
+            if answer.status_code != NO_SUCH:
+                digest = answer.headers["Docker-Content-Digest"]
+                reached.ask("DELETE", f"manifests/{digest}", 202, NO_SUCH)

@@ -1,0 +1,343 @@
+"""The cache of builds in a registry of images, on a real one (Debian's docker-registry)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from envkit.cache import layout, place
+from envkit.cache import registry as oci
+from envkit.cache.manifest import Manifest
+from envkit.cache.place import Place
+from envkit.environments.prefix import Tree
+from envkit.errors import CacheInvalid
+from envkit.install import sharing
+from envkit.sources.connection import RefusedError
+
+from ..test_cache import MODULE, OTHER, described, module_in, packed, put
+from . import registry
+from .site import needs
+
+pytestmark = pytest.mark.integration
+WHO, SECRET = "somebody", "s3cr3t-of-a-registry"
+NAME = "site/envkit"
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Place]]:
+    """A repository that nothing has been pushed to, each time another, in a registry that asks nobody."""
+    needs("docker-registry")
+    with registry.serving(tmp_path_factory.mktemp("registry")) as port:
+        made = list[Place]()
+
+        def another() -> Place:
+            made.append(Place(named=f"oci://127.0.0.1:{port}/{NAME}{len(made)}"))
+            return made[-1]
+
+        yield another
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A prefix with a module in it."""
+    return module_in(tmp_path / "a-prefix-of-some-length")
+
+
+@pytest.fixture(autouse=True)
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without logins."""
+    for name in ("DOCKER_CONFIG", "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    oci.client.cache_clear()
+    return tmp_path
+
+
+def publish(to: Place, made: Manifest, at: Path, signature: bytes = b"") -> bool:
+    """Push a build."""
+    with at.open("rb") as stream:
+        return place.publish(to, made, stream, signature)
+
+
+def pushed(to: Place, tree: Tree, folder: Path) -> Manifest:
+    """Push the module."""
+    made = described(packed(tree, folder / "packed"))
+    assert publish(to, made, folder / "packed")
+    return made
+
+
+def name_of(made: Manifest) -> str:
+    """What a manifest is called."""
+    return f"Horovod--1.0-toy/{made.key}.json"
+
+
+class TestRegistry:
+    """What a folder does, a registry does."""
+
+    def test_a_build_by_a_registry(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
+        cache = here()
+        made = pushed(cache, tree, tmp_path)
+        assert cache.names(MODULE) == cache.names() == [name_of(made)]
+        assert cache.names("Horovod/1.0") == []
+        assert (put(cache.entry(name_of(made)), tmp_path / OTHER).software / MODULE / "bin/horovodrun").is_file()
+        assert not publish(cache, made, tmp_path / "packed")
+        assert [one.state for one in sharing.verified([cache], ()).builds] == ["unsigned"]
+
+    def test_a_signature_that_comes_later(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
+        cache = here()
+        made = pushed(cache, tree, tmp_path)
+        assert not cache.entry(name_of(made)).signed.signature
+        assert publish(cache, made, tmp_path / "packed", b"of a key")
+        assert cache.entry(name_of(made)).signed.signature_bytes == b"of a key"
+        assert cache.names() == [name_of(made)]
+
+    def test_pushes_at_the_same_time(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
+        cache, of, errors = here(), packed(tree, tmp_path / "packed"), list[Exception]()
+        builds = [described(of, cpu=(f"feature{number}",)) for number in range(4)]
+
+        def push(one: Manifest) -> None:
+            try:
+                publish(cache, one, tmp_path / "packed")
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=push, args=(one,)) for one in builds]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert sorted(cache.names()) == sorted(map(name_of, builds))
+
+    def test_what_is_removed(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
+        cache = here()
+        made = pushed(cache, tree, tmp_path)
+        [told, of] = sorted(cache.writable.stored(cache.named), key=lambda one: one.name)
+        assert (of.name, of.size) == (layout.object_of(made.sha256), made.size)
+        assert told.name == f"manifests/{name_of(made)}" and abs(told.changed - time.time()) < 60
+        assert sharing.prune(cache, 0, dry_run=True).removed == ()
+        cache.writable.remove(cache.named, told.name)
+        cache.writable.remove(cache.named, told.name)
+        assert cache.names() == []
+        assert publish(cache, made, tmp_path / "packed") and cache.names() == [name_of(made)]
+
+    def test_what_others_have_put_there(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
+        """An image is no build; an artifact under the tag of a build is told as what cannot be used."""
+        cache = here()
+        port, name = int(cache.named.split(":")[2].split("/")[0]), cache.named.partition(NAME)[2]
+        made = pushed(cache, tree, tmp_path)
+        (tmp_path / "layer").write_bytes(b"a layer")
+        registry.put(port, NAME + name, tmp_path / "layer")
+        body = json.dumps(
+            {
+                "schemaVersion": 2,
+                "mediaType": registry.MANIFEST,
+                "layers": [],
+                "config": {"mediaType": "application/json", "size": 2, "digest": registry.digest(b"{}")},
+            }
+        ).encode()
+        tag = f"Horovod--1.0-toy.{'0' * 64}"
+        registry.request(port, "PUT", f"/v2/{NAME}{name}/manifests/{tag}", body, registry.MANIFEST)
+        registry.request(port, "PUT", f"/v2/{NAME}{name}/manifests/latest", body, registry.MANIFEST)
+        assert sorted(cache.names()) == sorted([name_of(made), f"Horovod--1.0-toy/{'0' * 64}.json"])
+        with pytest.raises(CacheInvalid, match="cannot be used") as told:
+            cache.entry(f"Horovod--1.0-toy/{'0' * 64}.json")
+        assert "is no build of envkit's" in told.value.why
+
+    def test_commands(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
+        cache = here()
+        made = pushed(cache, tree, tmp_path)
+
+        def run(*words: str) -> subprocess.CompletedProcess[str]:
+            env = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+            argv = [str(Path(sys.executable).with_name("envkit")), "cache", *words]
+            return subprocess.run(argv, env=env, capture_output=True, text=True)
+
+        [listed] = json.loads(run("list", cache.named, "--json").stdout)["builds"]
+        assert (listed["id"], listed["place"]) == (made.key, cache.named)
+        assert f"Cache:    {cache.named}" in run("show", made.key[:8], cache.named).stdout
+        assert run("verify", cache.named).stdout.endswith("1 build, none bad.\n")
+        gone = run("prune", cache.named, "--older-than", "1h", "--json")
+        assert (gone.returncode, json.loads(gone.stdout)["removed"]) == (0, []), gone.stderr
+
+
+class TestLogin:
+    """Who may push is told by the file of a login, whichever program wrote it."""
+
+    def test_by_a_password(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        needs("docker-registry", "perl")
+        hashed = subprocess.run(
+            ["perl", "-e", 'print crypt($ARGV[0], "\\$2y\\$05\\$abcdefghijklmnopqrstuu")', SECRET],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        (tmp_path / "htpasswd").write_text(f"{WHO}:{hashed}\n")
+        with registry.serving(tmp_path, f"{{htpasswd: {{realm: site, path: {tmp_path}/htpasswd}}}}") as port:
+            cache = Place(named=f"oci://127.0.0.1:{port}/{NAME}")
+            with pytest.raises(RefusedError, match=r"127\.0\.0\.1:\d+ wants a login: apptainer registry login"):
+                pushed(cache, tree, tmp_path)
+            for place_of, settings in {
+                ".docker/config.json": {}, "elsewhere/config.json": {"DOCKER_CONFIG": f"{tmp_path}/elsewhere"},
+                ".apptainer/docker-config.json": {}, "auth.json": {"REGISTRY_AUTH_FILE": f"{tmp_path}/auth.json"},
+            }.items():  # fmt: skip
+                with monkeypatch.context() as changed:
+                    for key, value in settings.items():
+                        changed.setenv(key, value)
+                    path = login(tmp_path / place_of, port, SECRET)
+                    made = described(packed(tree, tmp_path / "packed"), cpu=(place_of,))
+                    assert publish(cache, made, tmp_path / "packed")
+                    path.unlink()
+                oci.client.cache_clear()
+            login(tmp_path / ".docker/config.json", port, "another")
+            with pytest.raises(RefusedError, match="401 Unauthorized") as told:
+                pushed(cache, tree, tmp_path)
+            assert "another" not in str(told.value) and WHO not in str(told.value)
+
+    def test_by_a_token(self, tree: Tree, tmp_path: Path) -> None:
+        """As registries do that are not one's own: anybody may read, and a token to push is had for a login."""
+        needs("docker-registry")
+        with tokens(tmp_path) as auth, registry.serving(tmp_path, auth) as port:
+            cache = Place(named=f"oci://127.0.0.1:{port}/{NAME}")
+            with pytest.raises(RefusedError, match=r"POST blobs/uploads/: 401 UNAUTHORIZED"):
+                pushed(cache, tree, tmp_path)
+            oci.client.cache_clear()
+            login(tmp_path / ".docker/config.json", port, SECRET)
+            made = pushed(cache, tree, tmp_path)
+            (tmp_path / ".docker/config.json").unlink()
+            oci.client.cache_clear()
+            assert cache.names() == [name_of(made)]
+            assert cache.entry(name_of(made)).manifest == made
+            with pytest.raises(RefusedError, match="401 UNAUTHORIZED"):
+                cache.writable.remove(cache.named, f"manifests/{name_of(made)}")
+
+
+def login(path: Path, port: int, secret: str) -> Path:
+    """Write what a login writes."""
+    path.parent.mkdir(exist_ok=True)
+    word = base64.b64encode(f"{WHO}:{secret}".encode()).decode()
+    path.write_text(json.dumps({"auths": {f"127.0.0.1:{port}": {"auth": word}}}))
+    return path
+
+
+@contextmanager
+def tokens(folder: Path) -> Iterator[str]:
+    """Run a server of tokens; yield the section of a registry's settings that names it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import padding, rsa
+    from cryptography.x509.oid import NameOID
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tokens")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True).sign(key, hashes.SHA256())
+    )  # fmt: skip
+    (folder / "tokens.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    chain = base64.b64encode(certificate.public_bytes(serialization.Encoding.DER)).decode()
+    known = base64.b64encode(f"{WHO}:{SECRET}".encode()).decode()
+
+    def coded(content: bytes) -> str:
+        return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+    class Tokens(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = parse_qs(urlsplit(self.path).query)
+            may = ["pull"] + ["push", "delete"] * (self.headers.get("Authorization") == f"Basic {known}")
+            access = []
+            for scope in " ".join(asked.get("scope", [])).split():
+                kind, _, rest = scope.partition(":")
+                named, _, actions = rest.rpartition(":")
+                access.append(
+                    {"type": kind, "name": named, "actions": [one for one in actions.split(",") if one in may]}
+                )
+            claims = {
+                "iss": "tokens", "sub": "", "aud": "registry", "exp": time.time() + 60, "nbf": time.time() - 60,
+                "iat": time.time(), "jti": str(time.time_ns()), "access": access,
+            }  # fmt: skip
+            claims = {name: int(value) if isinstance(value, float) else value for name, value in claims.items()}
+            head = {"typ": "JWT", "alg": "RS256", "x5c": [chain]}
+            text = f"{coded(json.dumps(head).encode())}.{coded(json.dumps(claims).encode())}"
+            signed = key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
+            body = json.dumps({"token": f"{text}.{coded(signed)}"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tokens) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        realm = f"http://127.0.0.1:{server.server_port}/token"
+        yield (
+            f"{{token: {{realm: '{realm}', service: registry, issuer: tokens, rootcertbundle: {folder}/tokens.pem}}}}"
+        )
+        server.shutdown()
+
+
+class TestRefused:
+    """What cannot be is said in a sentence."""
+
+    def refused(self, cache: Place) -> str:
+        with pytest.raises(CacheInvalid) as told:
+            cache.names()
+        return told.value.why
+
+    @pytest.mark.parametrize(
+        "named", ["oci://host", "oci://host/Upper", "oci:///name", "oci://host/a b", "oci://h/a@b"]
+    )
+    def test_a_name_that_is_none(self, named: str) -> None:
+        assert self.refused(Place(named=named)) == "A registry is named oci://HOST/NAME, in small letters."
+
+    def test_no_such_repository(self, here: Callable[[], Place]) -> None:
+        assert "404 NAME_UNKNOWN" in self.refused(here())
+
+    def test_no_server(self) -> None:
+        assert "Connection refused" in self.refused(Place(named="oci://127.0.0.1:9/site/envkit"))
+
+    def test_a_module_whose_name_is_no_tag(self) -> None:
+        for name in (f"manifests/{'x' * 64}/{'0' * 64}.json", f"manifests/A+B/{'0' * 64}.json"):
+            with pytest.raises(ValueError, match="cannot be a tag in a registry"):
+                oci.tag_of(name)
+
+    def test_without_oras(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "oras.provider", None)
+        why = self.refused(Place(named="oci://127.0.0.1:9/site/envkit"))
+        assert why == "A registry takes the Python package oras: pip install 'envkit[oci]'."
+
+    def test_a_link_that_leads_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No other server gets the login."""
+        asked = list[str]()
+
+        class Answer:
+            status_code, links = 200, {"next": {"url": "https://elsewhere.example/v2/x/tags/list"}}
+
+            def json(self) -> dict[str, list[str]]:
+                return {"tags": []}
+
+        class Client:
+            prefix, auth = "https", None
+
+            def do_request(self, url: str, *_: object, **__: object) -> Answer:
+                asked.append(url)
+                return Answer()
+
+        monkeypatch.setattr(oci, "client", lambda *_: Client())
+        assert "sends to another server" in self.refused(Place(named="oci://host.example/x"))
+        assert asked == ["https://host.example/v2/x/tags/list?n=1000"]
