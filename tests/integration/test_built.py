@@ -4,11 +4,15 @@ import pytest
 
 from .. import built
 from ..stacks import Site
+from .test_stacks import SELDOM, SELDOM_GROUP
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("name", built.FLAGS)
+NAMES = [pytest.param(name, marks=[SELDOM_GROUP] if name == SELDOM else []) for name in built.FLAGS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_it_is_what_was_built_and_verified(name: str, stacks: Site, pytestconfig: pytest.Config) -> None:
     anew = pytestconfig.getoption("all") or built.has_changed(name)
     found = built.build(name, stacks) if anew else built.found(name)

@@ -26,7 +26,8 @@ STACKS = {
     "tensorflow-2.15-cpu": ("tensorflow", "TensorFlow"),
 }
 SELDOM = "tensorflow-2.15-cpu"  # test_built.py has it built and verified when it has changed
-CASES = [pytest.param(name, marks=[pytest.mark.all] if name == SELDOM else []) for name in STACKS]
+SELDOM_GROUP = pytest.mark.xdist_group("tensorflow-2-15")  # two tests build it with --all, and one of them anew
+CASES = [pytest.param(name, marks=[pytest.mark.all, SELDOM_GROUP] if name == SELDOM else []) for name in STACKS]
 TENSORFLOW = [case for case in CASES if str(case.values[0]).startswith("tensorflow")]
 
 pytestmark = pytest.mark.integration
