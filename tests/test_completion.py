@@ -16,6 +16,8 @@ from envkit.machine import site
 from envkit.planning.stack import stacks
 from envkit.training.example import everything
 
+pytestmark = pytest.mark.integration
+
 Install = Callable[..., ModuleReceipt]
 
 

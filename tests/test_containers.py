@@ -75,6 +75,7 @@ def test_every_file_that_pip_takes_is_pinned(stack: Stack, machine: str) -> None
         assert name.endswith((".tar.gz", "-any.whl", f"_{machine}.whl"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.name)
 def test_pins_are_what_pip_reads(path: Path, tmp_path: Path) -> None:
     """pip itself parses the file, and gets to the point where it looks for the first file in an empty folder."""

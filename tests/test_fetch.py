@@ -24,6 +24,8 @@ from envkit.sources.cache import recheck
 from envkit.sources.fetch import FetchEvent, FetchState, Source, fetch, missing, refused
 from envkit.system.files import identity
 
+pytestmark = pytest.mark.integration
+
 REPOSITORY = Path(__file__).parents[1]
 HOROVOD = b"sdist of horovod" * 1000
 TORCH = b"wheel of torch" * 300_000
@@ -329,7 +331,6 @@ def test_dropped_connection_is_tried_again(site: Site, cache: Path) -> None:
     assert files(cache) == {"a-1.tar.gz"}
 
 
-@pytest.mark.integration
 def test_silent_server_is_given_up(site: Site, cache: Path) -> None:
     site.answers["/a-1.tar.gz"] = [hang] * 3
     began = time.monotonic()
@@ -388,7 +389,6 @@ def test_a_device_is_no_source(device: str, cache: Path) -> None:
     assert files(cache) == set() and "file:///dev" in caught.value.why
 
 
-@pytest.mark.integration
 def test_dead_host_is_found_dead_once(cache: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -733,7 +733,6 @@ def certificate(site: Site, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("variable", ["PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "PIP_TRUSTED_HOST"])
 def test_certificates_as_pip_has_them(
     site: Site, cache: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -856,14 +855,12 @@ def test_asking_does_not_wait_for_what_is_silent(site: Site, monkeypatch: pytest
     assert site.asked == ["/simple/horovod/"]
 
 
-@pytest.mark.integration
 def test_asking_tries_a_busy_place_again(site: Site) -> None:
     site.publish("horovod", "horovod-0.28.1.tar.gz", HOROVOD)
     site.answers["/simple/horovod/"] = [status(503)]
     assert named(source()) == {}
 
 
-@pytest.mark.integration
 def test_many_are_asked_for_at_the_same_time(site: Site) -> None:
     many = [source(f"p{number}-1.0.tar.gz", b"p", f"p{number}", ("http://127.0.0.1:9",)) for number in range(60)]
     began = time.monotonic()
@@ -880,7 +877,6 @@ def test_two_fetches_at_once(site: Site, cache: Path) -> None:
     assert missing([source("a.whl", TORCH * 5)], cache) == []
 
 
-@pytest.mark.integration
 def test_killed_fetch_leaves_nothing_behind_the_next(site: Site, cache: Path) -> None:
     site.files["/a.whl"] = TORCH
     site.answers["/a.whl"] = [hang]
@@ -898,7 +894,6 @@ def test_killed_fetch_leaves_nothing_behind_the_next(site: Site, cache: Path) ->
     assert files(cache) == {"a.whl"}
 
 
-@pytest.mark.integration
 def test_ctrl_c_does_not_wait_for_a_silent_server(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_TIMEOUT", "60")
     site.answers["/a.whl"] = [hang]

@@ -13,6 +13,8 @@ from envkit.integrations.ranks import Found, Outcome, Patience, failure, skipped
 from envkit.system import files
 from envkit.system.resources import data
 
+pytestmark = pytest.mark.integration
+
 TEST = "import pytest\n@pytest.mark.horovod({})\ndef test_it(unknown_fixture): pass\n"
 
 

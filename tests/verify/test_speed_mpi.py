@@ -16,6 +16,8 @@ from envkit.inside.probe import raw_mpi
 
 from .compile_c import shared_object
 
+pytestmark = pytest.mark.integration
+
 INSIDE = Path(raw_mpi.__file__).parents[1]
 RANK = """
 import ctypes, importlib, json, os, sys
