@@ -22,7 +22,7 @@ import msgspec
 from rich.console import Console
 from timing import ENVKIT, seconds, side_by_side
 
-from envkit.apptainer import definition
+from envkit.apptainer import definition_file
 from envkit.apptainer.build import FINAL_LEVEL, SQUASHFS
 from envkit.apptainer.installation import ImageInstallation
 from envkit.apptainer.layers import PIN, Base, Wanted, mirror, pinned, plan
@@ -228,7 +228,7 @@ def packed(
     words: Sequence[str] = (),
 ) -> str:
     """Build a recipe; return what Apptainer said. Ends with the end of that if it fails."""
-    takes = {name for stage in definition.read(recipe) for name in stage.arguments}
+    takes = {name for stage in definition_file.read(recipe) for name in stage.arguments}
     file = image.with_suffix(".arguments")
     file.write_text("".join(f"{name}={values[name]}\n" for name in values if name in takes))
     argv = [str(runtime.require().path), "build", *runtime.build_words(), *words, "--build-arg-file", str(file)]

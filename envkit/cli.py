@@ -55,10 +55,10 @@ class Defaults(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the values for a command by its parameters. Raises ConfigInvalid."""
-        from envkit.config import files
+        from envkit.config import configuration
 
-        found = files.read() if name == "doctor" else files.required()
-        notes = files.notes(found)
+        found = configuration.read() if name == "doctor" else configuration.required()
+        notes = configuration.notes(found)
         if notes and is_first_rank():
             for note in notes:
                 echo(f"envkit: {note}", err=True)

@@ -16,7 +16,7 @@ import click
 
 from envkit import api
 from envkit.cli import envkit
-from envkit.commands import outputs
+from envkit.commands import json_types
 from envkit.config.keys import KEYS, variables
 from envkit.planning import patches
 from envkit.planning.stack import stacks
@@ -175,8 +175,8 @@ def forms() -> str:
     from tests import schemas
 
     parts = [FORMS, FILES]
-    for name in sorted({*outputs.TYPES, "show"} - {"doctor", "verify"}):
-        made = schemas.schema(f"envkit {name} --json", outputs.type_of(name)).decode()
+    for name in sorted({*json_types.TYPES, "show"} - {"doctor", "verify"}):
+        made = schemas.schema(f"envkit {name} --json", json_types.type_of(name)).decode()
         parts += [f"## envkit {name}", f"```json\n{made.strip()}\n```"]
     return page("JSON", parts)
 

@@ -48,7 +48,7 @@ from envkit.planning.stack import Stack, select
 
 from .integration.site import needs
 from .small_disk import leave, small_disk
-from .test_outputs import valid
+from .test_json_types import valid
 
 MODULE = "Horovod/1.0-toy"
 OTHER = "another"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.apptainer import definition, layers
+from envkit.apptainer import definition_file, layers
 from envkit.planning.stack import Stack, stacks
 from envkit.system.resources import recipes
 
@@ -20,13 +20,13 @@ MACHINES = ("x86_64", "aarch64")
 
 @pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.name)
 def test_the_shell_of_a_recipe(path: Path, tmp_path: Path) -> None:
-    for stage in definition.read(path):
+    for stage in definition_file.read(path):
         values = dict.fromkeys(stage.arguments, "value")
         for number, section in enumerate(stage.sections):
             if section.name not in {"post", "test", "environment", "runscript"}:
                 continue
             script = tmp_path / f"{stage.name}-{number}-{section.name}.sh"
-            script.write_text(definition.filled(section.text, values))
+            script.write_text(definition_file.filled(section.text, values))
             checker = Path(sys.executable).with_name("shellcheck")
             done = subprocess.run(
                 [checker, "--shell=dash", "--exclude=SC2043,SC2194", script],
@@ -39,7 +39,7 @@ def test_the_shell_of_a_recipe(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
 def test_a_recipe_starts_from_an_image_by_digest_or_from_a_mirror(path: Path) -> None:
-    for stage in definition.read(path):
+    for stage in definition_file.read(path):
         if stage.header["Bootstrap"] != "debootstrap":
             assert stage.arguments["BOOTSTRAP"] == "docker"
             assert len(stage.arguments["BASE"].partition("@sha256:")[2]) == 64
@@ -48,7 +48,7 @@ def test_a_recipe_starts_from_an_image_by_digest_or_from_a_mirror(path: Path) ->
 @pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.name)
 def test_stages_agree_on_their_arguments(path: Path) -> None:
     found: dict[str, str] = {}
-    for stage in definition.read(path):
+    for stage in definition_file.read(path):
         for name, value in stage.arguments.items():
             assert found.setdefault(name, value) == value
 

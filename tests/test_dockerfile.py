@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.apptainer import definition
+from envkit.apptainer import definition_file
 from envkit.apptainer.dockerfile import Context, Converted, converted, copies, instructions, stage
 from envkit.errors import RecipeInvalid
 
@@ -37,7 +37,7 @@ def test_a_dockerfile_becomes_a_recipe(dockerfile: Path, tmp_path: Path) -> None
     made = tmp_path / "made.def"
     recipe = converted(dockerfile)
     made.write_text(recipe.recipe)
-    [stage] = definition.read(made)
+    [stage] = definition_file.read(made)
     sections = {section.name: section for section in stage.sections}
     assert stage.header["Bootstrap"] == "docker"
     assert stage.header["From"] == TEXT.splitlines()[0].removeprefix("FROM ")

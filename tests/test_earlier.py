@@ -17,7 +17,7 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import BuildFailed
-from envkit.install import catalogue, earlier
+from envkit.install import earlier, listing
 from envkit.machine.host import Platform
 
 ERROR = BuildFailed(what="Building Horovod/1 failed in step build.", why="GCC 14 cannot.\nlog:7: error: x", fix="Mend.")
@@ -66,7 +66,7 @@ def test_what_failed_is_said_with_what_has_changed_since(
     assert since in told and str(tmp_path / "log") in told
     earlier.say_resumed(before, Console(width=500))
     assert "GCC 14 cannot." in capsys.readouterr().out
-    begun = catalogue.begun(before.tree, before.tree.unfinished / "toy.json")
+    begun = listing.begun(before.tree, before.tree.unfinished / "toy.json")
     assert begun and "GCC 14 cannot." in begun.failed
 
 

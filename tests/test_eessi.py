@@ -239,7 +239,7 @@ def test_every_symptom_says_what_and_what_to_do() -> None:
 
 
 def test_software_in_no_release_is_told_of_in_whole_sentences() -> None:
-    told = json.loads(data("inside/absent.json").read_text())
+    told = json.loads(data("inside/not_in_eessi.json").read_text())
     assert all(words.endswith(".") for words in told.values()) and "Horovod" in told
 
 

@@ -251,13 +251,13 @@ def test_devices_and_pipes_are_written_to(tmp_path: Path) -> None:
 
 def reader(name: str, path: Path) -> object:
     """Have something read a file that a user or a job names; return what it says."""
-    from envkit.apptainer import definition, dockerfile
+    from envkit.apptainer import definition_file, dockerfile
     from envkit.diagnose import source
     from envkit.launch import launcher
     from envkit.verify import settings
 
     if name == "definition":
-        return definition.read(path)
+        return definition_file.read(path)
     if name == "dockerfile":
         return dockerfile.converted(path)
     if name == "dockerignore":

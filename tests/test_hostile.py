@@ -21,7 +21,7 @@ from envkit import cli
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt, replaced
-from envkit.environments.names import is_module, is_name
+from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvironmentDamaged, HostProblem
 from envkit.install import removal

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from envkit.easybuild import mpi, trials, uses
+from envkit.easybuild import mpi, trial_compiles, uses
 from envkit.easybuild.eb_command import rules
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix, Tree
@@ -21,7 +21,7 @@ from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.install.install import say_taken_over
 from envkit.knowledge.mpi import FAMILIES
-from envkit.launch import launcher, mpi_model
+from envkit.launch import image_launch, launcher
 from envkit.machine import host
 from envkit.machine.host import MPI_FAMILIES, Host, Interpreter, Program, by_preference
 from envkit.planning.compatibility import MPIS, versions
@@ -134,7 +134,7 @@ def test_every_family_is_known_everywhere() -> None:
     named = {*(family for family, _ in MPI_FAMILIES), "MVAPICH", "Cray MPICH"}  # which have no launcher of their own
     assert set(FAMILIES.values()) == named == set(launcher.table()["mpi"]) == set(host.REMEDIES)
     assert named == {one for one in named if mpi.toolchain_of(Program(path=Path(), version="", family=one))}
-    assert named == set(rules()["toolchains"]) == set(mpi_model.table()["bind"])
+    assert named == set(rules()["toolchains"]) == set(image_launch.table()["bind"])
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -228,7 +228,7 @@ def test_a_wrapper_that_links_with_another_mpi(
     found: Program, library: str, refused: bool, machine: Machine, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where its own library is another machine's, and the linker goes on to that of the system."""
-    monkeypatch.setattr(trials, "compiled", lambda _: trials.Compiled(needed=("libc.so.6", library)))
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.Compiled(needed=("libc.so.6", library)))
     made = mpi.named(stack("pytorch-2.13-cpu"), "gompi", "gmpich")
     told = [one.what for one in mpi.problems(machine(mpi=found), made, tree)]
     assert [f"with {library}, which another MPI has" in one for one in told] == ([True] if refused else [])
@@ -239,8 +239,8 @@ def test_the_library_of_open_mpi_is_not_that_of_its_bindings(
 ) -> None:
     """As Debian's mpicxx links them; EasyBuild's own question, which MPI is first on PATH, is another test's."""
     names = ("libmpi_cxx.so.40", "libmpi.so.40", "libc.so.6")
-    monkeypatch.setattr(trials, "compiled", lambda _: trials.Compiled(needed=names))
-    assert trials.abi(Path("/usr/bin/mpicxx"), {}) == "libmpi.so.40"
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.Compiled(needed=names))
+    assert trial_compiles.abi(Path("/usr/bin/mpicxx"), {}) == "libmpi.so.40"
     said = [one.what for one in mpi.problems(machine(), stack("pytorch-2.13-cpu"), tree)]
     assert not [one for one in said if "another MPI has" in one]
 
@@ -250,7 +250,7 @@ def test_a_root_without_shared_memory(
 ) -> None:
     """Open MPI does without it; MPICH's ranks do not start."""
     monkeypatch.setattr(mpi, "SHARED_MEMORY", tmp_path / "gone")
-    monkeypatch.setattr(trials, "compiled", lambda _: trials.Compiled())
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.Compiled())
     problem = next(
         iter(mpi.problems(machine(mpi=MPICH), mpi.named(stack("pytorch-2.13-cpu"), "gompi", "gmpich"), tree))
     )

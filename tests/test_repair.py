@@ -22,7 +22,7 @@ from envkit.eessi.receipt import EessiReceipt
 from envkit.environments import manifest, receipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem
-from envkit.install import catalogue, repair
+from envkit.install import listing, repair
 from envkit.install.install import damage_lines
 
 Install = Callable[..., ModuleReceipt]
@@ -49,7 +49,7 @@ def look(prefix: Prefix, capsys: pytest.CaptureFixture[str], name: str = "toy-cp
 
 def test_nothing_is_damaged(prefix: Prefix, made: ModuleReceipt, capsys: pytest.CaptureFixture[str]) -> None:
     assert look(prefix, capsys) == (0, "Nothing of toy-cpu is damaged: 6 files (0 MB) as built.\n")
-    assert not catalogue.damage(made)
+    assert not listing.damage(made)
 
 
 def test_every_damaged_file_is_named(prefix: Prefix, made: ModuleReceipt, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,9 +69,9 @@ Build it again with 'envkit repair toy-cpu --prefix {prefix.root}'.
     )
     mend = f"envkit repair toy-cpu --prefix {tree.root.parent}"
     expected = f"{tree.modulepath}/Python/system.lua has gone; mend it with '{mend}'"
-    assert catalogue.damage(made) == expected
-    assert f"Damaged:    {expected}" in catalogue.describe(made)
-    [listed] = [entry for entry in catalogue.entries(prefix) if entry.name == "toy-cpu"]
+    assert listing.damage(made) == expected
+    assert f"Damaged:    {expected}" in listing.describe(made)
+    [listed] = [entry for entry in listing.entries(prefix) if entry.name == "toy-cpu"]
     assert (listed.state, listed.fix) == ("damaged", mend) and listed.why in expected
 
 
@@ -109,7 +109,7 @@ def test_all_software_has_gone(
     for module in MODULES:
         assert f"  {module}: 1 file\n    gone     {tree.software}/{module}" in said
     assert said.endswith(f"Build it again with 'envkit repair toy-cpu --prefix {prefix.root}'.\n")
-    assert "has gone; mend it with 'envkit repair toy-cpu --prefix " in catalogue.damage(made)
+    assert "has gone; mend it with 'envkit repair toy-cpu --prefix " in listing.damage(made)
     if lists == "behind a dead link":
         with pytest.raises(HostProblem, match="is a link that leads nowhere") as refused:
             repair.repair(prefix, "toy-cpu", is_dry=False, console=Console(width=1000))
@@ -194,9 +194,9 @@ def test_an_image(
     status, said = look(prefix, capsys, "toy-image")
     assert (status, f"    changed  {image}\n" in said) == (6, True)
     image.write_text("short")
-    assert "has changed" in {e.name: e.why for e in catalogue.entries(prefix)}["toy-image"]
+    assert "has changed" in {e.name: e.why for e in listing.entries(prefix)}["toy-image"]
     image.unlink()
-    assert "has gone" in {e.name: e.why for e in catalogue.entries(prefix)}["toy-image"]
+    assert "has gone" in {e.name: e.why for e in listing.entries(prefix)}["toy-image"]
     assert f"    gone     {image}\n" in look(prefix, capsys, "toy-image")[1]
 
 

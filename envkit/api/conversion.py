@@ -7,7 +7,7 @@ from envkit.api.results import Check, Environment, Verification
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvkitError
-from envkit.install import catalogue
+from envkit.install import listing
 from envkit.verify.outcome import Result
 from envkit.verify.report import Report
 
@@ -25,7 +25,7 @@ def described(found: Receipt, tree: Tree | None = None) -> Environment:
         mpi=f"{found.mpi.family} {found.mpi.version}" if found.mpi else "",
         prefix=place.root.parent,
         verified=date.fromisoformat(found.verified[:10]) if found.horovod else None,
-        problem=moved or found.damage() or catalogue.damage(found) or catalogue.distrust(place, found),
+        problem=moved or found.damage() or listing.damage(found) or listing.distrust(place, found),
     )
 
 

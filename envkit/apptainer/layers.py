@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.apptainer import definition
-from envkit.apptainer.definition import Section
+from envkit.apptainer import definition_file
+from envkit.apptainer.definition_file import Section
 from envkit.errors import RecipeInvalid
 from envkit.sources.fetch import Source
 from envkit.system import process
@@ -77,11 +77,11 @@ class Wanted:
     folder: Path = field(default_factory=lambda: recipes("containers"))
 
     @property
-    def stages(self) -> tuple[definition.Stage, ...]:
+    def stages(self) -> tuple[definition_file.Stage, ...]:
         """The stages of the recipe."""
-        return definition.read(self.folder / self.recipe)
+        return definition_file.read(self.folder / self.recipe)
 
-    def values(self, stages: Sequence[definition.Stage]) -> dict[str, str]:
+    def values(self, stages: Sequence[definition_file.Stage]) -> dict[str, str]:
         """Return every argument with its value. Raises RecipeInvalid for one that the recipe does not take."""
         defaults = {name: value for stage in stages for name, value in stage.arguments.items()}
         for name in self.arguments:
@@ -121,7 +121,7 @@ def plan(wanted: Wanted, layers: Path) -> ImagePlan:
             if is_image and any(section.words.startswith("from ") for section in sections):
                 earlier = {"Bootstrap": "localimage", "From": str(made[-1].image), "Stage": stages[0].name}
                 parts.insert(0, (earlier, []))
-            made.append(Layer(name=name, recipe=definition.write(parts), key=key, image=path))
+            made.append(Layer(name=name, recipe=definition_file.write(parts), key=key, image=path))
             below = Base(bootstrap="localimage", reference=str(path))
     taken = tuple(sources(values, wanted.machine, folder))
     dated = snapshot(wanted.base.reference) if wanted.base.bootstrap == "debootstrap" else ""
@@ -146,35 +146,35 @@ def rendered(wanted: Wanted) -> str:
     base = {"Bootstrap": wanted.base.bootstrap, "From": values["BASE"]}
     before: list[Section] = []
     if wanted.base.bootstrap == "debootstrap":
-        [stage] = definition.read(recipes("containers") / "debian.def")
+        [stage] = definition_file.read(recipes("containers") / "debian.def")
         own = {**stage.arguments, "MIRROR": wanted.base.reference, "RELEASE": values["RELEASE"]}
-        base = {name: definition.filled(value, own) for name, value in stage.header.items()}
+        base = {name: definition_file.filled(value, own) for name, value in stage.header.items()}
         before = fill(stage.layers[0], own)
         values["BASE"] = "Debian"
     parts = []
     for stage in stages:
         sections = [section for layer in stage.layers for section in layer]
-        found = fill([definition.absolute(section, values, folder) for section in sections], values)
+        found = fill([definition_file.absolute(section, values, folder) for section in sections], values)
         parts.append(({**base, "Stage": stage.name}, [*before, *found]))
-    return definition.write(parts)
+    return definition_file.write(parts)
 
 
 def debian(mirror: str, release: str, machine: str, layers: Path) -> Layer:
     """Return the layer that is a release of Debian from a mirror."""
     folder = recipes("containers")
-    [stage] = definition.read(folder / "debian.def")
+    [stage] = definition_file.read(folder / "debian.def")
     values = {**stage.arguments, "MIRROR": mirror, "RELEASE": release}
     sections = stage.layers[0]
     more = [machine, *stage.header.values(), values["RELEASE"], *filter(None, [snapshot(mirror)])]
     key = key_of("debootstrap", sections, values, folder, more)
-    header = {name: definition.filled(value, values) for name, value in stage.header.items()}
-    text = definition.write([(header, fill(sections, values))])
+    header = {name: definition_file.filled(value, values) for name, value in stage.header.items()}
+    text = definition_file.write([(header, fill(sections, values))])
     return Layer(name="debian", recipe=text, key=key, image=layers / f"debian-{key[:20]}.sif")
 
 
 def fill(sections: Iterable[Section], values: Mapping[str, str]) -> list[Section]:
     """Return sections with their arguments filled in."""
-    return [Section(name=s.name, words=s.words, text=definition.filled(s.text, values)) for s in sections]
+    return [Section(name=s.name, words=s.words, text=definition_file.filled(s.text, values)) for s in sections]
 
 
 def key_of(
@@ -187,7 +187,7 @@ def key_of(
     neutral = {**values, **dict.fromkeys(OWN_ARGUMENTS, "")}
     digest = hashlib.sha256("\0".join([parent, *more, *map(str, fill(sections, neutral))]).encode())
     applied = [f"Horovod-{values.get('HOROVOD')}_{name}.patch" for name in values.get("PATCHES", "").split()]
-    for path, target in definition.copied(sections, values, folder):
+    for path, target in definition_file.copied(sections, values, folder):
         if "PATCHES" in values and HOROVODS_PATCH.match(path.name) and path.name not in applied:
             continue
         digest.update(f"\0{target}\0".encode())

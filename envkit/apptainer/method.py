@@ -16,7 +16,7 @@ from envkit.apptainer.layers import Base, ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments.discard import gone, say_left
 from envkit.environments.environment import require_sources
-from envkit.environments.names import is_name
+from envkit.environments.name_syntax import is_name
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import EnvironmentDamaged, Problem, UsageProblem

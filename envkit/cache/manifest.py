@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from envkit.environments.lockfile import Lock, Part
-from envkit.environments.names import is_module
+from envkit.environments.name_syntax import is_module
 from envkit.environments.receipt import Mpi
 from envkit.system import record, toml
 from envkit.system.resources import data

@@ -56,9 +56,9 @@ def push(name: str | None, prefix: str | None, to: str, sign: Path | None, unsig
 
     done = sharing.push(place.locate(prefix), name, Place(named=to), sign)
     if as_json:
-        from envkit.commands import outputs
+        from envkit.commands import json_types
 
-        echo_json(outputs.text(done))
+        echo_json(json_types.text(done))
         return
     echo(f"{'Pushed' if done.sent else 'There already:'} {done.module} {'to' if done.sent else 'in'} {done.place}")
     echo(f"Object {done.id[:12]}, {words.size(done.size)}, {'signed' if done.signed else 'not signed'}.")
@@ -74,14 +74,14 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     """
     import sys
 
-    from envkit.commands import outputs
+    from envkit.commands import json_types
     from envkit.install import sharing
     from envkit.report import words
     from envkit.report.paper import Paper
 
     found = sharing.listing(named(places), keys())
     if as_json:
-        echo_json(outputs.text(found))
+        echo_json(json_types.text(found))
     else:
         rows = [
             (
@@ -143,14 +143,14 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
 
     With keys in your configuration ('cache.keys') signatures are checked as well. Ends with 4 where one is bad.
     """
-    from envkit.commands import outputs
+    from envkit.commands import json_types
     from envkit.install import sharing
     from envkit.report import words
 
     found = sharing.verified(named(places), keys())
     bad = [one for one in found.builds if one.state == "bad"]
     if as_json:
-        echo_json(outputs.text(found))
+        echo_json(json_types.text(found))
     else:
         for one in found.builds:
             echo(f"{one.state:<8} {one.id[:12]} {one.module} in {one.place}{f': {one.wrong}' if one.wrong else ''}")
@@ -173,13 +173,13 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
     What is half written, or has no manifest yet, stays for a day: somebody may be pushing it.
     """
     from envkit.cache.place import Place
-    from envkit.commands import outputs
+    from envkit.commands import json_types
     from envkit.install import sharing
     from envkit.report import words
 
     done = sharing.prune(Place(named=place), older_than or 0, dry_run=dry_run)
     if as_json:
-        echo_json(outputs.text(done))
+        echo_json(json_types.text(done))
         return
     files = words.count(len(done.removed), "file")
     echo(f"{'Would remove' if dry_run else 'Removed'} {files}, {words.size(done.size)}.")
@@ -190,9 +190,9 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
 def named(places: tuple[str, ...]) -> "list[Place]":
     """Return the places that are named, else those of the configuration; ends with a usage error without any."""
     from envkit.cache.place import Place
-    from envkit.config import files
+    from envkit.config import configuration
 
-    found = places or files.read().get("cache.from")
+    found = places or configuration.read().get("cache.from")
     if not found:
         usage("Name a PLACE, or set 'from' in [cache] of your configuration ('envkit config --path').")
     return [Place(named=one) for one in found]
@@ -205,6 +205,6 @@ def unchecked(is_signed: bool) -> str:
 
 def keys() -> tuple[str, ...]:
     """Return the public keys of the configuration."""
-    from envkit.config import files
+    from envkit.config import configuration
 
-    return tuple(files.read().get("cache.keys") or ())
+    return tuple(configuration.read().get("cache.keys") or ())

@@ -23,23 +23,23 @@ def config(paths: bool, as_json: bool) -> int:
     """
     import sys
 
-    from envkit.config import files, report
+    from envkit.config import configuration, report
     from envkit.errors import ConfigInvalid
     from envkit.report.paper import Paper
 
     if paths and as_json:
         usage("Give one of --path and --json; the files are in the JSON, too.")
-    found = files.read()
+    found = configuration.read()
     made = report.report(found)
     if as_json:
         echo_json(report.to_json(made))
     else:
         show = report.of_files if paths else report.of_keys
         whole = Paper(width=1000)  # a path in one piece, for programs
-        for note in files.notes(found):
+        for note in configuration.notes(found):
             echo(f"envkit: {note}", err=True)
         printed("\n".join(show(made, Paper.of(sys.stdout) if sys.stdout.isatty() else whole)) + "\n")
-        if error := files.mistaken(found):
+        if error := configuration.mistaken(found):
             printed()
             explain(error)
     return ConfigInvalid.exit_code if found.mistakes else 0

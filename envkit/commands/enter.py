@@ -181,8 +181,8 @@ def run(
     if ranks is None and mpi_model is None:
         return start(inside.command(command, visible=visible), inside.variables(env))
     from envkit.environments.environment import MpiModel
+    from envkit.launch import image_launch as models
     from envkit.launch import launcher
-    from envkit.launch import mpi_model as models
 
     model = MpiModel(mpi_model) if mpi_model else None
     if ranks is None:  # a rank of somebody's launcher

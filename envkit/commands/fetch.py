@@ -93,14 +93,14 @@ def fetch(
             )
     if as_json:
         from envkit.cli import echo_json
-        from envkit.commands import outputs
+        from envkit.commands import json_types
 
         echo_json(
-            outputs.text(
-                outputs.Fetched(
+            json_types.text(
+                json_types.Fetched(
                     name=prepared.stack.name,
                     cache=str(request.prefix.sources),
-                    sources=tuple(outputs.Wanted(name=one.place, sha256=one.sha256, there=True) for one in wanted),
+                    sources=tuple(json_types.Wanted(name=one.place, sha256=one.sha256, there=True) for one in wanted),
                     damaged=tuple(wrong),
                     bundle=str(bundle) if bundle else None,
                 )

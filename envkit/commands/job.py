@@ -130,9 +130,9 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
     keep(text, given, printed=not given["submit"] and not given["as_json"])
     taken = scheduler.submit(text) if given["submit"] else None
     if given["as_json"]:
-        from envkit.commands import outputs
+        from envkit.commands import json_types
 
-        echo_json(outputs.text(outputs.job(found.called, scheduler.NAME, text, given["output"], taken)))
+        echo_json(json_types.text(json_types.job(found.called, scheduler.NAME, text, given["output"], taken)))
         return 0
     if taken is None:
         return 0

@@ -23,21 +23,21 @@ def list_(prefix: str | None, is_short: bool, as_json: bool) -> None:
     import sys
 
     from envkit.environments import prefix as place
-    from envkit.install import catalogue, needs
+    from envkit.install import listing, needs
     from envkit.planning.stack import stacks
     from envkit.report.paper import Paper
 
     where = place.locate(prefix)
-    found = catalogue.entries(where, None if is_short else needs.lacking(where, stacks()))
+    found = listing.entries(where, None if is_short else needs.lacking(where, stacks()))
     if is_short:
         found = [one for one in found if one.prefix]
     if as_json:
-        echo_json(catalogue.to_json(found))
+        echo_json(listing.to_json(found))
     elif is_short and not found:
         echo(f"Nothing is installed in {where.shown}.", err=True)
     else:
         paper = Paper.of(sys.stdout)
-        lines = [*paper.paragraph("Prefix", "bold", where.shown), "", catalogue.text(found, where, paper)]
+        lines = [*paper.paragraph("Prefix", "bold", where.shown), "", listing.text(found, where, paper)]
         sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -50,7 +50,7 @@ def list_(prefix: str | None, is_short: bool, as_json: bool) -> None:
 def show(name: str | None, prefix: str | None, as_json: bool, as_lock: bool, as_sbom: bool) -> None:
     """Show the environment NAME: its parts, its paths, and how its module is loaded by hand."""
     from envkit.environments import prefix as place
-    from envkit.install import catalogue
+    from envkit.install import listing
     from envkit.methods import installed
 
     if as_json + as_lock + as_sbom > 1:
@@ -65,6 +65,6 @@ def show(name: str | None, prefix: str | None, as_json: bool, as_lock: bool, as_
 
         echo_json(lockfile.text(installed.lock_of(found)), nl=False)
     elif as_json:
-        echo_json(catalogue.receipt_json(found))
+        echo_json(listing.receipt_json(found))
     else:
-        echo(catalogue.describe(found))
+        echo(listing.describe(found))

@@ -59,7 +59,7 @@ def separated(_context: click.Context, _option: click.Parameter, given: tuple[st
 
 def modules(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words of an option that names modules. Raises UsageProblem for what cannot be one."""
-    from envkit.environments.names import require_modules
+    from envkit.environments.name_syntax import require_modules
 
     require_modules(given, option.opts[0])
     return given

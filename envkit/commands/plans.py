@@ -4,7 +4,7 @@ from rich.console import Console
 
 from envkit.cli import echo_json
 from envkit.install import earlier, install
-from envkit.install.catalogue import Lacking
+from envkit.install.listing import Lacking
 from envkit.planning import preflight
 from envkit.planning.method import Installation
 from envkit.report.progress import say
@@ -29,23 +29,23 @@ def show(work: Installation, console: Console) -> int:
 
 def show_json(work: Installation) -> int:
     """Print the same as JSON."""
-    from envkit.commands import outputs
+    from envkit.commands import json_types
 
     problems, missing = install.problems(work), set(work.missing)
     absent = {one.place for one in preflight.lacking(work.sources, work.request.prefix, work.request.carried)}
-    told = outputs.Plan(
+    told = json_types.Plan(
         name=work.stack.name,
         method=work.stack.method,
         framework=work.stack.framework,
         accelerator=work.stack.accelerator.value,
         prefix=str(work.request.prefix.root),
-        steps=tuple(outputs.Step(name=one, there=one not in missing) for one in work.steps),
+        steps=tuple(json_types.Step(name=one, there=one not in missing) for one in work.steps),
         sources=tuple(
-            outputs.Wanted(name=one.place, sha256=one.sha256, there=one.place not in absent) for one in work.sources
+            json_types.Wanted(name=one.place, sha256=one.sha256, there=one.place not in absent) for one in work.sources
         ),
         problems=tuple(Lacking(what=one.what, fix=one.fix) for one in problems),
         lock=work.lock,
         cached=tuple(work.offered),
     )
-    echo_json(outputs.text(told))
+    echo_json(json_types.text(told))
     return preflight.refusal(problems).exit_code if problems else 0

@@ -27,6 +27,6 @@ def remove(name: str, prefix: str | None, dependencies: bool, dry_run: bool, as_
     )
     if as_json:
         from envkit.cli import echo_json
-        from envkit.commands import outputs
+        from envkit.commands import json_types
 
-        echo_json(outputs.text(outputs.Removed(name=called, removed=gone, kept=kept)))
+        echo_json(json_types.text(json_types.Removed(name=called, removed=gone, kept=kept)))

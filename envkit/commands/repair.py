@@ -24,13 +24,13 @@ def repair(name: str, prefix: str | None, dry_run: bool, as_json: bool) -> int:
     if not as_json:
         return work.repair(where, name, is_dry=dry_run, console=console(tells=not dry_run))
     from envkit.cli import echo_json
-    from envkit.commands import outputs
+    from envkit.commands import json_types
     from envkit.methods import installed
 
     _, found = installed.placed(where, name)
     damaged, measure = tuple(found.damaged()), found.measure()
     status = work.repair(where, name, is_dry=dry_run, console=console(err=True, tells=True))
-    told = outputs.Repaired(
+    told = json_types.Repaired(
         name=found.name,
         state="kept" if status == 1 else "damaged" if status else "repaired" if damaged else "whole",
         damaged=damaged,
@@ -38,5 +38,5 @@ def repair(name: str, prefix: str | None, dry_run: bool, as_json: bool) -> int:
         size=measure.size,
         unlisted=measure.unlisted,
     )
-    echo_json(outputs.text(told))
+    echo_json(json_types.text(told))
     return status

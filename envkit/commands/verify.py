@@ -148,7 +148,7 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
 
     if is_quiet() or not sys.stderr.isatty():
         return show(launch.verify(found, start, asked, tell=tell, tests=titles()))
-    from envkit.verify.waiting import Waiting
+    from envkit.verify.progress_line import Waiting
 
     waiting = Waiting(sys.stderr, start.ranks)
     try:
@@ -303,7 +303,7 @@ def require_folder(path: Path) -> None:
 
 def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "Wanted":
     """Return what is to be started; the largest of the worlds to scale over, if -n does not say another."""
-    from envkit.config import files as config
+    from envkit.config import configuration as config
     from envkit.launch import launcher
 
     hosts = launcher.parse_hosts(given["hosts"] or "")
@@ -348,9 +348,9 @@ def check_build(name: str | None, as_json: bool, prefix: str | None) -> int:
     works = bool(wanted) and all(one.loads and not one.has_drifted for one in wanted)
     if as_json:
         from envkit.cli import echo_json
-        from envkit.commands import outputs
+        from envkit.commands import json_types
 
-        echo_json(outputs.text(outputs.BuildCheck(name=found.name, works=works, build=flags)))
+        echo_json(json_types.text(json_types.BuildCheck(name=found.name, works=works, build=flags)))
     else:
         echo(check_build_block(flags))
     return 0 if works else 1

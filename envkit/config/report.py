@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from envkit.config.files import Configuration, Value
+from envkit.config.configuration import Configuration, Value
 from envkit.config.keys import KEYS
 from envkit.report.paper import Paper
 

@@ -1,4 +1,4 @@
-"""What is known of failures: the rules in known/*.toml, and how a rule reads a line."""
+"""What is known of failures: the rules in rules/*.toml, and how a rule reads a line."""
 
 import re
 from functools import cache

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envkit.config import files as config
+from envkit.config import configuration as config
 from envkit.doctor.facts import Builder, Container, Cpu, Index, Limits, Mpi, Room, Scheduler, Tool, Way
 from envkit.eessi import access
 from envkit.environments.prefix import Prefix
 from envkit.errors import Problem
 from envkit.knowledge.eessi import Repository, usual
-from envkit.launch import host_mpi, launcher, mpi_model
+from envkit.launch import host_mpi, image_launch, launcher
 from envkit.machine import host, modules_tool, runtime
 from envkit.planning import preflight
 from envkit.system import process
@@ -83,7 +83,7 @@ def mpi(env: Mapping[str, str]) -> Iterator[Mpi]:
 
 def described(family: str, version: str, path: Path | None, env: Mapping[str, str]) -> Mpi:
     """Return an MPI with its ABI and what it speaks."""
-    abi = mpi_model.table()["bind"].get(family, "")
+    abi = image_launch.table()["bind"].get(family, "")
     first = f"{path.parent}:{env.get('PATH', '')}" if path else env.get("PATH", "")
     library = host_mpi.find(abi, {**env, "PATH": first}) if abi else None
     words = launcher.table()["mpi"].get(family, {})

@@ -13,7 +13,7 @@ from envkit.cache import binaries, fit, unpack
 from envkit.cache.fit import Here
 from envkit.cache.manifest import rules
 from envkit.cache.place import Caches, Entry, Place, signer
-from envkit.config import files as config
+from envkit.config import configuration as config
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
 from envkit.environments.lockfile import Lock

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from envkit import __version__
 from envkit.cache.place import NOWHERE, Caches
-from envkit.easybuild import build, cached, config_guess, eb_command, in_jobs, mpi, trials, uses
+from envkit.easybuild import build, cached, config_guess, eb_command, in_jobs, mpi, trial_compiles, uses
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
 from envkit.environments import manifest, receipt, replaced
@@ -409,7 +409,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
             *preflight.host_problems(machine, stack),
             *preflight.known_problems(machine, stack, plan.modules, force=request.force),
             *mpi.problems(machine, stack, tree),
-            *trials.problems(machine, stack, plan),
+            *trial_compiles.problems(machine, stack, plan),
         ),
         uses=tuple(uses.lines(machine, plan, stack)),
         counts=uses.counts(machine, plan),

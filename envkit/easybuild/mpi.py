@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.easybuild import trials
+from envkit.easybuild import trial_compiles
 from envkit.easybuild.eb_command import rules
 from envkit.environments.environment import Environment
 from envkit.environments.prefix import Tree
@@ -147,14 +147,16 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
             f"As root: mount -t tmpfs tmpfs {SHARED_MEMORY}",
         )
     wrapper = wrapper_of(mpi, machine.env)
-    made = trials.compiled(trials.mpi(wrapper, machine.env))
+    made = trial_compiles.compiled(trial_compiles.mpi(wrapper, machine.env))
     if made.said:
         yield Problem(
             what=f"{wrapper} cannot compile and link a program of {mpi.family} {mpi.version}: {made.said}",
             fix="Install all of its development package, or load the compiler that it was made for (--load).",
         )
     of_others = r".+\.so\.12$" if toolchain == first else r".+\.so\.[2-4]0$"
-    if other := next((name for name in made.needed if trials.LIBRARY.match(name) and re.match(of_others, name)), ""):
+    if other := next(
+        (name for name in made.needed if trial_compiles.LIBRARY.match(name) and re.match(of_others, name)), ""
+    ):
         yield Problem(
             what=f"{wrapper} links programs of {mpi.family} {mpi.version} with {other}, which another MPI has.",
             fix="Its own library is not there, or is another machine's: install it, or do without what puts the other "
@@ -200,7 +202,7 @@ def library(machine: Host, plan: Plan) -> str:
     """Return the library that programs are linked with by the MPI of this machine; nothing of a wheel's."""
     if machine.mpi is None or is_embedded(plan):
         return ""
-    return trials.abi(wrapper_of(machine.mpi, machine.env), machine.env)
+    return trial_compiles.abi(wrapper_of(machine.mpi, machine.env), machine.env)
 
 
 def abi(machine: Host, plan: Plan) -> str:
@@ -255,7 +257,7 @@ def without_wrappers(machine: Host) -> str:
 def refused_by(launcher: Program, env: Mapping[str, str]) -> str:
     """Say why the compiler wrapper of an MPI compiles nothing; nothing where it, or mpi.h alone, is not there."""
     wrapper = wrapper_of(launcher, env)
-    said = trials.compiled(trials.mpi(wrapper, env)).said if wrapper.is_file() else ""
+    said = trial_compiles.compiled(trial_compiles.mpi(wrapper, env)).said if wrapper.is_file() else ""
     return "" if "mpi.h: No such file" in said else said and f"{wrapper.name} compiles nothing: {said}"
 
 

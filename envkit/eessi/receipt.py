@@ -5,7 +5,7 @@ from pathlib import Path
 
 from envkit.easybuild.receipt import ModulesReceipt
 from envkit.environments.eessi import EessiEnvironment
-from envkit.environments.names import is_name
+from envkit.environments.name_syntax import is_name
 
 
 class EessiReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method", tag="eessi"):

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from envkit.config import files as config
-from envkit.environments.names import is_name
+from envkit.config import configuration as config
+from envkit.environments.name_syntax import is_name
 from envkit.errors import ConfigInvalid, UsageProblem
 from envkit.knowledge.eessi import Repository, known, symptom, symptoms, usual
 from envkit.system import toml

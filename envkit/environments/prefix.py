@@ -28,7 +28,7 @@ from pathlib import Path
 
 import platformdirs
 
-from envkit.config import files as config
+from envkit.config import configuration as config
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.machine.host import Platform
 from envkit.system import umask

@@ -17,7 +17,7 @@ from envkit.environments import replaced
 from envkit.environments.environment import Environment
 from envkit.environments.lockfile import Lock, Part
 from envkit.environments.manifest import Damage, Measure
-from envkit.environments.names import is_module, is_name
+from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Tree, listed
 from envkit.errors import HostProblem
 from envkit.system import files, record

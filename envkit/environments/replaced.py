@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.environments import trust
-from envkit.environments.names import is_module, is_name
+from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Tree, listed
 from envkit.errors import HostProblem
 from envkit.system.files import discard, read

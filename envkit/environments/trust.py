@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from envkit.config import files as config
+from envkit.config import configuration as config
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, NotReadable
 from envkit.system import owners

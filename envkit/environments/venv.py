@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.environments import trust
-from envkit.environments.names import shown
+from envkit.environments.name_syntax import shown
 from envkit.environments.prefix import Tree
 from envkit.errors import EnvironmentDamaged, HostProblem
 from envkit.system import owners, record

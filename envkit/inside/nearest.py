@@ -1,7 +1,7 @@
 """Say of a module that could not be loaded which ones are near: ``python nearest.py MODULE MODULEPATH``.
 
 Runs inside, by the Python of EESSI's compatibility layer where that of envkit is not seen (in an image): the standard
-library alone, and Python 3.6. absent.json beside it has what is in no release.
+library alone, and Python 3.6. not_in_eessi.json beside it has what is in no release.
 """
 
 import difflib
@@ -26,7 +26,7 @@ def main(module: str, modulepath: str) -> None:
 
 def absent(module: str) -> str:
     """Return what is known of software that is in no release; nothing of other software."""
-    told = json.loads(Path(__file__).with_name("absent.json").read_text())
+    told = json.loads(Path(__file__).with_name("not_in_eessi.json").read_text())
     wanted = module.partition("/")[0].lower()
     return next((words for name, words in told.items() if name.lower() == wanted), "")
 

@@ -23,7 +23,7 @@ from envkit.easybuild.method import remove_module
 from envkit.eessi import archives, image, sessions
 from envkit.environments import filelocks, receipt, replaced, trust
 from envkit.environments.discard import gone
-from envkit.environments.names import is_module, is_name
+from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.errors import EnvironmentDamaged, EnvkitError
 from envkit.methods import installed

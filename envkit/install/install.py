@@ -17,7 +17,7 @@ from rich.console import Console
 from envkit.apptainer import method as apptainer
 from envkit.environments import filelocks, lockfile, receipt, replaced, trust
 from envkit.environments.manifest import Damage
-from envkit.environments.names import shown
+from envkit.environments.name_syntax import shown
 from envkit.environments.prefix import Prefix, Tree, prune_logs
 from envkit.environments.receipt import Receipt
 from envkit.errors import (

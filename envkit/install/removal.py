@@ -10,8 +10,8 @@ from envkit.environments.discard import gone, say_left
 from envkit.environments.prefix import Prefix, Tree, listed, not_writable
 from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, NotWritable
-from envkit.install import catalogue, cleaning
-from envkit.install.catalogue import Begun
+from envkit.install import cleaning, listing
+from envkit.install.listing import Begun
 from envkit.methods import installed, registry
 from envkit.report.progress import say
 from envkit.system import umask
@@ -59,7 +59,7 @@ def is_there(tree: Tree, module: str) -> bool:
 
 def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str, Begun] | None:
     """Return the one installation that has begun, not ended, and that a name or the beginning of one can mean."""
-    begun = {one: found for one, found in catalogue.begun_in(prefix).items() if name and one.startswith(name)}
+    begun = {one: found for one, found in listing.begun_in(prefix).items() if name and one.startswith(name)}
     names = [name] if name in begun else [*begun]
     return (begun[names[0]][0], names[0], begun[names[0]][1]) if len(names) == 1 else None
 

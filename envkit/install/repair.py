@@ -10,7 +10,7 @@ from rich.console import Console
 
 from envkit.environments import receipt, trust
 from envkit.environments.manifest import Measure
-from envkit.environments.names import shown
+from envkit.environments.name_syntax import shown
 from envkit.environments.prefix import Prefix, Tree, not_writable
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, HostProblem

@@ -19,7 +19,7 @@ from envkit.environments.lockfile import Lock, Part
 from envkit.environments.prefix import Prefix, Tree, not_writable
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged
-from envkit.install import catalogue, install, repair
+from envkit.install import install, listing, repair
 from envkit.methods import installed
 from envkit.planning.method import Installation
 from envkit.planning.request import Request
@@ -68,7 +68,7 @@ def upgrade(prefix: Prefix, name: str | None, asked: Request, *, is_dry: bool, c
     trust.require(prefix.root, tree, receipt.path_of(tree, found.name), [module.name for module in found.recipes])
     installed.require_in_place(tree, found)
     work = planned(prefix, tree, found, asked)
-    was, lost = made_of(found), catalogue.broken(found)
+    was, lost = made_of(found), listing.broken(found)
     told = Upgrade(
         name=found.name,
         state="outdated",

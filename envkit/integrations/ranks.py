@@ -13,7 +13,7 @@ import msgspec
 
 from envkit.errors import EnvkitError, UsageProblem
 from envkit.inside.probe.started import detect
-from envkit.launch import launcher, mpi_model
+from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import Wanted
 from envkit.report.words import plain
 from envkit.system import files, process, record
@@ -70,7 +70,7 @@ def require_none() -> None:
 
 def run(target: Target, wanted: Wanted, job: dict[str, Any]) -> Found:
     """Run a test in ranks to its end, or until its time is over. Nothing of it is left running. Raises EnvkitError."""
-    inside, launch = mpi_model.plan_launch(target.inside, target.mpi(os.environ), wanted)
+    inside, launch = image_launch.plan_launch(target.inside, target.mpi(os.environ), wanted)
     several = (wanted.nodes or 1) > 1 or launch.launcher == "srun"
     meeting = session.of_starter(several, None)
     folder = meeting.shared

@@ -12,11 +12,11 @@ from typing import Any, Union
 
 import msgspec
 
-from envkit.config import files as config
-from envkit.config.files import Value
+from envkit.config import configuration as config
+from envkit.config.configuration import Value
 from envkit.environments import receipt, replaced, trust, venv
 from envkit.environments.lockfile import Lock
-from envkit.environments.names import is_name, shown
+from envkit.environments.name_syntax import is_name, shown
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, NotReadable, UsageProblem

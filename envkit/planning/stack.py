@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from envkit.environments.names import is_name
+from envkit.environments.name_syntax import is_name
 from envkit.errors import UnknownStack
 from envkit.knowledge import foreign
 from envkit.knowledge.eessi import known

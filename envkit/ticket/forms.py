@@ -24,7 +24,7 @@ def to_json(ticket: Ticket) -> str:
 
 def to_html(ticket: Ticket) -> str:
     """Return it as one page that needs nothing else."""
-    from envkit.report.templates import rendered
+    from envkit.report.render import rendered
 
     parts = [msgspec.structs.replace(part, text=wrapped(part.text)) for part in ticket.parts]
     return rendered("ticket.html", ticket=ticket, parts=parts, data=data, left_out=LEFT_OUT)

@@ -78,13 +78,13 @@ def gather(name: str | None, prefix: Prefix, logs: Sequence[Log], env: Mapping[s
 
 def require_known(name: str, prefix: Prefix) -> None:
     """Require a name of an environment, be it damaged or begun, or of a stack. Raises EnvironmentMissing."""
-    from envkit.install import catalogue
+    from envkit.install import listing
     from envkit.methods import installed
 
     try:
         _ = installed.venv_named(prefix, name) or installed.placed(prefix, name)
     except EnvironmentMissing:
-        if name not in {one.name for one in catalogue.entries(prefix)}:
+        if name not in {one.name for one in listing.entries(prefix)}:
             raise
     except EnvkitError:
         return  # which is what the report is about
@@ -162,10 +162,10 @@ def bounded(report: Report) -> Any:
 
 def environment(name: str | None, prefix: Prefix, found: list[Receipt]) -> dict[str, Any]:
     """Return what is known of the environment, and the state of all; ``found`` takes its receipt."""
-    from envkit.install import catalogue
+    from envkit.install import listing
     from envkit.methods import installed
 
-    entries = catalogue.entries(prefix)
+    entries = listing.entries(prefix)
     there = [one for one in entries if one.prefix]
     rows = "\n".join(
         f"{one.name}: {one.state}{f', {one.why}' if one.why else ''} ({one.method}, {one.framework}, {one.accelerator})"
@@ -179,10 +179,10 @@ def environment(name: str | None, prefix: Prefix, found: list[Receipt]) -> dict[
     except EnvkitError as error:
         return {"text": listed, "data": data, "problem": " ".join(filter(None, (error.what, error.why, error.fix)))}
     own = msgspec.to_builtins(msgspec.structs.replace(found[0], lock=None))
-    damage = catalogue.damage(found[0])
+    damage = listing.damage(found[0])
     return {
         "summary": f"{found[0].name}: {damage or found[0].framework + ' by ' + found[0].method}",
-        "text": f"{catalogue.describe(found[0])}\n\n{listed}",
+        "text": f"{listing.describe(found[0])}\n\n{listed}",
         "data": {**data, "receipt": own},
     }
 

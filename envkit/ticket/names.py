@@ -67,7 +67,7 @@ def vocabulary() -> frozenset[str]:
     from envkit.diagnose import rules
     from envkit.doctor.report import Report as Doctor
     from envkit.environments.lockfile import Lock
-    from envkit.install.catalogue import Listing
+    from envkit.install.listing import Listing
     from envkit.methods.registry import NAMES, receipt_of
     from envkit.verify.report import Report
 

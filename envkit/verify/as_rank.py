@@ -18,7 +18,7 @@ import msgspec
 from envkit.errors import Interrupted, ModuleNotLoaded
 from envkit.inside.probe.node import ALARM, file_name, local_folder, touch
 from envkit.inside.probe.started import Started, is_unseen, leftovers, variables_of
-from envkit.launch import mpi_model
+from envkit.launch import image_launch
 from envkit.system import files, process, record
 from envkit.verify import session, settings
 from envkit.verify.facts import Gathered, gather
@@ -97,7 +97,7 @@ def work(own: Attendance, env: Mapping[str, str]) -> None:
     if own.unseen and own.options.limit_s is None:
         probe += ["--limit", f"init={UNSEEN_S:g}"]
     limit = 10 * (own.options.limit_s or LIMIT_S) + FAREWELL_S
-    inside = mpi_model.enter_as_rank(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
+    inside = image_launch.enter_as_rank(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
     argv = inside.command(probe, visible=visible(own.meeting))
     status, said = process.run_as_rank(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
     if status == ModuleNotLoaded.exit_code or (status in FAILED and not is_recorded(own)):

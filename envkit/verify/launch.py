@@ -17,7 +17,7 @@ from envkit.errors import EnvkitError
 from envkit.inside.probe import node
 from envkit.inside.probe.started import leftovers
 from envkit.knowledge.known import known
-from envkit.launch import launcher, mpi_model
+from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import Launch, Wanted
 from envkit.system import process, temporary
 from envkit.system.resources import data
@@ -177,7 +177,7 @@ def is_passing(
 
 def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[str, str]) -> bool:
     """Say whether ranks of a plain MPI program become one world, within ``options.limit_s``."""
-    inside, launch = mpi_model.plan_launch(target.inside, target.mpi(env), attempt.wanted, env, options.mpi_model)
+    inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), attempt.wanted, env, options.mpi_model)
     program = data("inside/mpi_alone.py")
     argv = [target.python, str(program), attempt.mpi, str(attempt.wanted.ranks)]
     until = time.monotonic() + (options.limit_s or LIMIT_S)
@@ -225,7 +225,7 @@ def one_run(
     enough: Callable[[RankFacts, int], bool] | None = None,
 ) -> Run:
     """Start so many ranks, for so long at most, or until all have come far enough; gather what they leave."""
-    inside, launch = mpi_model.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
+    inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
     target = replace(target, inside=inside)
     several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
     meeting, began = session.of_starter(several, options.shared), time.monotonic()

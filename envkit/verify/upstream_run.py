@@ -22,7 +22,7 @@ from envkit.environments.prefix import Prefix
 from envkit.errors import ChecksumMismatch, UsageProblem
 from envkit.inside.probe import node
 from envkit.knowledge.known import known
-from envkit.launch import launcher, mpi_model
+from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import Launch, Wanted
 from envkit.sources.cache import Source
 from envkit.system import files, process, record
@@ -148,7 +148,7 @@ def run(
 
     ``tell`` is called with the file that runs, and with how far it is. Raises what starting ranks does.
     """
-    _, launch = mpi_model.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
+    _, launch = image_launch.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
     several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
     built = [name for name in upstream.CONTROLLERS if target.built is None or target.built.flag(name)]
     todo = upstream.asked(target.framework, built, options.limit_s, options.tests_only)
@@ -234,9 +234,9 @@ def start_of(
         return target.inside, None
     mpi = target.mpi(env)
     if one.over == upstream.CONTROLLERS["mpi"]:
-        return mpi_model.plan_launch(target.inside, mpi, wanted, env, options.mpi_model)
+        return image_launch.plan_launch(target.inside, mpi, wanted, env, options.mpi_model)
     by_gloo = replace(wanted, launcher="horovodrun")
-    inside, launch = mpi_model.plan_launch(target.inside, mpi, by_gloo, env, options.mpi_model)
+    inside, launch = image_launch.plan_launch(target.inside, mpi, by_gloo, env, options.mpi_model)
     return inside, replace(launch, argv=(launch.argv[0], "--gloo", *launch.argv[1:]))
 
 

@@ -27,14 +27,14 @@ from envkit.binary.machine_code import AARCH64, X86_64, returned_constant
 from envkit.cache import manifest, place, unpack
 from envkit.cache.layout import object_of
 from envkit.compat.wanted import judge_asked, of_file, parse
-from envkit.config import files as config
+from envkit.config import configuration as config
 from envkit.config.keys import KEYS
 from envkit.diagnose import first_cause, words
 from envkit.eessi import repositories
 from envkit.environments import lockfile, venv
 from envkit.environments.prefix import Tree
 from envkit.inside.probe import started
-from envkit.install.catalogue import describe, receipt_json
+from envkit.install.listing import describe, receipt_json
 from envkit.machine import site
 from envkit.methods import installed
 from envkit.report.words import plain
@@ -42,7 +42,7 @@ from envkit.sources.bundle import read_bundle
 from envkit.system.resources import data as resource
 from envkit.ticket.private import Private
 from envkit.training import timeline
-from envkit.verify import baseline, facts, last, waiting
+from envkit.verify import baseline, facts, last, progress_line
 from envkit.verify.report import render
 from envkit.verify.report.timeline_page import html
 
@@ -146,7 +146,7 @@ def facts_of(data: bytes, folder: Path) -> None:
     shared = folder / "shared"
     shared.mkdir(exist_ok=True)
     (shared / "n.json").write_bytes(data)
-    waiting.how_far(shared, 2)
+    progress_line.how_far(shared, 2)
     for one in facts.load(shared):
         assert (one.label and one.rank is None) or isinstance(one.rank, int)
 

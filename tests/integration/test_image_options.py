@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.apptainer import definition
+from envkit.apptainer import definition_file
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.system.files import sha256
 
@@ -175,7 +175,7 @@ def test_a_recipe_is_written_out(accelerator: str, stacks: Site, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     text = path.read_text()
     assert "{{" not in text and "%arguments" not in text
-    assert [stage.name for stage in definition.read(path)] == ["build", "final"]
+    assert [stage.name for stage in definition_file.read(path)] == ["build", "final"]
     assert "apptainer build" in done.stdout
     refused = stacks.envkit("export", str(tmp_path / "none" / "own.def"))
     assert (refused.returncode, "could not be written" in refused.stderr) == (7, True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ..test_outputs import valid
+from ..test_json_types import valid
 from .site import Site
 
 pytestmark = pytest.mark.integration

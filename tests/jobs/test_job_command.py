@@ -8,7 +8,7 @@ import pytest
 
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
-from envkit.commands import outputs
+from envkit.commands import json_types
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.receipt import Mpi
 
@@ -92,7 +92,7 @@ def test_scripts_get_the_number_and_the_text_as_json(tmp_path: Path, capsys: Out
     written = json.loads(capsys.readouterr().out)
     assert (written["job"], written["file"]) == (None, str(tmp_path / "job.sh"))
     assert written["script"] == (tmp_path / "job.sh").read_text()
-    Draft202012Validator(json.loads(schemas.schema("job slurm", outputs.type_of("job slurm")))).validate(written)
+    Draft202012Validator(json.loads(schemas.schema("job slurm", json_types.type_of("job slurm")))).validate(written)
     assert run([*SLURM, "--submit", "--follow", "--json", "--", "true"]) == 2
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.verify.waiting import Waiting, how_far
+from envkit.verify.progress_line import Waiting, how_far
 
 
 def leave(folder: Path, name: str, *phases: str, common: str | None = None) -> None:

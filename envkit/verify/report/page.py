@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import envkit.report.words as words
 from envkit.binary.build_flags import FLAGS
-from envkit.report.templates import rendered
+from envkit.report.render import rendered
 from envkit.verify.facts import RankFacts
 from envkit.verify.report.model import RankRow, Report, raw_rate, records
 from envkit.verify.report.plots import bandwidth_plot, scaling_plots, timeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envkit.report.templates import rendered
+from envkit.report.render import rendered
 from envkit.training import timeline
 
 _SHOWN = 20

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from envkit.environments import filelocks, receipt, trust, venv
-from envkit.environments.names import is_name, shown
+from envkit.environments.name_syntax import is_name, shown
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, HostProblem, Problem

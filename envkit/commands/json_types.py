@@ -12,7 +12,7 @@ import msgspec
 from envkit.binary.build_flags import BuildFlags
 from envkit.environments.lockfile import Lock
 from envkit.environments.manifest import Damage
-from envkit.install.catalogue import Lacking
+from envkit.install.listing import Lacking
 from envkit.jobs.submit import Submitted
 from envkit.planning.method import Offered
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.apptainer import definition
-from envkit.apptainer.definition import Section
+from envkit.apptainer import definition_file
+from envkit.apptainer.definition_file import Section
 from envkit.errors import RecipeInvalid
 
 TEXT = """\
@@ -57,7 +57,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def test_stages_and_their_sections(recipe: Path) -> None:
-    build, final = definition.read(recipe)
+    build, final = definition_file.read(recipe)
     assert (build.name, final.name) == ("build", "final")
     assert dict(build.header) == {"Bootstrap": "{{ BOOTSTRAP }}", "From": "{{ BASE }}", "Stage": "build"}
     assert [section.name for section in build.sections] == ["arguments", "files", "post", "files", "post"]
@@ -66,7 +66,7 @@ def test_stages_and_their_sections(recipe: Path) -> None:
 
 
 def test_arguments_and_their_defaults(recipe: Path) -> None:
-    build, final = definition.read(recipe)
+    build, final = definition_file.read(recipe)
     assert build.arguments == {
         "BOOTSTRAP": "docker",
         "BASE": "debian@sha256:0",
@@ -77,47 +77,47 @@ def test_arguments_and_their_defaults(recipe: Path) -> None:
 
 
 def test_a_post_ends_a_layer(recipe: Path) -> None:
-    build, final = definition.read(recipe)
+    build, final = definition_file.read(recipe)
     assert [[section.name for section in layer] for layer in build.layers] == [["files", "post"], ["files", "post"]]
     assert [[section.name for section in layer] for layer in final.layers] == [["files", "test"]]
 
 
 def test_what_is_written_is_read(recipe: Path, tmp_path: Path) -> None:
-    stages = definition.read(recipe)
+    stages = definition_file.read(recipe)
     again = tmp_path / "again.def"
-    again.write_text(definition.write([(stage.header, stage.sections) for stage in stages]))
-    assert definition.read(again) == stages
+    again.write_text(definition_file.write([(stage.header, stage.sections) for stage in stages]))
+    assert definition_file.read(again) == stages
 
 
 def test_arguments_are_filled_in() -> None:
-    assert definition.filled("{{ A }}-{{B}} {C} $D", {"A": "1", "B": ""}) == "1- {C} $D"
+    assert definition_file.filled("{{ A }}-{{B}} {C} $D", {"A": "1", "B": ""}) == "1- {C} $D"
     with pytest.raises(RecipeInvalid, match="an argument without a value: MISSING") as invalid:
-        definition.filled("{{ MISSING }}", {})
+        definition_file.filled("{{ MISSING }}", {})
     assert "--build-arg MISSING=VALUE" in invalid.value.fix
 
 
 def test_what_is_copied(recipe: Path, tmp_path: Path) -> None:
-    build, final = definition.read(recipe)
-    assert definition.copied(build.sections, {}, tmp_path) == [
+    build, final = definition_file.read(recipe)
+    assert definition_file.copied(build.sections, {}, tmp_path) == [
         (tmp_path / "a.txt", "/opt/a.txt"),
         (tmp_path / "b1.txt", "/opt"),
         (tmp_path / "b2.txt", "/opt"),
     ]
-    assert definition.copied(final.sections, {}, tmp_path) == []
+    assert definition_file.copied(final.sections, {}, tmp_path) == []
 
 
 def test_paths_made_absolute(tmp_path: Path) -> None:
     section = Section(name="files", words="", text="    ../{{ NAME }} /opt/a\n")
-    made = definition.absolute(section, {"NAME": "a.txt"}, tmp_path / "x")
+    made = definition_file.absolute(section, {"NAME": "a.txt"}, tmp_path / "x")
     assert made.text == f"    {tmp_path}/x/../a.txt /opt/a\n"
     other = Section(name="files", words="from build", text="    /opt /opt\n")
-    assert definition.absolute(other, {}, tmp_path) == other
+    assert definition_file.absolute(other, {}, tmp_path) == other
 
 
 def test_a_file_to_copy_that_is_not_there(tmp_path: Path) -> None:
     section = Section(name="files", words="", text="    gone*.txt /opt\n")
     with pytest.raises(RecipeInvalid, match=re.escape("The recipe copies gone*.txt, and there is no such file.")):
-        definition.copied([section], {}, tmp_path)
+        definition_file.copied([section], {}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_what_is_no_recipe(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.def"
     path.write_text(text)
     with pytest.raises(RecipeInvalid, match=said):
-        definition.read(path)
+        definition_file.read(path)
 
 
 def test_a_recipe_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(RecipeInvalid, match="cannot be read"):
-        definition.read(tmp_path / "gone.def")
+        definition_file.read(tmp_path / "gone.def")
     (tmp_path / "binary.def").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeInvalid, match="cannot be read"):
-        definition.read(tmp_path / "binary.def")
+        definition_file.read(tmp_path / "binary.def")

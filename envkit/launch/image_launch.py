@@ -177,5 +177,5 @@ def require_no_wall(env: Mapping[str, str]) -> None:
 
 @functools.cache
 def table() -> dict[str, Any]:
-    """Return mpi_models.toml."""
-    return toml.read(data("launch/mpi_models.toml"), toml.Tables)
+    """Return image_launch.toml."""
+    return toml.read(data("launch/image_launch.toml"), toml.Tables)

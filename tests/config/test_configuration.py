@@ -13,7 +13,7 @@ import click
 import pytest
 
 from envkit.cli import envkit, run
-from envkit.config import files, report
+from envkit.config import configuration, report
 from envkit.config.keys import KEYS, variables
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import prefix as place
@@ -42,7 +42,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     }
     monkeypatch.chdir(project)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(files, "SYSTEM", paths["system"])
+    monkeypatch.setattr(configuration, "SYSTEM", paths["system"])
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "installed"))
     for name in ("XDG_CONFIG_HOME", *(one for key in KEYS for one in variables(key))):
         monkeypatch.delenv(name, raising=False)
@@ -58,19 +58,19 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 def test_the_nearest_file_counts_and_a_variable_before_all(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, level in enumerate(("system", "site", "user", "project"), start=1):
         path = write(level, f"\njobs = {number}\n")
-        found = files.read().values["jobs"]
+        found = configuration.read().values["jobs"]
         assert (found.value, found.level, found.where) == (number, level, f"{path}:2")
     monkeypatch.setenv("ENVKIT_JOBS", "9")
-    found = files.read().values["jobs"]
+    found = configuration.read().values["jobs"]
     assert (found.value, found.level, found.where) == (9, "variable", "ENVKIT_JOBS")
     monkeypatch.setenv("ENVKIT_JOBS", "")
-    assert files.read().get("jobs") == 4
+    assert configuration.read().get("jobs") == 4
 
 
 def test_each_level_sets_what_the_nearer_ones_do_not(write: Write) -> None:
     write("system", 'method = "eessi"\njobs = 2\n[job]\naccount = "a"\n')
     write("user", 'jobs = 3\n[job]\npartition = "p"\n')
-    found = files.read()
+    found = configuration.read()
     assert {key: one.value for key, one in found.values.items()} == {
         "method": "eessi", "jobs": 3, "job.account": "a", "job.partition": "p",
     }  # fmt: skip
@@ -81,28 +81,28 @@ class TestProject:
         path = write("project", "jobs = 1")
         below = Path.cwd() / "deep"
         below.mkdir()
-        assert files.project(below, os.environ) == path
+        assert configuration.project(below, os.environ) == path
         (Path.cwd() / ".git").mkdir()
-        assert files.project(below, os.environ) is None
-        assert files.project(path.parent, os.environ) == path
+        assert configuration.project(below, os.environ) is None
+        assert configuration.project(path.parent, os.environ) == path
 
     def test_is_sought_up_to_the_home(self, write: Write, tmp_path: Path) -> None:
         (tmp_path / "envkit.toml").write_text("jobs = 1")
-        assert files.project(None, os.environ) is None
-        assert files.project(tmp_path, os.environ) == tmp_path / "envkit.toml"
+        assert configuration.project(None, os.environ) is None
+        assert configuration.project(tmp_path, os.environ) == tmp_path / "envkit.toml"
 
     @pytest.mark.parametrize("line", ['prefix = "/x"', 'trust = ["mallory"]', 'load = ["m"]', 'site = "/x/y.toml"'])
     def test_does_not_say_what_is_run(self, write: Write, line: str) -> None:
         path = write("project", f"{line}\n")
         with pytest.raises(ConfigInvalid) as error:
-            files.required()
+            configuration.required()
         key = line.partition(" ")[0]
         assert f"{path}:1: the file of a project may not set '{key}'" in error.value.why
         assert error.value.exit_code == 2
 
     def test_names_no_folder_as_an_environment(self, write: Write) -> None:
         path = write("project", 'environment = "/project/env"')
-        assert files.read().mistakes == (
+        assert configuration.read().mistakes == (
             f"{path}:1: 'environment': the file of a project may name only an installed environment, not a folder.",
         )
 
@@ -117,20 +117,20 @@ class TestProject:
     def test_of_somebody_else_is_left_aside(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
         path = write("project", "jobs = 4")
         os.chown(path, 12345, -1)
-        found = files.read()
+        found = configuration.read()
         assert not found.values and not found.mistakes
         assert (found.files[0].state, *found.files[0].why) == (
             "refused", f"{path}: It belongs to 12345, who may not say what counts for you.",
         )  # fmt: skip
         monkeypatch.setenv("ENVKIT_TRUST", "12345")
-        assert files.read().get("jobs") == 4
+        assert configuration.read().get("jobs") == 4
 
 
 def test_a_file_of_the_user_that_everybody_can_change_is_a_mistake(write: Write) -> None:
     write("user", "jobs = 4").chmod(0o666)
-    [mistake] = files.read().mistakes
+    [mistake] = configuration.read().mistakes
     assert mistake.endswith("Everybody may write to it, who may not say what counts for you.")
-    assert files.read().get("jobs") is None
+    assert configuration.read().get("jobs") is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_file_of_the_user_that_everybody_can_change_is_a_mistake(write: Write)
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line_and_the_file_is_not_used(write: Write, text: str, said: str) -> None:
     path = write("user", f"{text}\n")
-    found = files.read()
+    found = configuration.read()
     [mistake] = found.mistakes
     assert mistake.startswith(str(path)) and said in mistake
     assert not found.values
@@ -195,21 +195,21 @@ def test_variables_have_numbers_and_lists_as_text(write: Write, monkeypatch: pyt
     write("user", "jobs = 3")
     for name, value in {"ENVKIT_JOBS": "4", "ENVKIT_LOAD": "a/1 b,c", "ENVKIT_JOB_NODES": "2"}.items():
         monkeypatch.setenv(name, value)
-    found = files.read()
+    found = configuration.read()
     assert [found.get(key) for key in ("jobs", "load", "job.nodes")] == [4, ("a/1", "b", "c"), 2]
 
 
 def test_bytes_that_are_no_text(write: Write) -> None:
     path = write("user", "")
     path.write_bytes(b"jobs = 1\nprefix = '\xff'\n")
-    assert files.read().mistakes == (f"{path}:2: this is no text in UTF-8.",)
+    assert configuration.read().mistakes == (f"{path}:2: this is no text in UTF-8.",)
 
 
 def test_every_mistake_is_told_at_once(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write("user", "a = 1\nb = 2\n")
     write("system", "c = 1\n")
     monkeypatch.setenv("ENVKIT_RANKS", "two")
-    found = files.read().mistakes
+    found = configuration.read().mistakes
     assert len(found) == 4
     assert found[0] == "ENVKIT_RANKS: expected a whole number from 1 to 1000000, found 'two'."
 
@@ -367,14 +367,16 @@ class TestCommand:
     def test_fits_a_terminal(self, write: Write) -> None:
         """Paths stand below the table, each in one piece as far as that fits."""
         path = write("user", 'prefix = "/p"\n\ntrust = ["root"]\n')
-        lines = report.of_keys(report.report(files.read()), Paper(width=80))
+        lines = report.of_keys(report.report(configuration.read()), Paper(width=80))
         assert [line.split("  ")[-1].strip() for line in lines if line.startswith(("prefix ", "trust "))] == [
             "user, line 1",
             "user, line 3",
         ]
         assert all(len(line) <= 80 for line in lines)
         assert str(path) in "".join(line.strip().removeprefix("user").strip() for line in lines[len(KEYS) + 2 :])
-        [wide] = [line for line in report.of_keys(report.report(files.read()), Paper(width=300)) if "prefix" in line]
+        [wide] = [
+            line for line in report.of_keys(report.report(configuration.read()), Paper(width=300)) if "prefix" in line
+        ]
         assert wide.endswith(f"user: {path}:1")
 
     def test_names_every_file(self, write: Write, capsys: Output) -> None:
@@ -486,13 +488,13 @@ def test_what_a_strangers_file_of_the_project_names_is_not_entered(
 )
 def test_a_file_that_was_made_to_take_long_is_told_shortly(write: Write, text: str, said: str) -> None:
     write("user", text)
-    mistakes = files.read().mistakes
+    mistakes = configuration.read().mistakes
     assert said in mistakes[-1] and len(mistakes) <= 11
 
 
 def test_a_file_of_a_project_that_is_too_large_is_left_aside(write: Write) -> None:
     write("project", "# " + "x" * 70_000)
-    assert files.read().mistakes == ()
+    assert configuration.read().mistakes == ()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
@@ -502,6 +504,6 @@ def test_a_link_of_somebody_else_is_left_aside(write: Write, tmp_path: Path) -> 
     path = write("project", "")
     path.unlink()
     path.symlink_to(own)
-    assert files.read().values["jobs"].value == 3
+    assert configuration.read().values["jobs"].value == 3
     os.chown(path, 65534, 65534, follow_symlinks=False)
-    assert "jobs" not in files.read().values
+    assert "jobs" not in configuration.read().values

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envkit.easybuild import trials
-from envkit.easybuild.trials import Trial, compiled
+from envkit.easybuild import trial_compiles
+from envkit.easybuild.trial_compiles import Trial, compiled
 from envkit.machine.host import Host, Program
 from envkit.planning.plan import Plan, Step
 from envkit.planning.stack import Stack, stacks
@@ -98,9 +98,11 @@ def test_another_flatbuffers_before_that_of_tensorflow(
     header.write_text("#define FLATBUFFERS_VERSION_MAJOR 24\n")
     env = {"PATH": os.environ["PATH"], setting: str(tmp_path / "include")}
     seen, plan = machine(env=env), Plan(stack="", steps=(), robot=())
-    found = list(trials.problems(seen, stack("tensorflow-2.21-cpu"), plan))
+    found = list(trial_compiles.problems(seen, stack("tensorflow-2.21-cpu"), plan))
     assert [says in one.what for one in found] == ([True] if says else [])
-    assert not list(trials.problems(seen, stack("pytorch-2.13-cpu"), plan))  # whose flatbuffers is Horovod's, by -I
+    assert not list(
+        trial_compiles.problems(seen, stack("pytorch-2.13-cpu"), plan)
+    )  # whose flatbuffers is Horovod's, by -I
 
 
 @pytest.mark.parametrize(("release", "status", "refused"), [("13.0", 0, False), ("13.0", 1, True), ("12.4", 1, False)])
@@ -111,7 +113,7 @@ def test_a_kernel_where_the_nvcc_of_the_plan_is_here(
     nvcc = fake("nvcc", f"{body}echo '#error -- unsupported GNU version!' >&2; exit {status}")
     seen = machine(env={"PATH": f"{nvcc.parent}:{os.environ['PATH']}"})
     steps = (Step(module="nvcc/13.0.88", easyconfig="/nvcc-13.0.88.eb"),)
-    found = list(trials.problems(seen, stack("pytorch-2.13-cuda"), Plan(stack="", steps=steps, robot=())))
+    found = list(trial_compiles.problems(seen, stack("pytorch-2.13-cuda"), Plan(stack="", steps=steps, robot=())))
     assert bool(found) is refused
     if refused:
         assert found[0].what.startswith("nvcc 13.0.88 does not compile a kernel with g++ 12.2.0: #error -- unsupported")
@@ -121,5 +123,7 @@ def test_a_kernel_where_the_nvcc_of_the_plan_is_here(
 def test_the_real_nvcc_with_the_real_compiler() -> None:
     """Where there is one; no GPU is needed."""
     env, compiler = {"PATH": os.environ["PATH"]}, Program(path=Path("/usr/bin/g++"), version="")
-    if nvcc := next(filter(None, (trials.of_release(one, env) for one in ("12.8", "12.9", "13.0", "13.1"))), ""):
-        assert compiled(trials.kernel(nvcc, compiler, env)).said == ""
+    if nvcc := next(
+        filter(None, (trial_compiles.of_release(one, env) for one in ("12.8", "12.9", "13.0", "13.1"))), ""
+    ):
+        assert compiled(trial_compiles.kernel(nvcc, compiler, env)).said == ""

@@ -16,8 +16,8 @@ from envkit.environments import filelocks, receipt
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Mpi
 from envkit.errors import Problem
-from envkit.install import catalogue, needs
-from envkit.install.catalogue import Entry
+from envkit.install import listing, needs
+from envkit.install.listing import Entry
 from envkit.machine.host import Platform
 from envkit.planning.stack import stacks
 from envkit.report.paper import Paper
@@ -27,21 +27,21 @@ HERE = Platform.own()
 
 
 def listed(prefix: Prefix) -> dict[str, Entry]:
-    return {entry.name: entry for entry in catalogue.entries(prefix)}
+    return {entry.name: entry for entry in listing.entries(prefix)}
 
 
 def shown(found: list[Entry], prefix: Prefix) -> str:
-    return catalogue.text(found, prefix, Paper(width=80))
+    return listing.text(found, prefix, Paper(width=80))
 
 
 def test_whether_a_stack_fits_is_unknown_until_it_is_asked(prefix: Prefix) -> None:
-    assert {one.name: one.state for one in catalogue.entries(prefix)} == {one.name: "unknown" for one in stacks()}
+    assert {one.name: one.state for one in listing.entries(prefix)} == {one.name: "unknown" for one in stacks()}
 
 
 def test_what_this_machine_lacks_is_told_with_its_remedy(prefix: Prefix) -> None:
     lacking = {one.name: [Problem(what="A is missing.", fix="Get A."), Problem(what="B.", fix="")] for one in stacks()}
     lacking["pytorch-2.13-cpu"] = []
-    found = {entry.name: entry for entry in catalogue.entries(prefix, lacking)}
+    found = {entry.name: entry for entry in listing.entries(prefix, lacking)}
     assert found.pop("pytorch-2.13-cpu").state == "fits"
     assert {(one.state, one.why, one.fix, len(one.lacking)) for one in found.values()} == {
         ("lacks", "A is missing.", "Get A.", 2)
@@ -51,7 +51,7 @@ def test_what_this_machine_lacks_is_told_with_its_remedy(prefix: Prefix) -> None
 
 
 def test_what_was_never_built_is_no_more_than_planned(prefix: Prefix) -> None:
-    found = catalogue.entries(prefix, {one.name: [] for one in stacks()})
+    found = listing.entries(prefix, {one.name: [] for one in stacks()})
     assert {one.name for one in found if not one.built} == {one.name for one in stacks() if not one.tried}
     [_, never] = shown(found, prefix).split("Never built by this project")
     assert all(one.name in never for one in stacks() if not one.tried)
@@ -64,9 +64,9 @@ def test_no_line_is_wider_than_the_terminal(width: int, prefix: Prefix, install:
     lacking: dict[str, list[Problem]] = {one.name: [] for one in stacks()}
     lacking["pytorch-2.1-eessi"] = [Problem(what="many words " * 30, fix="and a remedy " * 10)]
     elsewhere = Prefix(root=Path("/elsewhere"))  # so that the path of the other one is shown
-    text = catalogue.text(catalogue.entries(prefix, lacking), elsewhere, Paper(width=width))
+    text = listing.text(listing.entries(prefix, lacking), elsewhere, Paper(width=width))
     assert f"in{prefix.root}" in "".join(text.split())
-    titles = set(catalogue.TITLES.values())
+    titles = set(listing.TITLES.values())
     assert [line for line in text.splitlines() if len(line) > width and line not in titles] == []
 
 
@@ -94,7 +94,7 @@ def test_what_is_installed_comes_first_and_once(
     install(name, python="3.13.1", verified="2026-03-04", horovod="/h")
     install("own-recipe", python="3.11.7")
     monkeypatch.setattr(Platform, "own", lambda: Platform(machine=HERE.machine, python="3.13"))
-    found = catalogue.entries(prefix)
+    found = listing.entries(prefix)
     assert {entry.name for entry in found[:3]} == {"own-recipe", name, f"{name}-py3.11"}
     assert len(found) == len(stacks()) + 2
     one, other = listed(prefix)[name], listed(prefix)["own-recipe"]
@@ -140,7 +140,7 @@ def test_what_is_installed_and_built_again(prefix: Prefix, install: Install) -> 
     tree = prefix.tree(HERE)
     receipt.begin(tree, "toy", "building", prefix.logs)
     with filelocks.held(tree, "stack-toy", Console(file=io.StringIO()), ""):
-        [found] = [one for one in catalogue.entries(prefix) if one.name == "toy"]
+        [found] = [one for one in listing.entries(prefix) if one.name == "toy"]
     assert found.state == "installed" and found.begun and found.begun.running
 
 
@@ -150,14 +150,14 @@ def test_a_recipe_by_path_that_has_begun(prefix: Prefix) -> None:
 
 
 def test_json_of_the_list(prefix: Prefix) -> None:
-    told = msgspec.json.decode(catalogue.to_json(catalogue.entries(prefix)))
+    told = msgspec.json.decode(listing.to_json(listing.entries(prefix)))
     assert told["version"] == 2
     assert told["environments"][0]["name"] == stacks()[0].name
 
 
 def test_json_of_a_receipt_is_the_receipt(install: Install) -> None:
     made = install("toy")
-    assert msgspec.json.decode(catalogue.receipt_json(made).encode(), type=ModuleReceipt) == made
+    assert msgspec.json.decode(listing.receipt_json(made).encode(), type=ModuleReceipt) == made
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_json_of_a_receipt_is_the_receipt(install: Install) -> None:
 )
 def test_description_for_people(mpi: Mpi | None, said: str, install: Install) -> None:
     made = install("toy", "Python/system", "Toy/1.0", mpi=mpi, load=("gcc/12",), horovod="/h")
-    lines = catalogue.describe(made).splitlines()
+    lines = listing.describe(made).splitlines()
     assert lines[0] == "Name:       toy"
     assert f"MPI:        {said}" in lines
     assert "Horovod:    /h" in lines
@@ -196,7 +196,7 @@ def test_the_prefix_is_named(
 def test_a_folder_of_packages_is_described(install: Install, tmp_path: Path) -> None:
     made = install("toy", horovod="/h")
     (tmp_path / "mine/lib/python3.11/site-packages/own_package-1.2.dist-info").mkdir(parents=True)
-    text = catalogue.describe(made.within(tmp_path / "mine"))
+    text = listing.describe(made.within(tmp_path / "mine"))
     assert text.splitlines()[:3] == [
         f"Folder:     {tmp_path}/mine",
         "Packages:   own-package 1.2",

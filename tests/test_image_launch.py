@@ -11,7 +11,7 @@ from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, MpiModel
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
-from envkit.launch import mpi_model
+from envkit.launch import image_launch
 from envkit.launch.launcher import Wanted, srun_types
 
 Fake = Callable[..., Path]
@@ -58,7 +58,7 @@ def host(fake: Fake) -> Callable[[str], dict[str, str]]:
 def test_the_model_by_what_host_and_image_have(
     kind: str, image: Mpi | None, model: MpiModel, host: Callable[[str], dict[str, str]]
 ) -> None:
-    inside, launch = mpi_model.plan_launch(INSIDE, image, Wanted(ranks=2), host(kind))
+    inside, launch = image_launch.plan_launch(INSIDE, image, Wanted(ranks=2), host(kind))
     assert isinstance(inside, ContainerEnvironment)
     assert inside.model is model
     assert launch.why
@@ -67,42 +67,42 @@ def test_the_model_by_what_host_and_image_have(
 
 
 def test_why_the_image_starts_its_own_ranks(host: Callable[[str], dict[str, str]]) -> None:
-    _, launch = mpi_model.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("MPICH"))
+    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("MPICH"))
     assert "the host's MPICH 4.0.2 does not start ranks of the image's Open MPI 4.1.4 as one world" in launch.why
-    _, launch = mpi_model.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host(""))
+    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host(""))
     assert "this host has no mpirun" in launch.why
-    _, launch = mpi_model.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("Open MPI 4"), MpiModel.INSIDE)
+    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("Open MPI 4"), MpiModel.INSIDE)
     assert "you asked for it" in launch.why
 
 
 def test_a_launcher_that_does_not_fit_is_refused(host: Callable[[str], dict[str, str]]) -> None:
     with pytest.raises(HostProblem, match=r"The ranks of toy would not become one world\.") as refused:
-        mpi_model.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("MPICH"), MpiModel.HYBRID)
+        image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("MPICH"), MpiModel.HYBRID)
     assert "MPICH 4.0.2" in refused.value.why
 
 
 @pytest.mark.parametrize("model", [MpiModel.HYBRID, MpiModel.BIND])
 def test_without_mpi_only_the_image_can_start_them(model: MpiModel, host: Callable[[str], dict[str, str]]) -> None:
     with pytest.raises(HostProblem, match="has no MPI"):
-        mpi_model.plan_launch(INSIDE, None, Wanted(ranks=2), host("Open MPI 4"), model)
+        image_launch.plan_launch(INSIDE, None, Wanted(ranks=2), host("Open MPI 4"), model)
 
 
 @pytest.mark.parametrize("wall", ["APPTAINER_CLEANENV", "SINGULARITY_CLEANENV", "APPTAINER_CONTAIN"])
 def test_a_wall_between_launcher_and_rank(wall: str, host: Callable[[str], dict[str, str]]) -> None:
     env = host("Open MPI 4") | {wall: "1"}
     with pytest.raises(HostProblem, match=f"{wall} is set, so that each rank would be a world of its own"):
-        mpi_model.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env)
+        image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env)
     with pytest.raises(HostProblem, match=wall):
-        mpi_model.enter_as_rank(INSIDE, OPEN_MPI, env)
-    inside, _ = mpi_model.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env, MpiModel.INSIDE)
+        image_launch.enter_as_rank(INSIDE, OPEN_MPI, env)
+    inside, _ = image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env, MpiModel.INSIDE)
     assert isinstance(inside, ContainerEnvironment) and inside.model is MpiModel.INSIDE
-    mpi_model.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env | {wall: "false"})
+    image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env | {wall: "false"})
 
 
 def test_ranks_inside_an_image_reach_no_other_node(host: Callable[[str], dict[str, str]]) -> None:
     for wanted in (Wanted(ranks=2, hosts=(("a", 1), ("b", 1))), Wanted(ranks=2, nodes=2)):
         with pytest.raises(HostProblem, match="on its own node only"):
-            mpi_model.plan_launch(INSIDE, OPEN_MPI, wanted, host("MPICH"))
+            image_launch.plan_launch(INSIDE, OPEN_MPI, wanted, host("MPICH"))
 
 
 @pytest.mark.parametrize(("types", "model"), [("pmix pmix_v4 pmi2", MpiModel.HYBRID), ("none pmi2", MpiModel.INSIDE)])
@@ -115,7 +115,7 @@ def test_in_a_slurm_job(types: str, model: MpiModel, fake: Fake, monkeypatch: py
     site = ContainerEnvironment(
         name="toy", runtime=Path("/bin/apptainer"), image=Path("/t.sif"), srun=("--cpu-bind=x",)
     )
-    inside, launch = mpi_model.plan_launch(site, OPEN_MPI, Wanted(ranks=2), env)
+    inside, launch = image_launch.plan_launch(site, OPEN_MPI, Wanted(ranks=2), env)
     srun_types.cache_clear()
     assert isinstance(inside, ContainerEnvironment) and inside.model is model
     assert (launch.launcher == "srun") == (model is MpiModel.HYBRID)
@@ -124,33 +124,33 @@ def test_in_a_slurm_job(types: str, model: MpiModel, fake: Fake, monkeypatch: py
 
 def test_ranks_of_somebody_elses_launcher() -> None:
     env = {"PATH": os.defpath}
-    assert mpi_model.enter_as_rank(INSIDE, OPEN_MPI, env) == INSIDE
+    assert image_launch.enter_as_rank(INSIDE, OPEN_MPI, env) == INSIDE
     standing = CurrentEnvironment(name="here")
-    assert mpi_model.enter_as_rank(standing, OPEN_MPI, env, MpiModel.INSIDE) == standing
+    assert image_launch.enter_as_rank(standing, OPEN_MPI, env, MpiModel.INSIDE) == standing
     with pytest.raises(UsageProblem, match="this process is one already"):
-        mpi_model.enter_as_rank(INSIDE, OPEN_MPI, env, MpiModel.INSIDE)
+        image_launch.enter_as_rank(INSIDE, OPEN_MPI, env, MpiModel.INSIDE)
 
 
 def test_the_table_says_what_each_row_rests_on() -> None:
-    for row in mpi_model.table()["hybrid"]:
+    for row in image_launch.table()["hybrid"]:
         assert row["evidence"].startswith(("tried: ", "documented: "))
 
 
 def test_a_library_that_this_host_does_not_have(host: Callable[[str], dict[str, str]]) -> None:
     cray = Mpi(family="Cray something", version="8")
     with pytest.raises(HostProblem, match="cannot take the place of the image's Cray something 8"):
-        mpi_model.by_binding(INSIDE, cray, host("Open MPI 4"))
+        image_launch.by_binding(INSIDE, cray, host("Open MPI 4"))
 
 
 def test_ranks_in_eessi_start_where_it_is_mounted() -> None:
     inside = EessiEnvironment(name="toy", version="2023.06", modules=("Toy/1",), way=("mount",), cpu="zen3")
-    _, launch = mpi_model.plan_launch(inside, OPEN_MPI, Wanted(ranks=2), {"SLURM_JOB_ID": "1", "PATH": os.defpath})
+    _, launch = image_launch.plan_launch(inside, OPEN_MPI, Wanted(ranks=2), {"SLURM_JOB_ID": "1", "PATH": os.defpath})
     assert (launch.launcher, launch.why) == ("mpirun", "EESSI is mounted for this command, on this node")
     argv = inside.command(["python"], launch.argv)
     assert argv[0] == "mount" and argv[-1] == "python" and argv.index("mpirun") > argv.index("--")
     assert inside.variables({})["OMPI_MCA_ras"].startswith("^slurm")
     elsewhere = Wanted(ranks=2, hosts=(("node1", 1), ("node2", 1)))
-    _, launch = mpi_model.plan_launch(inside, OPEN_MPI, elsewhere, {"PATH": os.defpath})
+    _, launch = image_launch.plan_launch(inside, OPEN_MPI, elsewhere, {"PATH": os.defpath})
     with pytest.raises(HostProblem, match="The ranks that mpirun starts would not find EESSI"):
         inside.command(["python"], launch.argv, remote=launch.remote)
     native = replace(inside, way=())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from envkit.cli import envkit, run
-from envkit.commands import outputs
+from envkit.commands import json_types
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, Machine
@@ -30,16 +30,16 @@ def valid(command: str, text: str) -> Any:
     from jsonschema import Draft202012Validator
 
     told = json.loads(text)
-    schema = json.loads(schemas.schema(command, outputs.type_of(command)))
+    schema = json.loads(schemas.schema(command, json_types.type_of(command)))
     Draft202012Validator(schema).validate(told)
     return told
 
 
-@pytest.mark.parametrize("command", [*outputs.TYPES, "show"])
+@pytest.mark.parametrize("command", [*json_types.TYPES, "show"])
 def test_each_has_a_schema(command: str) -> None:
     from jsonschema import Draft202012Validator
 
-    Draft202012Validator.check_schema(json.loads(schemas.schema(command, outputs.type_of(command))))
+    Draft202012Validator.check_schema(json.loads(schemas.schema(command, json_types.type_of(command))))
 
 
 def test_every_command_that_tells_something_has_json() -> None:
@@ -106,7 +106,7 @@ def test_states_are_an_enumeration(there: Prefix, capsys: pytest.CaptureFixture[
     assert run(["list", "--json", "--installed", "--prefix", str(there.root)]) == 0
     states = {one["name"]: one["state"] for one in valid("list", capsys.readouterr().out)["environments"]}
     assert states == {"toy": "installed", "bad": "damaged", "half": "unfinished"}
-    definitions = msgspec.json.schema(outputs.type_of("list"))["$defs"]
+    definitions = msgspec.json.schema(json_types.type_of("list"))["$defs"]
     assert "installed" in definitions["State"]["enum"]
 
 
