@@ -13,30 +13,30 @@ from envkit.binary.build_flags import BuildFlags
 from envkit.environments.lockfile import Lock
 from envkit.environments.manifest import Damage
 from envkit.install.listing import Lacking
+from envkit.jobs.registry import SCHEDULERS
 from envkit.jobs.submit import Submitted
 from envkit.planning.method import Offered
 
 TYPES = {
-    "list": "install.catalogue:Listing",
-    "install --dry-run": "commands.outputs:Plan",
-    "fetch": "commands.outputs:Fetched",
+    "list": "install.listing:Listing",
+    "install --dry-run": "commands.json_types:Plan",
+    "fetch": "commands.json_types:Fetched",
     "upgrade": "install.upgrade:Upgrade",
-    "repair": "commands.outputs:Repaired",
-    "remove": "commands.outputs:Removed",
+    "repair": "commands.json_types:Repaired",
+    "remove": "commands.json_types:Removed",
     "clean": "install.cleaning:Cleaning",
     "cache push": "install.sharing:Pushed",
     "cache list": "install.sharing:Listing",
     "cache show": "cache.manifest:Manifest",
     "cache verify": "install.sharing:Verified",
     "cache prune": "install.sharing:Gone",
-    "check-build": "commands.outputs:BuildCheck",
+    "check-build": "commands.json_types:BuildCheck",
     "compat": "compat.report:Report",
     "doctor": "doctor.report:Report",
     "verify": "verify.report.model:Report",
-    "eessi list": "commands.outputs:Sessions",
-    "eessi repositories": "commands.outputs:Repositories",
-    "job slurm": "commands.outputs:Job",
-    "job pbs": "commands.outputs:Job",
+    "eessi list": "commands.json_types:Sessions",
+    "eessi repositories": "commands.json_types:Repositories",
+    **{f"job {name}": "commands.json_types:Job" for name in SCHEDULERS},
 }  # by command; the receipts of 'show' are of the method's own type
 
 

@@ -28,7 +28,7 @@ def test_ranks_are_counted_by_step(tmp_path: Path) -> None:
 def test_a_line_is_written_over_and_wiped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     clock = iter([0.0, 1.0, 4.5, 5.0, 6.0])
-    monkeypatch.setattr("envkit.verify.waiting.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("envkit.verify.progress_line.time.monotonic", lambda: next(clock))
     shown = Waiting(stream, 2)
     shown.look(tmp_path)
     assert stream.getvalue() == ""
@@ -48,7 +48,7 @@ def test_nothing_is_wiped_where_nothing_was_said() -> None:
 def test_what_runs_is_told_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     clock = iter([0.0, 0.5, 2.0, 4.0])
-    monkeypatch.setattr("envkit.verify.waiting.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("envkit.verify.progress_line.time.monotonic", lambda: next(clock))
     shown = Waiting(stream, 2)
     shown.at("a file", "")
     assert stream.getvalue() == ""
