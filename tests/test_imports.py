@@ -7,7 +7,11 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import envkit
+
+pytestmark = pytest.mark.xdist_group("imports")  # one worker reads all modules
 
 PACKAGE = Path(envkit.__file__).parent
 # Top to bottom: each folder may import from those after it, and from no other.
