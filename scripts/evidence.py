@@ -250,7 +250,7 @@ def dependencies(names: dict[str, Any], known: Parts) -> Iterator[tuple[str, str
 
 BASES = re.compile(r"cuda:(\d+\.\d+)(?:\.\d+)?-devel|cudnn(\d+)")
 FRAMEWORKS = {"TENSORFLOW": "tensorflow", "KERAS": "keras", "PYTORCH": "torch", "MXNET": "mxnet", "PYSPARK": "spark"}
-PLAIN = re.compile(r"\d+(\.\d+)*")
+PLAIN = re.compile(r"\d+(\.\d+)*(\.post\d+)?")
 OPENMPI = re.compile(r"openmpi-(\d+\.\d+\.\d+)|v\d+\.\d+/openmpi-([\d.]+\d)")
 
 
@@ -303,7 +303,7 @@ def of_service(told: Parts, mpi: re.Match[str] | None) -> Parts:
     """Return the versions that build arguments name."""
     parts = {"machine": "x86_64"}
     for key, name in FRAMEWORKS.items():
-        version = told.get(f"{key}_PACKAGE", "").partition("==")[2].split("+")[0].split(".post")[0]
+        version = told.get(f"{key}_PACKAGE", "").partition("==")[2].split("+")[0]
         parts |= {name: version} if PLAIN.fullmatch(version) else {}
     for key, name in (("PYTHON_VERSION", "python"), ("GPP_VERSION", "gcc")):
         parts |= {name: told[key]} if PLAIN.fullmatch(told.get(key, "")) else {}
