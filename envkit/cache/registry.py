@@ -2,25 +2,31 @@
 
 A build is an artifact. Its tag is ``MODULE.KEY``; its first layer is the manifest's file, its second the object, which
 is thus kept under its own SHA-256. The tags stand for the index. Who may write is told by ``docker login``, ``apptainer
-registry login`` or ``podman login``; nothing of that is written or shown.
+registry login`` or ``podman login``; nothing of that is written or shown. What a registry answers is not believed.
 """
 
 import calendar
 import hashlib
+import inspect
 import io
 import json
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TypeVar
 from urllib.parse import urljoin, urlsplit
+
+import msgspec
 
 from envkit.cache import manifest
 from envkit.cache.layout import CONNECT_S, INDEX, PATIENCE_S, PIECE, Stored, in_time, object_of, whole
+from envkit.system import record
+
+T = TypeVar("T")
 
 NAMED = re.compile(
     r"oci://(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?)/"
@@ -29,6 +35,7 @@ NAMED = re.compile(
 )
 TAG = re.compile(r"(?P<folder>[A-Za-z0-9_][\w.-]*)\.(?P<key>[0-9a-f]{64})", re.ASCII)
 LONGEST = 128  # characters of a tag
+MOST_TAGS = 100_000
 ARTIFACT = "application/vnd.envkit.build.v1"
 MANIFEST, OBJECT = "application/vnd.envkit.manifest.v1+json", "application/vnd.envkit.module.v1.tar+xz"
 IMAGE, EMPTY = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.empty.v1+json"
@@ -55,6 +62,44 @@ def asking() -> Iterator[None]:
         raise RefusedError(redact(str(error)).rstrip(".")) from error
 
 
+class Layer(msgspec.Struct, frozen=True):
+    """A blob of an artifact."""
+
+    mediaType: str  # noqa: N815  (as OCI calls it)
+    digest: Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
+    size: int
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """What a tag stands for."""
+
+    layers: tuple[Layer, ...]
+    annotations: dict[str, str] = {}
+
+    def layer(self, kind: str) -> Layer | None:
+        """Return the layer of a kind, if there is one."""
+        return next((one for one in self.layers if one.mediaType == kind), None)
+
+
+class Tags(msgspec.Struct, frozen=True):
+    """A page of the tags of a repository."""
+
+    tags: tuple[str, ...] | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """One reason of a refusal."""
+
+    code: str = ""
+    message: str = ""
+
+
+class Refusals(msgspec.Struct, frozen=True):
+    """What a registry says of what it refuses."""
+
+    errors: tuple[Refusal, ...]
+
+
 class Reached:
     """A repository of a registry. Its functions raise RefusedError, RequestException and ValueError."""
 
@@ -64,7 +109,8 @@ class Reached:
         match = NAMED.fullmatch(named)
         if match is None:
             raise RefusedError("A registry is named oci://HOST/NAME, in small letters")
-        self.client = client(match["host"], tuple(sorted(logins())))
+        with understood():
+            self.client = client(match["host"], tuple(sorted(logins())))
         self.at = f"{self.client.prefix}://{match['host']}/v2/{match['name']}"
 
     def ask(self, method: str, what: str, *good: int, **given: Any) -> Any:
@@ -89,17 +135,13 @@ class Reached:
         """Return what the registry answers; a password goes with each request, since content is sent once."""
         auth = self.client.auth
         known = {} if hasattr(auth, "token") else auth.get_auth_header() if hasattr(auth, "_basic_auth") else {}
-        return self.client.do_request(url, method, headers={**known, **(headers or {})}, **given)
+        once = inspect.unwrap(type(self.client).do_request)  # oras-py itself tries for two minutes
+        with understood():
+            return once(self.client, url, method, headers={**known, **(headers or {})}, **given)
 
-    def tagged(self, tag: str) -> dict[str, Any]:
-        """Return the artifact of a tag: its layers by their kind, its annotations."""
-        answer = self.ask("GET", f"manifests/{tag}", 200, headers={"Accept": IMAGE}, stream=True)
-        found = json.loads(b"".join(in_time(bounded(answer, manifest.MOST))))
-        try:
-            layers = {layer["mediaType"]: (str(layer["digest"]), int(layer["size"])) for layer in found["layers"]}
-            return {**layers, CREATED: str(found.get("annotations", {}).get(CREATED, ""))}
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{tag} is no build of envkit's") from error
+    def tagged(self, tag: str) -> Artifact:
+        """Return the artifact of a tag."""
+        return content(self.ask("GET", f"manifests/{tag}", 200, headers={"Accept": IMAGE}, stream=True), Artifact)
 
     def send(self, content: BinaryIO, size: int, digest: str) -> None:
         """Send a blob, if it is not there."""
@@ -111,21 +153,39 @@ class Reached:
         self.ask("PUT", f"{begun}{mark}digest={digest}", 201, data=content, headers=headers)
 
 
+@contextmanager
+def understood() -> Iterator[None]:
+    """Say what oras-py does not understand, such as a damaged file of logins. Raises ValueError."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"oras-py does not understand the login or what the registry asks for ({error!r})") from error
+
+
+def content(answer: Any, kind: type[T]) -> T:
+    """Return what an answer says in JSON. Raises RefusedError, ValueError."""
+    try:
+        return record.decode(b"".join(in_time(bounded(answer, manifest.MOST))), msgspec.json.Decoder(kind))
+    except record.RecordInvalid as error:
+        raise ValueError(f"its answer is not as OCI has it: {error}") from error
+
+
 def told(answer: Any) -> str:
     """Return what a registry says of what it refuses."""
-    try:
-        [first, *_] = answer.json()["errors"]
-        return f"{answer.status_code} {first.get('code', '')} {first.get('message', '')}".strip()
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return f"{answer.status_code} {answer.reason}"
+    from envkit.sources.connection import RefusedError
+
+    said = str(answer.reason)
+    with suppress(RefusedError, ValueError):
+        said = next((f"{one.code} {one.message}" for one in content(answer, Refusals).errors), said)
+    return f"{answer.status_code} {said}".strip()
 
 
 def bounded(answer: Any, most: int) -> Iterator[bytes]:
     """Yield what a registry sends, at most so many bytes."""
     from envkit.sources.connection import limited
 
-    told = answer.headers.get("Content-Length", "")
-    size = int(told) if told.isdecimal() else None
+    length = answer.headers.get("Content-Length", "")
+    size = int(length) if length.isdecimal() else None
     return whole(limited(answer.iter_content(PIECE), size, most), size)
 
 
@@ -184,8 +244,11 @@ def names(named: str, module: str) -> list[str]:
         found, what = list[str](), "tags/list?n=1000"
         while what:
             answer = reached.ask("GET", what, 200)
-            found += answer.json().get("tags") or []
-            what = answer.links.get("next", {}).get("url", "")
+            page = content(answer, Tags).tags or ()
+            found += page
+            what = answer.links.get("next", {}).get("url", "") if page else ""
+            if len(found) > MOST_TAGS:
+                raise ValueError(f"it has more than {MOST_TAGS} tags")
     matches = [match for tag in found if (match := TAG.fullmatch(tag))]
     return [f"{one['folder']}/{one['key']}.json" for one in matches if not module or one["folder"] == folder]
 
@@ -201,9 +264,10 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
         reached = Reached(named)
         if name.startswith("manifests/"):
             tag = tag_of(name)
-            digest, _ = reached.tagged(tag).get(MANIFEST) or ("", 0)
-            if not digest:
+            layer = reached.tagged(tag).layer(MANIFEST)
+            if layer is None:
                 raise ValueError(f"{tag} is no build of envkit's")
+            digest = layer.digest
         else:
             digest = f"sha256:{name.removeprefix('objects/').partition('.')[0]}"
         with reached.ask("GET", f"blobs/{digest}", 200, stream=True) as answer:
@@ -239,15 +303,15 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
             stream.seek(0)
             reached.send(stream, size, f"sha256:{name.removeprefix('objects/').partition('.')[0]}")
             return
-        tag, content = tag_of(name), stream.read()
-        made, _ = manifest.read(content)
-        parts = [(EMPTY, b"{}"), (MANIFEST, content)]
-        told = [described(kind, len(part), hashlib.sha256(part).hexdigest()) for kind, part in parts]
-        for (_, part), one in zip(parts, told, strict=True):
-            reached.send(io.BytesIO(part), len(part), one["digest"])
+        tag, text = tag_of(name), stream.read()
+        made, _ = manifest.read(text)
+        config = described(EMPTY, 2, hashlib.sha256(b"{}").hexdigest())
+        own = described(MANIFEST, len(text), hashlib.sha256(text).hexdigest())
+        reached.send(io.BytesIO(b"{}"), 2, config["digest"])
+        reached.send(io.BytesIO(text), len(text), own["digest"])
         artifact = {
-            "schemaVersion": 2, "mediaType": IMAGE, "artifactType": ARTIFACT, "config": told[0],
-            "layers": [told[1], described(OBJECT, made.size, made.sha256)],
+            "schemaVersion": 2, "mediaType": IMAGE, "artifactType": ARTIFACT, "config": config,
+            "layers": [own, described(OBJECT, made.size, made.sha256)],
             "annotations": {CREATED: time.strftime(CREATED_FORM, time.gmtime())},
         }  # fmt: skip
         reached.ask("PUT", f"manifests/{tag}", 201, data=json.dumps(artifact), headers={"Content-Type": IMAGE})
@@ -263,15 +327,13 @@ def stored(named: str) -> Iterator[Stored]:
     for name in names(named, ""):
         with asking():
             found = Reached(named).tagged(tag_of(name))
-        try:
-            changed = float(calendar.timegm(time.strptime(found[CREATED], CREATED_FORM)))
-        except ValueError:
-            changed = time.time()
-        if MANIFEST in found:
-            yield Stored(name=f"manifests/{name}", size=found[MANIFEST][1], changed=changed)
-        if OBJECT in found:
-            digest, size = found[OBJECT]
-            yield Stored(name=object_of(digest.removeprefix("sha256:")), size=size, changed=changed)
+        changed = time.time()
+        with suppress(ValueError):
+            changed = float(calendar.timegm(time.strptime(found.annotations.get(CREATED, ""), CREATED_FORM)))
+        if layer := found.layer(MANIFEST):
+            yield Stored(name=f"manifests/{name}", size=layer.size, changed=changed)
+        if layer := found.layer(OBJECT):
+            yield Stored(name=object_of(layer.digest.removeprefix("sha256:")), size=layer.size, changed=changed)
 
 
 def remove(named: str, name: str) -> None:
@@ -284,5 +346,7 @@ def remove(named: str, name: str) -> None:
             reached, tag = Reached(named), tag_of(name)
             answer = reached.ask("HEAD", f"manifests/{tag}", 200, NO_SUCH, headers={"Accept": IMAGE})
             if answer.status_code != NO_SUCH:
-                digest = answer.headers["Docker-Content-Digest"]
+                digest = answer.headers.get("Docker-Content-Digest")
+                if not digest:
+                    raise ValueError("it does not say the digest of what is to be removed")
                 reached.ask("DELETE", f"manifests/{digest}", 202, NO_SUCH)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -34,6 +35,8 @@ from .site import needs
 pytestmark = pytest.mark.integration
 WHO, SECRET = "somebody", "s3cr3t-of-a-registry"
 NAME = "site/envkit"
+NONSENSE = [b"[]", b"{", b'{"tags": [1]}', b'{"tags": "x"}', b"[" * 100_000, b"\xff", b'{"layers": [{"digest": "x"}]}']
+ELSEWHERE = {"next": {"url": "https://elsewhere.example/v2/x/tags/list"}}
 
 
 @pytest.fixture(scope="module")
@@ -291,6 +294,27 @@ def tokens(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@contextmanager
+def answering(body: bytes, status: int = 200) -> Iterator[int]:
+    """Run a server that answers everything alike, as no registry does; yield its port."""
+
+    class Alike(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Www-Authenticate", "Bearer")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Alike) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
 class TestRefused:
     """What cannot be is said in a sentence."""
 
@@ -321,22 +345,42 @@ class TestRefused:
         why = self.refused(Place(named="oci://127.0.0.1:9/site/envkit"))
         assert why == "A registry takes the Python package oras: pip install 'envkit[oci]'."
 
+    @pytest.mark.parametrize(
+        "body",
+        [b"[]", b"{", b'{"tags": [1]}', b'{"tags": "x"}', b"[" * 100_000, b"\xff", b'{"layers": [{"digest": "x"}]}'],
+    )
+    def test_what_it_answers_is_not_believed(self, body: bytes) -> None:
+        """Whatever comes in place of JSON of OCI's form is told in a sentence."""
+        with answering(body) as port:
+            cache = Place(named=f"oci://127.0.0.1:{port}/site/envkit")
+            tags = body.startswith(b'{"layers"')
+            assert tags or "not as OCI has it" in self.refused(cache)
+            with pytest.raises(CacheInvalid, match="cannot be used") as told:
+                cache.entry(f"Horovod--1.0-toy/{'0' * 64}.json")
+            assert "not as OCI has it" in told.value.why
+
+    @pytest.mark.parametrize("text", ["[]", "{", '{"auths": []}', '{"auths": {"127.0.0.1:PORT": {"auth": 3}}}'])
+    def test_a_damaged_file_of_logins(self, text: str, nobody: Path) -> None:
+        with answering(b'{"tags": []}', status=401) as port:
+            path = nobody / ".docker/config.json"
+            path.parent.mkdir()
+            path.write_text(text.replace("PORT", str(port)))
+            assert self.refused(Place(named=f"oci://127.0.0.1:{port}/site/envkit"))
+
     def test_a_link_that_leads_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """No other server gets the login."""
         asked = list[str]()
 
-        class Answer:
-            status_code, links = 200, {"next": {"url": "https://elsewhere.example/v2/x/tags/list"}}
-
-            def json(self) -> dict[str, list[str]]:
-                return {"tags": []}
+        answer = SimpleNamespace(
+            status_code=200, links=ELSEWHERE, headers={}, iter_content=lambda _: iter([b'{"tags": ["latest"]}'])
+        )
 
         class Client:
             prefix, auth = "https", None
 
-            def do_request(self, url: str, *_: object, **__: object) -> Answer:
+            def do_request(self, url: str, *_: object, **__: object) -> object:
                 asked.append(url)
-                return Answer()
+                return answer
 
         monkeypatch.setattr(oci, "client", lambda *_: Client())
         assert "sends to another server" in self.refused(Place(named="oci://host.example/x"))
