@@ -124,7 +124,7 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     checks = [module for module in MODULES if module.startswith("verify.checks.")]
     assert checks
     assert [module for module in checks if own(module) & measures] == []
-    assert own("verify.facts") == {"errors"}
+    assert own("verify.facts") == {"errors", "system.record"}
     assert own("doctor.rules") == {"doctor.facts", "doctor.report", "errors", "system.resources", "system.toml"}
     assert own("compat.judge") == {"compat.evidence", "errors"}
     assert own("compat.complete") == {"compat.judge", "compat.evidence"}
@@ -160,6 +160,20 @@ def test_programs_are_started_in_one_place() -> None:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os"
             if node.attr.startswith(starting)
         ]
+    assert sorted(elsewhere) == []
+
+
+def test_types_meet_msgspec_in_one_place() -> None:
+    """Two threads that have it look at a type at the same time crash: ``system.record`` has one look at a time."""
+    elsewhere = []
+    for module in FILES.keys() - {"system.record"}:
+        for node in nodes(module):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            is_typed = any(keyword.arg == "type" for keyword in node.keywords) or len(node.args) > 1
+            if called.endswith(("msgspec.convert", "json.Decoder")) or (called.endswith("json.decode") and is_typed):
+                elsewhere.append(f"{module}, line {node.lineno}: {ast.unparse(node)}")
     assert sorted(elsewhere) == []
 
 

@@ -1,6 +1,8 @@
 """JSON and TOML of other programs: whatever is wrong with it is one kind of error."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -31,6 +33,30 @@ def test_what_is_wrong_is_one_kind_of_error(data: bytes, tmp_path: Path) -> None
 def test_what_is_right_is_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b'{"number": 7, "more": []}')
     assert record.read(tmp_path / "x", One).number == 7
+
+
+MEETING = """
+import sys, threading
+from envkit.compat.evidence import Recipes
+from envkit.system import record
+from envkit.system.resources import data
+sys.setswitchinterval(1e-6)
+together, text = threading.Barrier(2), data("compat/recipes.json").read_bytes()
+def meet():
+    together.wait()
+    record.decode(text, Recipes)
+threads = [threading.Thread(target=meet) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_may_meet_a_type_first_at_the_same_time() -> None:
+    """msgspec itself crashes then, in most runs."""
+    done = [subprocess.run([sys.executable, "-c", MEETING], check=False).returncode for _ in range(6)]
+    assert done == [0] * 6
 
 
 def test_what_is_too_large_or_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

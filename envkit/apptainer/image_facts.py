@@ -8,7 +8,7 @@ from envkit.binary.build_flags import BuildFlags
 from envkit.environments.environment import ContainerEnvironment
 from envkit.environments.receipt import Mpi
 from envkit.errors import BuildFailed
-from envkit.system import process
+from envkit.system import process, record
 from envkit.system.resources import PACKAGE, data
 
 
@@ -39,7 +39,7 @@ def ask(inside: ContainerEnvironment) -> ImageFacts:
         told = process.capture(argv, env=inside.variables(os.environ), timeout_s=300)
         said = said or told.stderr.strip()
         if told.status == 0:
-            found = msgspec.json.decode(told.stdout.splitlines()[-1], type=ImageFacts)
+            found = record.decode(told.stdout.splitlines()[-1], ImageFacts)
             if found.horovod or python == "python3":
                 return found
     raise BuildFailed(

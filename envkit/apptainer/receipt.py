@@ -12,6 +12,7 @@ from envkit.environments.environment import ContainerEnvironment
 from envkit.environments.manifest import Damage, Measure
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Layer, Receipt, kept_path, odd_text, write
+from envkit.system import record
 from envkit.system.files import identity, read, sha256
 
 
@@ -94,7 +95,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
     def seen(self) -> Seen | None:
         """Return what its file was when it was last hashed, None if that was not kept."""
         with suppress(OSError, msgspec.DecodeError, RecursionError):
-            return msgspec.json.decode(read(kept_path(Tree(root=Path(self.tree)), self.name)), type=Seen)
+            return record.decode(read(kept_path(Tree(root=Path(self.tree)), self.name)), Seen)
         return None
 
     def keep(self, now: tuple[int, int, int, int]) -> None:

@@ -114,8 +114,8 @@ def packed(made: Manifest, signature: bytes) -> bytes:
 def read(content: bytes) -> tuple[Manifest, Signed]:
     """Return a manifest and what was signed of it. Raises ValueError for what cannot be one."""
     try:
-        signed = record.decode(content, msgspec.json.Decoder(Signed))
-        found = record.decode(bytes(signed.manifest), msgspec.json.Decoder(Manifest))
+        signed = record.decode(content, Signed)
+        found = record.decode(bytes(signed.manifest), Manifest)
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
     if not is_module(found.module) or not found.files or min(found.size, found.unpacked) < 0:

@@ -174,7 +174,7 @@ def publish(place: Place, made: Manifest, packed: BinaryIO, signed: bytes) -> bo
 def indexed(place: Place) -> tuple[str, ...]:
     """Return which manifests the index of a place names."""
     with suppress(CacheInvalid, msgspec.MsgspecError):
-        return record.decode(place.read(INDEX, manifest.MOST), msgspec.json.Decoder(Index)).manifests
+        return record.decode(place.read(INDEX, manifest.MOST), Index).manifests
     return ()
 
 

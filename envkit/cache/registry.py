@@ -165,7 +165,7 @@ def understood() -> Iterator[None]:
 def content(answer: Any, kind: type[T]) -> T:
     """Return what an answer says in JSON. Raises RefusedError, ValueError."""
     try:
-        return record.decode(b"".join(in_time(bounded(answer, manifest.MOST))), msgspec.json.Decoder(kind))
+        return record.decode(b"".join(in_time(bounded(answer, manifest.MOST))), kind)
     except record.RecordInvalid as error:
         raise ValueError(f"its answer is not as OCI has it: {error}") from error
 

@@ -23,7 +23,7 @@ def names(named: str, module: str) -> tuple[str, ...]:  # noqa: ARG001
     with opened(named, INDEX, MOST) as chunks:
         content = b"".join(chunks)
     try:
-        return record.decode(content, msgspec.json.Decoder(Index)).manifests
+        return record.decode(content, Index).manifests
     except msgspec.MsgspecError as error:
         raise RefusedError(f"Its {INDEX} cannot be read: {error}") from error
 

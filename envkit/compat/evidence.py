@@ -6,7 +6,7 @@ from functools import cache
 
 import msgspec
 
-from envkit.system import toml
+from envkit.system import record, toml
 from envkit.system.resources import data
 
 
@@ -218,7 +218,7 @@ def rules() -> tuple[Rule, ...]:
 @cache
 def recipes() -> Recipes:
     """Return recipes.json."""
-    return msgspec.json.decode(data("compat/recipes.json").read_bytes(), type=Recipes)
+    return record.decode(data("compat/recipes.json").read_bytes(), Recipes)
 
 
 @cache

@@ -6,7 +6,7 @@ from functools import cache
 import msgspec
 
 from envkit.knowledge.known import catalogue
-from envkit.system import toml
+from envkit.system import record, toml
 from envkit.system.resources import data
 
 SIGNS = ("done", "benign")
@@ -115,7 +115,7 @@ def made(name: str, about: str, table: dict[str, object]) -> Rule:
     check, _, case = str(table.get("words", "")).partition(".")
     words = catalogue()[check][case] if check else {}
     said = {"cause": words.get("cause", ""), "fix": words.get("remedy", "")}
-    return msgspec.convert({"id": name, "about": about, **said, **table}, Rule)
+    return record.convert({"id": name, "about": about, **said, **table}, Rule)
 
 
 def done() -> Sign:
@@ -132,4 +132,4 @@ def benign() -> Sign:
 def signs() -> dict[str, Sign]:
     """Return the signs that are no rules."""
     table = toml.read(data("diagnose/rules/build.toml"), toml.Tables)
-    return msgspec.convert({name: table[name] for name in SIGNS}, dict[str, Sign])
+    return record.convert({name: table[name] for name in SIGNS}, dict[str, Sign])

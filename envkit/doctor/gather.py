@@ -7,9 +7,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from envkit.compat import evidence as compat
 from envkit.doctor import look, node
 from envkit.doctor.at_once import Question, ask
 from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
@@ -25,7 +22,6 @@ from envkit.planning.stack import Stack, select
 
 LIMIT_S = 5.0
 PATIENCE_S = 4
-SHARED = (Stack, eessi.Known, Problem, compat.Known)  # two threads that meet a type of msgspec first crash it
 BUILDING = ("easybuild", "apptainer")  # the methods whose preflight is a question; of EESSI the ways to it are
 Settings = Mapping[str, str]
 
@@ -35,8 +31,6 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings, repository: ees
 
     ``repository`` is what ways are looked for to, where it is not EESSI's own.
     """
-    for table in SHARED:
-        msgspec.json.Decoder(table)
     for name in BUILDING:
         registry.method(name)  # is imported before threads begin
     answers = ask(questions(prefix, load, env, repository), LIMIT_S)

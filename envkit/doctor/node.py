@@ -5,7 +5,7 @@ import sys
 import msgspec
 
 from envkit.doctor.facts import Driver, Fabric, Gpus, Node
-from envkit.system import process
+from envkit.system import process, record
 from envkit.system.resources import data
 from envkit.verify import facts
 
@@ -33,7 +33,7 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
 
 def node() -> Node:
     """Ask the probe of ``verify`` for the node, in a process of its own."""
-    told = msgspec.json.decode(stated(NODE), type=Stated)
+    told = record.decode(stated(NODE), Stated)
     shm = told.machine.shm or facts.Space()
     return Node(
         hostname=told.machine.hostname,
@@ -72,7 +72,7 @@ def gpus(told: facts.NodeGpus) -> Gpus:
 
 def gpu_driver() -> Driver | None:
     """Ask the probe for NVIDIA's driver library, in a process of its own: it may never come back."""
-    told = msgspec.json.decode(stated(GPU_DRIVER), type=facts.GpuDriver)
+    told = record.decode(stated(GPU_DRIVER), facts.GpuDriver)
     if not told.present and not told.error:
         return None
     problem = told.error or (f"cuInit ended with status {told.status}" if told.status else "")

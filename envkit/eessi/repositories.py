@@ -16,7 +16,7 @@ from envkit.config import configuration as config
 from envkit.environments.name_syntax import is_name
 from envkit.errors import ConfigInvalid, UsageProblem
 from envkit.knowledge.eessi import Repository, known, symptom, symptoms, usual
-from envkit.system import toml
+from envkit.system import record, toml
 
 FILE = "repositories.toml"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*(\.[a-z0-9][a-z0-9-]*)+")
@@ -81,7 +81,7 @@ def parsed(data: bytes, path: Path) -> list[Repository]:
         raise mistaken([str(error)]) from error
     if wrong := list(mistakes(tables, text, str(path))):
         raise mistaken(wrong[:10])
-    return [msgspec.convert({**table, "name": name}, Repository) for name, table in tables.items()]
+    return [record.convert({**table, "name": name}, Repository) for name, table in tables.items()]
 
 
 def mistaken(wrong: list[str]) -> ConfigInvalid:

@@ -84,14 +84,14 @@ def read(path: Path) -> Lock:
     """Read the file of a lock. Raises LockInvalid."""
     try:
         content = files.read(path, record.LARGEST)
-        version = record.decode(content, msgspec.json.Decoder(Versioned)).version
+        version = record.decode(content, Versioned).version
         if version > VERSION:
             raise LockInvalid(
                 what=f"{path} was written by a newer envkit.",
                 why=f"It is a lock of version {version}; this envkit reads version {VERSION}.",
                 fix="Use the envkit that wrote it, or a newer one: pip install --upgrade envkit",
             )
-        return record.decode(content, msgspec.json.Decoder(Lock))
+        return record.decode(content, Lock)
     except (OSError, msgspec.DecodeError) as error:
         raise LockInvalid(
             what=f"{path} is no lock of envkit, or is damaged.",

@@ -24,7 +24,7 @@ from envkit.binary import bytecode
 from envkit.environments import replaced, trust
 from envkit.environments.prefix import Tree
 from envkit.environments.replaced import Aside
-from envkit.system import files
+from envkit.system import files, record
 
 MOST = 64_000_000  # bytes of a list, and of a compiled file; the list of PyTorch has 4 million
 LONGEST = 4096  # a path
@@ -98,7 +98,7 @@ def read(tree: Tree, module: str) -> Manifest | None:
     try:
         if path.lstat().st_size > MOST:
             raise ValueError(f"It is larger than {MOST // 1_000_000} MB.")
-        found = msgspec.json.decode(files.read(path), type=Manifest)
+        found = record.decode(files.read(path), Manifest)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

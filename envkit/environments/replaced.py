@@ -28,7 +28,8 @@ from envkit.environments import trust
 from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Tree, listed
 from envkit.errors import HostProblem
-from envkit.system.files import discard, read
+from envkit.system.files import discard
+from envkit.system.record import read
 
 PATIENCE_S = 30.0  # eb ends within seconds of the envkit that started it
 POLL_S = 0.1
@@ -50,7 +51,7 @@ def lock_path(tree: Tree, name: str) -> Path:
 def of(tree: Tree, name: str) -> Aside | None:
     """Return what of an environment is set aside, None if nothing is."""
     with suppress(OSError, ValueError, RecursionError):
-        found = msgspec.json.decode(read(tree.replaced / f"{name}.json"), type=Aside)
+        found = read(tree.replaced / f"{name}.json", Aside)
         if is_name(name) and all(map(is_module, (*found.modules, *found.files))):
             return found
     return None

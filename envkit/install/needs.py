@@ -4,9 +4,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
-import msgspec
-
-from envkit.doctor import gather
 from envkit.doctor.at_once import Question, ask
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError, Problem
@@ -24,8 +21,6 @@ Found = Mapping[str, Sequence[Problem]]  # by the name of the stack
 
 def lacking(prefix: Prefix, stacks: Sequence[Stack]) -> Mapping[str, Sequence[Problem] | None]:
     """Return what this machine lacks for stacks, by name; None for those of which it could not be found out in time."""
-    for table in gather.SHARED:
-        msgspec.json.Decoder(table)
     preference.table()
     methods = sorted({stack.method for stack in stacks})
     for name in methods:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from envkit.errors import Problem
-from envkit.system import toml
+from envkit.system import record, toml
 from envkit.system.resources import data
 
 
@@ -131,4 +131,4 @@ def symptoms() -> dict[str, dict[str, Any]]:
 def symptom(name: str, **values: object) -> Problem:
     """Return a symptom with its values put in."""
     words = {key: text.format_map(values) for key, text in symptoms()[name].items()}
-    return msgspec.convert({"id": name, **words}, Problem)
+    return record.convert({"id": name, **words}, Problem)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from envkit.errors import UsageProblem
-from envkit.system import files, toml
+from envkit.system import files, record, toml
 from envkit.system.resources import data
 
 
@@ -67,7 +67,7 @@ def find(name: str) -> Site:
         raise none(path, [str(error)]) from error
     if wrong := list(mistakes(tables, text, str(path))):
         raise none(path, wrong)
-    return msgspec.convert(tables, Site)
+    return record.convert(tables, Site)
 
 
 def none(path: Path, wrong: list[str]) -> UsageProblem:
@@ -95,7 +95,7 @@ def mistakes(tables: toml.Tables, text: str, path: str) -> Iterator[str]:
                 yield f"{where}: there is no key {name!a}.{meant(key)}"
                 continue
             try:
-                msgspec.convert(value, fields[key].type if fields[key].type is not JobWords else dict)
+                record.convert(value, fields[key].type if fields[key].type is not JobWords else dict)
             except msgspec.ValidationError:
                 yield f"{where}: '{name}': expected {expected(fields[key].type)}, found {toml.shown(value)}."
 

@@ -26,21 +26,21 @@ from envkit.methods.registry import NAMES, receipt_of
 from envkit.planning.plan import current_recipe
 from envkit.planning.stack import is_stack, stacks
 from envkit.report import words
-from envkit.system import files, record
+from envkit.system import record
 
 Place = tuple[Tree, str, Receipt | EnvironmentDamaged]  # an environment: where it lies, its name, its receipt
 
 
 @cache
-def decoder() -> msgspec.json.Decoder[Any]:
-    """Return what decodes a receipt of any method."""
-    return msgspec.json.Decoder(Union[tuple(map(receipt_of, NAMES))])  # noqa: UP007  (made while running)
+def any_receipt() -> Any:
+    """Return the type of a receipt of any method."""
+    return Union[tuple(map(receipt_of, NAMES))]  # noqa: UP007  (made while running)
 
 
 def read(path: Path) -> Receipt:
     """Read a receipt. Its tree is where it lies, whatever it says. Raises EnvironmentDamaged."""
     try:
-        found: Receipt = record.decode(files.read(path, record.LARGEST), decoder())
+        found: Receipt = record.read(path, any_receipt())
     except (OSError, msgspec.DecodeError) as error:
         raise damaged(path, str(getattr(error, "strerror", "") or error)) from error
     if odd := oddity(path, found):

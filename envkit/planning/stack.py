@@ -12,7 +12,7 @@ from envkit.errors import UnknownStack
 from envkit.knowledge import foreign
 from envkit.knowledge.eessi import known
 from envkit.machine.host import Accelerator, Platform
-from envkit.system import toml
+from envkit.system import record, toml
 from envkit.system.resources import data, easybuild_collection, recipes
 
 
@@ -85,7 +85,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 def stacks() -> tuple[Stack, ...]:
     """Return every stack that envkit knows by name."""
     tables = toml.read(data("planning/stacks.toml"), toml.Tables)
-    return tuple(msgspec.convert({"name": name, **table}, Stack) for name, table in tables.items())
+    return tuple(record.convert({"name": name, **table}, Stack) for name, table in tables.items())
 
 
 def is_stack(name: str) -> bool:

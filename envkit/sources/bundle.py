@@ -25,6 +25,7 @@ from envkit.sources.cache import (
     part_of_process,
     writing,
 )
+from envkit.system import record
 from envkit.system.files import open_plain, whole
 
 VERSION = 1
@@ -207,7 +208,7 @@ def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
         listing = msgspec.json.decode(_content(tar, member, tar_path).read())
         if isinstance(listing, dict) and listing.get("version") != VERSION:
             raise _invalid(tar_path, f"It has version {listing.get('version')}; this envkit reads {VERSION}.")
-        manifest = msgspec.convert(listing, Manifest)
+        manifest = record.convert(listing, Manifest)
         for entry in manifest.files:
             folder, _, name = entry.filename.rpartition("/")
             Source(filename=name, folder=folder, sha256=entry.sha256, needed_by=entry.needed_by)

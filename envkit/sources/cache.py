@@ -21,6 +21,7 @@ from typing import Literal
 import msgspec
 
 from envkit.errors import ChecksumMismatch, DiskFull, NotWritable, of_storage
+from envkit.system import record
 from envkit.system.files import identity, is_private, open_plain, read
 from envkit.system.temporary import has_ended
 
@@ -203,7 +204,7 @@ class SourceCache:
         path = self.path(STAMPS)
         with suppress(OSError, ValueError, RecursionError):
             if is_private(self.folder.resolve()) and is_private(path):
-                return msgspec.json.decode(read(path), type=_StampFile).files
+                return record.decode(read(path), _StampFile).files
         return {}
 
 

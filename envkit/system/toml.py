@@ -17,11 +17,9 @@ def read(path: Path, kind: type[T]) -> T:
     """Return the contents of a file. Raises OSError, ValueError, RecursionError and msgspec.ValidationError."""
     import tomllib
 
-    import msgspec
+    from envkit.system import files, record
 
-    from envkit.system import files
-
-    return msgspec.convert(tomllib.loads(files.read(path, LARGEST).decode()), kind)
+    return record.convert(tomllib.loads(files.read(path, LARGEST).decode()), kind)
 
 
 def parsed(data: bytes, path: str) -> tuple[str, Tables]:

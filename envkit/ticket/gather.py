@@ -15,6 +15,7 @@ import msgspec
 
 import envkit
 from envkit.errors import EnvironmentMissing, EnvkitError
+from envkit.system import record
 from envkit.ticket.private import Private
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def verdict(receipt: Receipt | None, name: str | None, private: Private) -> dict
 
 def shown(report: Report, private: Private) -> Report:
     """Return a verdict without anything private, whose tables fit what is left."""
-    return msgspec.convert(private.out_of_all(bounded(report)), type(report))
+    return record.convert(private.out_of_all(bounded(report)), type(report))
 
 
 def bounded(report: Report) -> Any:

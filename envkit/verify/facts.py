@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from envkit.errors import EnvkitError
+from envkit.system import record
 
 VERSION = 2
 LARGEST = 256 << 20  # bytes of what a node left
@@ -551,7 +552,7 @@ _FIELDS = {field.encode_name: field.name for field in msgspec.structs.fields(Ran
 @functools.cache
 def decoders_by_fact() -> dict[str, msgspec.json.Decoder[Any]]:
     """What reads each fact."""
-    return {field.encode_name: msgspec.json.Decoder(field.type) for field in msgspec.structs.fields(RankFacts)}
+    return {field.encode_name: record.decoder(field.type) for field in msgspec.structs.fields(RankFacts)}
 
 
 def ordered(facts: Sequence[RankFacts]) -> tuple[RankFacts, ...]:
@@ -571,7 +572,7 @@ def _read(path: Path) -> NodeFile:
             text = stream.read(LARGEST + 1)
         if len(text) > LARGEST:
             raise ValueError(f"The file has more than {LARGEST >> 20} MiB.")
-        file = msgspec.json.decode(text, type=NodeFile)
+        file = record.decode(text, NodeFile)
     except (*WRONG, OSError) as error:
         raise _unreadable(path, str(error)) from error
     if file.version != VERSION:

@@ -63,7 +63,7 @@ def read(path: Path) -> Kept | None:
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(files.read(path, LARGEST), UNPACKED)
-        return record.decode(data, msgspec.json.Decoder(Kept)) if unpacker.eof else None
+        return record.decode(data, Kept) if unpacker.eof else None
     except (OSError, zlib.error, msgspec.DecodeError):
         return None
 

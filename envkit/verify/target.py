@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from envkit.environments import prefix as place
 from envkit.environments.eessi import EessiEnvironment
@@ -269,12 +269,10 @@ def suffix_of(python: str) -> str:
 
 def read_built(text: bytes) -> BuildFlags | None:
     """The build flags that a receipt holds."""
-    import msgspec
-
     from envkit.binary.build_flags import BuildFlags
 
     try:
-        found: BuildFlags | None = record.decode(text, msgspec.json.Decoder(BuildFlags | None))
+        found: BuildFlags | None = record.decode(text, cast("Any", BuildFlags | None))
     except record.RecordInvalid as error:
         raise EnvironmentDamaged(
             what="The build flags that are noted of this environment cannot be read.",

@@ -13,6 +13,7 @@ import msgspec
 
 from envkit.errors import UsageProblem
 from envkit.knowledge.known import known
+from envkit.system import record
 
 LIMIT_S = 600.0
 KNOWN_RANKS = 2  # on which what is known was found
@@ -239,7 +240,7 @@ def rows(stack: str) -> Iterator[Row]:
     table = known("upstream_known")
     for row in table["stacks"].get(stack, {}).get("runs", ()):
         named = {test: table["causes"][cause] for test, cause in row.get("failed", {}).items()}
-        yield msgspec.convert({**row, "failed": named}, Row)
+        yield record.convert({**row, "failed": named}, Row)
 
 
 def row_of(stack: str, one: Asked) -> Row | None:

@@ -242,11 +242,10 @@ def start_of(
 
 def noted(path: Path) -> list[Line]:
     """What a rank has noted so far; a line that is cut is left out."""
-    decoder = msgspec.json.Decoder(Line)
     found = []
     for text in files.read(path, LARGEST_NOTES).splitlines():
         try:
-            found.append(record.decode(text, decoder))
+            found.append(record.decode(text, Line))
         except record.RecordInvalid:
             continue
     return found

@@ -77,6 +77,7 @@ def doctor(tmp_path: Path) -> Doctor:
             timeout=120,
             check=False,
         )
+        assert done.stdout, (done.returncode, done.stderr)
         report = json.loads(done.stdout)
         from jsonschema import validate
 
