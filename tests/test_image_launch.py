@@ -150,9 +150,9 @@ def test_ranks_in_eessi_start_where_it_is_mounted() -> None:
     assert argv[0] == "mount" and argv[-1] == "python" and argv.index("mpirun") > argv.index("--")
     assert inside.variables({})["OMPI_MCA_ras"].startswith("^slurm")
     elsewhere = Wanted(ranks=2, hosts=(("node1", 1), ("node2", 1)))
-    _, launch = image_launch.plan_launch(inside, OPEN_MPI, elsewhere, {"PATH": os.defpath})
     with pytest.raises(HostProblem, match="The ranks that mpirun starts would not find EESSI"):
-        inside.command(["python"], launch.argv, remote=launch.remote)
+        image_launch.plan_launch(inside, OPEN_MPI, elsewhere, {"PATH": os.defpath})
     native = replace(inside, way=())
+    _, launch = image_launch.plan_launch(native, OPEN_MPI, elsewhere, {"PATH": os.defpath})
     assert native.command(["python"], launch.argv, remote=True).count("Toy/1") == 2  # each host enters
     assert "OMPI_MCA_ras" not in native.variables({})

@@ -6,10 +6,11 @@ from types import MappingProxyType
 
 import pytest
 
-from envkit.environments.environment import CurrentEnvironment
+from envkit.environments.eessi import EessiEnvironment
+from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, MpiModel
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
-from envkit.launch import launcher
+from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import Wanted
 from envkit.machine.host import cores
 
@@ -178,6 +179,47 @@ def test_a_launcher_that_was_asked_for(name: str) -> None:
     chosen = launcher.choose(MPICH, Wanted(ranks=2, launcher=name), {})
     assert chosen.argv == (name, "-n", "2")
     assert chosen.why == "you asked for it"
+
+
+TOY = {"job": "TOY_JOB", "spans": True, "words": ["toyrun", "-n", "{ranks}"], "nodes": ["-N", "{nodes}"]}
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> dict[str, str]:
+    """The settings of a job in which there is a launcher that only the table names."""
+    whole = {**launcher.table(), "launcher": {**launcher.table()["launcher"], "toyrun": TOY}}
+    monkeypatch.setattr(launcher, "table", lambda: whole)
+    return {"PATH": str(fake("toyrun", "exit 0").parent), "TOY_JOB": "7"}
+
+
+def test_a_launcher_takes_a_row_of_the_table_and_no_more(toy: dict[str, str]) -> None:
+    assert "toyrun" in launcher.names()
+    chosen = launcher.choose(OPEN_MPI_4, Wanted(ranks=4, nodes=2, launcher="toyrun"), toy)
+    assert chosen.argv == ("toyrun", "-n", "4", "-N", "2")
+    assert chosen.spans and not chosen.remote
+    assert launcher.choose(None, Wanted(ranks=4, launcher="toyrun"), toy).argv == ("toyrun", "-n", "4")
+    image = ContainerEnvironment(name="toy", image=Path("/toy.sif"), runtime=Path("/usr/bin/apptainer"))
+    wanted = Wanted(ranks=4, nodes=2, launcher="toyrun")
+    made, launch = image_launch.plan_launch(image, OPEN_MPI_4, wanted, toy)
+    assert isinstance(made, ContainerEnvironment)
+    assert (made.model, launch.argv) == (MpiModel.HYBRID, chosen.argv)
+    mounted = EessiEnvironment(name="toy", version="2023.06", modules=("Toy/1",), way=("mount",), cpu="zen3")
+    with pytest.raises(HostProblem, match="The ranks that toyrun starts would not find EESSI"):
+        image_launch.plan_launch(mounted, OPEN_MPI_4, wanted, toy)
+
+
+def test_where_a_launcher_of_the_table_cannot_be_used(toy: dict[str, str]) -> None:
+    wanted = Wanted(ranks=4, launcher="toyrun")
+    with pytest.raises(HostProblem, match="toyrun cannot be used here") as outside:
+        launcher.choose(OPEN_MPI_4, wanted, {"PATH": toy["PATH"]})
+    assert outside.value.why == "This is no job of its scheduler: TOY_JOB is not set."
+    with pytest.raises(HostProblem) as absent:
+        launcher.choose(OPEN_MPI_4, wanted, {**toy, "PATH": os.defpath})
+    assert absent.value.why == "There is no toyrun on PATH."
+    with pytest.raises(UsageProblem, match="--hosts does not go with toyrun"):
+        launcher.choose(OPEN_MPI_4, Wanted(ranks=2, launcher="toyrun", hosts=HOSTS), toy)
+    with pytest.raises(UsageProblem, match="no launcher named 'toyrum'"):
+        launcher.choose(OPEN_MPI_4, Wanted(ranks=2, launcher="toyrum"), toy)
 
 
 @pytest.mark.parametrize(

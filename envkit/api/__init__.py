@@ -160,7 +160,7 @@ def verify(
     ranks: int | None = None,
     nodes: int | None = None,
     hosts: str = "",
-    launcher: Literal["auto", "srun", "mpirun", "mpiexec", "horovodrun"] = "auto",
+    launcher: str = "auto",
     mpi_model: Literal["hybrid", "bind", "inside"] | None = None,
     framework: Literal["pytorch", "tensorflow"] | None = None,
     require: Iterable[str] = (),

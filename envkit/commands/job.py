@@ -24,8 +24,10 @@ AFTER = "The command follows after --, unchanged."
 
 
 @click.group()
-def job() -> None:
+@click.pass_context
+def job(context: click.Context) -> None:
     """Write the batch script of a job that verifies an environment on its nodes, and then runs a command in it."""
+    context.default_map = dict.fromkeys(job.commands, context.default_map or {})  # the configuration is for each alike
 
 
 def shape(function: Function) -> Function:

@@ -11,17 +11,16 @@ import click
 
 from envkit.cli import echo, usage
 from envkit.commands import batch, options, submitted
+from envkit.launch import launcher
 from envkit.verify.options import FLAGS
 
 if TYPE_CHECKING:
     from envkit.environments.receipt import Receipt
     from envkit.inside.probe.started import Started
-    from envkit.launch.launcher import Wanted
     from envkit.verify.options import Options
     from envkit.verify.report import Report
     from envkit.verify.target import Target
 
-LAUNCHERS = ("auto", "srun", "mpirun", "mpiexec", "horovodrun")
 OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "junit", "html", "github", "prefix")
 
 
@@ -43,7 +42,7 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
     help="How many ranks. Default: what the job was granted, else 2.",
 )
 @click.option(
-    "--launcher", type=click.Choice(LAUNCHERS), default="auto", help="What starts the ranks. Default: what fits."
+    "--launcher", type=click.Choice(launcher.names()), default="auto", help="What starts the ranks. Default: what fits."
 )
 @click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="On how many nodes of the job.")
 @click.option("--hosts", metavar="HOST:SLOTS,...", help="On which hosts, outside of a scheduler.")
@@ -301,10 +300,9 @@ def require_folder(path: Path) -> None:
         usage(f"{path} cannot be written: " + ("it is a folder." if path.is_dir() else f"see {path.parent}."))
 
 
-def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "Wanted":
+def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "launcher.Wanted":
     """Return what is to be started; the largest of the worlds to scale over, if -n does not say another."""
     from envkit.config import configuration as config
-    from envkit.launch import launcher
 
     hosts = launcher.parse_hosts(given["hosts"] or "")
     usual = config.read().get("ranks") or 2

@@ -8,8 +8,7 @@ from typing import Any
 from envkit.knowledge.mpi import FAMILIES
 
 Take = Callable[[Any], Any]  # returns a value as it is used; raises ValueError with what was expected
-JOBS = ("job slurm", "job pbs", "job mpijob", "job trainjob", "job runai")
-BATCH = ("job slurm", "job pbs", "install", "verify", "doctor")
+BATCH = ("job", "install", "verify", "doctor")
 CHOOSING = ("install", "fetch", "export image", "export patches")
 WORD = re.compile(r"[A-Za-z0-9_][\w.,@+:/-]*", re.ASCII)  # of a scheduler: it becomes a word of a script
 TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", re.ASCII)
@@ -187,24 +186,25 @@ KEYS: Mapping[str, Key] = {
         in_project=False,
     ),
     "job.nodes": Key(
-        text="How many nodes a job has.", take=number, of_text=digits, expected=COUNT, option="nodes", commands=JOBS,
+        text="How many nodes a job has.",
+        take=number, of_text=digits, expected=COUNT, option="nodes", commands=("job",),
     ),
     "job.ranks-per-node": Key(
         text="How many ranks each of its nodes has.",
-        take=number, of_text=digits, expected=COUNT, option="ranks_per_node", commands=JOBS,
+        take=number, of_text=digits, expected=COUNT, option="ranks_per_node", commands=("job",),
     ),
     "job.gpus-per-node": Key(
         text="How many GPUs each of its nodes has for its ranks.",
         take=matching(GPUS), expected='a number, or TYPE:NUMBER, such as "a100:4"',
-        option="gpus_per_node", commands=(*JOBS, "verify"),
+        option="gpus_per_node", commands=("job", "verify"),
     ),
     "job.cpus-per-rank": Key(
         text="How many CPUs each rank is bound to.",
-        take=number, of_text=digits, expected=COUNT, option="cpus_per_rank", commands=JOBS,
+        take=number, of_text=digits, expected=COUNT, option="cpus_per_rank", commands=("job",),
     ),
     "job.time": Key(
         text="Its time limit.",
-        take=matching(TIME), expected='minutes, "H:MM:SS" or "D-HH:MM:SS"', option="time", commands=JOBS,
+        take=matching(TIME), expected='minutes, "H:MM:SS" or "D-HH:MM:SS"', option="time", commands=("job",),
     ),
     "job.account": Key(
         text="The account to charge.",

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envkit.environments.environment import for_shell
-from envkit.errors import HostProblem
-from envkit.knowledge.eessi import Repository, known, symptom, usual
+from envkit.knowledge.eessi import Repository, known, usual
 from envkit.system.resources import data
 
 
@@ -53,13 +52,7 @@ class EessiEnvironment:
         remote: bool = False,
         visible: Sequence[Path] = (),  # noqa: ARG002  (all of the host is, but for an image, which has its own binds)
     ) -> list[str]:
-        """Return the argv that runs ``argv`` inside; the launcher is inside, so that one mount is for all ranks.
-
-        Raises HostProblem for a launcher whose ranks start where the repository is not mounted.
-        """
-        if self.way and (remote or "srun" in launcher[:1]):
-            words = symptom("ranks-elsewhere", launcher=launcher[0])
-            raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+        """Return the argv that runs ``argv`` inside; the launcher is inside, so that one mount is for all ranks."""
         enter = ["bash", "--noprofile", "--norc", str(data("environments/shell/enter.sh")), *self.words, "--"]
         return [*self.way, *enter, *launcher, *(enter if remote else ()), *argv]
 

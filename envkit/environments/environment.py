@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -183,13 +184,16 @@ class ContainerEnvironment:
         return words + [word for name, value in self.settings for word in ("--env", f"{name}={value}")]
 
 
+JOB = re.compile(r"(\w+_)?JOB_?ID")  # the variable of a job, whatever the scheduler
+
+
 def kernels(env: Mapping[str, str]) -> str:
     """Return the folder of the kernels that MIOpen keeps, which nobody else can have made before.
 
     In another job it is another one: on its nodes the name may be known by then.
     """
-    job = env.get("SLURM_JOB_ID") or env.get("PBS_JOBID") or platform.node()
-    return f"/tmp/miopen-{os.getuid()}-{temporary.unguessable('miopen', job)}"  # noqa: S108
+    job = [env[name] for name in sorted(env) if JOB.fullmatch(name)] or [platform.node()]
+    return f"/tmp/miopen-{os.getuid()}-{temporary.unguessable('miopen', *job)}"  # noqa: S108
 
 
 def require_sources(binds: Sequence[str]) -> None:

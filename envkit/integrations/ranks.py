@@ -71,7 +71,7 @@ def require_none() -> None:
 def run(target: Target, wanted: Wanted, job: dict[str, Any]) -> Found:
     """Run a test in ranks to its end, or until its time is over. Nothing of it is left running. Raises EnvkitError."""
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(os.environ), wanted)
-    several = (wanted.nodes or 1) > 1 or launch.launcher == "srun"
+    several = (wanted.nodes or 1) > 1 or launch.spans
     meeting = session.of_starter(several, None)
     folder = meeting.shared
     try:

@@ -10,6 +10,7 @@ from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import ContainerEnvironment, Environment, MpiModel
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
+from envkit.knowledge.eessi import symptom
 from envkit.launch import launcher
 from envkit.launch.host_mpi import bound
 from envkit.launch.launcher import Launch, Wanted
@@ -29,12 +30,16 @@ def plan_launch(
     """Return an environment as its ranks are to be started, and their launch.
 
     ``mpi`` is the environment's own; ``model`` is forced, or chosen by what this machine has. Raises what
-    launcher.choose does, and HostProblem where host and image do not fit.
+    launcher.choose does, and HostProblem where host and image do not fit, or ranks start where EESSI is not mounted.
     """
     if is_here_alone(inside, wanted):
         return inside, replace(launcher.choose(mpi, wanted, {}), why="EESSI is mounted for this command, on this node")
     if not isinstance(inside, ContainerEnvironment):
-        return inside, launcher.choose(mpi, wanted, env)
+        launch = launcher.choose(mpi, wanted, env)
+        if isinstance(inside, EessiEnvironment) and inside.way and (launch.remote or launch.spans):
+            words = symptom("ranks-elsewhere", launcher=launch.launcher)
+            raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+        return inside, launch
     chosen = model or fitting(mpi, wanted, env)
     if chosen is MpiModel.INSIDE:
         require_one_node(wanted)
@@ -104,6 +109,8 @@ def unfit(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> str:
     """Say why no launcher of this host can start the image's MPI; nothing if one can."""
     if mpi is None:
         return "this Horovod has Gloo and no MPI"
+    if launcher.spans(wanted.launcher) and not by_slurm(wanted, env):
+        return ""  # how it and the MPI find each other is not known here
     if by_slurm(wanted, env):
         speaks = launcher.srun_type(mpi.family)
         return "" if speaks else f"srun here does not speak what {mpi.family} does"
@@ -134,6 +141,8 @@ def by_host(mpi: Mpi, wanted: Wanted, env: Mapping[str, str]) -> Launch:
     """Return the launch by the host's own launcher."""
     if by_slurm(wanted, env):
         return launcher.srun(mpi, wanted, env)
+    if launcher.spans(wanted.launcher):
+        return launcher.choose(mpi, wanted, env)
     found = host.launcher_mpi(env)
     if found is None:
         raise HostProblem(
@@ -150,7 +159,7 @@ def by_host(mpi: Mpi, wanted: Wanted, env: Mapping[str, str]) -> Launch:
 
 def inner(wanted: Wanted, mpi: Mpi | None) -> str:
     """Return the launcher to use in the image."""
-    return wanted.launcher if wanted.launcher != "srun" else "auto" if mpi else "horovodrun"
+    return wanted.launcher if not launcher.spans(wanted.launcher) else "auto" if mpi else "horovodrun"
 
 
 def require_one_node(wanted: Wanted) -> None:

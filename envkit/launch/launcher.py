@@ -42,12 +42,21 @@ class Launch:
         """The launcher's name, such as srun."""
         return self.argv[0]
 
+    @property
+    def spans(self) -> bool:
+        """Whether it places ranks on all nodes of a job by itself."""
+        return spans(self.launcher)
+
 
 def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ) -> Launch:
     """Choose the launcher that fits the environment's MPI and this place.
 
     Raises UsageProblem for what contradicts itself, HostProblem for what cannot be had here.
     """
+    if wanted.launcher not in names():
+        raise UsageProblem(
+            what=f"There is no launcher named {wanted.launcher!r}.", fix=f"Use one of {', '.join(names())}."
+        )
     require_slots(wanted, env)
     wanted = placed(wanted, env)
     family = mpi.family if mpi else ""
@@ -63,8 +72,37 @@ def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ)
         return mpi_launcher(mpi, wanted, without_srun(family))
     if wanted.launcher == "auto":
         return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with")
-    program = wanted.launcher
-    return mpi_launcher(mpi, wanted, "you asked for it", program)
+    if words := table()["launcher"].get(wanted.launcher):
+        return by_table(words, wanted, env)
+    return mpi_launcher(mpi, wanted, "you asked for it", wanted.launcher)
+
+
+def names() -> tuple[str, ...]:
+    """Return every launcher that can be asked for."""
+    of_mpi = (words["program"] for words in table()["mpi"].values())
+    return ("auto", *dict.fromkeys((*table()["launcher"], *of_mpi)))
+
+
+def spans(name: str) -> bool:
+    """Say whether a launcher places ranks on all nodes of a job by itself."""
+    return bool(table()["launcher"].get(name, {}).get("spans"))
+
+
+def by_table(words: Mapping[str, Any], wanted: Wanted, env: Mapping[str, str]) -> Launch:
+    """Use a launcher as the table describes it."""
+    name, job = wanted.launcher, words.get("job", "")
+    if process.which(name, path=env.get("PATH")) is None or (job and not env.get(job)):
+        there = process.which(name, path=env.get("PATH"))
+        raise HostProblem(
+            what=f"{name} cannot be used here.",
+            why=f"This is no job of its scheduler: {job} is not set." if there else f"There is no {name} on PATH.",
+            fix="Get an allocation first, or leave --launcher out.",
+        )
+    if wanted.hosts and words["spans"]:
+        raise UsageProblem(what=f"--hosts does not go with {name}.", fix="Use --nodes; its scheduler knows the hosts.")
+    argv = [*words["words"], *(words["nodes"] if wanted.nodes else ())]
+    filled = (word.format(ranks=wanted.ranks, nodes=wanted.nodes) for word in argv)
+    return Launch(argv=tuple(filled), why="you asked for it")
 
 
 def mpi_launcher(mpi: Mpi | None, wanted: Wanted, why: str, program: str = "") -> Launch:
@@ -131,16 +169,20 @@ def slurm_hosts(wanted: Wanted, env: Mapping[str, str]) -> tuple[tuple[str, int]
 
 
 def placed(wanted: Wanted, env: Mapping[str, str]) -> Wanted:
-    """Name the hosts of a PBS job, with even slots: not every launcher asks PBS for them, and none takes them there."""
-    if wanted.hosts or not env.get("PBS_JOBID") or not env.get("PBS_NODEFILE"):
+    """Name the hosts of a job, with even slots, where its scheduler lists them in a file that launchers do not read."""
+    rows = table()["scheduler"].items()
+    jobs = [(name, row) for name, row in rows if env.get(row["job"]) and env.get(row.get("hosts", ""))]
+    if wanted.hosts or not jobs or spans(wanted.launcher):
         return wanted
+    [(name, words), *_] = jobs
     try:
-        text = files.read(Path(env["PBS_NODEFILE"])).decode(errors="replace")
+        text = files.read(Path(env[words["hosts"]])).decode(errors="replace")
     except OSError as error:
         raise HostProblem(
-            what="The hosts of this PBS job are not known.",
-            why=f"PBS_NODEFILE names {env['PBS_NODEFILE']}: {error.strerror}.",
-            fix="Outside of a job: 'unset PBS_JOBID PBS_NODEFILE'. In one: name the hosts (--hosts node1:2,node2:2).",
+            what=f"The hosts of this {name} job are not known.",
+            why=f"{words['hosts']} names {env[words['hosts']]}: {error.strerror}.",
+            fix=f"Outside of a job: 'unset {words['job']} {words['hosts']}'. In one: name the hosts "
+            "(--hosts node1:2,node2:2).",
         ) from error
     listed = list(dict.fromkeys(text.split()))[: wanted.nodes or None]
     slots = -(-wanted.ranks // max(len(listed), 1))
@@ -253,7 +295,8 @@ def slurm_slots(env: Mapping[str, str]) -> int:
 
 def in_job(env: Mapping[str, str]) -> bool:
     """Say whether this process belongs to a job of a scheduler."""
-    return any(env.get(words["job"]) for words in table()["scheduler"].values())
+    told = (words.get("job", "") for kind in ("scheduler", "launcher") for words in table()[kind].values())
+    return any(env.get(name) for name in told)
 
 
 def parse_hosts(text: str) -> tuple[tuple[str, int], ...]:

@@ -141,7 +141,7 @@ def expected_of(
         added=target.added,
         replaced=target.replaced,
         software=target.software,
-        cores=len(os.sched_getaffinity(0)) if runs[0].launch.launcher != "srun" else 0,
+        cores=0 if runs[0].launch.spans else len(os.sched_getaffinity(0)),
     )
 
 
@@ -227,7 +227,7 @@ def one_run(
     """Start so many ranks, for so long at most, or until all have come far enough; gather what they leave."""
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
     target = replace(target, inside=inside)
-    several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
+    several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.spans
     meeting, began = session.of_starter(several, options.shared), time.monotonic()
     try:
         status, said, stopped = start(target, launch, meeting, options, env, watch, most_s, wanted.ranks, enough)

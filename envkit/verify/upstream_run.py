@@ -149,7 +149,7 @@ def run(
     ``tell`` is called with the file that runs, and with how far it is. Raises what starting ranks does.
     """
     _, launch = image_launch.plan_launch(target.inside, target.mpi(env), wanted, env, options.mpi_model)
-    several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.launcher == "srun"
+    several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.spans
     built = [name for name in upstream.CONTROLLERS if target.built is None or target.built.flag(name)]
     todo = upstream.asked(target.framework, built, options.limit_s, options.tests_only)
     meeting = session.of_starter(several, options.shared)

@@ -13,6 +13,7 @@ import click
 import pytest
 
 from envkit.cli import envkit, run
+from envkit.commands.job import job
 from envkit.config import configuration, report
 from envkit.config.keys import KEYS, variables
 from envkit.easybuild.receipt import ModuleReceipt
@@ -252,7 +253,10 @@ def parameters(command: click.Command, words: str) -> dict[str, click.Parameter]
 @pytest.mark.parametrize("key", [key for key in KEYS if KEYS[key].commands])
 def test_every_key_is_an_option_of_its_commands(key: str) -> None:
     for words in KEYS[key].commands:
-        option = parameters(envkit, words)[KEYS[key].option]
+        of_one = [parameters(envkit, f"job {name}") for name in job.commands] if words == "job" else []
+        found = [one[KEYS[key].option] for one in of_one or [parameters(envkit, words)] if KEYS[key].option in one]
+        assert found
+        option = found[0]
         if isinstance(option.type, click.Choice):
             choices = [one for one in option.type.choices if one != "auto"]
             assert KEYS[key].expected.replace("auto, ", "") == f"one of {', '.join(choices)}"
@@ -260,15 +264,16 @@ def test_every_key_is_an_option_of_its_commands(key: str) -> None:
 
 def test_no_command_with_such_an_option_is_left_out() -> None:
     """But those for which it is another thing, which would be no help, or which are of an image alone."""
-    other = {"method": {"export image"}, "framework": {"verify"}, "mpi": {"job mpijob", "job trainjob", "job runai"},
+    other = {"method": {"export image"}, "framework": {"verify"}, "mpi": {"job"},
              "nodes": {"verify", "run"}, "ranks_per_node": {"verify"}, "gpus_per_node": {"install", "doctor"},
              "cpus_per_rank": {"verify"}, "time": {"verify", "install", "doctor"}}  # fmt: skip
     context = click.Context(envkit)
-    below = {"job": [f"job {one}" for one in ("slurm", "pbs", "mpijob", "trainjob", "runai")], "eessi": []}
+    below = {"job": [f"job {one}" for one in job.commands], "eessi": []}
     below["export"] = ["export image", "export patches"]
     every = [name for one in envkit.list_commands(context) for name in below.get(one, [one])]
     for key in KEYS.values():
         having = {words for words in every if key.option in parameters(envkit, words)} if key.option else set()
+        having = {"job" if words.startswith("job ") else words for words in having}
         assert having - other.get(key.option, set()) == set(key.commands), key.option
 
 
