@@ -64,7 +64,7 @@ StrPath = str | os.PathLike[str]
 def install(
     stack: str | None = None,
     *,
-    method: Literal["auto", "easybuild", "apptainer", "eessi"] = "auto",
+    method: str = "auto",
     framework: Literal["pytorch", "tensorflow"] | None = None,
     accelerator: Literal["auto", "cpu", "cuda", "rocm"] = "auto",
     mpi: Literal["openmpi", "mpich", "intelmpi"] | None = None,
@@ -82,10 +82,11 @@ def install(
 ) -> Installation:
     """Install a Horovod environment and prove that it works, as ``envkit install`` does.
 
-    ``stack`` is a name from ``envkit list``, "pytorch", "tensorflow" or the file name of a recipe (.eb). ``load`` are
-    site modules, ``extras`` what is added to the stack (``--with``), ``bundle`` and ``locked`` files of ``envkit fetch
-    --bundle`` and ``envkit show --lock``; ``jobs`` is how many processes build at once. ``progress`` is called with
-    each line that the command would print.
+    ``stack`` is a name from ``envkit list``, "pytorch", "tensorflow" or the file name of a recipe (.eb). ``method`` is
+    one of those that ``envkit doctor`` judges, or "auto" for the first that works here. ``load`` are site modules,
+    ``extras`` what is added to the stack (``--with``), ``bundle`` and ``locked`` files of ``envkit fetch --bundle`` and
+    ``envkit show --lock``; ``jobs`` is how many processes build at once. ``progress`` is called with each line that
+    the command would print.
 
     It takes up to an hour; called again after an interruption, it resumes. Raises EnvkitError.
     """
@@ -99,11 +100,13 @@ def install(
     from envkit.environments import lockfile
     from envkit.environments import prefix as place
     from envkit.install import install as work
+    from envkit.knowledge import methods
     from envkit.knowledge.mpi import FAMILIES
     from envkit.methods import installed
     from envkit.planning.extras import in_lock
     from envkit.planning.request import Request
 
+    methods.require(method)
     wanted = lockfile.read(Path(locked)) if locked is not None else None
     tell = progress or (lambda _text: None)
     request = Request(

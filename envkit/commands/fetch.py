@@ -9,7 +9,7 @@ from envkit.commands import options
 
 
 @click.command()
-@options.named_method("easybuild")
+@options.named_method
 @options.stack
 @options.prefix
 @options.extras

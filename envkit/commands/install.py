@@ -6,6 +6,7 @@ import click
 
 from envkit.cli import usage
 from envkit.commands import batch, complete, options, submitted
+from envkit.knowledge import methods
 
 OF_THE_JOB = (
     "submit", "method", "gpus_per_node", "time", "account", "partition", "prefix", "bundle", "offline", "jobs",
@@ -128,8 +129,9 @@ def install(
     EasyBuild submits such a job for each module first, after those that it needs; what fails is explained at the end.
     """
     method, framework, accelerator = options.giving_way(context, stack or (locked.name if locked else None), "auto")
-    if (source or dockerfile) and method not in ("auto", "apptainer"):
-        usage(f"--from and --from-dockerfile go with --method apptainer, not with {method}.")
+    takes_over = methods.of_option("source")
+    if (source or dockerfile) and method not in (methods.AUTO, takes_over):
+        usage(f"--from and --from-dockerfile go with --method {takes_over}, not with {method}.")
     if source and dockerfile:
         usage("Give one of --from and --from-dockerfile.")
     if sign and sandbox:

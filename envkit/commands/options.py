@@ -9,8 +9,8 @@ from click.shell_completion import CompletionItem
 
 from envkit.cli import usage
 from envkit.commands import complete
+from envkit.knowledge import methods
 from envkit.knowledge.mpi import FAMILIES
-from envkit.methods import registry
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -68,14 +68,14 @@ def modules(_context: click.Context, option: click.Parameter, given: tuple[str, 
 def method(function: Function) -> Function:
     """Add ``--method`` where it need not be one."""
     text = "How to install it. Default: the first that works here; the reasons are printed first."
-    choice = click.Choice(["auto", *registry.NAMES])
-    return click.option("--method", type=choice, default="auto", help=text)(function)
+    choice = click.Choice([methods.AUTO, *methods.names()])
+    return click.option("--method", type=choice, default=methods.AUTO, help=text)(function)
 
 
-def named_method(usual: str) -> Callable[[Function], Function]:
-    """Return what adds ``--method`` where this machine does not count, and it is ``usual`` where nobody says it."""
-    text = f"How to provide it. Default: that of STACK, else {usual}, whatever this machine offers."
-    return click.option("--method", type=click.Choice(registry.NAMES), help=text)
+def named_method(function: Function) -> Function:
+    """Add ``--method`` where this machine does not count."""
+    text = f"How to provide it. Default: that of STACK, else {methods.usual()}, whatever this machine offers."
+    return click.option("--method", type=click.Choice(methods.names()), help=text)(function)
 
 
 def stack(function: Function) -> Function:

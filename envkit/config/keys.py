@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envkit.knowledge import methods
 from envkit.knowledge.mpi import FAMILIES
 
 Take = Callable[[Any], Any]  # returns a value as it is used; raises ValueError with what was expected
@@ -118,7 +119,7 @@ def split(text: str) -> list[str]:
 
 
 METHOD, FRAMEWORK, ACCELERATOR, MPI = (
-    one_of("auto", "easybuild", "apptainer", "eessi"), one_of("pytorch", "tensorflow"),
+    one_of(methods.AUTO, *methods.names()), one_of("pytorch", "tensorflow"),
     one_of("auto", "cpu", "cuda", "rocm"), one_of(*FAMILIES),
 )  # fmt: skip
 COUNT = "a whole number from 1 to 1000000"

@@ -8,6 +8,7 @@ from functools import cached_property
 from envkit.doctor.facts import Driver, Facts, Index, Preflight
 from envkit.errors import ConsentMissing, EnvkitError, Problem, SourceMissing
 from envkit.install import preference
+from envkit.knowledge import methods
 from envkit.machine.host import Accelerator, Host
 from envkit.methods import registry
 from envkit.planning import preflight
@@ -86,7 +87,7 @@ class Look:
 
 def devices(request: Request, there: Accelerator) -> list[Accelerator]:
     """Return what is to compute, the best first: what was asked for, or this machine's GPUs and then its CPUs."""
-    if request.accelerator != preference.AUTO:
+    if request.accelerator != methods.AUTO:
         return [Accelerator(request.accelerator)]
     return list(dict.fromkeys((there, Accelerator.CPU)))
 

@@ -34,6 +34,7 @@ from envkit.errors import (
     of_storage,
 )
 from envkit.install import choose, earlier, preference, shared_python
+from envkit.knowledge import methods
 from envkit.launch import launcher
 from envkit.machine import host
 from envkit.methods import installed, registry
@@ -234,7 +235,7 @@ def selected(request: Request, platform: host.Platform) -> Stack:
     try:
         return select(
             request.wanted,
-            method=None if request.method == preference.AUTO else request.method,
+            method=None if request.method == methods.AUTO else request.method,
             framework=request.framework,
             accelerator=request.accelerator,
             release=request.release,

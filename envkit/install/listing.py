@@ -14,6 +14,7 @@ from envkit.environments.name_syntax import is_name, shown
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged, HostProblem, Problem
+from envkit.knowledge import methods
 from envkit.machine import host
 from envkit.machine.host import Accelerator
 from envkit.methods.installed import every, named_apart, trees
@@ -179,7 +180,7 @@ def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> Entry:
     return Entry(
         name=name,
         state=state,
-        method=stack.method if stack else "easybuild",
+        method=stack.method if stack else methods.usual(),
         framework=stack.framework if stack else "none",
         accelerator=stack.accelerator.value if stack else "cpu",
         why=one.failed or f"It ended while {one.stage}." if has_ended else "",

@@ -8,6 +8,8 @@ import msgspec
 
 from envkit.doctor.facts import Driver
 from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
+from envkit.knowledge import methods
+from envkit.knowledge.methods import AUTO
 from envkit.machine import site
 from envkit.machine.host import Accelerator, Host
 from envkit.planning.compatibility import versions
@@ -16,32 +18,22 @@ from envkit.planning.stack import FRAMEWORKS, Stack, contradiction, stacks
 from envkit.system import toml
 from envkit.system.resources import data
 
-AUTO = "auto"
 TOLD = 2  # problems of a stack that is not taken, in one line
-
-
-class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An option that only one method has."""
-
-    method: str
-    words: str
-
-
-class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a method does, what to do where there is no stack of it, and the options that it cannot honour."""
-
-    what: str
-    otherwise: str
-    without: tuple[str, ...] = ()
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """preference.toml."""
 
     order: dict[Accelerator, tuple[str, ...]]
-    option: dict[str, Option]
-    method: dict[str, Words]
     problem: dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option that only one method has."""
+
+    method: str
+    words: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +100,7 @@ def only(request: Request) -> str | None:
 
 def refused_option(stack: Stack, request: Request) -> Problem | None:
     """Return what is wrong with an option that the method of a stack cannot honour, if one was given."""
-    without = table().method[stack.method].without
+    without = methods.known()[stack.method].without
     refused = (name for name in without if getattr(request, name) and name not in request.configured)
     return next(map(problem, refused), None)
 
@@ -116,9 +108,13 @@ def refused_option(stack: Stack, request: Request) -> Problem | None:
 def options(request: Request) -> list[Option]:
     """Return the options that were given and that only one method has."""
     default = Request(prefix=request.prefix)
-    asked = [name for name in table().option if name not in request.configured]
-    given = [name for name in asked if getattr(request, name) not in (getattr(default, name), "")]
-    return [table().option[name] for name in given if name != "site" or of_images(request.site or "")]
+    return [
+        Option(method=method, words=words)
+        for method, of in methods.known().items()
+        for name, words in of.options.items()
+        if name not in request.configured and getattr(request, name) not in (getattr(default, name), "")
+        if name != "site" or of_images(request.site or "")
+    ]
 
 
 def of_images(name: str) -> bool:
@@ -167,7 +163,7 @@ def first(request: Request, found: Sequence[Stack], lacking: Callable[[Stack], S
 def lines(stack: Stack, why: str) -> tuple[str, str, str]:
     """Return what is said before an installation begins: the method, the stack, and why."""
     return (
-        f"method   {stack.method}: {table().method[stack.method].what}",
+        f"method   {stack.method}: {methods.known()[stack.method].what}",
         f"stack    {stack.name}: {stack.status}",
         f"because  {one_line(why)}",
     )
@@ -200,7 +196,7 @@ def one_line(text: str) -> str:
 
 def nothing(request: Request, refused: Sequence[Refused]) -> HostProblem:
     """Return what to say where no method works: of each, what is missing, and the remedy."""
-    listed = [line for method in table().method for line in of_method(method, request, refused)]
+    listed = [line for method in methods.names() for line in of_method(method, request, refused)]
     wanted = asked_framework(request)
     return HostProblem(
         what=f"No method can give an environment{f' for {wanted}' if wanted else ''} on this machine as it is.",
@@ -220,7 +216,7 @@ def of_method(method: str, request: Request, refused: Sequence[Refused]) -> Iter
     elif not own:
         devices = " or ".join(dict.fromkeys(one.stack.accelerator.value for one in refused))
         what = table().problem["no-stack"]["what"].format(framework=refused[0].stack.framework, accelerator=devices)
-        yield f"{method}: {what}\n   -> {table().method[method].otherwise}"
+        yield f"{method}: {what}\n   -> {methods.known()[method].otherwise}"
 
 
 def problem(name: str, **values: object) -> Problem:

@@ -1,15 +1,17 @@
 """The methods: each is a folder of that name, which has ``method.py``, what planning/method.py describes, and
-``receipt.py``. This is the one place that names them.
+``receipt.py``. knowledge/methods.toml names them.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from envkit.knowledge import methods
+
 if TYPE_CHECKING:
     from envkit.environments.receipt import Receipt
     from envkit.planning.method import Method
 
-NAMES = ("easybuild", "apptainer", "eessi")
+NAMES = methods.names()
 
 
 def method(name: str) -> "Method":

@@ -9,7 +9,7 @@ import msgspec
 
 from envkit.environments.name_syntax import is_name
 from envkit.errors import UnknownStack
-from envkit.knowledge import foreign
+from envkit.knowledge import foreign, methods
 from envkit.knowledge.eessi import known
 from envkit.machine.host import Accelerator, Platform
 from envkit.system import record, toml
@@ -122,7 +122,9 @@ def select(
     """
     if wanted is not None and wanted.endswith(".eb"):
         recipe = from_recipe(wanted, method)
-        return for_eessi(recipe, release) if method == "eessi" else agreeing(recipe, method, None, "auto")
+        if method and methods.takes(method, "release"):
+            return on_release(recipe, method, release)
+        return agreeing(recipe, method, None, "auto")
     if wanted is not None and wanted not in FRAMEWORKS:
         found = {stack.name: stack for stack in stacks()}
         if wanted in found:
@@ -131,7 +133,7 @@ def select(
     if wanted and framework and wanted != framework:
         raise contradiction(wanted, f"--framework {framework}")
     device = Accelerator.CPU if accelerator == "auto" else Accelerator(accelerator)
-    method = method or "easybuild"
+    method = method or methods.usual()
     there = [s for s in stacks() if (s.method, s.accelerator) == (method, device)]
     framework = framework or wanted or next((s.framework for s in there), FRAMEWORKS[0])
     fitting = [s for s in there if s.framework == framework]
@@ -167,11 +169,11 @@ def agreeing(stack: Stack, method: str | None, framework: str | None, accelerato
     return stack
 
 
-def for_eessi(stack: Stack, release: str | None) -> Stack:
-    """Return a recipe as one that is built on top of a release of EESSI."""
+def on_release(stack: Stack, method: str, release: str | None) -> Stack:
+    """Return a recipe as one that a method builds on top of a release of EESSI."""
     if stack.release:
         return of_release(stack, release)
-    return msgspec.structs.replace(stack, method="eessi", release=release or known().default, pythons={})
+    return msgspec.structs.replace(stack, method=method, release=release or known().default, pythons={})
 
 
 def of_release(stack: Stack, release: str | None) -> Stack:
@@ -234,7 +236,7 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
     match = re.match(r"(?P<name>.+?)-(?P<version>(\d|system).*)$", stem)
     return Stack(
         name=stem,
-        method="easybuild",
+        method=methods.usual(),
         framework="pytorch" if "PyTorch" in stem else "tensorflow" if "TensorFlow" in stem else "none",
         accelerator=device,
         easyconfig=easyconfig,
