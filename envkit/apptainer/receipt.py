@@ -72,6 +72,19 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
         return bytes(self.built)
 
     @property
+    def shut(self) -> str:
+        """Why it can be used only by what is started in it."""
+        seen = "its Python is seen only by what is started in it"
+        return f"It is an image: {seen}, and what is added to it is part of it."
+
+    @property
+    def instead(self) -> str:
+        """What to do where a virtual environment is wanted."""
+        built_in = "Have the packages built into an image: 'envkit export' writes the recipe to add them to."
+        other = "Or install an environment by EasyBuild ('envkit install --method easybuild'), which can."
+        return f"{built_in} {other}"
+
+    @property
     def is_image(self) -> bool:
         """Whether it is an image: yes."""
         return True

@@ -18,6 +18,11 @@ class EessiReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method"
     copy: str = ""
 
     @property
+    def shut(self) -> str:
+        """Why it can be used only by what is started in it."""
+        return "It is on top of a release of EESSI, which is mounted only for what is started in it."
+
+    @property
     def environment(self) -> EessiEnvironment:
         """The way in, as this machine has it now. Raises HostProblem where it has none."""
         from envkit.eessi import entry

@@ -23,15 +23,6 @@ from envkit.errors import HostProblem
 from envkit.system import files, record
 
 VERSION = 1
-NO_VENV = {
-    True: "It is an image: its Python is seen only by what is started in it, and what is added to it is part of it.",
-    False: "It is on top of a release of EESSI, which is mounted only for what is started in it.",
-}
-INSTEAD = {
-    True: "Have the packages built into an image: 'envkit export' writes the recipe to add them to. Or install an "
-    "environment by EasyBuild ('envkit install --method easybuild'), which can.",
-    False: "Use an environment by EasyBuild ('envkit install --method easybuild'), which can.",
-}
 
 
 class Cached(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,12 +109,22 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         """What names it in a command line: the folder of a virtual environment on top of it where that was named."""
         return self.name
 
+    @property
+    def shut(self) -> str:
+        """Why it can be used only by what is started in it, where that is so."""
+        return "It can be used only by what is started in it."
+
+    @property
+    def instead(self) -> str:
+        """What to do where a virtual environment is wanted and there can be none on top of it."""
+        return "Use an environment by EasyBuild ('envkit install --method easybuild'), which can."
+
     def within(self, venv: Path) -> Self:  # noqa: ARG002
         """Return it as it is with a virtual environment on top of it. Raises HostProblem where there can be none."""
         raise HostProblem(
             what=f"{self.name} cannot have a virtual environment on top of it.",
-            why=NO_VENV[self.is_image],
-            fix=INSTEAD[self.is_image],
+            why=self.shut,
+            fix=self.instead,
         )
 
     def damage(self) -> str:
@@ -210,7 +211,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         where = f"{self.name} --prefix {Path(self.tree).parent}"
         raise HostProblem(
             what=f"{self.name} cannot be entered in a shell that runs already.",
-            why=NO_VENV[self.is_image],
+            why=self.shut,
             fix=f"Start what you need inside: 'envkit shell {where}', or 'envkit run {where} -- COMMAND'.",
         )
 
