@@ -125,7 +125,8 @@ def test_checks_do_not_measure_and_the_probe_does_not_judge() -> None:
     assert checks
     assert [module for module in checks if own(module) & measures] == []
     assert own("verify.facts") == {"errors", "system.record"}
-    assert own("doctor.rules") == {"doctor.facts", "doctor.report", "errors", "system.resources", "system.toml"}
+    data = {"knowledge.methods", "system.resources", "system.toml"}
+    assert own("doctor.rules") == {"doctor.facts", "doctor.report", "errors", *data}
     assert own("compat.judge") == {"compat.evidence", "errors"}
     assert own("compat.complete") == {"compat.judge", "compat.evidence"}
 

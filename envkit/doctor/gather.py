@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,8 @@ from envkit.planning.stack import Stack, select
 
 LIMIT_S = 5.0
 PATIENCE_S = 4
-BUILDING = ("easybuild", "apptainer")  # the methods whose preflight is a question; of EESSI the ways to it are
+IN_PARTS = ("eessi",)  # methods whose preflight is no question, since its parts are: of EESSI the ways to it
+BUILDING = tuple(name for name in registry.NAMES if name not in IN_PARTS)
 Settings = Mapping[str, str]
 
 
@@ -113,10 +115,8 @@ def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[An
 
 
 def fitting(method: str, machine: host.Host) -> Stack:
-    """Return the stack of a method for this machine's GPUs, or where there is none for its CPUs."""
-    for device in dict.fromkeys((machine.accelerator, host.Accelerator.CPU)):
-        try:
-            return select(None, method=method, accelerator=device.value, platform=machine.platform)
-        except UnknownStack:
-            continue
-    raise AssertionError(method)
+    """Return a method's stack for this machine's GPUs, or where there is none for its CPUs. Raises UnknownStack."""
+    if machine.accelerator is not host.Accelerator.CPU:
+        with suppress(UnknownStack):
+            return select(None, method=method, accelerator=machine.accelerator.value, platform=machine.platform)
+    return select(None, method=method, platform=machine.platform)

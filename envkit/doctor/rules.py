@@ -1,11 +1,12 @@
 """From the facts of a machine to a verdict for each method, and to notes. Pure: nothing is looked at here."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
 from envkit.doctor.report import VERSION, Report, State, Verdict
 from envkit.errors import Problem
+from envkit.knowledge import methods
 from envkit.system import toml
 from envkit.system.resources import data
 
@@ -14,8 +15,9 @@ RUN_ALONE = "images that were built elsewhere can be run"
 
 def judge(facts: Facts) -> Report:
     """Return the report on a machine."""
-    methods = (easybuild(facts), eessi(facts), apptainer(facts))
-    return Report(version=VERSION, facts=facts, methods=methods, notes=tuple(notes(facts)))
+    names = dict.fromkeys((*RULES, *methods.names()))
+    verdicts = tuple(RULES[name](facts) if name in RULES else usual(name, facts) for name in names)
+    return Report(version=VERSION, facts=facts, methods=verdicts, notes=tuple(notes(facts)))
 
 
 def easybuild(facts: Facts) -> Verdict:
@@ -71,6 +73,19 @@ def eessi(facts: Facts) -> Verdict:
     if cut:
         state, why = State.UNKNOWN, f"no other way fits, and --access {cut[0].probe.split()[1]}: {cut[0].why}"
     return Verdict(method="eessi", state=state, why=why, problems=problems)
+
+
+RULES: Mapping[str, Callable[[Facts], Verdict]] = {"easybuild": easybuild, "eessi": eessi, "apptainer": apptainer}
+
+
+def usual(method: str, facts: Facts) -> Verdict:
+    """A method without a rule of its own works where its preflight finds nothing."""
+    found = facts.preflights.get(method)
+    if found is None:
+        return not_told(method, facts)
+    if found.problems:
+        return fails(method, found, None)
+    return Verdict(method=method, state=State.WORKS, why=f"{found.stack} can be installed")
 
 
 def fails(method: str, found: Preflight, lacking: Problem | None) -> Verdict:
