@@ -41,17 +41,23 @@ def lacking_by(*methods: str) -> Callable[[Stack], Sequence[Problem]]:
     return lambda stack: [LACKS] if stack.method in methods else []
 
 
-def test_each_stack_has_its_place() -> None:
-    for accelerator, ordered in preference.table().order.items():
-        assert sorted(ordered) == sorted(name for name, one in STACKS.items() if one.accelerator == accelerator)
-        assert len(set(ordered)) == len(ordered)
+def test_each_place_is_that_of_a_stack() -> None:
+    for accelerator, named in preference.table().order.items():
+        assert {STACKS[name].accelerator for name in named} == {accelerator}
+        assert names(preference.ordered(accelerator))[: len(named)] == [*named]
+
+
+def test_a_stack_without_a_place_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    toys = [msgspec.structs.replace(STACKS["pytorch-2.13-cpu"], name=f"toy-{number}") for number in (2, 1)]
+    monkeypatch.setattr(preference, "stacks", lambda: (*toys, *stacks()))
+    assert names(preference.ordered(CPU)) == [*preference.table().order[CPU], "toy-2", "toy-1"]
 
 
 def test_what_is_built_and_verified_comes_before_what_is_planned() -> None:
-    for ordered in preference.table().order.values():
+    for accelerator in Accelerator:
         for framework in ("pytorch", "tensorflow"):
-            own = [name for name in ordered if STACKS[name].framework == framework]
-            planned = [STACKS[name].status.startswith("planned") for name in own]
+            own = [stack for stack in preference.ordered(accelerator) if stack.framework == framework]
+            planned = [stack.status.startswith("planned") for stack in own]
             assert planned == sorted(planned)
 
 

@@ -72,16 +72,22 @@ def candidates(request: Request, devices: Sequence[Accelerator]) -> list[Stack]:
     """
     if request.wanted and request.framework and request.wanted != request.framework:
         raise contradiction(request.wanted, f"--framework {request.framework}")
-    method, known = only(request), {stack.name: stack for stack in stacks()}
+    method = only(request)
     found = list[Stack]()
     for device in devices:
-        ordered = [known[name] for name in table().order[device]]
-        fitting = [stack for stack in ordered if method in (None, stack.method)]
+        fitting = [stack for stack in ordered(device) if method in (None, stack.method)]
         framework = asked_framework(request) or next((stack.framework for stack in fitting), None)
         found += [stack for stack in fitting if stack.framework == framework]
     if request.release:
         found = [stack for stack in found if stack.release == request.release]
     return found or no_stack(request, devices[0])
+
+
+def ordered(device: Accelerator) -> list[Stack]:
+    """Return the stacks for a device in the order of preference.toml; those without a place there come last."""
+    order = {name: place for place, name in enumerate(table().order[device])}
+    there = [stack for stack in stacks() if stack.accelerator is device]
+    return sorted(there, key=lambda stack: order.get(stack.name, len(order)))
 
 
 def asked_framework(request: Request) -> str | None:
