@@ -111,6 +111,7 @@ STACK = """
 method = "toy"
 framework = "pytorch"
 accelerator = "cpu"
+default = true
 """
 METHOD = """
 from envkit.errors import HostProblem, Problem
@@ -243,7 +244,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for table, text in (("knowledge/methods.toml", TABLE), ("planning/stacks.toml", STACK)):
         with (copy / table).open("a") as stream:
             stream.write(text)
-    made = {
+    made: dict[str, Any] = {
         "method": "toy", "name": "mine", "framework": "pytorch", "accelerator": "cpu", "requires": [], "machine": "m",
         "python": "3.11.2", "tree": str(folder / "prefix" / "tree"), "mpi": None, "horovod": "", "site_packages": [],
         "library_path": [], "verified": "", "log": "", "created": "", "envkit": "",

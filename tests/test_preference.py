@@ -50,7 +50,9 @@ def test_each_place_is_that_of_a_stack() -> None:
 def test_a_stack_without_a_place_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     toys = [msgspec.structs.replace(STACKS["pytorch-2.13-cpu"], name=f"toy-{number}") for number in (2, 1)]
     monkeypatch.setattr(preference, "stacks", lambda: (*toys, *stacks()))
-    assert names(preference.ordered(CPU)) == [*preference.table().order[CPU], "toy-2", "toy-1"]
+    order = preference.table().order[CPU]
+    found = names(preference.ordered(CPU))
+    assert found[: len(order)] == [*order] and {"toy-2", "toy-1"} <= {*found[len(order) :]}
 
 
 def test_what_is_built_and_verified_comes_before_what_is_planned() -> None:
@@ -144,10 +146,9 @@ def test_no_method_works() -> None:
         preference.first(request, preference.candidates(request, [ROCM]), lacking_by(*registry.NAMES))
     listed = error.value.why.splitlines()
     assert error.value.exit_code == 3
-    assert [line.split(" ")[0].rstrip(":") for line in listed if not line.startswith((" ", "no"))] == [
-        "easybuild", "apptainer", "eessi",
-    ]  # fmt: skip
-    assert sum(line.startswith("   -> ") for line in listed) == 3
+    told = [line.split(" ")[0].rstrip(":") for line in listed if not line.startswith((" ", "no"))]
+    assert told == [*registry.NAMES]
+    assert sum(line.startswith("   -> ") for line in listed) == len(told)
     assert "eessi: envkit has no stack for tensorflow on rocm." in error.value.why
 
 
@@ -206,12 +207,10 @@ def test_from_what_the_doctor_has_found(name: str, stack: str) -> None:
     facts = recorded(name)
 
     def lacking(stack: Stack) -> list[Problem]:
-        if stack.method == "eessi":
-            refused = [way.refusal for way in facts.ways if way.refusal]
-        else:
-            found = facts.preflights[stack.method]
-            refused = [*found.problems, *filter(None, [rules.no_index(facts, found)])]
-        return list(refused)
+        found = facts.preflights.get(stack.method)
+        if found is None:
+            return [way.refusal for way in facts.ways if way.refusal]
+        return [*found.problems, *filter(None, [rules.no_index(facts, found)])]
 
     request = asked()
     if stack:
