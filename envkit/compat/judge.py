@@ -33,7 +33,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
     ``proof`` has every part but those that are ``unproven``: all of them, or, where nobody is known to have had them
     all, the most. ``cures`` are lists of measures: one of each has to be taken. ``silent`` are the parts that only limit
-    the others, and that the proof does not name: no rule is against them and it.
+    the others: the proof does not name them, and no rule is against them and it. ``against`` are the rules that are
+    against those of them that are unproven, by what the proof has besides.
     """
 
     parts: dict[str, str]
@@ -43,6 +44,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
     unproven: tuple[str, ...] = ()
     proof: Proof | None = None
     silent: tuple[str, ...] = ()
+    against: tuple[Rule, ...] = ()
 
 
 @cache
@@ -97,7 +99,9 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
     shown = Counter(chain.from_iterable(showing(name, parts[name]) for name in own))
     most = max(shown.values(), default=0)
     nearest = [proof for index, proof in enumerate(proofs()) if shown[index] == most]
-    proof = next((one for one in nearest if allows_all(one, parts)), nearest[0]) if limits else nearest[0]
+    if limits:
+        nearest.sort(key=lambda one: (not allows_all(one, parts), not has_limited(one, parts)))
+    proof = nearest[0]
     silent = tuple(name for name in limits if most and allows(proof, name, parts))
     unproven = tuple(name for name, version in parts.items() if name not in silent and not shows(proof, name, version))
     meant = parts if unproven else {name: exact(name, parts[name], proof.parts.get(name, "")) for name in parts}
@@ -118,33 +122,43 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
         unproven=unproven,
         proof=proof if most else None,
         silent=silent,
+        against=tuple(rule for rule in opposing(proof, parts) if rule not in found) if most and limits else (),
     )
 
 
 def allows_all(proof: Proof, parts: Mapping[str, str]) -> bool:
     """Say whether no rule is against what somebody has had, with what limits it among other parts."""
-    return all(allows(proof, name, parts) for name in limiting() & parts.keys())
+    return has_limited(proof, parts) and not opposing(proof, parts)
+
+
+def has_limited(proof: Proof, parts: Mapping[str, str]) -> bool:
+    """Say whether what somebody has had has what is limited by other parts: for a GPU and its driver, CUDA."""
+    return {known().component[name].limits for name in limiting() & parts.keys()} <= {"", *proof.parts}
 
 
 def allows(proof: Proof, name: str, parts: Mapping[str, str]) -> bool:
-    """Say whether no rule is against what somebody has had, with the part of that name, which limits it.
+    """Say whether no rule is against what somebody has had, with the part of that name, which limits it."""
+    is_there = known().component[name].limits in ("", *proof.parts)
+    return is_there and not any(name in rule.when for rule in opposing(proof, parts))
 
-    What it limits has to be there. Of a whole series, such as CUDA 12, no release may be one that a rule is about.
+
+def opposing(proof: Proof, parts: Mapping[str, str]) -> tuple[Rule, ...]:
+    """Return the rules that are against what somebody has had, with what limits it among other parts.
+
+    Of a whole series, such as CUDA 12, a rule is enough that is about one of its releases.
     """
-    limits = known().component[name].limits
-    if limits and limits not in proof.parts:
-        return False
-    whole = proof.parts | {one: parts[one] for one in limiting() & parts.keys()}
-    return not any(
-        all(one in whole and may_fit(one, wanted, whole[one]) for one, wanted in rule.when.items())
-        for rule in rules_on(name)
+    whole = proof.parts | {name: parts[name] for name in limiting() & parts.keys()}
+    return tuple(
+        rule
+        for rule in limiting_rules()
+        if all(name in whole and may_fit(name, wanted, whole[name]) for name, wanted in rule.when.items())
     )
 
 
 @cache
-def rules_on(name: str) -> tuple[Rule, ...]:
-    """Return the rules that are against versions of a component."""
-    return tuple(rule for rule in rules() if name in rule.when and rule.status is not Status.UNTRIED)
+def limiting_rules() -> tuple[Rule, ...]:
+    """Return the rules that are about a component that only limits others."""
+    return tuple(rule for rule in rules() if limiting() & rule.when.keys() and rule.status is not Status.UNTRIED)
 
 
 @lru_cache(maxsize=10_000)

@@ -44,8 +44,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """The verdict on what was asked, what it rests on, the measures it takes (one list of each), the best one here.
 
     ``proof`` is what somebody has had together: all parts but those that are ``unproven`` or ``silent``: no evidence
-    names these, and no rule is against them with the proof. ``ranges`` are those that were asked for, of which ``parts``
-    has the version that goes best.
+    names these, and no rule is against them with the proof; ``against`` are the rules that are. ``ranges`` are those
+    that were asked for, of which ``parts`` has the version that goes best.
     """
 
     version: int
@@ -56,6 +56,7 @@ class Report(Struct, frozen=True, kw_only=True):
     cures: tuple[tuple[tuple[str, ...], ...], ...]
     unproven: tuple[str, ...]
     silent: tuple[str, ...]
+    against: tuple[Cited, ...]
     proof: Proof | None
     best: Best | None
 
@@ -71,6 +72,7 @@ def report(asked: Judgement, best: Complete | None, ranges: dict[str, str]) -> R
         cures=asked.cures,
         unproven=asked.unproven,
         silent=asked.silent,
+        against=tuple(cited(rule) for rule in asked.against),
         proof=asked.proof,
         best=described(best) if best else None,
     )

@@ -56,6 +56,7 @@ def evidence(asked: Judgement) -> Iterator[tuple[str, str]]:
         with_what += f", and to be done besides: {', '.join(proof.besides)}" if proof.besides else ""
         yield proof.evidence.value, f"{what}: {listed(proof.parts)}{with_what}{remark(proof.note)} ({proof.source})"
         yield from (("note", known().component[name].silent) for name in asked.silent)
+        yield from (("against", f"what that evidence has: {sentence(rule)}") for rule in asked.against)
     for rule in asked.rules:
         yield rule.evidence.value, sentence(rule)
 

@@ -90,8 +90,8 @@ def parse(words: Iterable[str]) -> Asked:
             text = ranged(name, (sign if sign != "=" else "==") + version)
             ranges[name] = joined(name, ranges.get(name, ""), text, place)
         else:
-            for own, told in meant(name, version).items():
-                put(parts, own, told, place)
+            for own, what in meant(name, version).items():
+                put(parts, own, what, place)
     if match := re.search(r"\+(cu\d+)$", parts.get("torch", "")):
         cuda = written("cuda", match[1])
         if "cuda" in parts and release(parts["cuda"])[0] != release(cuda)[0]:
