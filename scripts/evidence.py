@@ -358,8 +358,8 @@ def of_feedstock(git: Path) -> Iterator[dict[str, Any]]:
                 needed = {"legacy-keras": minor(parts["tensorflow"]) >= 16, "setuptools": minor(parts["python"]) >= 12}
                 besides = [one for one, is_needed in needed.items() if is_needed and one not in said]
                 source = f"https://github.com/conda-forge/horovod-feedstock/blob/{commit}/{file}"
-                row = {"of": "conda-forge", "evidence": "recipe", "source": source, "measures": measures}
-                row |= ({"besides": besides} if besides else {}) | {"parts": parts}
+                taken: dict[str, Any] = {"measures": measures} | ({"besides": besides} if besides else {})
+                row = {"of": "conda-forge", "evidence": "recipe", "source": source, **taken, "parts": parts}
                 if parts not in seen:
                     seen.append(parts)
                     yield row

@@ -32,9 +32,9 @@ class Judgement(Struct, frozen=True, kw_only=True):
     """The verdict on versions by name, the rules it rests on, and what somebody is known to have had together.
 
     ``proof`` has every part but those that are ``unproven``: all of them, or, where nobody is known to have had them
-    all, the most. ``cures`` are lists of measures: one of each has to be taken. ``silent`` are the parts that only limit
-    the others: the proof does not name them, and no rule is against them and it. ``against`` are the rules that are
-    against those of them that are unproven, by what the proof has besides.
+    all, the most. ``cures`` are lists of measures: one of each has to be taken. ``silent`` are the parts that only
+    limit the others: the proof does not name them, and no rule is against them and it. ``against`` are the rules that
+    are against those of them that are unproven, by what the proof has besides.
     """
 
     parts: dict[str, str]
