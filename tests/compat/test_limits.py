@@ -137,7 +137,7 @@ def test_known_good_combinations_stay_with_a_gpu_in_range() -> None:
         ("torch=2.6 os=centos7", "works"),
         ("torch=2.7 os=centos7", "fails"),
         ("tensorflow=2.11 gpu=mi250x", "works"),
-        ("tensorflow=2.13 rocm=5.7 gpu=mi300x", "fails"),
+        ("tensorflow=2.13 rocm=5.7 gpu=mi300x", "risky"),
         ("tensorflow=2.13 rocm=5.7 gpu=mi100", "unknown"),
         ("torch=2.13 gpu=mi250x", "unknown"),
         ("gpu=gh200", "risky"),
