@@ -321,15 +321,16 @@ def of_service(told: Parts, mpi: re.Match[str] | None) -> Parts:
 
 # conda-forge
 
-PATCHES = {  # of conda-forge, and the measure that each is; its build makes the headers of flatbuffers anew
-    "3957.patch": "missing-includes",
-    "3998.patch": "cxx17",
-    "4313.patch": "nvcc-standard",
-    "4314.patch": "xla-headers",
-    "tf21_gpu_stream.patch": "private-stream",
-    "flatbuffers": "flatbuffers",
-    "setuptools": "setuptools",
-    "horovod": "without-gloo",
+MEASURES = {  # by what a recipe of conda-forge says; its build makes the headers of flatbuffers anew
+    r"3957\.patch": "missing-includes",
+    r"3998\.patch": "cxx17",
+    r"4313\.patch": "nvcc-standard",
+    r"4314\.patch": "xla-headers",
+    r"tf21_gpu_stream\.patch": "private-stream",
+    r"flatbuffers": "flatbuffers",
+    r"(?s)\n  run:\n(?:    [^\n]*\n)*?    - setuptools": "setuptools",
+    r"HOROVOD_WITHOUT_GLOO=1": "without-gloo",
+    r"TF_USE_LEGACY_KERAS=1 python": "legacy-keras",
 }
 
 
@@ -343,7 +344,8 @@ def of_feedstock(git: Path) -> Iterator[dict[str, Any]]:
         version = re.search(r'set version = "([\d.]+)"', recipe)
         if version is None or Version(version[1]) < Version("0.28"):
             continue
-        measures = [measure for patch, measure in PATCHES.items() if patch in recipe]
+        recipe += run(git, "show", f"{commit}:recipe/build.sh")
+        said = [measure for pattern, measure in MEASURES.items() if re.search(pattern, recipe)]
         for file in run(git, "ls-tree", "--name-only", commit, ".ci_support/").splitlines():
             if not re.search(r"/linux_64_.*\.yaml$", file):
                 continue
@@ -352,9 +354,12 @@ def of_feedstock(git: Path) -> Iterator[dict[str, Any]]:
             parts = {"horovod": version[1], "machine": "x86_64"} | of_variant(told)
             # where it was CUDA 11, the recipe names other frameworks than the variant does
             if {"torch", "tensorflow", "python"} <= parts.keys() and not parts.get("cuda", "").startswith("11"):
-                taken = [*measures, *(["legacy-keras"] if minor(parts["tensorflow"]) >= 16 else [])]
+                measures = [one for one in said if one != "legacy-keras" or minor(parts["tensorflow"]) >= 16]
+                needed = {"legacy-keras": minor(parts["tensorflow"]) >= 16, "setuptools": minor(parts["python"]) >= 12}
+                besides = [one for one, is_needed in needed.items() if is_needed and one not in said]
                 source = f"https://github.com/conda-forge/horovod-feedstock/blob/{commit}/{file}"
-                row = {"of": "conda-forge", "evidence": "recipe", "source": source, "measures": taken, "parts": parts}
+                taken: dict[str, Any] = {"measures": measures} | ({"besides": besides} if besides else {})
+                row = {"of": "conda-forge", "evidence": "recipe", "source": source, **taken, "parts": parts}
                 if parts not in seen:
                     seen.append(parts)
                     yield row

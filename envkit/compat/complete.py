@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
-from envkit.compat.evidence import Combination, Evidence, Struct, combinations, known
+from envkit.compat.evidence import Combination, Evidence, Struct, combinations, known, limiting
 from envkit.compat.judge import Judgement, Verdict, covers, judge, reaches, release
 
 FRAMEWORKS = ("torch", "tensorflow")
 EVIDENCE = tuple(Evidence)
 GPU = "capability"
-OF_CUDA = {"cuda", "cudnn", "nccl", GPU}
+OF_CUDA = {"cuda", "cudnn", "nccl", "driver", GPU}
+OF_ROCM = {"rocm", "gfx"}
 ABSENT = 3.0  # how far away a combination is that lacks a part; another major release is 1 away for each between
 
 
@@ -43,14 +44,14 @@ def best(asked: Mapping[str, str], here: Here, ranges: Mapping[str, str] | None 
 
 def fitting(asked: Mapping[str, str], here: Here, ranges: Mapping[str, str]) -> Iterator[Complete]:
     """Yield the combinations that this machine can have and that are not known to fail, as it would have them."""
-    device = "rocm" if "rocm" in asked else "cuda" if OF_CUDA & asked.keys() else None
+    device = "rocm" if OF_ROCM & asked.keys() else "cuda" if OF_CUDA & asked.keys() else None
     for one in combinations():
         if one.accelerator not in ((device,) if device else ("cpu", here.accelerator)):
             continue
-        own = {*one.host, "machine", *((GPU,) if one.accelerator == "cuda" else ())}
+        own = {*one.host, "machine", *limited(one)}
         for given in (here.parts | dict(asked), here.parts | {"machine": asked.get("machine", here.parts["machine"])}):
             whole = one.parts | {name: version for name, version in given.items() if name in own}
-            judgement = judge(whole, one.measures)
+            judgement = judge(whole, one.proof().taken())
             if whole["machine"] == one.parts["machine"] and judgement.verdict is not Verdict.FAILS:
                 yield Complete(
                     combination=one,
@@ -59,6 +60,14 @@ def fitting(asked: Mapping[str, str], here: Here, ranges: Mapping[str, str]) -> 
                     replaced=tuple(name for name in whole if not has(one.parts, name, whole[name])),
                 )
                 break
+
+
+def limited(one: Combination) -> Iterator[str]:
+    """Yield what limits a combination: the GPU, its driver, the system."""
+    for name in sorted(limiting()):
+        limits = known().component[name].limits
+        if not limits or limits in one.parts:
+            yield name
 
 
 def is_as_asked(parts: Mapping[str, str], name: str, asked: Mapping[str, str], ranges: Mapping[str, str]) -> bool:

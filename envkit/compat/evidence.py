@@ -6,6 +6,7 @@ from functools import cache
 
 import msgspec
 
+from envkit.knowledge.known import known as knowledge
 from envkit.system import record, toml
 from envkit.system.resources import data
 
@@ -40,6 +41,9 @@ class Component(Struct, frozen=True, kw_only=True):
     The first ``series`` numbers of a version tell releases apart; what comes after them is a patch level. ``releases``
     are those there have been, as "2.0-2.15", where they are told: between them there was none. ``alias`` has other
     ways to write a value, ``pattern`` (a regular expression, for ``value``) many of them.
+
+    What no evidence names has ``silent``, which says so: it can only limit the others, of which ``limits`` has to be in
+    the evidence.
     """
 
     title: str
@@ -51,6 +55,8 @@ class Component(Struct, frozen=True, kw_only=True):
     pattern: str = ""
     value: str = ""
     releases: tuple[str, ...] = ()
+    limits: str = ""
+    silent: str = ""
 
     def series_of_releases(self) -> tuple[tuple[int, ...], ...]:
         """Return each release, the oldest first, as (2, 13)."""
@@ -126,13 +132,21 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """Parts that somebody has had together, the measures that it took, and how that is known."""
+    """Parts that somebody has had together, the measures that it took, and how that is known.
+
+    ``besides`` are measures that it needs, too, and of which the source does not say that it takes them.
+    """
 
     evidence: Evidence
     source: str
     parts: dict[str, str]
     note: str = ""
     measures: tuple[str, ...] = ()
+    besides: tuple[str, ...] = ()
+
+    def taken(self) -> tuple[str, ...]:
+        """Return every measure that it takes."""
+        return (*self.measures, *self.besides)
 
 
 class Combination(Struct, frozen=True, kw_only=True):
@@ -148,11 +162,19 @@ class Combination(Struct, frozen=True, kw_only=True):
     stack: str = ""
     note: str = ""
     measures: tuple[str, ...] = ()
+    besides: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
 
     def proof(self) -> Proof:
         """Return what it shows."""
-        return Proof(evidence=self.evidence, source=self.how, parts=self.parts, note=self.note, measures=self.measures)
+        return Proof(
+            evidence=self.evidence,
+            source=self.how,
+            parts=self.parts,
+            note=self.note,
+            measures=self.measures,
+            besides=self.besides,
+        )
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
@@ -163,11 +185,18 @@ class Recipe(Struct, frozen=True, kw_only=True):
     source: str
     parts: dict[str, str]
     measures: tuple[str, ...] = ()
+    besides: tuple[str, ...] = ()
 
     def proof(self) -> Proof:
         """Return what it shows."""
-        note = {"easybuild": EASYBUILD, "easybuild-earlier": EARLIER}.get(self.of, "")
-        return Proof(evidence=self.evidence, source=self.source, parts=self.parts, note=note, measures=self.measures)
+        return Proof(
+            evidence=self.evidence,
+            source=self.source,
+            parts=self.parts,
+            note={"easybuild": EASYBUILD, "easybuild-earlier": EARLIER}.get(self.of, ""),
+            measures=self.measures,
+            besides=self.besides,
+        )
 
     def combination(self) -> Combination:
         """Return it as what can be installed here."""
@@ -178,6 +207,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
             parts=self.parts,
             note=EASYBUILD,
             measures=self.measures,
+            besides=self.besides,
         )
 
 
@@ -211,8 +241,27 @@ def known() -> Known:
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Return every rule, those in tables among them."""
-    return (*known().rule, *(rule for table in known().table for rule in table.rules()))
+    """Return every rule, those in tables and those of drivers among them."""
+    return (*known().rule, *(rule for table in known().table for rule in table.rules()), *of_drivers())
+
+
+def of_drivers() -> Iterator[Rule]:
+    """Yield a rule for the lowest driver of each major release of CUDA, as knowledge/gpu.toml has it."""
+    for major, least in knowledge("gpu")["minor_compatible"].items():
+        yield Rule(
+            id=f"cuda-{major}-driver",
+            when={"cuda": f"=={major}.*", "driver": f"<{least}"},
+            status=Status.FAILS,
+            evidence=Evidence.DOCS,
+            note=f"CUDA {major} needs a driver of {least} at least, but for cuda-compat on data centre GPUs",
+            source="https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",
+        )
+
+
+@cache
+def limiting() -> frozenset[str]:
+    """Return the components that no evidence names, and that can only limit the others."""
+    return frozenset(name for name, one in known().component.items() if one.silent)
 
 
 @cache

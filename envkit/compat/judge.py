@@ -11,7 +11,7 @@ from itertools import chain
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from envkit.compat.evidence import Evidence, Proof, Rule, Status, Struct, known, proofs, rules
+from envkit.compat.evidence import Evidence, Proof, Rule, Status, Struct, known, limiting, proofs, rules
 from envkit.errors import UsageProblem
 
 NEWEST = "0.28.1"
@@ -32,7 +32,9 @@ class Judgement(Struct, frozen=True, kw_only=True):
     """The verdict on versions by name, the rules it rests on, and what somebody is known to have had together.
 
     ``proof`` has every part but those that are ``unproven``: all of them, or, where nobody is known to have had them
-    all, the most. ``cures`` are lists of measures: one of each has to be taken.
+    all, the most. ``cures`` are lists of measures: one of each has to be taken. ``silent`` are the parts that only
+    limit the others: the proof does not name them, and no rule is against them and it. ``against`` are the rules that
+    are against those of them that are unproven, by what the proof has besides.
     """
 
     parts: dict[str, str]
@@ -41,6 +43,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
     cures: tuple[tuple[tuple[str, ...], ...], ...] = ()
     unproven: tuple[str, ...] = ()
     proof: Proof | None = None
+    silent: tuple[str, ...] = ()
+    against: tuple[Rule, ...] = ()
 
 
 @cache
@@ -62,7 +66,7 @@ def component(given: str) -> str:
 
 
 def written(name: str, version: str) -> str:
-    """Return a version as versions of that component are written: 9.0 for H100, 12.1 for cu121."""
+    """Return a version as versions of that component are written: 9.0 for sm_90, 12.1 for cu121."""
     one = known().component[name]
     version = one.alias.get(version.lower(), version)
     match = re.fullmatch(one.pattern, version.lower()) if one.pattern else None
@@ -91,10 +95,16 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
     those that are taken; None: all that are known.
     """
     parts = {"horovod": newest(parts), **parts}
-    shown = Counter(chain.from_iterable(showing(name, version) for name, version in parts.items()))
-    proof = proofs()[max(range(len(proofs())), key=lambda index: shown[index])]
-    unproven = tuple(name for name, version in parts.items() if not shows(proof, name, version))
-    meant = parts if unproven else {name: exact(name, parts[name], proof.parts[name]) for name in parts}
+    limits, own = sorted(limiting() & parts.keys()), [name for name in parts if name not in limiting()]
+    shown = Counter(chain.from_iterable(showing(name, parts[name]) for name in own))
+    most = max(shown.values(), default=0)
+    nearest = [proof for index, proof in enumerate(proofs()) if shown[index] == most]
+    if limits:
+        nearest.sort(key=lambda one: (not allows_all(one, parts), not has_limited(one, parts)))
+    proof = nearest[0]
+    silent = tuple(name for name in limits if most and allows(proof, name, parts))
+    unproven = tuple(name for name, version in parts.items() if name not in silent and not shows(proof, name, version))
+    meant = parts if unproven else {name: exact(name, parts[name], proof.parts.get(name, "")) for name in parts}
     found = (*nonexistent(parts), *(rule for rule in rules() if about(rule.when, meant)))
     failing = [rule for rule in found if rule.status is Status.FAILS]
     verdict = Verdict.WORKS
@@ -110,8 +120,51 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
         rules=found,
         cures=tuple(dict.fromkeys(rule.cure for rule in failing if rule.cure)),
         unproven=unproven,
-        proof=proof if len(unproven) < len(parts) else None,
+        proof=proof if most else None,
+        silent=silent,
+        against=tuple(rule for rule in opposing(proof, parts) if rule not in found) if most and limits else (),
     )
+
+
+def allows_all(proof: Proof, parts: Mapping[str, str]) -> bool:
+    """Say whether no rule is against what somebody has had, with what limits it among other parts."""
+    return has_limited(proof, parts) and not opposing(proof, parts)
+
+
+def has_limited(proof: Proof, parts: Mapping[str, str]) -> bool:
+    """Say whether what somebody has had has what is limited by other parts: for a GPU and its driver, CUDA."""
+    return {known().component[name].limits for name in limiting() & parts.keys()} <= {"", *proof.parts}
+
+
+def allows(proof: Proof, name: str, parts: Mapping[str, str]) -> bool:
+    """Say whether no rule is against what somebody has had, with the part of that name, which limits it."""
+    is_there = known().component[name].limits in ("", *proof.parts)
+    return is_there and not any(name in rule.when for rule in opposing(proof, parts))
+
+
+def opposing(proof: Proof, parts: Mapping[str, str]) -> tuple[Rule, ...]:
+    """Return the rules that are against what somebody has had, with what limits it among other parts.
+
+    Of a whole series, such as CUDA 12, a rule is enough that is about one of its releases.
+    """
+    whole = proof.parts | {name: parts[name] for name in limiting() & parts.keys()}
+    return tuple(
+        rule
+        for rule in limiting_rules()
+        if all(name in whole and may_fit(name, wanted, whole[name]) for name, wanted in rule.when.items())
+    )
+
+
+@cache
+def limiting_rules() -> tuple[Rule, ...]:
+    """Return the rules that are about a component that only limits others."""
+    return tuple(rule for rule in rules() if limiting() & rule.when.keys() and rule.status is not Status.UNTRIED)
+
+
+@lru_cache(maxsize=10_000)
+def may_fit(name: str, wanted: str, version: str) -> bool:
+    """Say whether a version, or one that it stands for, is one of those that are wanted; or a name."""
+    return version == wanted if known().component[name].names else reaches(wanted, version)
 
 
 def nonexistent(parts: Mapping[str, str]) -> Iterator[Rule]:
@@ -131,8 +184,12 @@ def nonexistent(parts: Mapping[str, str]) -> Iterator[Rule]:
 
 def newest(parts: Mapping[str, str]) -> str:
     """Return the newest Horovod that somebody has had with all of these parts; the newest of all where nobody has."""
-    having = set(range(len(proofs()))).intersection(*(showing(name, version) for name, version in parts.items()))
-    return max((proofs()[index].parts["horovod"] for index in sorted(having)), key=release, default=NEWEST)
+    own = {name: version for name, version in parts.items() if name not in limiting()}
+    shown = set(range(len(proofs()))).intersection(*(showing(name, version) for name, version in own.items()))
+    having = [proofs()[index] for index in sorted(shown)]
+    if len(own) < len(parts):
+        having = [one for one in having if allows_all(one, parts)] or having
+    return max((one.parts["horovod"] for one in having), key=release, default=NEWEST)
 
 
 @lru_cache(maxsize=10_000)
@@ -160,9 +217,9 @@ def covers(name: str, version: str, asked: str) -> bool:
 
 
 def exact(name: str, asked: str, version: str) -> str:
-    """Return what is asked for, or the version that it stands for where it names a whole series, such as 2."""
+    """Return what is asked for, or the version, if any, that it stands for where it names a whole series, such as 2."""
     one = known().component[name]
-    return asked if one.names or len(release(asked)) >= one.series else version
+    return asked if one.names or not version or len(release(asked)) >= one.series else version
 
 
 def is_cured(rule: Rule, measures: Sequence[str] | None) -> bool:

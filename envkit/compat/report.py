@@ -34,6 +34,7 @@ class Best(Struct, frozen=True, kw_only=True):
     note: str
     parts: dict[str, str]
     measures: tuple[str, ...]
+    besides: tuple[str, ...]
     verdict: Verdict
     differs: tuple[str, ...]
     replaced: tuple[str, ...]
@@ -42,8 +43,9 @@ class Best(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """The verdict on what was asked, what it rests on, the measures it takes (one list of each), the best one here.
 
-    ``proof`` is what somebody has had together: all parts but those that are ``unproven``. ``ranges`` are those that
-    were asked for, of which ``parts`` has the version that goes best.
+    ``proof`` is what somebody has had together: all parts but those that are ``unproven`` or ``silent``: no evidence
+    names these, and no rule is against them with the proof; ``against`` are the rules that are. ``ranges`` are those
+    that were asked for, of which ``parts`` has the version that goes best.
     """
 
     version: int
@@ -53,6 +55,8 @@ class Report(Struct, frozen=True, kw_only=True):
     rules: tuple[Cited, ...]
     cures: tuple[tuple[tuple[str, ...], ...], ...]
     unproven: tuple[str, ...]
+    silent: tuple[str, ...]
+    against: tuple[Cited, ...]
     proof: Proof | None
     best: Best | None
 
@@ -67,6 +71,8 @@ def report(asked: Judgement, best: Complete | None, ranges: dict[str, str]) -> R
         rules=tuple(cited(rule) for rule in asked.rules),
         cures=asked.cures,
         unproven=asked.unproven,
+        silent=asked.silent,
+        against=tuple(cited(rule) for rule in asked.against),
         proof=asked.proof,
         best=described(best) if best else None,
     )
@@ -87,6 +93,7 @@ def described(best: Complete) -> Best:
         note=one.note,
         parts=best.judgement.parts,
         measures=one.measures,
+        besides=one.besides,
         verdict=best.judgement.verdict,
         differs=best.differs,
         replaced=best.replaced,

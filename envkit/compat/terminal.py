@@ -50,10 +50,13 @@ def measure(one: Workaround) -> str:
 def evidence(asked: Judgement) -> Iterator[tuple[str, str]]:
     """Yield who has had it, all of it or the rest, and each rule that is about it, by its evidence."""
     if (proof := asked.proof) and asked.verdict is not Verdict.FAILS:
-        missing = listed({name: asked.parts[name] for name in asked.unproven})
+        missing = listed({name: asked.parts[name] for name in (*asked.unproven, *asked.silent)})
         what = f"without {missing}" if missing else "all of it"
         with_what = f", with {', '.join(proof.measures)}" if proof.measures else ""
+        with_what += f", and to be done besides: {', '.join(proof.besides)}" if proof.besides else ""
         yield proof.evidence.value, f"{what}: {listed(proof.parts)}{with_what}{remark(proof.note)} ({proof.source})"
+        yield from (("note", known().component[name].silent) for name in asked.silent)
+        yield from (("against", f"what that evidence has: {sentence(rule)}") for rule in asked.against)
     for rule in asked.rules:
         yield rule.evidence.value, sentence(rule)
 
@@ -80,7 +83,7 @@ def complete(best: Complete | None, paper: Paper, ranges: Mapping[str, str]) -> 
     other = "".join(f"; {differing(name, judgement.parts.get(name, ''), ranges)}" for name in best.differs)
     state = "" if judgement.verdict is Verdict.WORKS else f"; {judgement.verdict} as it is here"
     text = f"{listed(judgement.parts)} ({one.evidence}{instead(best)}{remark(one.note)}{state}{other})"
-    with_what = ", ".join(known().measure[name].what for name in one.measures)
+    with_what = ", ".join(known().measure[name].what for name in one.proof().taken())
     out = paper.paragraph(label.ljust(LABEL), "bold", text)
     out += paper.paragraph("with".rjust(LABEL), "dim", with_what) if with_what else []
     return out + paper.paragraph("how".rjust(LABEL), "dim", one.how)

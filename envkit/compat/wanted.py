@@ -20,6 +20,7 @@ from packaging.utils import (
 
 from envkit.compat.evidence import Struct, known, proofs, recipes
 from envkit.compat.judge import Judgement, Verdict, checked, component, covers, judge, names, reaches, release, written
+from envkit.compat.words import gpu, system
 from envkit.errors import UsageProblem
 from envkit.system import files
 
@@ -89,7 +90,8 @@ def parse(words: Iterable[str]) -> Asked:
             text = ranged(name, (sign if sign != "=" else "==") + version)
             ranges[name] = joined(name, ranges.get(name, ""), text, place)
         else:
-            put(parts, name, checked(name, version), place)
+            for own, what in meant(name, version).items():
+                put(parts, own, what, place)
     if match := re.search(r"\+(cu\d+)$", parts.get("torch", "")):
         cuda = written("cuda", match[1])
         if "cuda" in parts and release(parts["cuda"])[0] != release(cuda)[0]:
@@ -104,6 +106,13 @@ def parse(words: Iterable[str]) -> Asked:
             del ranges[name]
     told = {name: version for name, version in defaults.items() if name not in parts and name not in ranges}
     return Asked(parts={**parts, **told}, ranges=ranges)
+
+
+def meant(name: str, version: str) -> Mapping[str, str]:
+    """Return the parts that a version, or the name of a GPU or of a system, stands for. Raises UsageProblem."""
+    if name in ("capability", "gfx"):
+        return gpu(version)
+    return {name: system(version) if name == "glibc" else checked(name, version)}
 
 
 def put(parts: dict[str, str], name: str, version: str, by: str = "") -> None:

@@ -11,7 +11,19 @@ from runpy import run_path
 import pytest
 
 import envkit
-from envkit.compat.evidence import Combination, Evidence, Proof, Rule, Status, Table, combinations, known, proofs, rules
+from envkit.compat.evidence import (
+    Combination,
+    Evidence,
+    Proof,
+    Rule,
+    Status,
+    Table,
+    combinations,
+    known,
+    limiting,
+    proofs,
+    rules,
+)
 from envkit.compat.evidence import recipes as recipes_json
 from envkit.compat.judge import Verdict, about, judge
 from envkit.compat.wanted import parse as asked_for
@@ -77,9 +89,11 @@ def test_rules_and_evidence_name_what_there_is() -> None:
         assert not rule.cure or rule.status is Status.FAILS
     for proof in proofs():
         assert set(proof.parts) <= set(known().component)
-        assert set(proof.measures) <= set(known().measure)
+        assert set(proof.taken()) <= set(known().measure)
+        assert not set(proof.measures) & set(proof.besides)
+        assert not limiting() & set(proof.parts)
     cures = {name for rule in rules() for name in chain.from_iterable(rule.cure)}
-    assert cures | {name for proof in proofs() for name in proof.measures} == set(known().measure)
+    assert cures | {name for proof in proofs() for name in proof.taken()} == set(known().measure)
 
 
 @pytest.mark.parametrize(("table", "release", "cell"), CELLS, ids=str)
@@ -109,7 +123,7 @@ def test_what_somebody_has_had_fails_by_no_rule(proof: Proof) -> None:
     """Nothing is refused that was built, with the measures that were taken; and experience alone is evidence."""
     assert proof.evidence in PROOFS
     assert proof.parts["horovod"]
-    judged = judge(proof.parts, proof.measures)
+    judged = judge(proof.parts, proof.taken())
     failing = [rule.id for rule in judged.rules if rule.status is Status.FAILS]
     is_risky = any(rule.status is Status.RISKY for rule in judged.rules)
     assert (judged.verdict, judged.unproven) == (Verdict.RISKY if is_risky else Verdict.WORKS, ()), failing
@@ -119,7 +133,7 @@ def test_what_somebody_has_had_fails_by_no_rule(proof: Proof) -> None:
 def test_complete_combinations_work_by_the_rules(one: Combination) -> None:
     assert set(one.measures) <= set(known().measure)
     assert set(one.host) <= set(one.parts) <= set(known().component)
-    judged = judge(one.parts, one.measures)
+    judged = judge(one.parts, one.proof().taken())
     assert (judged.verdict, judged.unproven) == (Verdict.WORKS, ())
     assert parse(f"{name}={version}" for name, version in one.parts.items()) == one.parts
 
