@@ -5,8 +5,8 @@ objects have the SHA-256 that their manifest says.
 """
 
 import io
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -30,6 +30,7 @@ class Caches:
     unsigned: bool = False
 
 
+Opened = AbstractContextManager[BinaryIO]
 NOWHERE = Caches(places=(), keys=())
 
 
@@ -152,21 +153,38 @@ def signer(entry: Entry, keys: Iterable[str]) -> str:
 def publish(place: Place, made: Manifest, packed: BinaryIO, signed: bytes) -> bool:
     """Put an object and its manifest into a place; return whether anything was sent. Raises OSError, RefusedError.
 
-    The object comes first, so that what is seen is always whole. What is there already is not sent again.
+    What is signed is not replaced.
+    """
+
+    def stays(before: Entry) -> bool:
+        return bool(before.signed.signature) or not signed
+
+    return put(place, made, manifest.packed(made, signed), stays, lambda: nullcontext(packed))
+
+
+def put(
+    place: Place, made: Manifest, content: bytes, stays: Callable[[Entry], bool], packed: Callable[[], Opened]
+) -> bool:
+    """Put an object and the file of its manifest into a place; return whether anything was sent.
+
+    The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
+    and a manifest that is there is left where it ``stays``. Raises OSError, RefusedError, and what ``packed`` does.
     """
     store, name = place.writable, f"{manifest.folder_of(made.module)}/{made.key}.json"
     target = object_of(made.sha256)
     is_new = not store.holds(place.named, target, made.size, made.sha256)
     if is_new:
-        store.put(place.named, target, packed)
+        with packed() as stream:
+            store.put(place.named, target, stream)
     before = None
     with suppress(CacheInvalid):
         before = place.entry(name)
-    if before is not None and (before.signed.signature or not signed) and not is_new:
+    if before is not None and stays(before) and not is_new:
         if name not in indexed(place):
             index(place)
         return False
-    store.put(place.named, f"manifests/{name}", io.BytesIO(manifest.packed(made, signed)))
+    if before is None or not stays(before):
+        store.put(place.named, f"manifests/{name}", io.BytesIO(content))
     index(place)
     return True
 

@@ -26,6 +26,7 @@ TYPES = {
     "remove": "commands.json_types:Removed",
     "clean": "install.cleaning:Cleaning",
     "cache push": "install.sharing:Pushed",
+    "cache pull": "install.pull:Pulled",
     "cache list": "install.sharing:Listing",
     "cache show": "cache.manifest:Manifest",
     "cache verify": "install.sharing:Verified",

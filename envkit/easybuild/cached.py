@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -143,29 +143,40 @@ def offered(entry: Entry, there: Here, caches: Caches) -> Offer:
     if not why:
         key = signer(entry, caches.keys)
         if not key and not caches.unsigned:
-            why.append(
-                "none of your keys ('cache.keys') has signed it"
-                if entry.signed.signature
-                else "it is not signed (--unsigned-cache takes it all the same)"
-            )
+            why.append(untrusted(entry) or "it is not signed (--unsigned-cache takes it all the same)")
     return Offer(entry=entry, key=key, why_not=tuple(why))
+
+
+def untrusted(entry: Entry) -> str:
+    """Say that no key verifies what is signed; nothing of what is not signed."""
+    return "none of your keys ('cache.keys') has signed it" if entry.signed.signature else ""
 
 
 def here(work: Work) -> Here:
     """Return what this machine and a plan have of what objects need."""
-    there, embedded = work.host.mpi, mpi.is_embedded(work.plan)
-    return Here(
+    return replace(
+        machine(work.host, is_embedded=mpi.is_embedded(work.plan)),
         recipes=fit.recipes_of(work.lock, rules()["compared"]),
-        machine=work.host.machine,
-        python=work.host.python.minor,
         accelerator=work.stack.accelerator.value,
-        mpi=("Open MPI", "") if embedded else (there.family, there.version) if there else ("", ""),
-        is_embedded=embedded,
-        mpi_library=mpi.library(work.host, work.plan),
-        versions=binaries.offered(work.host.env),
-        cpu=binaries.features(),
-        syntax="Lua" if work.host.modules_tool and work.host.modules_tool.kind == "Lmod" else "Tcl",
         load=work.request.load,
+    )
+
+
+def machine(host: Host, *, is_embedded: bool) -> Here:
+    """Return what a machine has of it, whatever the plan, but for whether the MPI is a wheel's."""
+    own = (host.mpi.family, host.mpi.version) if host.mpi else ("", "")
+    return Here(
+        recipes={},
+        machine=host.machine,
+        python=host.python.minor,
+        accelerator="",
+        mpi=("Open MPI", "") if is_embedded else own,
+        is_embedded=is_embedded,
+        mpi_library="" if is_embedded else mpi.own_library(host),
+        versions=binaries.offered(host.env),
+        cpu=binaries.features(),
+        syntax="Lua" if host.modules_tool and host.modules_tool.kind == "Lmod" else "Tcl",
+        load=host.load,
     )
 
 

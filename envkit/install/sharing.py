@@ -3,7 +3,8 @@
 import platform
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -108,15 +109,22 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None) -> Pushe
     if key is not None:
         signature.require_signs(key)
     verdict, part = proven(made), part_of(made)
+    with writing(to, made.name):
+        to.writable.require(to.named)
+        return sent(made, part, verdict, to, key)
+
+
+@contextmanager
+def writing(to: Place, what: str) -> Iterator[None]:
+    """Say in one way why something cannot be put into a place. Raises NotWritable, DiskFull, StorageFailed."""
     from envkit.sources.connection import RefusedError
 
     try:
-        to.writable.require(to.named)
-        return sent(made, part, verdict, to, key)
+        yield
     except RefusedError as error:
         raise not_written(to, f"{error}.") from error
     except OSError as error:
-        problem = of_storage(error, f"{made.name} could not be pushed to {to.shown}.")
+        problem = of_storage(error, f"{what} could not be put into {to.shown}.")
         raise problem or not_written(to, f"{error.strerror or error}: {error.filename}") from error
 
 
