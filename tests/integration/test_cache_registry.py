@@ -29,6 +29,7 @@ from envkit.install import sharing
 from envkit.sources.connection import RefusedError
 
 from ..test_cache import MODULE, OTHER, described, module_in, packed, put
+from ..test_cache_pull import states, take
 from . import registry
 from .site import needs
 
@@ -106,6 +107,15 @@ class TestRegistry:
         assert publish(cache, made, tmp_path / "packed", b"of a key")
         assert cache.entry(name_of(made)).signed.signature_bytes == b"of a key"
         assert cache.names() == [name_of(made)]
+
+    def test_copied_out_of_a_registry_and_into_one(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
+        cache, other, new = here(), here(), tmp_path / "mirror"
+        made = pushed(cache, tree, tmp_path)
+        new.mkdir()
+        assert [states(take(cache, Place(named=str(new)))) for _ in range(2)] == [["copied"], ["there"]]
+        assert (new / layout.object_of(made.sha256)).read_bytes() == (tmp_path / "packed").read_bytes()
+        assert [states(take(str(new), other)) for _ in range(2)] == [["copied"], ["there"]]
+        assert [one.state for one in sharing.verified([other], ()).builds] == ["unsigned"]
 
     def test_pushes_at_the_same_time(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
         cache, of, errors = here(), packed(tree, tmp_path / "packed"), list[Exception]()
