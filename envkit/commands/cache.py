@@ -44,22 +44,35 @@ def cache() -> None:
     help="Sign it with this private key.",
 )
 @click.option("--unsigned", is_flag=True, help="Push it without a signature.")
+@click.option(
+    "--from-ci",
+    "from_ci",
+    is_flag=True,
+    help="For a job of GitHub or GitLab: push what was installed last, and note repository, commit and run.",
+)
 @JSON
-def push(name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, as_json: bool) -> None:
+def push(
+    name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, from_ci: bool, as_json: bool
+) -> None:
     """Put the Horovod module of the environment NAME into a cache.
 
     Only what EasyBuild has built here, whose last verdict is PASS and of which nothing has changed since, is taken.
     Its manifest says who built it: host, date, versions, lock and the verdict's report. What is there already is
-    not sent again.
+    not sent again. With --from-ci it also says which job of a CI pushed it, by the job's own variables (no token is
+    among them), and the verdict has to be of this machine.
     """
     if bool(sign) == unsigned:
         usage("Give one of --sign KEY.pem and --unsigned.")
+    import os
+
+    from envkit.cache import ci
     from envkit.cache.place import Place
     from envkit.environments import prefix as place
     from envkit.install import sharing
     from envkit.report import words
 
-    done = sharing.push(place.locate(prefix), name, Place(named=to), sign)
+    job = ci.job(os.environ) if from_ci else None
+    done = sharing.push(place.locate(prefix), name, Place(named=to), sign, job)
     if as_json:
         from envkit.commands import json_types
 
@@ -67,6 +80,8 @@ def push(name: str | None, prefix: str | None, to: str, sign: Path | None, unsig
         return
     echo(f"{'Pushed' if done.sent else 'There already:'} {done.module} {'to' if done.sent else 'in'} {done.place}")
     echo(f"Object {done.id[:12]}, {words.size(done.size)}, {'signed' if done.signed else 'not signed'}.")
+    if done.ci:
+        echo(f"Pushed by {done.ci.run}")
 
 
 @cache.command(short_help="Copy builds from a cache into another.")
@@ -177,6 +192,11 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         "Built": f"on {made.host}, {made.built}, as {made.environment}",
         "By": f"envkit {made.envkit}, EasyBuild {made.easybuild}",
         "Verdict": "PASS",
+        **(
+            {"CI": f"{made.ci.kind}, {made.ci.repository}, commit {made.ci.commit[:12]}, {made.ci.run}"}
+            if made.ci
+            else {}
+        ),
         "Needs": f"{needs.machine}, Python {needs.python}, {needs.mpi.family} ({needs.mpi_library})",
         "Versions": ", ".join(f"{kind} {version}" for kind, version in needs.versions.items()),
         "CPU": ", ".join(needs.cpu) or "any",

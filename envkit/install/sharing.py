@@ -12,7 +12,7 @@ import msgspec
 
 from envkit.cache import fit, layout, pack, place
 from envkit.cache.layout import Stored
-from envkit.cache.manifest import Manifest, Needs, Provenance, rules
+from envkit.cache.manifest import Ci, Manifest, Needs, Provenance, rules
 from envkit.cache.place import Entry, Place
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import manifest
@@ -27,6 +27,7 @@ from envkit.errors import (
     UsageProblem,
     of_storage,
 )
+from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.sources import signature
 
@@ -45,6 +46,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     sent: bool
     signed: bool
+    ci: Ci | None = None
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +97,14 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...]
 
 
-def push(prefix: Prefix, name: str | None, to: Place, key: Path | None) -> Pushed:
+def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None) -> Pushed:
     """Put the Horovod of an environment into a cache, signed with a private key if one is given.
+
+    From the job of a CI it is that which was installed last, where none is named, and has to have passed on this host.
 
     Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
     """
-    made = installed.find(prefix, name)
+    made = installed.find(prefix, name or (newest(prefix) if ci else None))
     if not isinstance(made, ModuleReceipt) or made.venv or not made.module.startswith("Horovod/"):
         raise UsageProblem(
             what=f"{made.called} cannot be pushed: a cache holds Horovod modules that EasyBuild has made.",
@@ -108,10 +112,10 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None) -> Pushe
         )
     if key is not None:
         signature.require_signs(key)
-    verdict, part = proven(made), part_of(made)
+    verdict, part = proven(made, is_here=ci is not None), part_of(made)
     with writing(to, made.name):
         to.writable.require(to.named)
-        return sent(made, part, verdict, to, key)
+        return sent(made, part, verdict, to, key, ci)
 
 
 @contextmanager
@@ -133,7 +137,13 @@ def not_written(to: Place, why: str) -> NotWritable:
     return NotWritable(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
 
 
-def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: Path | None) -> Pushed:
+def newest(prefix: Prefix) -> str | None:
+    """Return the name of the environment with a module of Horovod that was installed last; None without one."""
+    found = [one for one in installed.installed(prefix) if isinstance(one, ModuleReceipt) and one.horovod]
+    return max(found, key=lambda one: one.created).name if found else None
+
+
+def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None) -> Pushed:
     """Pack a module and put it into a folder. Raises OSError."""
     tree = Tree(root=Path(made.tree))
     assert made.lock is not None and made.mpi is not None  # noqa: S101  (proven)
@@ -166,6 +176,7 @@ def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: 
                 environment=made.name,
                 lock=made.lock,
                 verdict=verdict,
+                ci=ci,
             ),
             files=packed.files,
         )
@@ -185,18 +196,28 @@ def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: 
         size=packed.size,
         sent=is_new,
         signed=key is not None,
+        ci=ci,
     )
 
 
-def proven(made: ModuleReceipt) -> msgspec.Raw:
-    """Return the report of the last verification of an environment. Raises NotProven, EnvironmentDamaged."""
+def proven(made: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
+    """Return the report of the last verification of an environment, which ``is_here`` has to be of this host.
+
+    Raises NotProven, EnvironmentDamaged.
+    """
     from envkit.verify import last, target
 
     kept, again = last.last(made.name, made.tree), f"envkit verify {made.name} --prefix {Path(made.tree).parent}"
     if kept is None or kept.report.verdict != "pass":
+        why = "Its last verdict is FAIL." if kept else "No verdict on it of yours is kept."
+    elif is_here and (elsewhere := sorted({one.name for one in kept.report.hosts} - {name_of_node()})):
+        why = f"Its last verdict is of {', '.join(elsewhere)}, not of this host ({name_of_node()})."
+    else:
+        why = ""
+    if kept is None or why:
         raise NotProven(
             what=f"{made.name} is not pushed: only what has passed is shared.",
-            why="Its last verdict is FAIL." if kept else "No verdict on it of yours is kept.",
+            why=why,
             fix=f"Verify it, then push again: {again}",
         )
     changed = [one.path for one in target.installed(made, made.environment).drift or ()]
