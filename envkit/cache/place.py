@@ -13,8 +13,9 @@ from typing import BinaryIO
 import msgspec
 
 from envkit.cache import bucket, folder, manifest, registry, server
-from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, object_of
+from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, object_of, source_of
 from envkit.cache.manifest import Manifest, Signed
+from envkit.config import configuration
 from envkit.errors import CacheInvalid, SignatureInvalid, UsageProblem
 from envkit.sources import signature
 from envkit.system import record, temporary
@@ -28,6 +29,11 @@ class Caches:
     places: tuple[str, ...]
     keys: tuple[str, ...]
     unsigned: bool = False
+
+    @property
+    def kept(self) -> "tuple[Place, ...]":
+        """Where sources may be taken from: the same places."""
+        return tuple(Place(named=one) for one in self.places)
 
 
 Opened = AbstractContextManager[BinaryIO]
@@ -123,6 +129,14 @@ class Place:
         except RefusedError as error:
             raise self.invalid(f"{name}: {error}.") from error
 
+    @contextmanager
+    def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
+        """Give a file that an installation fetches in pieces. Raises RefusedError, also while it is read."""
+        from envkit.sources.connection import LIMIT_BYTES
+
+        with self.store.opened(self.named, source_of(sha256), LIMIT_BYTES) as chunks:
+            yield chunks
+
     def invalid(self, why: str) -> CacheInvalid:
         """Say that the place, or something in it, cannot be used."""
         return CacheInvalid(
@@ -130,6 +144,13 @@ class Place:
             why=why,
             fix="See 'envkit cache verify' for all that is wrong with it, and 'envkit cache prune' to remove that.",
         )
+
+
+def configured(*, unsigned: bool = False) -> Caches:
+    """Return the caches that the configuration names."""
+    found = configuration.read()
+    places, keys = (tuple(found.get(name) or ()) for name in ("cache.from", "cache.keys"))
+    return Caches(places=places, keys=keys, unsigned=unsigned)
 
 
 def signer(entry: Entry, keys: Iterable[str]) -> str:

@@ -13,7 +13,6 @@ from envkit.cache import binaries, fit, unpack
 from envkit.cache.fit import Here
 from envkit.cache.manifest import rules
 from envkit.cache.place import Caches, Entry, Place, signer
-from envkit.config import configuration as config
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
 from envkit.environments.lockfile import Lock
@@ -101,13 +100,6 @@ class Work(Protocol):
 
     def asked(self, folder: Path) -> Receipt:
         """Return the receipt of what is there."""
-
-
-def configured(request: Request) -> Caches:
-    """Return the caches that the configuration names."""
-    found = config.read()
-    places, keys = (tuple(found.get(name) or ()) for name in ("cache.from", "cache.keys"))
-    return Caches(places=places, keys=keys, unsigned=request.unsigned_cache)
 
 
 def look(work: Work) -> Looked:

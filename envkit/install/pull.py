@@ -65,8 +65,7 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
             why="Only that place itself is named, by --from or as 'from' in [cache] of your configuration.",
             fix="Name another cache: --from PLACE.",
         )
-    with sharing.writing(to, "Nothing"):
-        to.writable.require(to.named)
+    sharing.require(to)
     found, wrong = sharing.entries(places)
     if wrong and not found:
         raise CacheInvalid(

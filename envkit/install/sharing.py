@@ -30,6 +30,8 @@ from envkit.errors import (
 from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.sources import signature
+from envkit.sources.cache import Source, distinct
+from envkit.system import files
 
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
@@ -198,6 +200,28 @@ def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: 
         signed=key is not None,
         ci=ci,
     )
+
+
+def require(to: Place) -> None:
+    """Require that a place can be written to and is there. Raises UsageProblem, NotWritable."""
+    with writing(to, "Nothing"):
+        to.writable.require(to.named)
+
+
+def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
+    """Put sources that are in the cache of a prefix into a place, by their SHA-256; return how many were not there.
+
+    Raises UsageProblem, NotWritable, DiskFull.
+    """
+    store, sent = to.writable, 0
+    for one in distinct(sources):
+        sha256, path = one.sha256 or files.sha256(kept_in / one.place), kept_in / one.place
+        name = layout.source_of(sha256)
+        with writing(to, one.filename), files.open_plain(path) as stream:
+            if not store.holds(to.named, name, path.stat().st_size, sha256):
+                store.put(to.named, name, stream)
+                sent += 1
+    return sent
 
 
 def proven(made: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
