@@ -1,5 +1,6 @@
 """Pushing from the job of a CI: what its variables tell, what is taken of them, and what is refused."""
 
+import json
 import platform
 import re
 import shutil
@@ -16,9 +17,10 @@ from envkit.cache.manifest import Ci
 from envkit.cache.place import Place
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import manifest
+from envkit.environments import manifest, receipt
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import Cached
 from envkit.errors import UsageProblem
 from envkit.verify import last
 
@@ -145,6 +147,25 @@ def test_the_manifest_says_which_job(
     assert f", commit {COMMIT[:12]}, {run_url}" in capsys.readouterr().out
     assert push(tmp_path / "cache") == 0
     assert capsys.readouterr().out.startswith("There already: Horovod/1.0-toy")
+
+
+def test_what_was_taken_from_there_is_there(
+    there: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name, value in GITLAB.items():
+        monkeypatch.setenv(name, value)
+    assert push(tmp_path / "cache", "--json") == 0
+    made, told = receipt_of(there), json.loads(capsys.readouterr().out)
+    origin = Cached(place=told["place"], id=told["id"], host="x", built="y", key="")
+    modules = tuple(msgspec.structs.replace(one, cached=origin) for one in made.modules)
+    receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), msgspec.structs.replace(made, modules=modules))
+    assert push(tmp_path / "cache", "--json") == 0
+    again = valid("cache push", capsys.readouterr().out)
+    assert again == {**told, "sent": False}
+    assert push(tmp_path / "another") == 3
+    assert "It was taken from the cache" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "cache/manifests")
+    assert push(tmp_path / "cache") == 3
 
 
 def test_outside_of_a_ci(there: Prefix, tmp_path: Path, capsys: Any) -> None:

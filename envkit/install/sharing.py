@@ -4,7 +4,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ import msgspec
 
 from envkit.cache import fit, layout, pack, place
 from envkit.cache.layout import Stored
-from envkit.cache.manifest import Ci, Manifest, Needs, Provenance, rules
+from envkit.cache.manifest import Ci, Manifest, Needs, Provenance, folder_of, rules
 from envkit.cache.place import Entry, Place
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import manifest
@@ -37,7 +37,7 @@ LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache push`` tells; ``sent``: it was not there before."""
+    """What ``envkit cache push`` tells; ``sent``: it was not there before; ``ci``: the job that pushed it."""
 
     version: int = 1
     name: str
@@ -114,7 +114,10 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci |
         )
     if key is not None:
         signature.require_signs(key)
-    verdict, part = proven(made, is_here=ci is not None), part_of(made)
+    verdict = proven(made, is_here=ci is not None)
+    if ci and (there := taken_from(to, made)):
+        return there
+    part = part_of(made)
     with writing(to, made.name):
         to.writable.require(to.named)
         return sent(made, part, verdict, to, key, ci)
@@ -137,6 +140,27 @@ def writing(to: Place, what: str) -> Iterator[None]:
 def not_written(to: Place, why: str) -> NotWritable:
     """Say that a place cannot be written to."""
     return NotWritable(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
+
+
+def taken_from(to: Place, made: ModuleReceipt) -> Pushed | None:
+    """Return what is told of a module that was itself taken from a place, and is still there; None of any other."""
+    origin = next(one.cached for one in made.modules if one.name == made.module)
+    if origin is None or origin.place != to.shown:
+        return None
+    with suppress(CacheInvalid):
+        found = to.entry(f"{folder_of(made.module)}/{origin.id}.json")
+        return Pushed(
+            name=made.name,
+            module=made.module,
+            place=to.shown,
+            id=found.id,
+            sha256=found.manifest.sha256,
+            size=found.manifest.size,
+            sent=False,
+            signed=bool(found.signed.signature),
+            ci=found.manifest.provenance.ci,
+        )
+    return None
 
 
 def newest(prefix: Prefix) -> str | None:
