@@ -253,6 +253,7 @@ class TestSigned:
         assert states(take(theirs.place, new)) == ["copied"]
         assert states(take(mine.place, new, None, keys["mine"][1])) == ["copied"]
         assert states(take(unsigned.place, new)) == ["there"]
+        assert states(take(theirs.place, new)) == ["there"]
         assert place.signer(new.entry(new.names()[0]), [keys["mine"][1]])
 
 

@@ -32,7 +32,7 @@ class Caches:
 
     @property
     def kept(self) -> "tuple[Place, ...]":
-        """Where sources may be taken from: the same places."""
+        """The places, from which sources are taken as well."""
         return tuple(Place(named=one) for one in self.places)
 
 

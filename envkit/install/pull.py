@@ -20,8 +20,6 @@ from envkit.report import words
 
 AGAIN = "Then run the same command again: what is there already is not fetched again."
 UNSIGNED = "it is not signed (--unsigned copies it all the same)"
-
-
 State = Literal["copied", "there", "unfit", "unsigned", "bad"]
 
 
@@ -58,7 +56,7 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
 
     Raises UsageProblem, CacheInvalid where nothing of the caches can be read, NotWritable, DiskFull.
     """
-    places = [one for one in map(named, caches.places) if one.shown != to.shown]
+    places = [one for one in caches.kept if one.shown != to.shown]
     if not places:
         raise UsageProblem(
             what=f"There is nothing to copy into {to.shown} from.",
@@ -77,11 +75,6 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
     builds, is_id = chosen(sorted(found, key=lambda one: order[one.place.named]), name, wrong)
     there = None if every or is_id or not builds else here()
     return Pulled(to=to.shown, builds=tuple(copied(these, to, caches, there) for these in builds), wrong=tuple(wrong))
-
-
-def named(text: str) -> Place:
-    """Return the place of a name."""
-    return Place(named=text)
 
 
 def chosen(found: Sequence[Entry], name: str | None, wrong: Sequence[str]) -> tuple[list[list[Entry]], bool]:
@@ -146,14 +139,16 @@ def copied(these: Sequence[Entry], to: Place, caches: Caches, there: Here | None
 def copy(entry: Entry, to: Place, keys: Sequence[str]) -> bool:
     """Copy a build, byte for byte as it was signed, once its object has been read to its end and is what it should be.
 
-    Return whether anything was copied. Raises CacheInvalid, OSError, RefusedError.
+    Return whether anything was copied. What one of the keys has signed takes the place of what none has; what none has
+    takes that of what is not signed. Raises CacheInvalid, OSError, RefusedError.
     """
     unpack.require_small(entry)
     content = msgspec.json.encode(entry.signed)
 
     def stays(before: Entry) -> bool:
-        is_same = msgspec.json.encode(before.signed) == content
-        return is_same or not entry.signed.signature or bool(place.signer(before, keys))
+        if msgspec.json.encode(before.signed) == content or not entry.signed.signature:
+            return True
+        return bool(place.signer(before, keys) if place.signer(entry, keys) else before.signed.signature)
 
     @contextmanager
     def packed() -> Iterator[BinaryIO]:
