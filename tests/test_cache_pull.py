@@ -365,6 +365,31 @@ pull.pull(Caches(places=({entry.place.named!r},), keys=(), unsigned=True), Place
         sharing.prune(new, 0, dry_run=False)
         assert contents(tmp_path / NEW) == contents(tmp_path / "cache")
 
+    def test_a_command_that_is_killed_while_an_object_comes(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        begun, ended = threading.Event(), threading.Event()
+
+        class Half(SimpleHTTPRequestHandler):
+            def copyfile(self, source: Any, outputfile: Any) -> None:
+                content = source.read()
+                if not self.path.endswith(".xz"):
+                    outputfile.write(content)
+                    return
+                outputfile.write(content[: len(content) // 2])
+                outputfile.flush()
+                begun.set()
+                ended.wait(30)
+
+        entry = pushed(tree, tmp_path / "cache")
+        with serving(tmp_path / "cache", Half) as url:
+            words = ["cache", "pull", "--all", "--unsigned", "--from", url, "--to", new.named]
+            running = subprocess.Popen([sys.executable, "-m", "envkit", *words], stdout=subprocess.DEVNULL)
+            assert begun.wait(30)
+            running.kill()
+            assert running.wait(10) == -signal.SIGKILL
+            ended.set()
+        assert contents(tmp_path / NEW) == {}
+        assert states(take(entry.place, new)) == ["copied"]
+
     def test_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
         entry, full = pushed(tree, tmp_path / "cache"), 0
         with small_disk(tmp_path / "small", 40) as small:
