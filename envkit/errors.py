@@ -17,7 +17,7 @@ code  meaning
       configuration has a mistake in it
 3     this machine cannot do it as it is; each problem is listed with its remedy
 4     a source is missing, damaged, or cannot be fetched; a lock, a bundle or a cache of builds is there and
-      cannot be used
+      cannot be used; for ``cache pull``: not every build that is meant could be copied
 5     the build failed
 6     no such environment, or it is damaged; for ``repair --dry-run``: something of it is;
       for ``upgrade``: it is, and nothing has changed

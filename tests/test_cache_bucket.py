@@ -19,9 +19,12 @@ from envkit.cache.place import Entry, Place
 from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid
 from envkit.install import sharing
+from envkit.sources.fetch import fetch
 
 from . import s3
 from .test_cache import MODULE, OTHER, below, described, module_in, packed, put, serving
+from .test_cache_pull import states, take
+from .test_cache_sources import TEXTS, contents, sources
 
 pytestmark = pytest.mark.integration
 HERE = Place(named=f"s3://{s3.BUCKET}/site/cache")
@@ -126,6 +129,25 @@ class TestBucket:
         gone = sharing.prune(HERE, 0, dry_run=False).removed
         assert set(gone) == {f"manifests/Horovod--1.0-toy/{entry.id}.json", damaged}
         assert place.indexed(HERE) == ()
+
+    def test_copied_out_of_a_bucket_and_into_one(self, tree: Tree, tmp_path: Path) -> None:
+        entry, new = pushed(tree, tmp_path), tmp_path / "mirror"
+        new.mkdir()
+        out = [states(take(HERE, Place(named=str(new)))) for _ in range(2)]
+        assert out == [["copied"], ["there"]]
+        assert (new / layout.object_of(entry.manifest.sha256)).read_bytes() == (tmp_path / "packed").read_bytes()
+        other = Place(named=f"s3://{s3.BUCKET}/another")
+        assert [states(take(str(new), other)) for _ in range(2)] == [["copied"], ["there"]]
+        assert [one.state for one in sharing.verified([other], ()).builds] == ["unsigned"]
+
+    def test_sources(self, tmp_path: Path) -> None:
+        (tmp_path / "own").mkdir()
+        for name, text in TEXTS.items():
+            (tmp_path / "own" / name).write_bytes(text)
+        assert [sharing.push_sources(HERE, sources(), tmp_path / "own") for _ in range(2)] == [2, 0]
+        assert HERE.names() == []
+        fetch(sources(), tmp_path / "new", offline=False, progress=lambda _: None, kept=[HERE])
+        assert contents(tmp_path / "new") == TEXTS
 
     def test_credentials_in_a_file(
         self, tree: Tree, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch

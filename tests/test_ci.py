@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -122,3 +123,26 @@ class TestGitlab:
 
 def test_shellcheck_is_there() -> None:
     assert shutil.which("shellcheck")
+
+
+class TestCacheOfBuilds:
+    """The examples of docs/cache.md."""
+
+    def test_can_be_read_and_their_commands_are_known(self) -> None:
+        from envkit.cli import envkit
+
+        text = (ROOT / "docs" / "cache.md").read_text()
+        github, lab = [yaml.safe_load(one) for one in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+        steps = github["jobs"]["build"]["steps"]
+        scripts = [*(one["run"] for one in steps), "\n".join(lab["envkit-cache"]["script"])]
+        for script in scripts:
+            shellcheck(script)
+        pushes = [line.strip() for script in scripts for line in script.splitlines() if "cache push" in line]
+        assert len(pushes) == 2
+        context = click.Context(envkit)
+        group = envkit.get_command(context, "cache")
+        assert isinstance(group, click.Group)
+        known = {name for option in group.commands["push"].params for name in option.opts}
+        for line in pushes:
+            assert set(re.findall(r"--[a-z-]+", line)) <= known
+            assert "--from-ci" in line

@@ -44,6 +44,8 @@ def offered(words: str, shell: str = "bash", **settings: str) -> list[str]:
         ("envkit help dia", ["diagnose"]),
         ("envkit completion z", ["zsh"]),
         ("envkit install tensorflow-2.2", [one.name for one in stacks() if one.name.startswith("tensorflow-2.2")]),
+        ("envkit cache pull tensorflow-2.2", [one.name for one in stacks() if one.name.startswith("tensorflow-2.2")]),
+        ("envkit cache push --from", ["--from-ci"]),
         ("envkit example ", [one.name for one in everything()]),
         ("envkit run --example tf-m", ["tf-mnist"]),
         ("envkit job slurm --site ", site.names()),

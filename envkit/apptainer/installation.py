@@ -18,6 +18,7 @@ from envkit.apptainer.dockerfile import AGAIN, Converted
 from envkit.apptainer.image_facts import ask
 from envkit.apptainer.layers import ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
+from envkit.cache.place import configured
 from envkit.environments import receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment
 from envkit.environments.lockfile import Lock, Machine, Part
@@ -176,7 +177,8 @@ class ImageInstallation:
         left = self.left()
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
         if left:
-            fetch_all(self.sources, self.request.prefix.sources, self.request.offline, self.stack.name, console)
+            cache, kept = self.request.prefix.sources, configured().kept
+            fetch_all(self.sources, cache, self.request.offline, self.stack.name, console, kept)
         receipt.begin(self.tree, self.stack.name, "building", folder)
         if not left:
             return

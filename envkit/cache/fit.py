@@ -32,14 +32,20 @@ class Here:
 def reasons(one: Manifest, here: Here) -> Iterator[str]:
     """Yield why an object does not fit; nothing of one that does."""
     needs = one.needs
+    yield from differs("device", needs.accelerator, here.accelerator)
     if one.part.sha256 != here.recipes.get(one.module):
         yield "it was made from another recipe or other patches"
     for module in sorted({*needs.recipes, *here.recipes} - {one.module}):
         if needs.recipes.get(module) != here.recipes.get(module):
             yield f"it was built for another {module}"
+    yield from of_machine(one, here)
+
+
+def of_machine(one: Manifest, here: Here) -> Iterator[str]:
+    """Yield why an object does not fit a machine, whatever the plan."""
+    needs = one.needs
     yield from differs("machine type", needs.machine, here.machine)
     yield from differs("Python", needs.python, here.python)
-    yield from differs("device", needs.accelerator, here.accelerator)
     family, version = here.mpi
     if (needs.mpi.family, needs.mpi.embedded) != (family, here.is_embedded):
         was, now = mpi_named(needs.mpi.family, needs.mpi.embedded), mpi_named(family, here.is_embedded)

@@ -111,7 +111,7 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
 
 def files_of(folder: Path) -> Iterator[Path]:
     """Yield the files of a cache, what is half written as well."""
-    for pattern in ("*", "objects/*", "manifests/*/*"):
+    for pattern in ("*", "objects/*", "sources/*", "manifests/*/*"):
         yield from (path for path in sorted(folder.glob(pattern)) if path.is_file())
 
 

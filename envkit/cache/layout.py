@@ -4,6 +4,7 @@
 
     manifests/MODULE/KEY.json    a manifest and its signature
     objects/SHA256.tar.xz        what it is of; it is there before its manifest
+    sources/SHA256               a file that an installation fetches
     index.json                   the names of all manifests, for servers that list no folder
 """
 
@@ -73,6 +74,11 @@ class Writable(Store, Protocol):
 def object_of(sha256: str) -> str:
     """Return where an object lies in a place."""
     return f"objects/{sha256}.tar.xz"
+
+
+def source_of(sha256: str) -> str:
+    """Return where a file that an installation fetches lies in a place."""
+    return f"sources/{sha256}"
 
 
 def in_time(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -58,8 +58,20 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     load: tuple[str, ...] = ()
 
 
+class Ci(msgspec.Struct, frozen=True, kw_only=True):
+    """The job of a CI that pushed it: GitHub or GitLab, the repository and the run by their URLs, the commit."""
+
+    kind: str
+    repository: str
+    commit: str
+    run: str
+
+
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """Who built it: the host, when, with which envkit, from which lock; the report of the verification that passed."""
+    """Who built it: the host, when, with which envkit, from which lock; the report of the verification that passed.
+
+    ``ci`` is the job that it was pushed from by ``--from-ci``.
+    """
 
     host: str
     built: str
@@ -68,6 +80,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     environment: str
     lock: Lock
     verdict: msgspec.Raw
+    ci: Ci | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +134,8 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
     if not is_module(found.module) or not found.files or min(found.size, found.unpacked) < 0:
         raise ValueError("It is no manifest of a module.")
     texts = (found.provenance.host, found.provenance.built, found.needs.mpi.family, found.needs.mpi.version)
-    if not all(text.isprintable() for text in texts):
+    made = msgspec.structs.astuple(found.provenance.ci) if found.provenance.ci else ()
+    if not all(text.isprintable() for text in (*texts, *made)):
         raise ValueError("It has text in it that a terminal would obey.")
     return found, signed
 

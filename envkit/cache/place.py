@@ -5,16 +5,17 @@ objects have the SHA-256 that their manifest says.
 """
 
 import io
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
 
 from envkit.cache import bucket, folder, manifest, registry, server
-from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, object_of
+from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, object_of, source_of
 from envkit.cache.manifest import Manifest, Signed
+from envkit.config import configuration
 from envkit.errors import CacheInvalid, SignatureInvalid, UsageProblem
 from envkit.sources import signature
 from envkit.system import record, temporary
@@ -29,7 +30,13 @@ class Caches:
     keys: tuple[str, ...]
     unsigned: bool = False
 
+    @property
+    def kept(self) -> "tuple[Place, ...]":
+        """The places, from which sources are taken as well."""
+        return tuple(Place(named=one) for one in self.places)
 
+
+Opened = AbstractContextManager[BinaryIO]
 NOWHERE = Caches(places=(), keys=())
 
 
@@ -122,6 +129,14 @@ class Place:
         except RefusedError as error:
             raise self.invalid(f"{name}: {error}.") from error
 
+    @contextmanager
+    def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
+        """Give a file that an installation fetches in pieces. Raises RefusedError, also while it is read."""
+        from envkit.sources.connection import LIMIT_BYTES
+
+        with self.store.opened(self.named, source_of(sha256), LIMIT_BYTES) as chunks:
+            yield chunks
+
     def invalid(self, why: str) -> CacheInvalid:
         """Say that the place, or something in it, cannot be used."""
         return CacheInvalid(
@@ -129,6 +144,13 @@ class Place:
             why=why,
             fix="See 'envkit cache verify' for all that is wrong with it, and 'envkit cache prune' to remove that.",
         )
+
+
+def configured(*, unsigned: bool = False) -> Caches:
+    """Return the caches that the configuration names."""
+    found = configuration.read()
+    places, keys = (tuple(found.get(name) or ()) for name in ("cache.from", "cache.keys"))
+    return Caches(places=places, keys=keys, unsigned=unsigned)
 
 
 def signer(entry: Entry, keys: Iterable[str]) -> str:
@@ -152,21 +174,38 @@ def signer(entry: Entry, keys: Iterable[str]) -> str:
 def publish(place: Place, made: Manifest, packed: BinaryIO, signed: bytes) -> bool:
     """Put an object and its manifest into a place; return whether anything was sent. Raises OSError, RefusedError.
 
-    The object comes first, so that what is seen is always whole. What is there already is not sent again.
+    What is signed is not replaced.
+    """
+
+    def stays(before: Entry) -> bool:
+        return bool(before.signed.signature) or not signed
+
+    return put(place, made, manifest.packed(made, signed), stays, lambda: nullcontext(packed))
+
+
+def put(
+    place: Place, made: Manifest, content: bytes, stays: Callable[[Entry], bool], packed: Callable[[], Opened]
+) -> bool:
+    """Put an object and the file of its manifest into a place; return whether anything was sent.
+
+    The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
+    and a manifest that is there is left where it ``stays``. Raises OSError, RefusedError, and what ``packed`` does.
     """
     store, name = place.writable, f"{manifest.folder_of(made.module)}/{made.key}.json"
     target = object_of(made.sha256)
     is_new = not store.holds(place.named, target, made.size, made.sha256)
     if is_new:
-        store.put(place.named, target, packed)
+        with packed() as stream:
+            store.put(place.named, target, stream)
     before = None
     with suppress(CacheInvalid):
         before = place.entry(name)
-    if before is not None and (before.signed.signature or not signed) and not is_new:
+    if before is not None and stays(before) and not is_new:
         if name not in indexed(place):
             index(place)
         return False
-    store.put(place.named, f"manifests/{name}", io.BytesIO(manifest.packed(made, signed)))
+    if before is None or not stays(before):
+        store.put(place.named, f"manifests/{name}", io.BytesIO(content))
     index(place)
     return True
 

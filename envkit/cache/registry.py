@@ -37,6 +37,7 @@ TAG = re.compile(r"(?P<folder>[A-Za-z0-9_][\w.-]*)\.(?P<key>[0-9a-f]{64})", re.A
 LONGEST = 128  # characters of a tag
 MOST_TAGS = 100_000
 ARTIFACT = "application/vnd.envkit.build.v1"
+SOURCES, SOURCE = "application/vnd.envkit.sources.v1", "application/octet-stream"
 MANIFEST, OBJECT = "application/vnd.envkit.manifest.v1+json", "application/vnd.envkit.module.v1.tar+xz"
 IMAGE, EMPTY = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.empty.v1+json"
 CREATED = "org.opencontainers.image.created"
@@ -151,6 +152,16 @@ class Reached:
         mark = "&" if "?" in begun else "?"
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         self.ask("PUT", f"{begun}{mark}digest={digest}", 201, data=content, headers=headers)
+
+    def tag(self, tag: str, kind: str, layers: list[dict[str, Any]]) -> None:
+        """Have a tag stand for an artifact of blobs that are there."""
+        config = described(EMPTY, 2, hashlib.sha256(b"{}").hexdigest())
+        self.send(io.BytesIO(b"{}"), 2, config["digest"])
+        artifact = {
+            "schemaVersion": 2, "mediaType": IMAGE, "artifactType": kind, "config": config, "layers": layers,
+            "annotations": {CREATED: time.strftime(CREATED_FORM, time.gmtime())},
+        }  # fmt: skip
+        self.ask("PUT", f"manifests/{tag}", 201, data=json.dumps(artifact), headers={"Content-Type": IMAGE})
 
 
 @contextmanager
@@ -269,7 +280,7 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
                 raise ValueError(f"{tag} is no build of envkit's")
             digest = layer.digest
         else:
-            digest = f"sha256:{name.removeprefix('objects/').partition('.')[0]}"
+            digest = f"sha256:{sha256_of(name)}"
         with reached.ask("GET", f"blobs/{digest}", 200, stream=True) as answer:
             yield in_time(bounded(answer, most))
 
@@ -285,9 +296,13 @@ def locked(named: str) -> nullcontext[None]:  # noqa: ARG001
     return nullcontext()
 
 
-def holds(named: str, name: str, size: int, sha256: str) -> bool:  # noqa: ARG001
-    """Say whether an object is there; a registry has it under its SHA-256. Raises RefusedError."""
+def holds(named: str, name: str, size: int, sha256: str) -> bool:
+    """Say whether an object or a source is there; a registry has it under its SHA-256. Raises RefusedError."""
     with asking():
+        if name.startswith("sources/"):
+            named_by = f"manifests/source-{sha256}"
+            found = Reached(named).ask("HEAD", named_by, 200, NO_SUCH, headers={"Accept": IMAGE})
+            return bool(found.status_code != NO_SUCH)
         answer = Reached(named).ask("HEAD", f"blobs/sha256:{sha256}", 200, NO_SUCH)
         return answer.status_code != NO_SUCH and int(answer.headers.get("Content-Length", size)) == size
 
@@ -298,23 +313,23 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
         return
     with asking():
         reached = Reached(named)
-        if name.startswith("objects/"):
+        if not name.startswith("manifests/"):
             size = stream.seek(0, os.SEEK_END)
             stream.seek(0)
-            reached.send(stream, size, f"sha256:{name.removeprefix('objects/').partition('.')[0]}")
+            reached.send(stream, size, f"sha256:{sha256_of(name)}")
+            if name.startswith("sources/"):  # without an artifact that names it, a registry removes a blob in time
+                reached.tag(f"source-{sha256_of(name)}", SOURCES, [described(SOURCE, size, sha256_of(name))])
             return
         tag, text = tag_of(name), stream.read()
         made, _ = manifest.read(text)
-        config = described(EMPTY, 2, hashlib.sha256(b"{}").hexdigest())
         own = described(MANIFEST, len(text), hashlib.sha256(text).hexdigest())
-        reached.send(io.BytesIO(b"{}"), 2, config["digest"])
         reached.send(io.BytesIO(text), len(text), own["digest"])
-        artifact = {
-            "schemaVersion": 2, "mediaType": IMAGE, "artifactType": ARTIFACT, "config": config,
-            "layers": [own, described(OBJECT, made.size, made.sha256)],
-            "annotations": {CREATED: time.strftime(CREATED_FORM, time.gmtime())},
-        }  # fmt: skip
-        reached.ask("PUT", f"manifests/{tag}", 201, data=json.dumps(artifact), headers={"Content-Type": IMAGE})
+        reached.tag(tag, ARTIFACT, [own, described(OBJECT, made.size, made.sha256)])
+
+
+def sha256_of(name: str) -> str:
+    """Return the SHA-256 that a file of a place is called by."""
+    return name.rpartition("/")[2].partition(".")[0]
 
 
 def described(kind: str, size: int, sha256: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 from envkit.cache.layout import CONNECT_S, INDEX, Index, in_time, whole
 from envkit.cache.manifest import MOST
 from envkit.system import record
+
+ASKING = Lock()
 
 if TYPE_CHECKING:
     from envkit.sources.connection import Connection
@@ -49,9 +52,15 @@ def connected() -> Iterator["Connection"]:
         made.close()
 
 
-@cache
 def settings() -> "PipSettings":
-    """Return pip's settings, which take most of a second to ask for."""
+    """Return pip's settings, which take most of a second to ask for, and are asked for once."""
+    with ASKING:
+        return asked()
+
+
+@cache
+def asked() -> "PipSettings":
+    """Ask for them."""
     from envkit.sources.pipconfig import pip_settings
 
     return pip_settings()

@@ -52,7 +52,12 @@ def require_own(entry: Entry, tree: Tree) -> None:
             raise bad(entry, f"Its manifest names {name!r}.")
         if one.link and not is_inside(one.link, name, found.module, tree):
             raise bad(entry, f"Its manifest has a link that leads elsewhere: {name!r}.")
-    if max(found.size, found.unpacked) > MOST:
+    require_small(entry)
+
+
+def require_small(entry: Entry) -> None:
+    """Require that a manifest tells of no object that is too large. Raises CacheInvalid."""
+    if max(entry.manifest.size, entry.manifest.unpacked) > MOST:
         raise bad(entry, "It is too large.")
 
 

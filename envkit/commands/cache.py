@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 import click
 
 from envkit.cli import echo, echo_json, usage
-from envkit.commands import options
+from envkit.commands import complete, options
 from envkit.commands.clean import SECONDS, measure
 
 if TYPE_CHECKING:
     from envkit.cache.place import Place
 
 PLACES = click.argument("places", metavar="[PLACE]...", nargs=-1)
+TO = click.option(
+    "--to",
+    metavar="PLACE",
+    required=True,
+    shell_complete=complete.folders,
+    help="The cache to put it into: a folder, s3://BUCKET/FOLDER, or oci://HOST/NAME.",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -29,9 +36,7 @@ def cache() -> None:
 @cache.command(short_help="Put the Horovod of an environment into a cache.")
 @options.name
 @options.prefix
-@click.option(
-    "--to", "to", metavar="PLACE", required=True, help="The cache: a folder, s3://BUCKET/FOLDER, or oci://HOST/NAME."
-)
+@TO
 @click.option(
     "--sign",
     metavar="KEY.pem",
@@ -39,22 +44,35 @@ def cache() -> None:
     help="Sign it with this private key.",
 )
 @click.option("--unsigned", is_flag=True, help="Push it without a signature.")
+@click.option(
+    "--from-ci",
+    "from_ci",
+    is_flag=True,
+    help="For a job of GitHub or GitLab: push what was installed last, and note repository, commit and run.",
+)
 @JSON
-def push(name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, as_json: bool) -> None:
+def push(
+    name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, from_ci: bool, as_json: bool
+) -> None:
     """Put the Horovod module of the environment NAME into a cache.
 
     Only what EasyBuild has built here, whose last verdict is PASS and of which nothing has changed since, is taken.
     Its manifest says who built it: host, date, versions, lock and the verdict's report. What is there already is
-    not sent again.
+    not sent again. With --from-ci it also says which job of a CI pushed it, by the job's own variables (no token is
+    among them), and the verdict has to be of this machine.
     """
     if bool(sign) == unsigned:
         usage("Give one of --sign KEY.pem and --unsigned.")
+    import os
+
+    from envkit.cache import ci
     from envkit.cache.place import Place
     from envkit.environments import prefix as place
     from envkit.install import sharing
     from envkit.report import words
 
-    done = sharing.push(place.locate(prefix), name, Place(named=to), sign)
+    job = ci.job(os.environ) if from_ci else None
+    done = sharing.push(place.locate(prefix), name, Place(named=to), sign, job)
     if as_json:
         from envkit.commands import json_types
 
@@ -62,6 +80,53 @@ def push(name: str | None, prefix: str | None, to: str, sign: Path | None, unsig
         return
     echo(f"{'Pushed' if done.sent else 'There already:'} {done.module} {'to' if done.sent else 'in'} {done.place}")
     echo(f"Object {done.id[:12]}, {words.size(done.size)}, {'signed' if done.signed else 'not signed'}.")
+    if done.ci:
+        echo(f"Pushed by {done.ci.run}")
+
+
+@cache.command(short_help="Copy builds from a cache into another.")
+@click.argument("name", required=False, metavar="[NAME|ID]", shell_complete=complete.stacks)
+@click.option(
+    "--from",
+    "sources",
+    metavar="PLACE",
+    multiple=True,
+    shell_complete=complete.folders,
+    help="The cache to copy from. May be repeated. Default: those of your configuration.",
+)
+@TO
+@click.option("--all", "every", is_flag=True, help="Also those that do not fit this machine.")
+@click.option("--unsigned", is_flag=True, help="Also what none of your keys ('cache.keys') has signed.")
+@JSON
+def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsigned: bool, as_json: bool) -> int:
+    """Copy the builds that fit this machine from a cache into another, such as a folder for nodes without a network.
+
+    NAME is that of a stack, an environment or a framework: only its builds are meant. The one build whose ID begins so
+    is copied whatever machine it is for. Signatures and SHA-256 are checked as 'envkit install' does, and what is there
+    already is not fetched again. Ends with 4 where something is bad or cannot be read.
+    """
+    from typing import get_args
+
+    from envkit.cache.place import Caches, Place
+    from envkit.commands import json_types
+    from envkit.install import pull as work
+    from envkit.report import words
+
+    caches = Caches(places=tuple(one.named for one in named(sources)), keys=keys(), unsigned=unsigned)
+    done = work.pull(caches, Place(named=to), name, every=every)
+    problem = work.problem(done)
+    if as_json:
+        echo_json(json_types.text(done))
+        return problem.exit_code if problem else 0
+    for one in done.builds:
+        by = f"signed with {one.signed_by}" if one.signed_by else "not signed by a key of yours"
+        why = "; ".join(one.why) or f"{words.size(one.size)}, from {one.place}; {by}"
+        echo(f"{one.state:<8} {one.id[:12]} {one.module}: {why}")
+    counted = ", ".join(f"{len(done.of(state))} {state}" for state in get_args(work.State))
+    echo(f"{words.count(len(done.builds), 'build')} for {done.to}: {counted}.")
+    if problem:
+        raise problem
+    return 0
 
 
 @cache.command(name="list", short_help="List the builds in caches.")
@@ -127,6 +192,11 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         "Built": f"on {made.host}, {made.built}, as {made.environment}",
         "By": f"envkit {made.envkit}, EasyBuild {made.easybuild}",
         "Verdict": "PASS",
+        **(
+            {"CI": f"{made.ci.kind}, {made.ci.repository}, commit {made.ci.commit[:12]}, {made.ci.run}"}
+            if made.ci
+            else {}
+        ),
         "Needs": f"{needs.machine}, Python {needs.python}, {needs.mpi.family} ({needs.mpi_library})",
         "Versions": ", ".join(f"{kind} {version}" for kind, version in needs.versions.items()),
         "CPU": ", ".join(needs.cpu) or "any",

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from envkit.cli import usage
-from envkit.commands import options
+from envkit.commands import complete, options
 
 
 @click.command()
@@ -20,6 +20,12 @@ from envkit.commands import options
     help="Write the sources into one file, to carry to a machine without a network.",
 )
 @click.option(
+    "--to",
+    metavar="PLACE",
+    shell_complete=complete.folders,
+    help="Put the sources into a cache of builds as well: a folder, s3://BUCKET/FOLDER, or oci://HOST/NAME.",
+)
+@click.option(
     "--sign",
     metavar="KEY.pem",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -32,20 +38,23 @@ from envkit.commands import options
 @click.pass_context
 def fetch(
     context: click.Context, stack: str | None, method: str | None, framework: str | None, accelerator: str,
-    load: tuple[str, ...], prefix: str | None, bundle: Path | None, sign: Path | None, recheck: bool,
-    as_json: bool, extras: tuple[str, ...],
+    load: tuple[str, ...], prefix: str | None, bundle: Path | None, to: str | None, sign: Path | None,
+    recheck: bool, as_json: bool, extras: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Fetch every source of a stack into the cache, checked, through the index that pip is configured for.
 
-    After it 'envkit install STACK --offline' needs no network.
+    After it 'envkit install STACK --offline' needs no network. The caches that your configuration names ('cache.from')
+    are asked before the index; --to puts the sources into one, for everybody else.
     """
     method, framework, accelerator = options.giving_way(context, stack, None)
     if sign and not bundle:
         usage("--sign goes with --bundle.")
     if bundle is not None:
         require_free(bundle)
+    from envkit.cache.place import Place, configured
     from envkit.environments import prefix as place
     from envkit.install import install as work
+    from envkit.install import sharing
     from envkit.planning.request import Request
     from envkit.report.progress import console as console_of
     from envkit.sources import cache, signature
@@ -56,6 +65,9 @@ def fetch(
     console, wrong = console_of(err=as_json, tells=True), list[str]()
     if sign is not None:
         signature.require_signs(sign)
+    target, sent = Place(named=to) if to else None, 0
+    if target is not None:
+        sharing.require(target)
     request = Request(
         prefix=place.locate(prefix),
         wanted=stack,
@@ -75,12 +87,17 @@ def fetch(
                 console.print(f"Damaged: {line}", soft_wrap=True, markup=False, highlight=False)
             console.print(f"Every file was hashed anew: {len(wrong) or 'none'} damaged.", soft_wrap=True)
         wanted = prepared.sources
-        fetch_all(wanted, request.prefix.sources, False, prepared.stack.name, console)
+        fetch_all(wanted, request.prefix.sources, False, prepared.stack.name, console, configured().kept)
         console.print(
             f"{len(wanted)} sources of {prepared.stack.name} are in {request.prefix.sources}, checked.",
             soft_wrap=True,
         )
         besides = prepared.fetch_optional(console)
+        if target is not None:
+            every = cache.distinct([*wanted, *besides])
+            sent = sharing.push_sources(target, every, request.prefix.sources)
+            told = f"{sent} of {len(every)} files were sent to {target.shown}; the others were there already."
+            console.print(told, soft_wrap=True, markup=False, highlight=False)
         if bundle is not None:
             sources.write_bundle([*wanted, *besides], request.prefix.sources, bundle, stack=prepared.stack.name)
             added = f" --with {','.join(prepared.stack.extras)}" if prepared.stack.extras else ""
@@ -103,6 +120,8 @@ def fetch(
                     sources=tuple(json_types.Wanted(name=one.place, sha256=one.sha256, there=True) for one in wanted),
                     damaged=tuple(wrong),
                     bundle=str(bundle) if bundle else None,
+                    to=target.shown if target else None,
+                    sent=sent,
                 )
             )
         )

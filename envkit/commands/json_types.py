@@ -26,6 +26,7 @@ TYPES = {
     "remove": "commands.json_types:Removed",
     "clean": "install.cleaning:Cleaning",
     "cache push": "install.sharing:Pushed",
+    "cache pull": "install.pull:Pulled",
     "cache list": "install.sharing:Listing",
     "cache show": "cache.manifest:Manifest",
     "cache verify": "install.sharing:Verified",
@@ -72,7 +73,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit fetch`` tells: the sources in the cache, the bundle that was written."""
+    """What ``envkit fetch`` tells: the sources in the cache, the bundle that was written.
+
+    ``to`` is the cache of builds that they were put into, ``sent`` how many of them were not there before.
+    """
 
     version: int = 1
     name: str
@@ -80,6 +84,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[Wanted, ...]
     damaged: tuple[str, ...]
     bundle: str | None
+    to: str | None = None
+    sent: int = 0
 
 
 class Repaired(msgspec.Struct, frozen=True, kw_only=True):

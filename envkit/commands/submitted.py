@@ -204,9 +204,10 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
 
 def fetch_for(wanted: "Installation", console: "Console") -> None:
     """Fetch what an installation needs, if there is anything left to build."""
+    from envkit.cache import place
     from envkit.sources import progress
 
-    request = wanted.request
+    request, kept = wanted.request, place.configured().kept
     if wanted.missing or request.rebuild:
-        progress.fetch_all(wanted.sources, request.prefix.sources, request.offline, wanted.stack.name, console)
+        progress.fetch_all(wanted.sources, request.prefix.sources, request.offline, wanted.stack.name, console, kept)
         wanted.fetch_optional(console)

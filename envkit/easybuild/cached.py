@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +13,6 @@ from envkit.cache import binaries, fit, unpack
 from envkit.cache.fit import Here
 from envkit.cache.manifest import rules
 from envkit.cache.place import Caches, Entry, Place, signer
-from envkit.config import configuration as config
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
 from envkit.environments.lockfile import Lock
@@ -103,13 +102,6 @@ class Work(Protocol):
         """Return the receipt of what is there."""
 
 
-def configured(request: Request) -> Caches:
-    """Return the caches that the configuration names."""
-    found = config.read()
-    places, keys = (tuple(found.get(name) or ()) for name in ("cache.from", "cache.keys"))
-    return Caches(places=places, keys=keys, unsigned=request.unsigned_cache)
-
-
 def look(work: Work) -> Looked:
     """Look for builds of the Horovod of a plan, if that is to be built. A server is not asked without a network."""
     module = work.stack.module
@@ -143,29 +135,40 @@ def offered(entry: Entry, there: Here, caches: Caches) -> Offer:
     if not why:
         key = signer(entry, caches.keys)
         if not key and not caches.unsigned:
-            why.append(
-                "none of your keys ('cache.keys') has signed it"
-                if entry.signed.signature
-                else "it is not signed (--unsigned-cache takes it all the same)"
-            )
+            why.append(untrusted(entry) or "it is not signed (--unsigned-cache takes it all the same)")
     return Offer(entry=entry, key=key, why_not=tuple(why))
+
+
+def untrusted(entry: Entry) -> str:
+    """Say that no key verifies what is signed; nothing of what is not signed."""
+    return "none of your keys ('cache.keys') has signed it" if entry.signed.signature else ""
 
 
 def here(work: Work) -> Here:
     """Return what this machine and a plan have of what objects need."""
-    there, embedded = work.host.mpi, mpi.is_embedded(work.plan)
-    return Here(
+    return replace(
+        machine(work.host, is_embedded=mpi.is_embedded(work.plan)),
         recipes=fit.recipes_of(work.lock, rules()["compared"]),
-        machine=work.host.machine,
-        python=work.host.python.minor,
         accelerator=work.stack.accelerator.value,
-        mpi=("Open MPI", "") if embedded else (there.family, there.version) if there else ("", ""),
-        is_embedded=embedded,
-        mpi_library=mpi.library(work.host, work.plan),
-        versions=binaries.offered(work.host.env),
-        cpu=binaries.features(),
-        syntax="Lua" if work.host.modules_tool and work.host.modules_tool.kind == "Lmod" else "Tcl",
         load=work.request.load,
+    )
+
+
+def machine(host: Host, *, is_embedded: bool) -> Here:
+    """Return what a machine has of it, whatever the plan, but for whether the MPI is a wheel's."""
+    own = (host.mpi.family, host.mpi.version) if host.mpi else ("", "")
+    return Here(
+        recipes={},
+        machine=host.machine,
+        python=host.python.minor,
+        accelerator="",
+        mpi=("Open MPI", "") if is_embedded else own,
+        is_embedded=is_embedded,
+        mpi_library="" if is_embedded else mpi.own_library(host),
+        versions=binaries.offered(host.env),
+        cpu=binaries.features(),
+        syntax="Lua" if host.modules_tool and host.modules_tool.kind == "Lmod" else "Tcl",
+        load=host.load,
     )
 
 

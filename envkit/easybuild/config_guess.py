@@ -5,13 +5,14 @@ no more than that its own config.guess knows the machine.
 """
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from envkit.easybuild.eb_command import rules
 from envkit.errors import ChecksumMismatch, SourcesMissing
 from envkit.planning.plan import Plan
 from envkit.sources import fetch
-from envkit.sources.fetch import Source
+from envkit.sources.fetch import Kept, Source
 
 
 def package(plan: Plan) -> tuple[Source, ...]:
@@ -26,10 +27,10 @@ def package(plan: Plan) -> tuple[Source, ...]:
     return (source,)
 
 
-def get(plan: Plan, cache: Path) -> str:
+def get(plan: Plan, cache: Path, kept: Sequence[Kept]) -> str:
     """Fetch the package; return what keeps it from being had, which is no failure. Raises DiskFull, NotWritable."""
     try:
-        fetch.fetch(package(plan), cache, offline=False, progress=lambda _: None)
+        fetch.fetch(package(plan), cache, offline=False, progress=lambda _: None, kept=kept)
     except (SourcesMissing, ChecksumMismatch) as error:
         return f"config.guess is not to be had, so that modules are configured without it.\n{error.why}"
     return ""

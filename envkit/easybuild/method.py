@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__
-from envkit.cache.place import NOWHERE, Caches
+from envkit.cache.place import NOWHERE, Caches, configured
 from envkit.easybuild import build, cached, config_guess, eb_command, in_jobs, mpi, trial_compiles, uses
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
@@ -179,7 +179,7 @@ class ModulesInstallation:
         if self.request.offline:
             return ()
         wanted = self.sources_of(self.to_build)
-        return tuple(preflight.refused_sources(wanted, self.request.prefix, self.stack, self.host))
+        return tuple(preflight.refused_sources(wanted, self.request.prefix, self.stack, self.host, self.caches.kept))
 
     def copied(self) -> Iterator[Problem]:
         """Yield what was copied or moved here with modules of this plan: they hold the paths of where they were."""
@@ -230,7 +230,7 @@ class ModulesInstallation:
     def fetch_optional(self, console: Console) -> tuple[Source, ...]:
         """Fetch a newer config.guess; return it if it is there."""
         cache = self.request.prefix.sources
-        if not self.request.offline and (absent := config_guess.get(self.plan, cache)):
+        if not self.request.offline and (absent := config_guess.get(self.plan, cache, self.caches.kept)):
             say(console, absent)
         return config_guess.carried(self.plan, cache)
 
@@ -259,7 +259,8 @@ class ModulesInstallation:
         cache = self.request.prefix.sources
         if rebuild and not self.request.rebuild:
             forget(cache)
-        fetch_all(self.sources_of(wanted), cache, self.request.offline, self.stack.name, console)
+        sources, kept = self.sources_of(wanted), self.caches.kept
+        fetch_all(sources, cache, self.request.offline, self.stack.name, console, kept)
         config_guess.put(self.plan, cache)
         receipt.begin(self.tree, self.stack.name, "building", folder, self.stack.extras)
         if rebuild:
@@ -421,7 +422,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
             load=request.load,
             easybuild=metadata.version("easybuild-framework"),
         ),
-        caches=cached.configured(request),
+        caches=configured(unsigned=request.unsigned_cache),
     )
 
 

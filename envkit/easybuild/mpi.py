@@ -200,9 +200,12 @@ def is_embedded(plan: Plan) -> bool:
 
 def library(machine: Host, plan: Plan) -> str:
     """Return the library that programs are linked with by the MPI of this machine; nothing of a wheel's."""
-    if machine.mpi is None or is_embedded(plan):
-        return ""
-    return trial_compiles.abi(wrapper_of(machine.mpi, machine.env), machine.env)
+    return "" if is_embedded(plan) else own_library(machine)
+
+
+def own_library(machine: Host) -> str:
+    """Return the same where the plan does not count; nothing without an MPI."""
+    return trial_compiles.abi(wrapper_of(machine.mpi, machine.env), machine.env) if machine.mpi else ""
 
 
 def abi(machine: Host, plan: Plan) -> str:

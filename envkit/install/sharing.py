@@ -3,7 +3,8 @@
 import platform
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ import msgspec
 
 from envkit.cache import fit, layout, pack, place
 from envkit.cache.layout import Stored
-from envkit.cache.manifest import Manifest, Needs, Provenance, rules
+from envkit.cache.manifest import Ci, Manifest, Needs, Provenance, folder_of, rules
 from envkit.cache.place import Entry, Place
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import manifest
@@ -26,14 +27,17 @@ from envkit.errors import (
     UsageProblem,
     of_storage,
 )
+from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.sources import signature
+from envkit.sources.cache import Source, distinct
+from envkit.system import files
 
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache push`` tells; ``sent``: it was not there before."""
+    """What ``envkit cache push`` tells; ``sent``: it was not there before; ``ci``: the job that pushed it."""
 
     version: int = 1
     name: str
@@ -44,6 +48,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     sent: bool
     signed: bool
+    ci: Ci | None = None
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +99,14 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...]
 
 
-def push(prefix: Prefix, name: str | None, to: Place, key: Path | None) -> Pushed:
+def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None) -> Pushed:
     """Put the Horovod of an environment into a cache, signed with a private key if one is given.
+
+    From the job of a CI it is that which was installed last, where none is named, and has to have passed on this host.
 
     Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
     """
-    made = installed.find(prefix, name)
+    made = installed.find(prefix, name or (newest(prefix) if ci else None))
     if not isinstance(made, ModuleReceipt) or made.venv or not made.module.startswith("Horovod/"):
         raise UsageProblem(
             what=f"{made.called} cannot be pushed: a cache holds Horovod modules that EasyBuild has made.",
@@ -107,16 +114,26 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None) -> Pushe
         )
     if key is not None:
         signature.require_signs(key)
-    verdict, part = proven(made), part_of(made)
+    verdict = proven(made, is_here=ci is not None)
+    if ci and (there := taken_from(to, made)):
+        return there
+    part = part_of(made)
+    with writing(to, made.name):
+        to.writable.require(to.named)
+        return sent(made, part, verdict, to, key, ci)
+
+
+@contextmanager
+def writing(to: Place, what: str) -> Iterator[None]:
+    """Say in one way why something cannot be put into a place. Raises NotWritable, DiskFull, StorageFailed."""
     from envkit.sources.connection import RefusedError
 
     try:
-        to.writable.require(to.named)
-        return sent(made, part, verdict, to, key)
+        yield
     except RefusedError as error:
         raise not_written(to, f"{error}.") from error
     except OSError as error:
-        problem = of_storage(error, f"{made.name} could not be pushed to {to.shown}.")
+        problem = of_storage(error, f"{what} could not be put into {to.shown}.")
         raise problem or not_written(to, f"{error.strerror or error}: {error.filename}") from error
 
 
@@ -125,7 +142,34 @@ def not_written(to: Place, why: str) -> NotWritable:
     return NotWritable(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
 
 
-def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: Path | None) -> Pushed:
+def taken_from(to: Place, made: ModuleReceipt) -> Pushed | None:
+    """Return what is told of a module that was itself taken from a place, and is still there; None of any other."""
+    origin = next(one.cached for one in made.modules if one.name == made.module)
+    if origin is None or origin.place != to.shown:
+        return None
+    with suppress(CacheInvalid):
+        found = to.entry(f"{folder_of(made.module)}/{origin.id}.json")
+        return Pushed(
+            name=made.name,
+            module=made.module,
+            place=to.shown,
+            id=found.id,
+            sha256=found.manifest.sha256,
+            size=found.manifest.size,
+            sent=False,
+            signed=bool(found.signed.signature),
+            ci=found.manifest.provenance.ci,
+        )
+    return None
+
+
+def newest(prefix: Prefix) -> str | None:
+    """Return the name of the environment with a module of Horovod that was installed last; None without one."""
+    found = [one for one in installed.installed(prefix) if isinstance(one, ModuleReceipt) and one.horovod]
+    return max(found, key=lambda one: one.created).name if found else None
+
+
+def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None) -> Pushed:
     """Pack a module and put it into a folder. Raises OSError."""
     tree = Tree(root=Path(made.tree))
     assert made.lock is not None and made.mpi is not None  # noqa: S101  (proven)
@@ -158,6 +202,7 @@ def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: 
                 environment=made.name,
                 lock=made.lock,
                 verdict=verdict,
+                ci=ci,
             ),
             files=packed.files,
         )
@@ -177,18 +222,50 @@ def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: 
         size=packed.size,
         sent=is_new,
         signed=key is not None,
+        ci=ci,
     )
 
 
-def proven(made: ModuleReceipt) -> msgspec.Raw:
-    """Return the report of the last verification of an environment. Raises NotProven, EnvironmentDamaged."""
+def require(to: Place) -> None:
+    """Require that a place can be written to and is there. Raises UsageProblem, NotWritable."""
+    with writing(to, "Nothing"):
+        to.writable.require(to.named)
+
+
+def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
+    """Put sources that are in the cache of a prefix into a place, by their SHA-256; return how many were not there.
+
+    Raises UsageProblem, NotWritable, DiskFull.
+    """
+    store, sent = to.writable, 0
+    for one in distinct(sources):
+        sha256, path = one.sha256 or files.sha256(kept_in / one.place), kept_in / one.place
+        name = layout.source_of(sha256)
+        with writing(to, one.filename), files.open_plain(path) as stream:
+            if not store.holds(to.named, name, path.stat().st_size, sha256):
+                store.put(to.named, name, stream)
+                sent += 1
+    return sent
+
+
+def proven(made: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
+    """Return the report of the last verification of an environment, which ``is_here`` has to be of this host.
+
+    Raises NotProven, EnvironmentDamaged.
+    """
     from envkit.verify import last, target
 
     kept, again = last.last(made.name, made.tree), f"envkit verify {made.name} --prefix {Path(made.tree).parent}"
     if kept is None or kept.report.verdict != "pass":
+        why = "Its last verdict is FAIL." if kept else "No verdict on it of yours is kept."
+    elif is_here and (elsewhere := sorted({one.name for one in kept.report.hosts} - {name_of_node()})):
+        why = f"Its last verdict is of {', '.join(elsewhere)}, not of this host ({name_of_node()})."
+    else:
+        why = ""
+    if kept is None or why:
         raise NotProven(
             what=f"{made.name} is not pushed: only what has passed is shared.",
-            why="Its last verdict is FAIL." if kept else "No verdict on it of yours is kept.",
+            why=why,
             fix=f"Verify it, then push again: {again}",
         )
     changed = [one.path for one in target.installed(made, made.environment).drift or ()]

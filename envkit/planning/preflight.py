@@ -156,11 +156,13 @@ def set_aside(wanted: Sequence[fetch.Source], prefix: Prefix) -> Iterable[str]:
         yield f"Damaged:  {told}; it would be set aside and fetched again"
 
 
-def refused_sources(wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, host: Host) -> Iterable[Problem]:
+def refused_sources(
+    wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, host: Host, kept: Sequence[fetch.Kept] = ()
+) -> Iterable[Problem]:
     """Yield that sources which are not in the cache cannot be had from where they are sought; asks, for PATIENCE_S."""
     cache = prefix.sources
     absent = fetch.missing(wanted, cache) if cache.is_dir() else distinct(wanted)
-    refused = fetch.refused([source for source in absent if source.sha256 is not None], PATIENCE_S)
+    refused = fetch.refused([source for source in absent if source.sha256 is not None], PATIENCE_S, kept)
     if not refused:
         return
     shown = [

@@ -11,12 +11,13 @@ import msgspec
 
 from envkit.sources.cache import Source, SourceCache, WrongContentError
 from envkit.sources.connection import Connection, RefusedError, shown
-from envkit.sources.index import Candidate, candidates
+from envkit.sources.index import Candidate, Kept, candidates
 from envkit.sources.pipconfig import pip_settings
 
 DOWNLOADS_AT_ONCE = 3
 EVENT_BYTES = 1 << 20
 FAREWELL_S = 1.0
+SLOW_S = 2.0  # a place that takes longer to refuse a file is not asked for another
 
 
 class FetchState(StrEnum):
@@ -56,10 +57,17 @@ class Unavailable(msgspec.Struct, frozen=True, kw_only=True):
 class Download:
     """The downloads of one fetch: a few threads that take sources from a queue."""
 
-    def __init__(self, here: SourceCache, progress: Callable[[FetchEvent], None], sources: Sequence[Source]) -> None:
+    def __init__(
+        self,
+        here: SourceCache,
+        progress: Callable[[FetchEvent], None],
+        sources: Sequence[Source],
+        kept: Sequence[Kept] = (),
+    ) -> None:
         self._here = here
         self._progress = progress
         self._sources = sources
+        self._kept = list(kept)
         self._telling = threading.Lock()
         self._connection = Connection(pip_settings())
         self._queue: queue.SimpleQueue[tuple[int, Source]] = queue.SimpleQueue()
@@ -103,6 +111,19 @@ class Download:
     def _get(self, number: int, source: Source) -> Unavailable | None:
         reasons: list[str] = []
         wrong_content = False
+        for kept in [*self._kept]:
+            began = time.monotonic()
+            try:
+                self._take(number, source, kept)
+            except WrongContentError as error:
+                reasons.append(f"{kept.shown}: {error}, but the recipe pins {source.sha256}")
+            except RefusedError as error:
+                reasons.append(f"{kept.shown}: {error}")
+                if time.monotonic() - began > SLOW_S:
+                    with suppress(ValueError):  # another thread has done it
+                        self._kept.remove(kept)
+            else:
+                return None
         for place in candidates(source, self._connection, reasons.append):
             try:
                 if place.sha256 not in (None, source.sha256):
@@ -117,6 +138,13 @@ class Download:
                 return None
         self._tell(number, source, FetchState.FAILED, note="; ".join(reasons))
         return Unavailable(source=source, reasons=reasons, wrong_content=wrong_content)
+
+    def _take(self, number: int, source: Source, kept: Kept) -> None:
+        with kept.source(source.sha256 or "") as chunks:
+            self._tell(number, source, FetchState.STARTED, note=kept.shown)
+            self._here.store(source.place, self._watched(number, source, None, chunks), source.sha256)
+        size = self._here.path(source.place).stat().st_size
+        self._tell(number, source, FetchState.DONE, size, size)
 
     def _download(self, number: int, source: Source, place: Candidate) -> None:
         def attempt() -> None:

@@ -12,10 +12,12 @@ from envkit.sources.ask import refused
 from envkit.sources.bundle import Manifest, admit, contradictions, look_into, read_bundle, write_bundle
 from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.sources.download import Download, FetchEvent, FetchState, Unavailable
+from envkit.sources.index import Kept
 
 __all__ = [
     "FetchEvent",
     "FetchState",
+    "Kept",
     "Manifest",
     "Source",
     "admit",
@@ -64,12 +66,15 @@ def fetch(
     offline: bool,
     progress: Callable[[FetchEvent], None],
     stack: str = "STACK",
+    kept: Sequence[Kept] = (),
 ) -> None:
     """Get what is missing into ``cache``; offline, only say what is missing, and change nothing.
 
     What is in the cache with another content is set aside, which is told as SET_ASIDE.
 
-    ``progress`` is called from several threads, one at a time. ``stack`` is named in what to do next.
+    ``progress`` is called from several threads, one at a time. ``stack`` is named in what to do next. What is
+    ``kept`` somewhere is taken from there before it is sought in an index.
+
     Raises one SourcesMissing or ChecksumMismatch for all sources together, DiskFull, NotWritable, and
     HostProblem if pip's configuration is unusable.
     """
@@ -86,7 +91,7 @@ def fetch(
         if offline:
             problems += [Unavailable(source=source, reasons=[]) for source in pinned]
         elif pinned:
-            problems += Download(here, progress, pinned).all()
+            problems += Download(here, progress, pinned, kept).all()
     finally:
         if not offline:
             here.save_stamps()

@@ -5,8 +5,9 @@ wanted file name counts, so that an index's plain build can never stand in for a
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from envkit.sources.cache import Source
@@ -24,6 +25,17 @@ class Candidate(NamedTuple):
 
     url: str
     sha256: str | None = None
+
+
+class Kept(Protocol):
+    """A place that keeps files by their SHA-256, such as a cache of builds."""
+
+    @property
+    def shown(self) -> str:
+        """It, as it may be shown."""
+
+    def source(self, sha256: str) -> AbstractContextManager[Iterable[bytes]]:
+        """Give a file in pieces. Raises RefusedError, also while it is read."""
 
 
 class Pages:

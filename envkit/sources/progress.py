@@ -11,7 +11,7 @@ from rich.status import Status
 
 from envkit.report.progress import QUIET_S, clock, say
 from envkit.sources import fetch
-from envkit.sources.fetch import FetchEvent, FetchState, Source
+from envkit.sources.fetch import FetchEvent, FetchState, Kept, Source
 from envkit.system import process
 
 
@@ -57,7 +57,9 @@ class FetchProgress:
             say(self.console, f"  {line}")
 
 
-def fetch_all(sources: Sequence[Source], cache: Path, offline: bool, stack: str, console: Console) -> None:
+def fetch_all(
+    sources: Sequence[Source], cache: Path, offline: bool, stack: str, console: Console, kept: Sequence[Kept] = ()
+) -> None:
     """Get sources into the cache, shown as it goes. Raises what fetch.fetch does, and Interrupted."""
     with process.interruptible(), FetchProgress(console) as shown:
-        fetch.fetch(sources, cache, offline=offline, progress=shown.on, stack=stack)
+        fetch.fetch(sources, cache, offline=offline, progress=shown.on, stack=stack, kept=kept)

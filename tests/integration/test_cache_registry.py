@@ -27,8 +27,11 @@ from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid
 from envkit.install import sharing
 from envkit.sources.connection import RefusedError
+from envkit.sources.fetch import fetch
 
 from ..test_cache import MODULE, OTHER, described, module_in, packed, put
+from ..test_cache_pull import states, take
+from ..test_cache_sources import TEXTS, contents, sources
 from . import registry
 from .site import needs
 
@@ -106,6 +109,28 @@ class TestRegistry:
         assert publish(cache, made, tmp_path / "packed", b"of a key")
         assert cache.entry(name_of(made)).signed.signature_bytes == b"of a key"
         assert cache.names() == [name_of(made)]
+
+    def test_copied_out_of_a_registry_and_into_one(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
+        cache, other, new = here(), here(), tmp_path / "mirror"
+        made = pushed(cache, tree, tmp_path)
+        new.mkdir()
+        assert [states(take(cache, Place(named=str(new)))) for _ in range(2)] == [["copied"], ["there"]]
+        assert (new / layout.object_of(made.sha256)).read_bytes() == (tmp_path / "packed").read_bytes()
+        assert [states(take(str(new), other)) for _ in range(2)] == [["copied"], ["there"]]
+        assert [one.state for one in sharing.verified([other], ()).builds] == ["unsigned"]
+
+    def test_sources(self, here: Callable[[], Place], tmp_path: Path) -> None:
+        """Each is an artifact of its own, so that the registry keeps it, and none is taken for a build."""
+        cache = here()
+        (tmp_path / "own").mkdir()
+        for name, text in TEXTS.items():
+            (tmp_path / "own" / name).write_bytes(text)
+        assert [sharing.push_sources(cache, sources(), tmp_path / "own") for _ in range(2)] == [2, 0]
+        tags = oci.Reached(cache.named).ask("GET", "tags/list", 200).json()["tags"]
+        assert sorted(tags) == sorted(f"source-{one.sha256}" for one in sources())
+        assert cache.names() == [] and sharing.prune(cache, 0, dry_run=False).removed == ()
+        fetch(sources(), tmp_path / "new", offline=False, progress=lambda _: None, kept=[cache])
+        assert contents(tmp_path / "new") == TEXTS
 
     def test_pushes_at_the_same_time(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
         cache, of, errors = here(), packed(tree, tmp_path / "packed"), list[Exception]()

@@ -1,0 +1,186 @@
+"""Copying builds from caches into another one: for nodes without a network, or as a mirror."""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO, Literal
+
+import msgspec
+
+from envkit.cache import fit, place, unpack
+from envkit.cache.fit import Here
+from envkit.cache.place import Caches, Entry, Place
+from envkit.config import configuration
+from envkit.easybuild import cached
+from envkit.errors import CacheInvalid, EnvkitError, HostProblem, UsageProblem
+from envkit.install import sharing
+from envkit.machine import host
+from envkit.report import words
+
+AGAIN = "Then run the same command again: what is there already is not fetched again."
+UNSIGNED = "it is not signed (--unsigned copies it all the same)"
+State = Literal["copied", "there", "unfit", "unsigned", "bad"]
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a build: ``signed_by`` is the key of yours that verifies it, ``place`` where it was copied from.
+
+    ``why`` it was not copied: it does not fit this machine, none of your keys has signed it, or it is bad.
+    """
+
+    place: str
+    id: str
+    module: str
+    size: int
+    signed_by: str
+    state: State
+    why: tuple[str, ...] = ()
+
+
+class Pulled(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache pull`` tells; ``wrong`` is what cannot be read."""
+
+    version: int = 1
+    to: str
+    builds: tuple[Copied, ...]
+    wrong: tuple[str, ...]
+
+    def of(self, state: State) -> list[Copied]:
+        """Return the builds that this became of."""
+        return [one for one in self.builds if one.state == state]
+
+
+def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
+    """Copy builds into a place: those that fit this machine, of one name or all; or every one, or the one of an id.
+
+    Raises UsageProblem, CacheInvalid where nothing of the caches can be read, NotWritable, DiskFull.
+    """
+    places = [one for one in caches.kept if one.shown != to.shown]
+    if not places:
+        raise UsageProblem(
+            what=f"There is nothing to copy into {to.shown} from.",
+            why="Only that place itself is named, by --from or as 'from' in [cache] of your configuration.",
+            fix="Name another cache: --from PLACE.",
+        )
+    sharing.require(to)
+    found, wrong = sharing.entries(places)
+    if wrong and not found:
+        raise CacheInvalid(
+            what=f"Nothing can be copied from {', '.join(one.shown for one in places)}.",
+            why="\n".join(wrong),
+            fix="Check the name, the network and your right to read it, then run the same command again.",
+        )
+    order = {one.named: number for number, one in enumerate(places)}
+    builds, is_id = chosen(sorted(found, key=lambda one: order[one.place.named]), name, wrong)
+    there = None if every or is_id or not builds else here()
+    return Pulled(to=to.shown, builds=tuple(copied(these, to, caches, there) for these in builds), wrong=tuple(wrong))
+
+
+def chosen(found: Sequence[Entry], name: str | None, wrong: Sequence[str]) -> tuple[list[list[Entry]], bool]:
+    """Return the builds that are meant, each as it is in each place, and whether they are meant by an id.
+
+    Raises UsageProblem where there is none of that name, or more than one of that id.
+    """
+    by_id = defaultdict[str, list[Entry]](list)
+    for one in found:
+        if name is None or name in names_of(one):
+            by_id[one.id].append(one)
+    if by_id or name is None:
+        return list(by_id.values()), False
+    for one in found:
+        if one.id.startswith(name):
+            by_id[one.id].append(one)
+    if len(by_id) != 1:
+        known = sorted({one.manifest.provenance.lock.name for one in found})
+        raise UsageProblem(
+            what=f"More than one build begins with {name!r}." if by_id else f"There is no build for {name!r}.",
+            why="\n".join([*wrong, f"There are builds for {', '.join(known) or 'nothing'}."]),
+            fix="Name one of these, or a build by its id: 'envkit cache list' has them.",
+        )
+    return list(by_id.values()), True
+
+
+def names_of(one: Entry) -> tuple[str, ...]:
+    """Return by which names a build may be meant: of its environment, its stack, its framework."""
+    made = one.manifest.provenance
+    return made.environment, made.lock.name, made.lock.framework
+
+
+def here() -> Here:
+    """Return what this machine has of what builds need. Raises HostProblem."""
+    there = host.look(tuple(configuration.read().get("load") or ()))
+    return cached.machine(there, is_embedded=there.mpi is None)
+
+
+def copied(these: Sequence[Entry], to: Place, caches: Caches, there: Here | None) -> Copied:
+    """Copy a build from the first place that has it whole and signed; ``there`` is the machine that it has to fit."""
+    one, origin, signed_by = these[0].manifest, these[0].place, ""
+    why = tuple(fit.of_machine(one, there)) if there is not None else ()
+    state: State = "unfit" if why else "unsigned"
+    for entry in () if why else these:
+        key = place.signer(entry, caches.keys)
+        if not key and not caches.unsigned:
+            why = why or (cached.untrusted(entry) or UNSIGNED,)
+            continue
+        try:
+            with sharing.writing(to, one.module):
+                state = "copied" if copy(entry, to, caches.keys) else "there"
+        except CacheInvalid as error:
+            state, why = "bad", (f"{error.what} {error.why}",)
+            continue
+        origin, signed_by, why = entry.place, key, ()
+        break
+    return Copied(
+        place=origin.shown, id=these[0].id, module=one.module, size=one.size, signed_by=signed_by, state=state, why=why
+    )
+
+
+def copy(entry: Entry, to: Place, keys: Sequence[str]) -> bool:
+    """Copy a build, byte for byte as it was signed, once its object has been read to its end and is what it should be.
+
+    Return whether anything was copied. What one of the keys has signed takes the place of what none has; what none has
+    takes that of what is not signed. Raises CacheInvalid, OSError, RefusedError.
+    """
+    unpack.require_small(entry)
+    content = msgspec.json.encode(entry.signed)
+
+    def stays(before: Entry) -> bool:
+        if msgspec.json.encode(before.signed) == content or not entry.signed.signature:
+            return True
+        return bool(place.signer(before, keys) if place.signer(entry, keys) else before.signed.signature)
+
+    @contextmanager
+    def packed() -> Iterator[BinaryIO]:
+        with tempfile.TemporaryFile() as stream:
+            try:
+                unpack.fetch(entry, stream)
+                stream.seek(0)
+            except OSError as error:
+                error.filename = error.filename or tempfile.gettempdir()
+                raise
+            yield stream
+
+    return place.put(to, entry.manifest, content, stays, packed)
+
+
+def problem(done: Pulled) -> EnvkitError | None:
+    """Return what is to be said of what was not copied; nothing where all went well."""
+    bad, unsigned = done.of("bad"), done.of("unsigned")
+    if bad or done.wrong:
+        what = f"{words.count(len(bad), 'build')} could not be copied to {done.to}." if bad else ""
+        return CacheInvalid(
+            what=what or "Not all of the caches could be read.",
+            why="\n".join(dict.fromkeys([*(text for one in bad for text in one.why), *done.wrong])),
+            fix=f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}",
+        )
+    if done.builds and len(unsigned) + len(done.of("unfit")) == len(done.builds):
+        kind = CacheInvalid if unsigned else HostProblem
+        return kind(
+            what=f"Nothing was copied to {done.to}.",
+            why="\n".join(f"{one.id[:12]} {one.module}: {'; '.join(one.why)}" for one in done.builds),
+            fix="Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
+            if unsigned
+            else "Copy them on a machine that they are for, or with --all, which does not ask whether they fit.",
+        )
+    return None

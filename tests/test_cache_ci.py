@@ -1,0 +1,220 @@
+"""Pushing from the job of a CI: what its variables tell, what is taken of them, and what is refused."""
+
+import json
+import platform
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from envkit.cache import ci
+from envkit.cache import manifest as files
+from envkit.cache.manifest import Ci
+from envkit.cache.place import Place
+from envkit.cli import run
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments import manifest, receipt
+from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import Cached
+from envkit.errors import UsageProblem
+from envkit.verify import last
+
+from .integration.site import needs
+from .test_cache import described, module_in, packed
+from .test_json_types import valid
+from .verify.test_report import report
+
+pytestmark = pytest.mark.xdist_group("schemas")
+COMMIT, TOKEN = "0a1b2c3d" * 5, "a-token-of-the-job"
+GITHUB = {
+    "GITHUB_ACTIONS": "true", "GITHUB_SERVER_URL": "https://code.example.org", "GITHUB_REPOSITORY": "site/software",
+    "GITHUB_SHA": COMMIT, "GITHUB_RUN_ID": "17", "GITHUB_RUN_ATTEMPT": "2", "GITHUB_TOKEN": TOKEN,
+    "ACTIONS_RUNTIME_TOKEN": TOKEN,
+}  # fmt: skip
+GITLAB = {
+    "GITLAB_CI": "true", "CI_PROJECT_URL": "https://lab.example.org/a/b/c", "CI_COMMIT_SHA": COMMIT,
+    "CI_JOB_URL": "https://lab.example.org/a/b/c/-/jobs/99", "CI_JOB_TOKEN": TOKEN,
+    "CI_REPOSITORY_URL": f"https://gitlab-ci-token:{TOKEN}@lab.example.org/a/b/c.git",
+}  # fmt: skip
+RUN = "https://code.example.org/site/software/actions/runs/17/attempts/2"
+NAME = "toy-ci"
+
+
+class TestJob:
+    """What a job says of itself."""
+
+    def test_of_github(self) -> None:
+        made = Ci(kind="GitHub", repository="https://code.example.org/site/software", commit=COMMIT, run=RUN)
+        assert ci.job(GITHUB) == made
+
+    def test_of_gitlab(self) -> None:
+        made = ci.job(GITLAB)
+        assert (made.kind, made.repository, made.commit) == ("GitLab", GITLAB["CI_PROJECT_URL"], COMMIT)
+        assert made.run == GITLAB["CI_JOB_URL"]
+
+    @pytest.mark.parametrize("env", [{}, {"GITHUB_ACTIONS": "false"}, {"CI": "true"}])
+    def test_in_none(self, env: dict[str, str]) -> None:
+        with pytest.raises(UsageProblem) as refused:
+            ci.job(env)
+        assert "this is none" in refused.value.what
+        assert "GITHUB_ACTIONS (GitHub), GITLAB_CI (GitLab)" in refused.value.why
+
+    @pytest.mark.parametrize(
+        ("env", "name", "value"),
+        [
+            (GITHUB, "GITHUB_SHA", ""),
+            (GITHUB, "GITHUB_SHA", "main"),
+            (GITHUB, "GITHUB_RUN_ATTEMPT", ""),
+            (GITHUB, "GITHUB_SERVER_URL", f"https://me:{TOKEN}@code.example.org"),
+            (GITHUB, "GITHUB_REPOSITORY", f"site/software?token={TOKEN}"),
+            (GITLAB, "CI_JOB_URL", "javascript:alert(1)"),
+            (GITLAB, "CI_PROJECT_URL", "https://lab.example.org/a\x1b[2J"),
+        ],
+    )
+    def test_what_is_not_as_a_ci_sets_it(self, env: dict[str, str], name: str, value: str) -> None:
+        with pytest.raises(UsageProblem) as refused:
+            ci.job({**env, name: value})
+        assert name in refused.value.why
+        assert TOKEN not in "".join((refused.value.what, refused.value.why, refused.value.fix))
+
+
+@pytest.fixture
+def there(
+    prefix: Prefix, install: Callable[..., ModuleReceipt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Prefix:
+    """A prefix with two environments; that which was installed last has passed."""
+    needs("objdump")
+    for name in [*GITHUB, *GITLAB]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("ENVKIT_PREFIX", str(prefix.root))
+    module = "Horovod/1.0-toy"
+    lock = Lock(
+        name=NAME, method="easybuild", framework="pytorch", accelerator="cpu", release="",
+        machine=Machine(type="x86_64"), tools={}, parts=(Part(name=module, recipe="Horovod.eb", sha256="1" * 64),),
+    )  # fmt: skip
+    install("toy-before", module, lock=lock, horovod="/h")
+    made = install(NAME, module, lock=lock, horovod="/h", created="2026-02-02T03:04:05+00:00")
+    manifest.write(Tree(root=Path(made.tree)), module)
+    passed(made)
+    return prefix
+
+
+def passed(made: ModuleReceipt, **changes: Any) -> None:
+    """Keep a verdict on an environment, of this host."""
+    told = report("pytorch-2ranks")
+    hosts = tuple(msgspec.structs.replace(one, name=platform.node()) for one in told.hosts)
+    last.keep(msgspec.structs.replace(told, **{"hosts": hosts, **changes}), made.name, made.tree)
+
+
+def receipt_of(prefix: Prefix) -> ModuleReceipt:
+    """Return the receipt of the environment."""
+    from envkit.methods import installed
+
+    found = installed.find(prefix, NAME)
+    assert isinstance(found, ModuleReceipt)
+    return found
+
+
+def push(folder: Path, *words: str) -> int:
+    """Push what was installed last from a CI; return the exit code."""
+    folder.mkdir(exist_ok=True)
+    return run(["cache", "push", "--from-ci", "--unsigned", "--to", str(folder), *words])
+
+
+@pytest.mark.parametrize("of", [GITHUB, GITLAB])
+def test_the_manifest_says_which_job(
+    of: dict[str, str], there: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name, value in of.items():
+        monkeypatch.setenv(name, value)
+    assert push(tmp_path / "cache", "--json") == 0
+    told = valid("cache push", capsys.readouterr().out)
+    assert (told["name"], told["sent"], told["ci"]["commit"]) == (NAME, True, COMMIT)
+    place = Place(named=str(tmp_path / "cache"))
+    entry = place.entry(place.names()[0])
+    assert entry.manifest.provenance.ci == ci.job(of)
+    for path in (tmp_path / "cache").rglob("*.json"):
+        assert TOKEN not in path.read_text()
+    assert run(["cache", "show", entry.id[:9], place.named]) == 0
+    run_url = ci.job(of).run
+    assert f", commit {COMMIT[:12]}, {run_url}" in capsys.readouterr().out
+    assert push(tmp_path / "cache") == 0
+    assert capsys.readouterr().out.startswith("There already: Horovod/1.0-toy")
+
+
+def test_what_was_taken_from_there_is_there(
+    there: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name, value in GITLAB.items():
+        monkeypatch.setenv(name, value)
+    assert push(tmp_path / "cache", "--json") == 0
+    made, told = receipt_of(there), json.loads(capsys.readouterr().out)
+    origin = Cached(place=told["place"], id=told["id"], host="x", built="y", key="")
+    modules = tuple(msgspec.structs.replace(one, cached=origin) for one in made.modules)
+    receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), msgspec.structs.replace(made, modules=modules))
+    assert push(tmp_path / "cache", "--json") == 0
+    again = valid("cache push", capsys.readouterr().out)
+    assert again == {**told, "sent": False}
+    assert push(tmp_path / "another") == 3
+    assert "It was taken from the cache" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "cache/manifests")
+    assert push(tmp_path / "cache") == 3
+
+
+def test_outside_of_a_ci(there: Prefix, tmp_path: Path, capsys: Any) -> None:
+    assert push(tmp_path / "cache") == 2
+    said = capsys.readouterr().err
+    assert "envkit: --from-ci is for jobs of GitHub and GitLab, and this is none." in said
+    assert "What to do: Leave --from-ci out" in said
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    "why", ["its last verdict is FAIL", "No verdict on it", "Its last verdict is of node7, not of"]
+)
+def test_what_has_not_passed_here(
+    why: str, there: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name, value in GITLAB.items():
+        monkeypatch.setenv(name, value)
+    made = receipt_of(there)
+    if "FAIL" in why:
+        passed(made, verdict="fail")
+    elif "node7" in why:
+        row = report("pytorch-2ranks").hosts[0]
+        passed(made, hosts=(msgspec.structs.replace(row, name="node7"),))
+    else:
+        shutil.rmtree(tmp_path / "state")
+    assert push(tmp_path / "cache") == 1
+    said = capsys.readouterr().err
+    assert re.search(why, said, re.IGNORECASE)
+    assert f"envkit verify {NAME}" in said
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_nothing_is_installed(prefix: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    for name, value in GITLAB.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ENVKIT_PREFIX", str(prefix.root))
+    assert push(tmp_path / "cache") == 6
+    assert capsys.readouterr().err.startswith("envkit: ")
+
+
+def test_a_job_that_a_terminal_would_obey_is_not_read(tmp_path: Path) -> None:
+    tree, told = module_in(tmp_path / "a-prefix-of-some-length"), ci.job(GITHUB)
+    made = described(packed(tree, tmp_path / "packed"))
+    for text in ("https://x", "\x1b[2J"):
+        of = msgspec.structs.replace(made.provenance, ci=msgspec.structs.replace(told, run=text))
+        content = files.packed(msgspec.structs.replace(made, provenance=of), b"")
+        if text.isprintable():
+            assert files.read(content)[0].provenance.ci
+        else:
+            with pytest.raises(ValueError, match="terminal"):
+                files.read(content)

@@ -1,0 +1,443 @@
+"""Copying builds from one cache into another: what is copied, what is not, what is left when something goes wrong."""
+
+import base64
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from envkit.cache import layout, place
+from envkit.cache.fit import Here
+from envkit.cache.manifest import Manifest, Signed
+from envkit.cache.place import Caches, Entry, Place
+from envkit.cli import run
+from envkit.environments.prefix import Tree
+from envkit.environments.receipt import Mpi
+from envkit.errors import CacheInvalid, DiskFull, HostProblem, NotWritable, UsageProblem
+from envkit.install import pull, sharing
+from envkit.install.pull import Pulled
+from envkit.sources import signature
+
+from .integration.site import needs
+from .small_disk import leave, small_disk
+from .test_cache import MODULE, below, described, here, module_in, packed, pushed, serving
+from .test_json_types import valid
+
+NEW = "mirror"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A prefix with a module in it."""
+    return module_in(tmp_path / "a-prefix-of-some-length")
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Place:
+    """A folder that nothing has been copied to."""
+    (tmp_path / NEW).mkdir()
+    return Place(named=str(tmp_path / NEW))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, tuple[Path, str]]:
+    """Two pairs of keys."""
+    needs("openssl")
+    made = {}
+    for name in ("mine", "theirs"):
+        own, public = tmp_path / f"{name}.pem", tmp_path / f"{name}.pub"
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", own], check=True)
+        subprocess.run(["openssl", "pkey", "-in", own, "-pubout", "-out", public], check=True)
+        made[name] = own, str(public)
+    return made
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have builds compared with another machine than this one."""
+
+    def of(**changes: Any) -> None:
+        monkeypatch.setattr(pull, "here", lambda: here(recipes={}, accelerator="", **changes))
+
+    of()
+    return of
+
+
+def take(origin: Place | str, to: Place, name: str | None = None, *keys: str, every: bool = True) -> Pulled:
+    """Copy what a place has, also what is not signed where no key is given."""
+    named = origin if isinstance(origin, str) else origin.named
+    return pull.pull(Caches(places=(named,), keys=keys, unsigned=not keys), to, name, every=every)
+
+
+def states(done: Pulled) -> list[str]:
+    """Return what became of each build."""
+    return [one.state for one in done.builds]
+
+
+def publish(made: Manifest, folder: Path, key: Path | None = None) -> Entry:
+    """Put a manifest and the object that was packed last into a place, signed."""
+    folder.mkdir(exist_ok=True)
+    told, signed = folder.with_name("manifest"), b""
+    told.write_bytes(msgspec.json.encode(made))
+    if key:
+        signed = signature.signature_of(told, key)
+    with folder.with_name("packed").open("rb") as stream:
+        place.publish(Place(named=str(folder)), made, stream, signed)
+    return Place(named=str(folder)).entry(f"Horovod--1.0-toy/{made.key}.json")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files of a place."""
+    return {name: (folder / name).read_bytes() for name in below(folder) - {".lock"}}
+
+
+class TestCopied:
+    """What is copied is the same, byte for byte."""
+
+    @pytest.mark.parametrize("by", ["folder", "server"])
+    def test_the_same_files(self, by: str, tree: Tree, tmp_path: Path, new: Place) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        with serving(tmp_path / "cache") as url:
+            done = take(url if by == "server" else entry.place, new)
+            assert states(done) == ["copied"]
+            assert states(take(url if by == "server" else entry.place, new)) == ["there"]
+        assert contents(tmp_path / NEW) == contents(tmp_path / "cache")
+        assert pull.problem(done) is None
+        assert [one.state for one in sharing.verified([new], ()).builds] == ["unsigned"]
+
+    def test_a_second_time_nothing_is_asked_for_or_written(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        asked = list[str]()
+
+        class Noted(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(self.path)
+                super().do_GET()
+
+        pushed(tree, tmp_path / "cache")
+        with serving(tmp_path / "cache", Noted) as url:
+            take(url, new)
+            assert [one for one in asked if "/objects/" in one]
+            before = {path: path.stat().st_mtime_ns for path in (tmp_path / NEW).rglob("*.*")}
+            asked.clear()
+            take(url, new)
+        assert not [one for one in asked if "/objects/" in one]
+        assert {path: path.stat().st_mtime_ns for path in (tmp_path / NEW).rglob("*.*")} == before
+
+    def test_what_another_version_has_written_keeps_its_signature(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
+    ) -> None:
+        """A manifest with a field that is unknown here is copied as it was signed."""
+        entry = publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache")
+        text = bytes(entry.signed.manifest)[:-1] + b',"a field of later":[1, 2]}'
+        (tmp_path / "told").write_bytes(text)
+        own, public = keys["mine"]
+        signature_of = base64.b64encode(signature.signature_of(tmp_path / "told", own)).decode()
+        signed = Signed(manifest=msgspec.Raw(text), signature=signature_of)
+        [path] = (tmp_path / "cache/manifests").rglob("*.json")
+        path.write_bytes(msgspec.json.encode(signed))
+        assert states(take(entry.place, new, None, public)) == ["copied"]
+        assert place.signer(new.entry(new.names()[0]), [public]) == public
+
+    def test_what_is_damaged_or_half_there_is_fetched_again(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        take(entry.place, new)
+        target = tmp_path / NEW / layout.object_of(entry.manifest.sha256)
+        target.write_bytes(target.read_bytes()[:-7])
+        assert states(take(entry.place, new)) == ["copied"]
+        (tmp_path / NEW / "index.json").unlink()  # it was killed before the end
+        assert states(take(entry.place, new)) == ["there"]
+        assert contents(tmp_path / NEW) == contents(tmp_path / "cache")
+
+    def test_from_the_first_that_has_it_whole(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        bad, good = pushed(tree, tmp_path / "bad"), pushed(tree, tmp_path / "good")
+        (tmp_path / "bad" / layout.object_of(bad.manifest.sha256)).write_text("damaged")
+        caches = Caches(places=(bad.place.named, good.place.named), keys=(), unsigned=True)
+        [one] = pull.pull(caches, new, None, every=True).builds
+        assert (one.state, one.place) == ("copied", good.place.shown)
+
+
+class TestChosen:
+    """Which builds are meant."""
+
+    def both(self, tree: Tree, tmp_path: Path) -> tuple[Entry, Entry]:
+        """Have two builds of different names, for different CPUs."""
+        of = packed(tree, tmp_path / "packed")
+        first, second = described(of), described(of, cpu=("avx512f",))
+        made = msgspec.structs.replace(second.provenance, environment="other")
+        second = msgspec.structs.replace(second, provenance=made)
+        return publish(first, tmp_path / "cache"), publish(second, tmp_path / "cache")
+
+    def test_what_fits_this_machine(self, tree: Tree, tmp_path: Path, new: Place, machine: Callable[..., None]) -> None:
+        first, second = self.both(tree, tmp_path)
+        done = {one.id: one for one in take(first.place, new, every=False).builds}
+        assert (done[first.id].state, done[second.id].state) == ("copied", "unfit")
+        assert done[second.id].why == ("its code needs avx512f, which this CPU has not",)
+        machine(mpi=("MPICH", "4.0"))
+        nothing = take(first.place, new, every=False)
+        problem = pull.problem(nothing)
+        assert isinstance(problem, HostProblem)
+        assert "here is MPICH" in problem.why
+        assert states(take(first.place, new)) == ["there", "copied"]
+
+    def test_by_name_and_id(self, tree: Tree, tmp_path: Path, new: Place, machine: Callable[..., None]) -> None:
+        first, second = self.both(tree, tmp_path)
+        assert [one.id for one in take(first.place, new, "other").builds] == [second.id]
+        assert {one.id for one in take(first.place, new, "toy").builds} == {first.id, second.id}  # of their lock
+        assert len(take(first.place, new, "pytorch", every=False).builds) == 2
+        assert states(take(first.place, new, second.id[:10], every=False)) == ["there"]
+        with pytest.raises(UsageProblem, match="no build for 'tensorflow'") as unknown:
+            take(first.place, new, "tensorflow")
+        assert "There are builds for toy." in unknown.value.why
+
+    def test_more_than_one_of_an_id(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        first, _ = self.both(tree, tmp_path)
+        with pytest.raises(UsageProblem, match="More than one build begins with ''"):
+            take(first.place, new, "")
+
+    def test_nothing_there_is_no_failure(self, tmp_path: Path, new: Place) -> None:
+        (tmp_path / "empty").mkdir()
+        done = take(str(tmp_path / "empty"), new)
+        assert (done.builds, pull.problem(done)) == ((), None)
+
+    def test_onto_itself(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        with pytest.raises(UsageProblem, match="nothing to copy"):
+            take(entry.place, entry.place)
+
+    def test_this_machine_itself(self) -> None:
+        there = pull.here()
+        assert isinstance(there, Here)
+        assert there.machine == os.uname().machine
+        assert there.versions["GLIBC"] == os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
+
+
+class TestSigned:
+    """Whose signature counts is asked before anything is copied."""
+
+    def test_none_of_my_keys(self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]) -> None:
+        entry = publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache", keys["theirs"][0])
+        done = take(entry.place, new, None, keys["mine"][1])
+        assert states(done) == ["unsigned"]
+        problem = pull.problem(done)
+        assert isinstance(problem, CacheInvalid)
+        assert "none of your keys ('cache.keys') has signed it" in problem.why
+        assert contents(tmp_path / NEW) == {}
+        [one] = take(entry.place, new, None, keys["mine"][1], keys["theirs"][1]).builds
+        assert (one.state, one.signed_by) == ("copied", keys["theirs"][1])
+
+    def test_what_was_changed_after_it_was_signed(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
+    ) -> None:
+        entry = publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache", keys["mine"][0])
+        [path] = (tmp_path / "cache/manifests").rglob("*.json")
+        path.write_bytes(path.read_bytes().replace(b'"host":"builder"', b'"host":"another"'))
+        assert states(take(entry.place, new, None, keys["mine"][1])) == ["unsigned"]
+
+    def test_my_signature_takes_the_place_of_none_or_anothers_and_stays(
+        self, tree: Tree, tmp_path: Path, new: Place, keys: dict[str, tuple[Path, str]]
+    ) -> None:
+        made = described(packed(tree, tmp_path / "packed"))
+        unsigned, theirs = publish(made, tmp_path / "unsigned"), publish(made, tmp_path / "t", keys["theirs"][0])
+        mine = publish(made, tmp_path / "m", keys["mine"][0])
+        assert states(take(unsigned.place, new)) == ["copied"]
+        assert states(take(theirs.place, new)) == ["copied"]
+        assert states(take(mine.place, new, None, keys["mine"][1])) == ["copied"]
+        assert states(take(unsigned.place, new)) == ["there"]
+        assert states(take(theirs.place, new)) == ["there"]
+        assert place.signer(new.entry(new.names()[0]), [keys["mine"][1]])
+
+
+class TestBad:
+    """Nothing of what is bad is copied, and one message says what is."""
+
+    def test_an_object_that_is_damaged(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        of = packed(tree, tmp_path / "packed")
+        entry = publish(described(of), tmp_path / "cache")
+        (tree.software / MODULE / "more").write_text("more")
+        good = publish(described(packed(tree, tmp_path / "packed")), tmp_path / "cache")
+        path = tmp_path / "cache" / layout.object_of(entry.manifest.sha256)
+        path.write_bytes(path.read_bytes()[:-20])
+        done = take(entry.place, new)
+        assert sorted(states(done)) == ["bad", "copied"]
+        problem = pull.problem(done)
+        assert isinstance(problem, CacheInvalid)
+        assert problem.what == f"1 build could not be copied to {new.shown}."
+        assert "Its SHA-256 is" in problem.why
+        assert "run the same command again" in problem.fix
+        assert new.names() == [f"Horovod--1.0-toy/{good.id}.json"]
+
+    def test_a_server_that_ends_in_the_middle(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        class Cut(SimpleHTTPRequestHandler):
+            def copyfile(self, source: Any, outputfile: Any) -> None:
+                content = source.read()
+                outputfile.write(content[: len(content) // 2] if self.path.endswith(".xz") else content)
+
+        pushed(tree, tmp_path / "cache")
+        with serving(tmp_path / "cache", Cut) as url:
+            done = take(url, new)
+        assert states(done) == ["bad"]
+        assert contents(tmp_path / NEW) == {}
+        with serving(tmp_path / "cache") as url:
+            assert states(take(url, new)) == ["copied"]
+
+    def test_no_server(self, tmp_path: Path, new: Place) -> None:
+        with pytest.raises(CacheInvalid, match="Nothing can be copied from http://127"):
+            take("http://127.0.0.1:9/cache", new)
+
+    def test_a_manifest_that_tells_of_too_large_an_object(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        made = described(packed(tree, tmp_path / "packed"))
+        entry = publish(msgspec.structs.replace(made, unpacked=1 << 40), tmp_path / "cache")
+        [one] = take(entry.place, new).builds
+        assert (one.state, "too large" in one.why[0]) == ("bad", True)
+
+    def test_where_it_is_to_go(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        with pytest.raises(UsageProblem, match="There is no folder"):
+            take(entry.place, Place(named=str(tmp_path / "absent")))
+        with pytest.raises(UsageProblem, match="can only be read"):
+            take(entry.place, Place(named="https://cache.example.org"))
+        with pytest.raises(NotWritable, match="Nothing can be put into oci://X"):
+            take(entry.place, Place(named="oci://X"))
+
+
+class TestInterrupted:
+    """What is seen is whole, whatever ends it."""
+
+    def test_pulls_at_the_same_time(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        of, errors = packed(tree, tmp_path / "packed"), list[BaseException]()
+        for number in range(4):
+            publish(described(of, cpu=(f"feature{number}",)), tmp_path / "cache")
+
+        def copy() -> None:
+            try:
+                assert set(states(take(str(tmp_path / "cache"), new))) <= {"copied", "there"}
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=copy) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert len(json.loads((tmp_path / NEW / "index.json").read_text())["manifests"]) == 4
+        assert {one.state for one in sharing.verified([new], ()).builds} == {"unsigned"}
+        assert not list((tmp_path / NEW).rglob(".envkit-*"))
+
+    def test_a_process_that_is_killed(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        text = f"""
+import os, signal, sys
+from envkit.cache import folder, place, unpack
+from envkit.cache.place import Caches, Place
+from envkit.install import pull
+from envkit.system import files
+step = sys.argv[1]
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+if step == "rename": os.replace = lambda *_, **__: die()
+if step == "manifest":
+    put = folder.put
+    folder.put = lambda named, name, stream: die() if name.startswith("manifests") else put(named, name, stream)
+if step == "fetch": unpack.fetch = die
+if step == "index": place.index = die
+pull.pull(Caches(places=({entry.place.named!r},), keys=(), unsigned=True), Place(named={new.named!r}), None, every=True)
+"""
+        for step, names in (("fetch", 0), ("rename", 0), ("manifest", 0), ("index", 1)):
+            done = subprocess.run([sys.executable, "-c", text, step], capture_output=True)
+            assert done.returncode == -signal.SIGKILL, done.stderr
+            assert len(new.names()) == names
+            assert {one.state for one in sharing.verified([new], ()).builds} <= {"unsigned"}
+        assert states(take(entry.place, new)) == ["there"]
+        left = {path.name: path for path in (tmp_path / NEW).rglob(".envkit-*")}
+        assert len(left) == 1
+        for path in left.values():
+            os.utime(path, (1, 1))
+        sharing.prune(new, 0, dry_run=False)
+        assert contents(tmp_path / NEW) == contents(tmp_path / "cache")
+
+    def test_a_command_that_is_killed_while_an_object_comes(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        begun, ended = threading.Event(), threading.Event()
+
+        class Half(SimpleHTTPRequestHandler):
+            def copyfile(self, source: Any, outputfile: Any) -> None:
+                content = source.read()
+                if not self.path.endswith(".xz"):
+                    outputfile.write(content)
+                    return
+                outputfile.write(content[: len(content) // 2])
+                outputfile.flush()
+                begun.set()
+                ended.wait(30)
+
+        entry = pushed(tree, tmp_path / "cache")
+        with serving(tmp_path / "cache", Half) as url:
+            words = ["cache", "pull", "--all", "--unsigned", "--from", url, "--to", new.named]
+            running = subprocess.Popen([sys.executable, "-m", "envkit", *words], stdout=subprocess.DEVNULL)
+            assert begun.wait(30)
+            running.kill()
+            assert running.wait(10) == -signal.SIGKILL
+            ended.set()
+        assert contents(tmp_path / NEW) == {}
+        assert states(take(entry.place, new)) == ["copied"]
+
+    def test_a_full_disk(self, tree: Tree, tmp_path: Path) -> None:
+        entry, full = pushed(tree, tmp_path / "cache"), 0
+        with small_disk(tmp_path / "small", 40) as small:
+            for free in range(20):  # pages
+                leave(small, free)
+                try:
+                    take(entry.place, Place(named=str(small)))
+                except DiskFull as error:
+                    full += 1
+                    assert str(small) in error.what
+                    assert os.strerror(errno.ENOSPC) in error.why
+                else:
+                    break
+                (small / "filler").unlink()
+                assert {one.state for one in sharing.verified([Place(named=str(small))], ()).builds} <= {"unsigned"}
+            assert [one.state for one in sharing.verified([Place(named=str(small))], ()).builds] == ["unsigned"]
+            assert not list(small.rglob(".envkit-*"))
+        assert full > 1
+
+
+@pytest.mark.xdist_group("schemas")
+def test_the_command(
+    tree: Tree, tmp_path: Path, new: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ENVKIT_CACHE_KEYS", "ENVKIT_CACHE_FROM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    there = pull.here()
+    of_here: dict[str, Any] = {
+        "machine": there.machine, "python": there.python, "mpi_library": there.mpi_library, "versions": {}, "cpu": (),
+        "mpi": Mpi(family=there.mpi[0], version=there.mpi[1], embedded=there.is_embedded), "syntax": there.syntax,
+    }  # fmt: skip
+    entry = pushed(tree, tmp_path / "cache", **of_here)
+    words = ["cache", "pull", "--from", entry.place.named, "--to", new.named]
+    assert run([*words, "--json"]) == 4
+    assert [one["state"] for one in valid("cache pull", capsys.readouterr().out)["builds"]] == ["unsigned"]
+    assert run(words) == 4
+    said = capsys.readouterr()
+    assert f"unsigned {entry.id[:12]} {MODULE}: it is not signed (--unsigned copies it all the same)" in said.out
+    assert f"envkit: Nothing was copied to {new.shown}." in said.err
+    assert run([*words, "--unsigned"]) == 0
+    said = capsys.readouterr()
+    assert f"from {entry.place.shown}; not signed by a key of yours" in said.out
+    assert said.out.endswith(f"1 build for {new.shown}: 1 copied, 0 there, 0 unfit, 0 unsigned, 0 bad.\n")
+    assert run([*words, "--unsigned", "--json", "toy"]) == 0
+    told = valid("cache pull", capsys.readouterr().out)
+    assert [(one["state"], one["id"]) for one in told["builds"]] == [("there", entry.id)]
+    assert run([*words, "--unsigned", "nothing-of-that-name"]) == 2
+    assert run(["cache", "pull", "--to", new.named]) == 2
+    assert run(["cache", "pull", "--from", str(tmp_path / "absent"), "--to", new.named]) == 4
+    assert "There is no such folder" in capsys.readouterr().err

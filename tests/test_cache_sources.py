@@ -1,0 +1,185 @@
+"""Sources in a cache of builds: put there, and taken from there before any index, checked by their pins."""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.cache import layout
+from envkit.cache.place import Caches, Place
+from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
+from envkit.install import sharing
+from envkit.sources import download
+from envkit.sources.ask import refused
+from envkit.sources.connection import RefusedError
+from envkit.sources.fetch import FetchEvent, FetchState, Kept, Source, fetch
+
+from .small_disk import leave, small_disk
+from .test_cache import serving
+
+TEXTS = {"one.tar.gz": b"the first" * 1000, "two.whl": b"the second" * 1000}
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def sources(*urls: str) -> list[Source]:
+    """Return two sources, which nobody else has."""
+    return [Source(filename=name, sha256=sha(text), urls=urls, needed_by="toy.eb") for name, text in TEXTS.items()]
+
+
+@pytest.fixture(autouse=True)
+def pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No index."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Place:
+    """A folder that the sources were put into."""
+    own = tmp_path / "own"
+    for folder in (own, tmp_path / "cache"):
+        folder.mkdir()
+    for name, text in TEXTS.items():
+        (own / name).write_bytes(text)
+    made = Place(named=str(tmp_path / "cache"))
+    assert sharing.push_sources(made, sources(), own) == 2
+    return made
+
+
+def get(cache: Path, kept: Iterable[Kept], *urls: str) -> list[FetchEvent]:
+    """Fetch them; return what was told."""
+    events = list[FetchEvent]()
+    fetch(sources(*urls), cache, offline=False, progress=events.append, kept=tuple(kept))
+    return events
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files in a cache of sources."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+class TestTaken:
+    """From the places that are named, before the index."""
+
+    def test_from_a_folder(self, there: Place, tmp_path: Path) -> None:
+        told = get(tmp_path / "new", [there])
+        assert contents(tmp_path / "new") == TEXTS
+        assert {one.note for one in told if one.state is FetchState.STARTED} == {there.shown}
+
+    def test_by_a_server(self, there: Place, tmp_path: Path) -> None:
+        with serving(Path(there.named)) as url:
+            get(tmp_path / "new", [Place(named=url)])
+        assert contents(tmp_path / "new") == TEXTS
+
+    def test_what_it_lacks_comes_from_elsewhere(self, there: Place, tmp_path: Path) -> None:
+        (Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))).unlink()
+        told = get(tmp_path / "new", [there], (tmp_path / "own").as_uri())
+        assert contents(tmp_path / "new") == TEXTS
+        assert {one.note for one in told if one.state is FetchState.STARTED} == {
+            there.shown,
+            (tmp_path / "own/two.whl").as_uri(),
+        }
+
+    def test_what_is_not_what_is_pinned_is_not_taken(self, there: Place, tmp_path: Path) -> None:
+        (Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))).write_bytes(b"evil")
+        with pytest.raises(SourcesMissing) as absent:
+            get(tmp_path / "new", [there])
+        assert f"{there.shown}: its SHA-256 is {sha(b'evil')}, but the recipe pins" in absent.value.why
+        assert contents(tmp_path / "new") == {"one.tar.gz": TEXTS["one.tar.gz"]}
+        get(tmp_path / "new", [there], (tmp_path / "own").as_uri())
+        assert contents(tmp_path / "new") == TEXTS
+
+    def test_a_server_that_ends_in_the_middle(self, there: Place, tmp_path: Path) -> None:
+        class Cut(SimpleHTTPRequestHandler):
+            def copyfile(self, source: Any, outputfile: Any) -> None:
+                content = source.read()
+                outputfile.write(content[: len(content) // 2])
+
+        with serving(Path(there.named), Cut) as url:
+            get(tmp_path / "new", [Place(named=url), there])
+        assert contents(tmp_path / "new") == TEXTS
+
+    def test_no_such_place(self, there: Place, tmp_path: Path) -> None:
+        gone = [Place(named=str(tmp_path / "gone")), Place(named="http://127.0.0.1:9"), Place(named="s3://Not_One")]
+        get(tmp_path / "new", [*gone, there])
+        assert contents(tmp_path / "new") == TEXTS
+
+    def test_a_place_that_is_slow_to_refuse_is_asked_once(
+        self, there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        @dataclass
+        class Slow:
+            asked: list[str] = field(default_factory=list)
+            shown: str = "slow"
+
+            @contextmanager
+            def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
+                self.asked.append(sha256)
+                time.sleep(0.3)
+                raise RefusedError("no")
+                yield []
+
+        monkeypatch.setattr(download, "SLOW_S", 0.1)
+        monkeypatch.setattr(download, "DOWNLOADS_AT_ONCE", 1)
+        slow = Slow()
+        get(tmp_path / "new", [slow, there])
+        assert len(slow.asked) == 1
+        assert contents(tmp_path / "new") == TEXTS
+
+    def test_what_is_there_is_not_said_to_lack(self, there: Place, tmp_path: Path) -> None:
+        assert len(refused(sources("http://127.0.0.1:9"), 5.0)) == 2
+        assert refused(sources("http://127.0.0.1:9"), 5.0, [there]) == []
+        with serving(Path(there.named)) as url:
+            assert refused(sources(), 5.0, Caches(places=(url,), keys=()).kept) == []
+        (Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))).unlink()
+        [one] = refused(sources(), 5.0, [there])
+        assert one.reasons == [f"{there.shown}: No such file or directory"]
+
+
+class TestPut:
+    """Into a place."""
+
+    def test_what_is_there_is_not_sent(self, there: Place, tmp_path: Path) -> None:
+        assert sharing.push_sources(there, sources(), tmp_path / "own") == 0
+        path = Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))
+        path.write_bytes(b"damaged")
+        assert sharing.push_sources(there, sources(), tmp_path / "own") == 1
+        assert path.read_bytes() == TEXTS["two.whl"]
+
+    def test_they_stay_when_builds_are_removed(self, there: Place) -> None:
+        left = Path(there.named) / "sources/.envkit-1-left"
+        left.write_text("half")
+        for path in Path(there.named).rglob("*"):
+            os.utime(path, (1, 1))
+        assert sharing.prune(there, 1, dry_run=False).removed == ("sources/.envkit-1-left",)
+        assert there.names() == []
+        assert len(list((Path(there.named) / "sources").iterdir())) == 2
+
+    def test_where_nothing_can_be_put(self, there: Place, tmp_path: Path) -> None:
+        with pytest.raises(UsageProblem, match="can only be read"):
+            sharing.require(Place(named="https://cache.example.org"))
+        with pytest.raises(UsageProblem, match="There is no folder"):
+            sharing.require(Place(named=str(tmp_path / "gone")))
+        (tmp_path / "odd").mkdir()
+        (tmp_path / "odd/sources").touch()
+        with pytest.raises(NotWritable, match="Nothing can be put into"):
+            sharing.push_sources(Place(named=str(tmp_path / "odd")), sources(), tmp_path / "own")
+
+    def test_a_full_disk(self, there: Place, tmp_path: Path) -> None:
+        with small_disk(tmp_path / "small", 20) as small:
+            leave(small, 3)
+            with pytest.raises(DiskFull, match="could not be put into"):
+                sharing.push_sources(Place(named=str(small)), sources(), tmp_path / "own")
+            assert not list(small.rglob(".envkit-*"))
+            (small / "filler").unlink()
+            assert sharing.push_sources(Place(named=str(small)), sources(), tmp_path / "own") > 0
