@@ -184,6 +184,16 @@ def test_a_launcher_that_was_asked_for(name: str) -> None:
 TOY = {"job": "TOY_JOB", "spans": True, "words": ["toyrun", "-n", "{ranks}"], "nodes": ["-N", "{nodes}"]}
 
 
+def test_every_launcher_of_the_table_is_whole() -> None:
+    """A row says all that a command line takes, but for those that launcher.py has a function for."""
+    for name, row in {**launcher.table()["launcher"], "toyrun": TOY}.items():
+        needed = {"spans"} if name in {"srun", "horovodrun"} else {"spans", "words", "nodes"}
+        assert needed <= row.keys() <= needed | {"job"}, name
+    for name, row in launcher.table()["mpi"].items():
+        needed = {"program", "speaks", "hosts"}
+        assert needed <= row.keys() <= needed | {"library", "variable"}, name
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> dict[str, str]:
     """The settings of a job in which there is a launcher that only the table names."""

@@ -29,8 +29,8 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
 
     LOG is a file, compressed by gzip, bzip2 or xz if need be; '-' reads standard input. Ends with 0 if a cause was
     found, with 1 if the log shows no failure, with 9 if it shows one whose cause is not known: its first lines are
-    then shown, and whose they are. What cannot be read as a log ends with 2. Where looking takes too long, what was
-    read is said.
+    then shown, and whose they are. What cannot be read as a log ends with 2. If reading takes too long, it stops and
+    says how much of the log it has read.
     """
     if sum([log is not None, as_list, explain is not None]) != 1:
         usage("Give one of LOG, '-' for standard input, --list and --explain ID.")

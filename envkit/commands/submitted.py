@@ -1,4 +1,4 @@
-"""What ``--submit`` makes of a command: a job of Slurm, the only one that envkit has for this, followed to its end."""
+"""``--submit``: run a command as a job of Slurm, the only scheduler that it knows, and follow the job to its end."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""What a node has otherwise than the host that it was asked from. Pure."""
+"""How a compute node differs from the host that asked it. Pure."""
 
 from collections.abc import Iterator
 from typing import TypeVar

@@ -16,6 +16,7 @@ from envkit.eessi import access
 from envkit.environments.prefix import Prefix
 from envkit.errors import Problem
 from envkit.knowledge.eessi import Repository, usual
+from envkit.knowledge.known import known
 from envkit.launch import host_mpi, image_launch, launcher
 from envkit.machine import host, modules_tool, runtime
 from envkit.planning import preflight
@@ -155,14 +156,14 @@ def way(which: access.Access, env: Mapping[str, str], patience_s: float, reposit
 
 def schedulers(env: Mapping[str, str]) -> Iterator[Scheduler]:
     """Yield the schedulers whose client is on PATH, or whose job this is."""
-    for name, words in launcher.table()["scheduler"].items():
+    for words in known("schedulers").values():
         client, job = process.which(words["client"], path=env.get("PATH")), bool(env.get(words["job"]))
         if client is None and not job:
             continue
         told = process.capture(words["version"], env=env) if client else None
         match = re.search(r"\d+(?:\.\d+)+\S*", told.stdout + told.stderr) if told else None
         yield Scheduler(
-            name=name,
+            name=words["title"],
             version=match[0] if match else "",
             job=job,
             mpi=launcher.srun_types() if client and words["client"] == "srun" else (),

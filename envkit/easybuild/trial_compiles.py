@@ -1,4 +1,4 @@
-"""What history says breaks, compiled before anything is built: a program of MPI, flatbuffers.h, a kernel of CUDA.
+"""Small programs that are compiled before a build, since builds often fail on them: MPI, flatbuffers.h, a CUDA kernel.
 
 That something compiled is kept by compiler, flags and settings, so that a plan asks only once; a failure is
 asked again.

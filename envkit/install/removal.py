@@ -23,9 +23,8 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, d
     """Remove an environment and its own module; with ``dependencies`` all that no other one uses.
 
     Nothing outside of the tree that its receipt lies in is touched, not through a link either; what lies behind one is
-    told. Of an installation that has begun and ended early goes what it has made. With ``dry_run`` all that is told,
-    and nothing is removed. Raises EnvironmentMissing,
-    EnvironmentDamaged where its receipt cannot be read, NotReadable and NotWritable.
+    told. It also removes what an interrupted installation has left. With ``dry_run`` all that is told, and nothing is
+    removed. Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, NotReadable, NotWritable.
     """
     try:
         tree, found = installed.placed(prefix, name)
@@ -139,7 +138,7 @@ def foreseen(tree: Tree, found: Receipt, *, dependencies: bool, console: Console
 
 
 def shared(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> tuple[list[Parts], bool]:
-    """Return what other environments are made of, and whether what none of them uses can be told and may go."""
+    """Return the parts of other environments, and whether the modules that none uses are known and may be removed."""
     everything = [(name, one) for name, one in installed.all_in(tree) if name != found.name]
     parts = [one for one in receipt.parts_in(tree) if one.name != found.name]
     unknown = [str(receipt.path_of(tree, name)) for name, one in everything if isinstance(one, EnvironmentDamaged)]

@@ -32,8 +32,8 @@ HELP = """Write a batch script for PBS: envkit job pbs NAME --nodes 2 --gpus-per
 python train.py
 
 Where the site says that its mpiexec is that of PALS, each rank enters the environment by itself; elsewhere the
-environment's own launcher starts them. The status of the command is that of the job, and with --follow that of this
-command, too: the log goes to standard output, and why the job waits to standard error.
+environment's own launcher starts them. The job ends with the status of the command; with --follow so does envkit,
+which writes the log to standard output, and why the job waits to standard error.
 """
 HAS_FINISHED, UNKNOWN_JOB = 35, 153  # what qstat ends with: the numbers of PBS's errors, of which eight bits are left
 TERMINATED = "91"  # the substate of a job that was deleted

@@ -49,7 +49,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """A scheduler does not say how a job is: what counts, or is raised, where that stays so; at once if ``final``."""
+    """The scheduler says nothing of a job. If that goes on, or at once if ``final``, ``outcome`` is used or raised."""
 
     outcome: Record | EnvkitError
     final: bool = False

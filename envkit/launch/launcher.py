@@ -13,6 +13,7 @@ from envkit.environments.environment import Environment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.inside.probe.started import counts, leftovers, whole
+from envkit.knowledge.known import known
 from envkit.machine.host import MPI_FAMILIES, cores
 from envkit.machine.modules_tool import entered
 from envkit.system import files, process, toml
@@ -170,16 +171,15 @@ def slurm_hosts(wanted: Wanted, env: Mapping[str, str]) -> tuple[tuple[str, int]
 
 def placed(wanted: Wanted, env: Mapping[str, str]) -> Wanted:
     """Name the hosts of a job, with even slots, where its scheduler lists them in a file that launchers do not read."""
-    rows = table()["scheduler"].items()
-    jobs = [(name, row) for name, row in rows if env.get(row["job"]) and env.get(row.get("hosts", ""))]
+    jobs = [row for row in known("schedulers").values() if env.get(row["job"]) and env.get(row.get("hosts", ""))]
     if wanted.hosts or not jobs or spans(wanted.launcher):
         return wanted
-    [(name, words), *_] = jobs
+    words = jobs[0]
     try:
         text = files.read(Path(env[words["hosts"]])).decode(errors="replace")
     except OSError as error:
         raise HostProblem(
-            what=f"The hosts of this {name} job are not known.",
+            what=f"The hosts of this {words['title']} job are not known.",
             why=f"{words['hosts']} names {env[words['hosts']]}: {error.strerror}.",
             fix=f"Outside of a job: 'unset {words['job']} {words['hosts']}'. In one: name the hosts "
             "(--hosts node1:2,node2:2).",
@@ -251,7 +251,7 @@ def srun_export(family: str, env: Mapping[str, str] = os.environ) -> tuple[str, 
 
 def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
     """Return how many ranks a scheduler has granted to this job, or the default outside of one."""
-    for words in table()["scheduler"].values():
+    for words in known("schedulers").values():
         tasks = env.get(words["tasks"], "")
         if env.get(words["job"]) and (number := whole(tasks)):
             return number
@@ -295,8 +295,8 @@ def slurm_slots(env: Mapping[str, str]) -> int:
 
 def in_job(env: Mapping[str, str]) -> bool:
     """Say whether this process belongs to a job of a scheduler."""
-    told = (words.get("job", "") for kind in ("scheduler", "launcher") for words in table()[kind].values())
-    return any(env.get(name) for name in told)
+    rows = (*known("schedulers").values(), *table()["launcher"].values())
+    return any(env.get(row.get("job", "")) for row in rows)
 
 
 def parse_hosts(text: str) -> tuple[tuple[str, int], ...]:

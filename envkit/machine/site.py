@@ -14,7 +14,7 @@ from envkit.system.resources import data
 class JobWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a job needs at a site: words for #SBATCH and #PBS, resources of each chunk of ``select``, and notes.
 
-    ``mpiexec`` are words for that of PALS, which is the launcher where they are given, be it none of them.
+    ``mpiexec`` are options of PALS's mpiexec. If the key is there, even as an empty list, mpiexec starts the ranks.
     """
 
     partition: str = ""

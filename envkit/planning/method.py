@@ -1,4 +1,4 @@
-"""What a method is: a way to have an environment installed. envkit/methods names them."""
+"""What a method is: a way to have an environment installed. knowledge/methods.toml names them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

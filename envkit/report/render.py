@@ -1,4 +1,4 @@
-"""What all pages share: they are filled in from the templates beside this module, everything in them escaped."""
+"""What all pages share: templates (of verify/report/ and ticket/) are filled in, with everything escaped."""
 
 from __future__ import annotations
 

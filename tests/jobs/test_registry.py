@@ -1,4 +1,4 @@
-"""What names schedulers: the registry and the modules in it, and nothing else; a new one needs no more."""
+"""What names schedulers: a table and the modules for its rows, and nothing else; a new one needs no more."""
 
 import ast
 from collections.abc import Callable, Sequence
@@ -14,6 +14,7 @@ from envkit.easybuild.receipt import ModuleReceipt
 from envkit.jobs import follow, registry
 from envkit.jobs.scheduler import Record, Scheduler, Words
 from envkit.jobs.submit import Submitted
+from envkit.knowledge.known import known
 from envkit.system.resources import data
 
 PACKAGE = Path(envkit.__file__).parent
@@ -38,8 +39,29 @@ def test_no_other_module_asks_which_scheduler_it_is() -> None:
 @pytest.mark.parametrize("scheduler", registry.KNOWN, ids=list(registry.SCHEDULERS))
 def test_each_has_a_module_a_file_and_a_command(scheduler: Scheduler) -> None:
     assert data(f"jobs/{scheduler.NAME}.toml").is_file()
+    assert known("schedulers")[scheduler.NAME]["title"] == scheduler.TITLE
+    assert known("schedulers")[scheduler.NAME]["submit"] == scheduler.SUBMITS
     assert isinstance(command.job.commands[scheduler.NAME], click.Command)
     assert scheduler.HELP.startswith(f"Write a batch script for {scheduler.TITLE}: envkit job {scheduler.NAME} NAME")
+
+
+def test_every_row_of_the_table_is_whole() -> None:
+    needed = {
+        "title",
+        "job",
+        "tasks",
+        "client",
+        "version",
+        "try",
+        "submit",
+        "ask_time",
+        "ask_gpus",
+        "ask_memory",
+        "job_states",
+    }
+    for name, row in known("schedulers").items():
+        assert needed <= row.keys() <= needed | {"hosts"}, name
+    assert {path.stem for path in (PACKAGE / "jobs").glob("*.toml")} == set(registry.SCHEDULERS)
 
 
 class Toy:
@@ -66,7 +88,7 @@ class Toy:
         )  # fmt: skip
 
 
-def test_a_new_scheduler_is_one_line(
+def test_a_new_scheduler_is_a_module(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     install: Callable[..., ModuleReceipt],

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from msgspec.structs import replace
 
 from envkit.binary.build_flags import BuildFlags, Extension
 from envkit.knowledge.known import catalogue
+from envkit.verify import checks
 from envkit.verify.checks import Expected, Result, Status, check, verdict
 from envkit.verify.checks.collectives import short
 from envkit.verify.checks.elements import others
@@ -52,6 +55,32 @@ def built(**flags: int | None) -> BuildFlags:
         installed=None,
     )
     return BuildFlags(horovod="0.28.1", extensions=(extension,))
+
+
+MODULES = [path for path in Path(checks.__file__).parent.glob("*.py") if path.name != "__init__.py"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_every_check_is_listed_and_every_outcome_has_its_words(path: Path) -> None:
+    """A check that no list has would never run, and one without words would end in an error when it is needed."""
+    listed = {one.__name__ for one in (*checks.CHECKS, *checks.UNSEEN, *checks.EXPLAINING)}
+    listed |= {"broken"}  # of drift, which ``check`` calls itself
+    tree = ast.parse(path.read_text())
+    public = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        if ast.unparse(node.args) == "ranks: Ranks" and node.returns and ast.unparse(node.returns) == "list[Result]"
+    }
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert public - called <= listed
+    said = [
+        tuple(ast.literal_eval(word) for word in node.args[:2])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".outcome")
+        if len(node.args) >= 2 and all(isinstance(word, ast.Constant) for word in node.args[:2])
+    ]
+    assert [pair for pair in said if pair[1] not in catalogue().get(pair[0], {})] == []
 
 
 @pytest.mark.parametrize("name", recorded.names())

@@ -25,78 +25,31 @@ from envkit.verify.outcome import Expected, Ranks, Result, Status, verdict
 
 __all__ = ["CHECKS", "Expected", "Result", "Status", "check", "verdict"]
 
-CHECKS: tuple[Callable[[Ranks], list[Result]], ...] = (
-    process.rank_missing,
-    process.rank_died,
-    process.launcher_ended,
-    process.rank_hung,
-    process.rank_late,
-    build.horovod_present,
-    build.framework_present,
-    build.extension_present,
-    build.extension_loads,
-    build.framework_drift,
-    build.flags_required,
-    build.flags_agree,
-    world.init,
-    world.world_size,
-    world.one_rank,
-    world.leftover,
-    world.ranks_unique,
-    world.hosts_used,
-    world.local_ranks,
-    machine.versions_agree,
-    machine.nodes_agree,
-    build.mpi_threads,
-    build.mpi_loaded,
-    machine.preloaded,
-    machine.search_path,
-    machine.dev_shm,
-    machine.binding,
-    build.working_folder,
-    fabric.interface_named,
-    fabric.network_shared,
-    fabric.fabric_libraries,
-    gpu.gpu_visible,
-    gpu.gpu_driver,
-    gpu.gpu_architecture,
-    gpu.gpu_shared,
-    gpu.gpu_unused,
-    gpu.gpu_slices,
-    gpu.nccl_version,
-    fabric.nccl_network,
-    collectives.collectives,
-    collectives.process_sets,
-    collectives.barrier,
-    truth.training,
-    truth.keras,
-    truth.callbacks,
-    extras.extras,
-    security.vulnerabilities,
-    drift.drift,
-    drift.venv,
-    speed.bandwidth,
-    speed.throughput,
-    speed.ddp,
+Check = Callable[[Ranks], list[Result]]
+
+# In the order in which they are told, where neither causes the other. Each module lists its own.
+CHECKS: tuple[Check, ...] = (
+    *process.CHECKS,
+    *build.CHECKS,
+    *world.CHECKS,
+    *machine.OF_SOFTWARE,
+    *build.OF_MPI,
+    *machine.CHECKS,
+    *build.OF_FOLDER,
+    *fabric.CHECKS,
+    *gpu.CHECKS,
+    *fabric.OF_NCCL,
+    *collectives.CHECKS,
+    *truth.CHECKS,
+    *extras.CHECKS,
+    *security.CHECKS,
+    *drift.CHECKS,
+    *speed.CHECKS,
 )
-
-
-UNSEEN: tuple[Callable[[Ranks], list[Result]], ...] = (
-    process.rank_missing,
-    process.launcher_ended,
-    world.leftover,
-    drift.drift,
-)  # of ranks that left no record at all
-EXPLAINING: tuple[Callable[[Ranks], list[Result]], ...] = (
-    settings.settings,
-    drift.damage,
-    settings.limits,
-    settings.ended_job,
-    settings.interposed,
-    settings.places,
-    settings.hosts,
-    settings.trials,
-)  # where something failed
+# Those of ranks that left no record at all.
+UNSEEN: tuple[Check, ...] = (process.rank_missing, process.launcher_ended, world.leftover, drift.drift)
+# Those that explain a failure.
+EXPLAINING: tuple[Check, ...] = (*settings.OF_SETTINGS, *drift.EXPLAINING, *settings.EXPLAINING)
 
 
 def check(facts: Sequence[RankFacts], expected: Expected) -> list[Result]:

@@ -253,3 +253,16 @@ def _built_with(ranks: Ranks, name: str) -> bool:
     built = _flags_in_file(ranks).get(name)
     told = any(facts.flags and facts.flags.get(name) for facts in ranks.facts)
     return bool(name in ranks.expected.required or built or told)
+
+
+CHECKS = (
+    horovod_present,
+    framework_present,
+    extension_present,
+    extension_loads,
+    framework_drift,
+    flags_required,
+    flags_agree,
+)
+OF_MPI = (mpi_threads, mpi_loaded)
+OF_FOLDER = (working_folder,)

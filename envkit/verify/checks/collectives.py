@@ -258,3 +258,6 @@ def short(numbers: Sequence[float]) -> str:
     """A vector as a person reads it: its first six elements."""
     shown = ", ".join(f"{number:.6g}" for number in numbers[:6])
     return f"[{shown}, ...]" if len(numbers) > 6 else f"[{shown}]"
+
+
+CHECKS = (collectives, process_sets, barrier)

@@ -88,3 +88,7 @@ def _words(change: Change) -> str:
     path = PurePath(change.path)
     name = path.parent.name.removesuffix(".dist-info") if change.kind == "packages" else change.path
     return f"{name} {change.how}"
+
+
+CHECKS = (drift, venv)
+EXPLAINING = (damage,)

@@ -56,3 +56,6 @@ def is_elsewhere(ranks: Ranks, name: str, path: str) -> bool:
     software = Path(ranks.expected.software[name]).parents[1]
     places = (software, ranks.expected.venv)
     return bool(path) and not any(place and Path(path).is_relative_to(place) for place in places)
+
+
+CHECKS = (extras,)

@@ -154,3 +154,7 @@ def _network(facts: RankFacts) -> tuple[str, str]:
             if re.search(known_network["pattern"], line):
                 return str(known_network["name"]), line
     return "", ""
+
+
+CHECKS = (interface_named, network_shared, fabric_libraries)
+OF_NCCL = (nccl_network,)

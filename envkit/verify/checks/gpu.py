@@ -233,3 +233,6 @@ def _nccl_case(built: int, loaded: dict[str, str], own: str | None) -> str | Non
         return "several"
     told = _version(own)
     return "two" if told and versions and told not in versions else None
+
+
+CHECKS = (gpu_visible, gpu_driver, gpu_architecture, gpu_shared, gpu_unused, gpu_slices, nccl_version)

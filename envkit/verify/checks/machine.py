@@ -175,3 +175,7 @@ def _cores(facts: RankFacts) -> int | None:
 def _more_cores(facts: RankFacts) -> str:
     fixes = known("machine")["launchers"]
     return str(next(one["remedy"] for one in fixes if not one["variable"] or one["variable"] in facts.environment))
+
+
+OF_SOFTWARE = (versions_agree, nodes_agree)
+CHECKS = (preloaded, search_path, dev_shm, binding)

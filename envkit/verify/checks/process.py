@@ -259,3 +259,6 @@ def _places(hung: Sequence[RankFacts]) -> str:
 def _innermost(stack: str) -> str:
     lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File")]
     return lines[0] if lines else "an unknown place"
+
+
+CHECKS = (rank_missing, rank_died, launcher_ended, rank_hung, rank_late)

@@ -33,3 +33,6 @@ def is_affected(version: str, affected: str) -> bool:
     from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(affected, prereleases=True).contains(version)
+
+
+CHECKS = (vulnerabilities,)

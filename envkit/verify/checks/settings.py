@@ -142,3 +142,7 @@ def _met(pattern: str, said: Sequence[str]) -> Iterator[str]:
     for line in said:
         if re.search(pattern, line):
             yield line.strip()[:200]
+
+
+OF_SETTINGS = (settings,)
+EXPLAINING = (limits, ended_job, interposed, places, hosts, trials)

@@ -166,3 +166,6 @@ def _models(told: Throughput) -> str:
 
 def _place(told: Throughput) -> str:
     return f"on {told.where.upper()}, {'1 rank' if told.ranks == 1 else f'{told.ranks} ranks'}"
+
+
+CHECKS = (bandwidth, throughput, ddp)

@@ -146,3 +146,6 @@ def _callback(ranks: Ranks, name: str) -> str:
         mean = sum(arithmetic.loss(fact, fact.own) for fact in found) / len(found)
         good = all(math.isclose(fact.loss, mean, rel_tol=FLOAT32_TOLERANCE) for fact in found)
     return "" if good else "wrong values"
+
+
+CHECKS = (training, keras, callbacks)

@@ -128,3 +128,6 @@ def mpi_paths(facts: RankFacts) -> tuple[str, ...]:
         found = facts.libraries.get(name, ())
         paths += [] if isinstance(found, str) else found
     return tuple(paths)
+
+
+CHECKS = (init, world_size, one_rank, leftover, ranks_unique, hosts_used, local_ranks)
