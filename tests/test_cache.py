@@ -15,7 +15,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +28,7 @@ import pytest
 from rich.console import Console
 
 from envkit.binary.elf import Elf
-from envkit.cache import binaries, fit, layout, manifest, pack, place, prefixes, unpack
+from envkit.cache import binaries, fit, folder, layout, manifest, pack, place, prefixes, unpack
 from envkit.cache.fit import Here
 from envkit.cache.manifest import File, Manifest, Needs, Provenance
 from envkit.cache.pack import Packed
@@ -39,7 +39,7 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, Machine, Part
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
-from envkit.errors import CacheInvalid, NotRelocatable, UsageProblem
+from envkit.errors import CacheInvalid, EnvkitError, NotRelocatable, UsageProblem
 from envkit.install import sharing
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
@@ -624,6 +624,69 @@ unpack.take(Place(named={str(tmp_path / "cache")!r}).entry(name), Tree(root=root
         gone = sharing.prune(entry.place, 0, dry_run=False).removed
         assert gone == (f"manifests/Horovod--1.0-toy/{entry.id}.json",)
         assert json.loads((folder / "index.json").read_text())["manifests"] == []
+
+
+class TestPlanted:
+    """What another member of the group has put into a folder that both may write to."""
+
+    OLD = 1_000_000_000
+
+    def aside(self, tmp_path: Path) -> Path:
+        """A folder of somebody's that has nothing to do with a cache, and in it what looks like a part of one."""
+        folder = tmp_path / "theirs"
+        folder.mkdir()
+        for name in ("thesis.tex", f"{'0' * 64}.tar.xz", f"{'0' * 64}.json", ".envkit-half"):
+            (folder / name).write_text("dear")
+            os.utime(folder / name, (self.OLD, self.OLD))
+        return folder
+
+    @pytest.mark.parametrize("planted", ["objects", "sources", "manifests", "manifests/evil"])
+    def test_nothing_behind_a_link_is_removed_or_written(self, planted: str, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        theirs, place = self.aside(tmp_path), tmp_path / "cache" / planted
+        if place.exists():
+            place.rename(tmp_path / "away")
+        place.symlink_to(theirs)
+        before = below(theirs)
+        with suppress(EnvkitError):
+            sharing.prune(entry.place, 0, dry_run=False)
+        with suppress(EnvkitError, OSError):
+            pushed(tree, tmp_path / "cache")
+        assert below(theirs) == before
+
+    def test_a_folder_that_is_swapped_for_a_link_meanwhile(self, tmp_path: Path) -> None:
+        theirs = self.aside(tmp_path)
+        (tmp_path / "cache").mkdir()
+        (tmp_path / "cache" / "objects").symlink_to(theirs)
+        with pytest.raises(OSError, match="Not a directory"):
+            folder.remove(str(tmp_path / "cache"), f"objects/{'0' * 64}.tar.xz")
+        assert (theirs / f"{'0' * 64}.tar.xz").exists()
+
+    def test_a_folder_that_is_no_cache(self, tree: Tree, tmp_path: Path) -> None:
+        web = tmp_path / "web"
+        (web / "objects").mkdir(parents=True)
+        (web / "objects" / "scene.blend").write_text("x")
+        os.utime(web / "objects" / "scene.blend", (self.OLD, self.OLD))
+        assert sharing.prune(Place(named=str(web)), 0, dry_run=False).removed == ()
+        (web / "index.json").write_text('{"my": "site"}')
+        with pytest.raises(CacheInvalid, match="is no cache of builds"):
+            sharing.prune(Place(named=str(web)), 0, dry_run=False)
+        with pytest.raises(CacheInvalid, match="is no cache of builds"):
+            pushed(tree, web)
+        assert (web / "index.json").read_text() == '{"my": "site"}'
+        assert (web / "objects" / "scene.blend").exists()
+
+    @pytest.mark.parametrize("version", ["", "2.-1", "2.34\u0660x", "v2", "9" * 99, "2..1"])
+    def test_a_version_that_is_none(self, version: str, tree: Tree, tmp_path: Path) -> None:
+        with pytest.raises(CacheInvalid) as refused:
+            pushed(tree, tmp_path / "cache", versions={"GLIBC": version})
+        assert "It needs a version that is none." in refused.value.why
+
+    @pytest.mark.parametrize("needs", [{"machine": "x\nSigned:   /k.pub"}, {"cpu": ("a\rb",)}, {"load": ("a\x1b[2J",)}])
+    def test_a_text_that_forges_a_line(self, needs: dict[str, Any], tree: Tree, tmp_path: Path) -> None:
+        with pytest.raises(CacheInvalid) as refused:
+            pushed(tree, tmp_path / "cache", **needs)
+        assert "It has text in it that a terminal would obey." in refused.value.why
 
 
 class TestTrust:

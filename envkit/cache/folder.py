@@ -1,5 +1,11 @@
-"""A cache in a folder. Every file appears by rename."""
+"""A cache in a folder. Every file appears by rename.
 
+Others may write to the folder, too: nothing is read, written or removed through a link that stands in it.
+"""
+
+import errno
+import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -16,11 +22,26 @@ from envkit.system import files, umask
 from envkit.system.files import at_home
 
 LOCKED_S = 60.0
+OWN = re.compile(
+    r"index\.json|objects/[0-9a-f]{64}\.tar\.xz|sources/[0-9a-f]{64}|manifests/[^/]+/[0-9a-f]{64}\.json"
+    r"|((objects|sources|manifests/[^/]+)/)?\.envkit-[^/]*",
+    re.ASCII,
+)  # files of a cache: those that envkit has written, and has begun to write
 
 
 def path_of(named: str) -> Path:
     """Return the folder."""
     return at_home(named).absolute()
+
+
+def place_of(named: str, name: str) -> Path:
+    """Return where a file of a cache lies. Raises OSError where a link stands in its way."""
+    top = path_of(named)
+    path = top / name
+    for folder in path.parents[: len(path.relative_to(top).parts) - 1]:
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "A link stands in its place", str(folder))
+    return path
 
 
 def names(named: str, module: str) -> Iterator[str]:
@@ -32,7 +53,8 @@ def names(named: str, module: str) -> Iterator[str]:
         raise RefusedError("There is no such folder")
     try:
         for folder in [manifest.folder_of(module)] if module else listed(top):
-            yield from (f"{folder}/{name}" for name in listed(top / folder))
+            if not top.is_symlink() and not (top / folder).is_symlink():
+                yield from (f"{folder}/{name}" for name in listed(top / folder))
     except NotReadable as error:
         raise RefusedError(error.why.rstrip(".")) from error
 
@@ -43,7 +65,7 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     from envkit.sources.connection import RefusedError, limited
 
     try:
-        stream = files.open_plain(path_of(named) / name)
+        stream = files.open_plain(place_of(named, name))
     except OSError as error:
         raise RefusedError(error.strerror or str(error)) from error
     with stream:
@@ -94,7 +116,7 @@ def locked(named: str) -> Iterator[None]:
 
 def holds(named: str, name: str, size: int, sha256: str) -> bool:
     """Say whether a file is there as it should be. Raises OSError."""
-    path = path_of(named) / name
+    path = place_of(named, name)
     return path.is_file() and path.stat().st_size == size and files.sha256(path) == sha256
 
 
@@ -102,7 +124,7 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
     """Write a file. Raises OSError."""
     folder = path_of(named)
     with umask.of(folder):
-        path = folder / name
+        path = place_of(named, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.whole(path, own=True) as new:
             while chunk := stream.read(PIECE):
@@ -110,9 +132,13 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Yield the files of a cache, what is half written as well."""
-    for pattern in ("*", "objects/*", "sources/*", "manifests/*/*"):
-        yield from (path for path in sorted(folder.glob(pattern)) if path.is_file())
+    """Yield the files of a cache, what is half written as well; what has another name, or is behind a link, is not."""
+    for pattern in ("*", ".envkit-*", "objects/*", "sources/*", "manifests/*/*"):
+        for path in sorted(folder.glob(pattern)):
+            name = str(path.relative_to(folder))
+            linked = any(one.is_symlink() for one in (path, *path.parents[: name.count("/")]))
+            if OWN.fullmatch(name) and not linked and path.is_file():
+                yield path
 
 
 def stored(named: str) -> Iterator[Stored]:
@@ -124,5 +150,16 @@ def stored(named: str) -> Iterator[Stored]:
 
 
 def remove(named: str, name: str) -> None:
-    """Remove a file, if it is there. Raises OSError."""
-    (path_of(named) / name).unlink(missing_ok=True)
+    """Remove a file, if it is there, and nothing behind a link, whatever others change meanwhile. Raises OSError."""
+    *folders, last = name.split("/")
+    at = os.open(path_of(named), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = below
+        os.unlink(last, dir_fd=at)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(at)

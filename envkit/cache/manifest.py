@@ -6,6 +6,8 @@ digest of what counts (``key``), so that the same build is there once.
 
 import base64
 import hashlib
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -19,6 +21,7 @@ from envkit.system.resources import data
 
 MOST = 64_000_000  # bytes of the file of a manifest
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}", re.ASCII)
 PREFIX = b"@ENVKIT_PREFIX@"  # stands in packed texts and links for the prefix
 
 
@@ -133,11 +136,26 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
         raise ValueError(str(error)) from error
     if not is_module(found.module) or not found.files or min(found.size, found.unpacked) < 0:
         raise ValueError("It is no manifest of a module.")
-    texts = (found.provenance.host, found.provenance.built, found.needs.mpi.family, found.needs.mpi.version)
-    made = msgspec.structs.astuple(found.provenance.ci) if found.provenance.ci else ()
-    if not all(text.isprintable() for text in (*texts, *made)):
+    if not all(map(VERSION.fullmatch, found.needs.versions.values())):
+        raise ValueError("It needs a version that is none.")
+    shown = msgspec.structs.replace(found.provenance, verdict=msgspec.Raw(b"null"))
+    if not all(
+        text.isprintable() for text in texts(msgspec.json.decode(msgspec.json.encode((found.part, found.needs, shown))))
+    ):
         raise ValueError("It has text in it that a terminal would obey.")
     return found, signed
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every text in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.items():
+            yield from texts(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from texts(one)
 
 
 def folder_of(module: str) -> str:

@@ -191,6 +191,7 @@ def put(
     The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
     and a manifest that is there is left where it ``stays``. Raises OSError, RefusedError, and what ``packed`` does.
     """
+    require_cache(place)
     store, name = place.writable, f"{manifest.folder_of(made.module)}/{made.key}.json"
     target = object_of(made.sha256)
     is_new = not store.holds(place.named, target, made.size, made.sha256)
@@ -208,6 +209,23 @@ def put(
         store.put(place.named, f"manifests/{name}", io.BytesIO(content))
     index(place)
     return True
+
+
+def require_cache(place: Place) -> None:
+    """Require that an index.json that is there is that of a cache, since it is written anew. Raises CacheInvalid."""
+    try:
+        content = place.read(INDEX, manifest.MOST)
+    except CacheInvalid:
+        return
+    try:
+        record.decode(content, Index)
+    except msgspec.MsgspecError as error:
+        if not place.names():
+            raise CacheInvalid(
+                what=f"{place.shown} is no cache of builds.",
+                why=f"It has an {INDEX} that is that of something else, and no builds.",
+                fix="Name the folder of a cache, or an empty one for a new cache.",
+            ) from error
 
 
 def indexed(place: Place) -> tuple[str, ...]:

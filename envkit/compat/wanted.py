@@ -97,6 +97,14 @@ def parse(words: Iterable[str]) -> Asked:
         if "cuda" in parts and release(parts["cuda"])[0] != release(cuda)[0]:
             raise contradiction("cuda", parts["cuda"], cuda, f"torch={parts['torch']}")
         parts.setdefault("cuda", cuda)
+    if match := re.search(r"\+(cpu|rocm)(\d+(?:\.\d+)*)?$", parts.get("torch", "")):
+        if other := next((name for name in ("cuda", "capability", "driver") if name in parts), ""):
+            raise UsageProblem(
+                what=f"torch={parts['torch']} has no CUDA, and {other}={parts[other]} is asked for with it.",
+                fix=f"Leave out {other}, or name a build with CUDA, such as torch=2.13+cu130.",
+            )
+        if match[2]:
+            parts.setdefault("rocm", match[2])
     for name in sorted(ranges.keys() & parts.keys()):
         if not reaches(ranges[name], parts[name]):
             raise contradiction(name, parts[name], ranges[name], places[name])

@@ -356,7 +356,8 @@ def remark(one: Entry) -> str:
         return ""
     more = f" And {len(one.lacking) - 1} more: 'envkit doctor'." if len(one.lacking) > 1 else ""
     first = one.why.partition(" ")[0]
-    why = f"{first if first.endswith(':') else first.capitalize()}{one.why[len(first) :].rstrip('.')}."
+    is_name = first.endswith(":") or "/" in first
+    why = f"{first if is_name else first.capitalize()}{one.why[len(first) :].rstrip('.')}."
     return f"{why}{more}" if more else f"{why} {one.fix}".strip()
 
 

@@ -380,6 +380,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
 
     try:
         store = of.writable
+        place.require_cache(of)
         there = {one.name: one for one in store.stored(of.named)}
         kept, doomed = set[str](), list[Stored]()
         for name in of.names():
@@ -393,7 +394,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         doomed += [one for one in there.values() if is_unused(one, kept)]
         for one in () if dry_run else doomed:
             store.remove(of.named, one.name)
-        if not dry_run:
+        if there and not dry_run:
             place.index(of)
     except RefusedError as error:
         raise of.invalid(f"{error}.") from error

@@ -420,3 +420,15 @@ def test_the_best_is_in_the_range_or_it_is_said(wanted: str, label: str, said: s
     run(["compat", wanted])
     [best] = [part for part in capsys.readouterr().out.split("\n\n") if part.startswith(label)]
     assert said in " ".join(best.split())
+
+
+@pytest.mark.parametrize(
+    "words", ["torch=2.13+rocm6.4 gpu=h100", "torch=2.13+cpu cuda=13", "torch=2.13+cpu driver=580.65"]
+)
+def test_a_build_without_cuda_goes_with_nothing_of_cuda(words: str) -> None:
+    with pytest.raises(UsageProblem, match="has no CUDA"):
+        asked_for(words.split())
+
+
+def test_a_build_for_rocm_is_one_for_rocm() -> None:
+    assert asked_for(["torch=2.13+rocm6.4"]).parts["rocm"] == "6.4"
