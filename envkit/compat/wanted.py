@@ -93,7 +93,7 @@ def parse(words: Iterable[str]) -> Asked:
             for own, what in meant(name, version).items():
                 put(parts, own, what, place)
     if match := re.search(r"\+(cu\d+)$", parts.get("torch", "")):
-        cuda = written("cuda", match[1])
+        cuda = match[1].removeprefix("cu") if len(match[1]) == len("cu12") else checked("cuda", match[1])
         if "cuda" in parts and release(parts["cuda"])[0] != release(cuda)[0]:
             raise contradiction("cuda", parts["cuda"], cuda, f"torch={parts['torch']}")
         parts.setdefault("cuda", cuda)

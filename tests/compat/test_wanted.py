@@ -432,3 +432,10 @@ def test_a_build_without_cuda_goes_with_nothing_of_cuda(words: str) -> None:
 
 def test_a_build_for_rocm_is_one_for_rocm() -> None:
     assert asked_for(["torch=2.13+rocm6.4"]).parts["rocm"] == "6.4"
+
+
+def test_the_cuda_that_a_build_names() -> None:
+    assert asked_for(["torch=2.1.2+cu121"]).parts["cuda"] == "12.1"
+    assert asked_for(["torch=2.1.2+cu12"]).parts["cuda"] == "12"
+    with pytest.raises(UsageProblem):
+        asked_for(["torch=2.1.2+cu1"])
