@@ -669,9 +669,9 @@ class TestPlanted:
         os.utime(web / "objects" / "scene.blend", (self.OLD, self.OLD))
         assert sharing.prune(Place(named=str(web)), 0, dry_run=False).removed == ()
         (web / "index.json").write_text('{"my": "site"}')
-        with pytest.raises(CacheInvalid, match="is no cache of builds"):
+        with pytest.raises(UsageProblem, match="is no cache of builds"):
             sharing.prune(Place(named=str(web)), 0, dry_run=False)
-        with pytest.raises(CacheInvalid, match="is no cache of builds"):
+        with pytest.raises(UsageProblem, match="is no cache of builds"):
             pushed(tree, web)
         assert (web / "index.json").read_text() == '{"my": "site"}'
         assert (web / "objects" / "scene.blend").exists()

@@ -8,7 +8,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -212,20 +212,16 @@ def put(
 
 
 def require_cache(place: Place) -> None:
-    """Require that an index.json that is there is that of a cache, since it is written anew. Raises CacheInvalid."""
-    try:
-        content = place.read(INDEX, manifest.MOST)
-    except CacheInvalid:
-        return
-    try:
-        record.decode(content, Index)
-    except msgspec.MsgspecError as error:
-        if not place.names():
-            raise CacheInvalid(
-                what=f"{place.shown} is no cache of builds.",
-                why=f"It has an {INDEX} that is that of something else, and no builds.",
-                fix="Name the folder of a cache, or an empty one for a new cache.",
-            ) from error
+    """Require that an index.json that is there is that of a cache, since it is written anew. Raises UsageProblem.
+
+    What is no JSON at all is one that is damaged, or just being written.
+    """
+    with suppress(CacheInvalid, record.RecordInvalid):
+        told = record.decode(place.read(INDEX, manifest.MOST), Any)
+        if not (isinstance(told, dict) and isinstance(told.get("manifests"), list)) and not place.names():
+            foreign = f"It has an {INDEX} that is that of something else, and no builds."
+            fix = "Name the folder of a cache, or an empty one for a new cache."
+            raise UsageProblem(what=f"{place.shown} is no cache of builds.", why=foreign, fix=fix)
 
 
 def indexed(place: Place) -> tuple[str, ...]:
