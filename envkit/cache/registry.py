@@ -45,6 +45,8 @@ CREATED_FORM = "%Y-%m-%dT%H:%M:%SZ"
 LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")  # reached without TLS, as other clients do
 LOGINS = ("~/.apptainer/docker-config.json", "~/.config/containers/auth.json")  # beside ~/.docker/config.json
 NO_SUCH, UNAUTHORIZED = 404, 401
+# What a registry says of a manifest while another push writes the link of a blob anew; it is asked again then (s).
+HALF_WRITTEN, WRITING_S = "DIGEST_INVALID", (0.2, 0.5, 1.0)
 
 
 @contextmanager
@@ -161,7 +163,16 @@ class Reached:
             "schemaVersion": 2, "mediaType": IMAGE, "artifactType": kind, "config": config, "layers": layers,
             "annotations": {CREATED: time.strftime(CREATED_FORM, time.gmtime())},
         }  # fmt: skip
-        self.ask("PUT", f"manifests/{tag}", 201, data=json.dumps(artifact), headers={"Content-Type": IMAGE})
+        from envkit.sources.connection import RefusedError
+
+        for pause_s in (*WRITING_S, 0):
+            try:
+                self.ask("PUT", f"manifests/{tag}", 201, data=json.dumps(artifact), headers={"Content-Type": IMAGE})
+                return
+            except RefusedError as error:
+                if HALF_WRITTEN not in str(error) or not pause_s:
+                    raise
+            time.sleep(pause_s)
 
 
 @contextmanager
