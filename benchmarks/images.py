@@ -25,7 +25,7 @@ from timing import ENVKIT, seconds, side_by_side
 from envkit.apptainer import definition_file
 from envkit.apptainer.build import FINAL_LEVEL, SQUASHFS
 from envkit.apptainer.installation import ImageInstallation
-from envkit.apptainer.layers import PIN, Base, Wanted, mirror, pinned, plan
+from envkit.apptainer.layers import PIN, Base, ImageRecipe, mirror, pinned, plan
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.environments import prefix
 from envkit.environments.prefix import Prefix
@@ -122,7 +122,7 @@ def timed(folder: Path, place: Prefix, version: str) -> float:
 def planned(stack: Stack, place: Prefix, folder: Path) -> ImageInstallation:
     """Return what it takes to build a stack's image in a prefix, by recipes in a folder."""
     place.create()
-    machine = host.look()
+    machine = host.detect()
     tree = place.tree(machine.platform)
     own = {"PIP": "--no-index --find-links=/mnt", "JOBS": str(host.cores()), "PROBE": str(data("inside/probe"))}
     layers = plan(wanted(stack, own, folder), tree.layers)
@@ -131,9 +131,9 @@ def planned(stack: Stack, place: Prefix, folder: Path) -> ImageInstallation:
     )
 
 
-def wanted(stack: Stack, own: Mapping[str, str], folder: Path) -> Wanted:
+def wanted(stack: Stack, own: Mapping[str, str], folder: Path) -> ImageRecipe:
     """Return the recipe of a stack with its arguments, on a Debian from this host's mirror."""
-    return Wanted(
+    return ImageRecipe(
         name=stack.name,
         recipe=stack.recipe,
         arguments=stack.arguments,

@@ -59,7 +59,7 @@ def side_by_side(ours: Callable[[], float], theirs: Callable[[], float], runs: i
 
 def eb(prefix: Path, *arguments: str) -> tuple[list[str], dict[str, str]]:
     """Return the command line and settings of a plain eb that installs below ``prefix`` by the same recipes."""
-    tool = host.look().modules_tool
+    tool = host.detect().modules_tool
     assert tool is not None
     argv = [sys.executable, "-m", "easybuild.main", "--output-style=no_color", *arguments]
     env = {

@@ -20,7 +20,7 @@ from timing import ENVKIT, report, seconds, side_by_side
 from envkit.environments import prefix
 from envkit.environments.receipt import Receipt
 from envkit.launch import launcher
-from envkit.launch.launcher import Wanted
+from envkit.launch.launcher import LaunchRequest
 from envkit.methods import installed
 from envkit.system import process
 
@@ -58,7 +58,7 @@ def entered(found: Receipt) -> dict[str, str]:
 
 def compare(found: Receipt, stack: str, ranks: int, script: Path, env: dict[str, str]) -> int:
     """Time one number of ranks."""
-    start = launcher.choose(found.mpi, Wanted(ranks=ranks)).argv
+    start = launcher.choose(found.mpi, LaunchRequest(ranks=ranks)).argv
     verify = [ENVKIT, "verify", stack, "-n", str(ranks), "--timeout", "900"]
     reports = []
 

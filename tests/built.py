@@ -18,7 +18,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from envkit.apptainer.layers import Base, Wanted, plan
+from envkit.apptainer.layers import Base, ImageRecipe, plan
 from envkit.easybuild import mpi
 from envkit.easybuild.eb_command import rules
 from envkit.environments.prefix import locate
@@ -65,7 +65,7 @@ def made_of(name: str) -> str:
     if stack.method == "easybuild":
         return made_of_recipes(recipes("easyconfigs") / stack.easyconfig)
     base = Base(bootstrap="debootstrap", reference="http://mirror.invalid/debian")
-    wanted = Wanted(name=name, recipe=stack.recipe, arguments=stack.arguments, own={}, base=base, machine="x86_64")
+    wanted = ImageRecipe(name=name, recipe=stack.recipe, arguments=stack.arguments, own={}, base=base, machine="x86_64")
     *_, built, _ = plan(wanted, Path("/")).layers
     recipe = re.sub(r"(?m)^ *PROBE=.*\n", "", (recipes("containers") / stack.recipe).read_text())
     return hashlib.sha256(f"{built.key}\n{recipe}".encode()).hexdigest()

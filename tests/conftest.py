@@ -18,7 +18,7 @@ from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import Layer, Module, Mpi
+from envkit.environments.receipt import BuiltLayer, Module, Mpi
 from envkit.machine.host import Accelerator, Host, Interpreter, Platform, Program
 from envkit.machine.modules_tool import ModulesTool
 from envkit.system.files import sha256
@@ -282,7 +282,7 @@ def install_image(prefix: Prefix) -> Callable[..., ImageReceipt]:
     def make(name: str = "toy-image", **layers: str) -> ImageReceipt:
         tree = prefix.tree(Platform.own())
         image = tree.images / f"{name}.sif"
-        made = tuple(Layer(name=layer.replace("_", "-"), key=key.ljust(64, "0")) for layer, key in layers.items())
+        made = tuple(BuiltLayer(name=layer.replace("_", "-"), key=key.ljust(64, "0")) for layer, key in layers.items())
         for path in (image, *(tree.layers / f"{layer.name}-{layer.key[:20]}.sif" for layer in made)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(name)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from envkit.apptainer import layers
-from envkit.apptainer.layers import Base, Wanted, mirror, pinned, plan, rendered
+from envkit.apptainer.layers import Base, ImageRecipe, mirror, pinned, plan, rendered
 from envkit.cli import run
 from envkit.errors import RecipeInvalid
 
@@ -49,7 +49,7 @@ Stage: final
 LAYERS = Path("/layers")
 DOCKER = Base(bootstrap="docker", reference="")
 MIRROR = Base(bootstrap="debootstrap", reference="http://mirror/debian")
-Make = Callable[..., Wanted]
+Make = Callable[..., ImageRecipe]
 
 
 @pytest.fixture
@@ -60,14 +60,14 @@ def wanted(tmp_path: Path) -> Make:
     (tmp_path / "folder" / "__pycache__").mkdir(parents=True)
     (tmp_path / "folder" / "a.py").write_text("a")
 
-    def make(**changes: Any) -> Wanted:
+    def make(**changes: Any) -> ImageRecipe:
         given = {"name": "toy", "recipe": "toy.def", "arguments": {}, "own": {}, "base": DOCKER, "machine": "x86_64"}
-        return Wanted(**{**given, "folder": tmp_path, **changes})
+        return ImageRecipe(**{**given, "folder": tmp_path, **changes})
 
     return make
 
 
-def keys(wanted: Wanted) -> dict[str, str]:
+def keys(wanted: ImageRecipe) -> dict[str, str]:
     return {layer.name: layer.key for layer in plan(wanted, LAYERS).layers}
 
 
@@ -104,7 +104,7 @@ def test_where_a_mirror_is_makes_no_other_layers(wanted: Make) -> None:
 
 
 def test_another_snapshot_of_debian_is_another_image(wanted: Make) -> None:
-    def dated(date: str, host: str = "a") -> Wanted:
+    def dated(date: str, host: str = "a") -> ImageRecipe:
         return wanted(base=Base(bootstrap="debootstrap", reference=f"http://{host}/archive/debian/{date}"))
 
     first, second = dated("20260101T000000Z"), dated("20260201T000000Z")

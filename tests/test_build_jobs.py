@@ -11,7 +11,7 @@ from envkit.easybuild.in_jobs.failed import UNSEEN, failure
 from envkit.easybuild.in_jobs.progress import ModuleJob, blame
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import EnvkitError
-from envkit.jobs.scheduler import Record
+from envkit.jobs.scheduler import JobStatus
 from envkit.planning.plan import Plan, Step
 from envkit.report.progress import Events
 
@@ -44,7 +44,7 @@ class Jobs:
         if printed is not None:
             (self.build.told / f"{name}-1-{one.number}.out").write_text(printed)
         one.ended = at
-        one.take(Record(state=state, reason=reason, nodes="node1"))
+        one.take(JobStatus(state=state, reason=reason, nodes="node1"))
 
     def failure(self) -> EnvkitError:
         """What is said in the end."""

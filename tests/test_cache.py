@@ -29,14 +29,14 @@ from rich.console import Console
 
 from envkit.binary.elf import Elf
 from envkit.cache import binaries, fit, folder, layout, manifest, pack, place, prefixes, unpack
-from envkit.cache.fit import Here
-from envkit.cache.manifest import File, Manifest, Needs, Provenance
+from envkit.cache.fit import Provided
+from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
 from envkit.cache.pack import Packed
-from envkit.cache.place import Entry, Place
+from envkit.cache.place import Place, SignedManifest
 from envkit.easybuild import cached
 from envkit.environments import manifest as manifest_of_files
 from envkit.environments import receipt
-from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import CacheInvalid, EnvkitError, NotRelocatable, UsageProblem
@@ -52,7 +52,7 @@ from .test_json_types import valid
 
 MODULE = "Horovod/1.0-toy"
 OTHER = "another"
-NOTHING = cached.Looked()
+NOTHING = cached.FoundBuilds()
 LIBRARY = "lib/python3.11/site-packages/horovod/mpi_lib.so"
 
 
@@ -112,19 +112,19 @@ def described(of: Packed, **needs: Any) -> Manifest:
     }
     lock = Lock(
         name="toy", method="easybuild", framework="pytorch", accelerator="cpu", release="",
-        machine=Machine(type="x86_64"), tools={}, parts=(),
+        machine=LockedMachine(type="x86_64"), tools={}, parts=(),
     )  # fmt: skip
     made = Provenance(
         host="builder", built="2026-01-02T03:04:05+00:00", envkit="1", easybuild="5", environment="toy", lock=lock,
         verdict=msgspec.Raw(b'{"verdict":"pass"}'),
     )  # fmt: skip
     return Manifest(
-        part=Part(name=MODULE, recipe="Horovod.eb", sha256="1" * 64), needs=Needs(**{**given, **needs}),
+        part=LockedPart(name=MODULE, recipe="Horovod.eb", sha256="1" * 64), needs=Needs(**{**given, **needs}),
         sha256=of.sha256, size=of.size, unpacked=of.unpacked, provenance=made, files=of.files,
     )  # fmt: skip
 
 
-def pushed(tree: Tree, folder: Path, signed: bytes = b"", **needs: Any) -> Entry:
+def pushed(tree: Tree, folder: Path, signed: bytes = b"", **needs: Any) -> SignedManifest:
     """Put the module into a cache; return what is there then."""
     folder.mkdir(exist_ok=True)
     path = folder.with_name("packed")
@@ -134,9 +134,9 @@ def pushed(tree: Tree, folder: Path, signed: bytes = b"", **needs: Any) -> Entry
     return Place(named=str(folder)).entry(f"Horovod--1.0-toy/{made.key}.json")
 
 
-def here(**changes: Any) -> Here:
+def here(**changes: Any) -> Provided:
     """Return a machine that the module goes with, but for what is given."""
-    usual = Here(
+    usual = Provided(
         recipes={MODULE: "1" * 64, "PyTorch/2.13.0": "2" * 64}, machine="x86_64", python="3.11", accelerator="cpu",
         mpi=("Open MPI", "5.0.7"), is_embedded=False, mpi_library="libmpi.so.40", versions={"GLIBC": "2.41"},
         cpu=frozenset({"avx", "avx2"}), syntax="Lua", load=(),
@@ -144,7 +144,7 @@ def here(**changes: Any) -> Here:
     return replace(usual, **changes)
 
 
-def put(entry: Entry, prefix: Path) -> Tree:
+def put(entry: SignedManifest, prefix: Path) -> Tree:
     """Take the module into another prefix."""
     new = Tree(root=prefix / "x86_64-py3.11")
     new.root.mkdir(parents=True, exist_ok=True)
@@ -361,7 +361,7 @@ class TestFit:
 class TestDamaged:
     """Nothing is left of an object that is not what its manifest says."""
 
-    def refused(self, entry: Entry, tmp_path: Path) -> str:
+    def refused(self, entry: SignedManifest, tmp_path: Path) -> str:
         """Return why it cannot be taken; nothing of it is there."""
         with pytest.raises(CacheInvalid) as error:
             put(entry, tmp_path / OTHER)
@@ -391,7 +391,9 @@ class TestDamaged:
         with pytest.raises(CacheInvalid, match="cannot be used"):
             entry.place.entry(f"Horovod--1.0-toy/{path.name}")
 
-    def forged(self, entry: Entry, names: dict[str, bytes], files: dict[str, File], tmp_path: Path) -> Entry:
+    def forged(
+        self, entry: SignedManifest, names: dict[str, bytes], files: dict[str, PackedFile], tmp_path: Path
+    ) -> SignedManifest:
         """Return an entry with other files in its object and its manifest, all digests right."""
         stream = io.BytesIO()
         with tarfile.open(fileobj=stream, mode="w") as tar:
@@ -419,7 +421,7 @@ class TestDamaged:
     )
     def test_names_that_lead_elsewhere(self, name: str, link: str, tree: Tree, tmp_path: Path) -> None:
         entry, content = pushed(tree, tmp_path / "cache"), b"evil"
-        one = File(link=link) if link else File(size=4, sha256=hashlib.sha256(content).hexdigest())
+        one = PackedFile(link=link) if link else PackedFile(size=4, sha256=hashlib.sha256(content).hexdigest())
         forged = self.forged(entry, {} if link else {name: content}, {name: one}, tmp_path)
         assert "Its manifest" in self.refused(forged, tmp_path)
         assert not list(tmp_path.rglob("evil"))
@@ -427,8 +429,8 @@ class TestDamaged:
     @pytest.mark.parametrize("link", ["lib", ""])
     def test_a_name_that_is_both_a_file_and_a_folder(self, link: str, tree: Tree, tmp_path: Path) -> None:
         entry, content, top = pushed(tree, tmp_path / "cache"), b"evil", f"software/{MODULE}"
-        one = File(size=4, sha256=hashlib.sha256(content).hexdigest())
-        files = {f"{top}/a": File(link=link) if link else one, f"{top}/a/x": one}
+        one = PackedFile(size=4, sha256=hashlib.sha256(content).hexdigest())
+        files = {f"{top}/a": PackedFile(link=link) if link else one, f"{top}/a/x": one}
         names = {name: content for name, file in files.items() if not file.link}
         assert f"Its manifest names '{top}/a'" in self.refused(self.forged(entry, names, files, tmp_path), tmp_path)
 
@@ -437,13 +439,13 @@ class TestDamaged:
         packer = lzma.LZMACompressor(filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}])
         content = packer.compress(bytes(2048)) + packer.flush()
         (tmp_path / "cache" / layout.object_of(sha256 := hashlib.sha256(content).hexdigest())).write_bytes(content)
-        files = {name: File(size=4, sha256="0" * 64)}
+        files = {name: PackedFile(size=4, sha256="0" * 64)}
         made = msgspec.structs.replace(entry.manifest, sha256=sha256, size=len(content), files=files, unpacked=100)
         assert "takes more than 256 MiB of memory" in self.refused(replace(entry, manifest=made), tmp_path)
 
     def test_what_the_manifest_does_not_name_or_the_object_lacks(self, tree: Tree, tmp_path: Path) -> None:
         entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"
-        right = File(size=4, sha256=hashlib.sha256(b"good").hexdigest())
+        right = PackedFile(size=4, sha256=hashlib.sha256(b"good").hexdigest())
         more = self.forged(entry, {name: b"good", f"{name}y": b"more"}, {name: right}, tmp_path)
         assert "does not name so" in self.refused(more, tmp_path)
         assert "It lacks" in self.refused(self.forged(entry, {}, {name: right}, tmp_path), tmp_path)
@@ -453,7 +455,7 @@ class TestDamaged:
     def test_what_unpacks_to_more_than_is_said(self, tree: Tree, tmp_path: Path) -> None:
         entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"
         content = bytes(50_000_000)
-        one = File(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        one = PackedFile(size=len(content), sha256=hashlib.sha256(content).hexdigest())
         assert "more comes" in self.refused(self.forged(entry, {name: content}, {name: one}, tmp_path), tmp_path)
 
 
@@ -704,7 +706,7 @@ class TestTrust:
             made[name] = own, public
         return made
 
-    def signed(self, tree: Tree, folder: Path, key: Path) -> Entry:
+    def signed(self, tree: Tree, folder: Path, key: Path) -> SignedManifest:
         """Push it, signed."""
         from envkit.sources import signature
 
@@ -783,7 +785,7 @@ class TestTaken:
         missing: list[str]
         again: list[str]
         lock: Lock
-        looked: cached.Looked = NOTHING
+        looked: cached.FoundBuilds = NOTHING
 
         def asked(self, folder: Path) -> Receipt:
             """Nobody asks."""
@@ -796,8 +798,8 @@ class TestTaken:
         recipe.write_text("name = 'Horovod'\n")
         prefix = Prefix(root=tmp_path / OTHER)
         parts = (
-            Part(name="PyTorch/2.13.0", recipe="PyTorch.eb", sha256="2" * 64),
-            Part(name=MODULE, recipe="Horovod.eb", sha256="1" * 64),
+            LockedPart(name="PyTorch/2.13.0", recipe="PyTorch.eb", sha256="2" * 64),
+            LockedPart(name=MODULE, recipe="Horovod.eb", sha256="1" * 64),
         )
 
         def make(*places: Path, unsigned: bool = True, **changes: Any) -> TestTaken.Work:
@@ -812,15 +814,15 @@ class TestTaken:
                 again=[],
                 lock=Lock(
                     name="toy", method="easybuild", framework="pytorch", accelerator="cpu", release="",
-                    machine=Machine(type="x86_64"), tools={}, parts=parts,
+                    machine=LockedMachine(type="x86_64"), tools={}, parts=parts,
                 ),
             )  # fmt: skip
-            made.looked = cached.look(made)
+            made.looked = cached.find_builds(made)
             return made
 
         return make
 
-    def entries(self, tree: Tree, *folders: Path) -> list[Entry]:
+    def entries(self, tree: Tree, *folders: Path) -> list[SignedManifest]:
         """Push the module into each of some folders, for this machine."""
         return [pushed(tree, one, cpu=(), mpi_library="libmpi.so.40", python=Platform.own().python) for one in folders]
 
@@ -859,12 +861,12 @@ class TestTaken:
         self.entries(tree, tmp_path / "cache")
         assert work(tmp_path / "cache").looked.best is not None
         assert work(tmp_path / "cache", offline=True).looked.best is not None
-        assert work(tmp_path / "cache", rebuild=True).looked == cached.Looked()
-        assert cached.look(replace(work(tmp_path / "cache"), missing=[])) == cached.Looked()
+        assert work(tmp_path / "cache", rebuild=True).looked == cached.FoundBuilds()
+        assert cached.find_builds(replace(work(tmp_path / "cache"), missing=[])) == cached.FoundBuilds()
         with serving(tmp_path / "cache") as url:
-            assert cached.look(replace(work(tmp_path), caches=place.Caches(places=(url,), keys=()))).offers
+            assert cached.find_builds(replace(work(tmp_path), caches=place.Caches(places=(url,), keys=()))).offers
             far = replace(work(tmp_path, offline=True), caches=place.Caches(places=(url,), keys=()))
-            assert cached.look(far) == cached.Looked()
+            assert cached.find_builds(far) == cached.FoundBuilds()
 
     def test_what_is_not_signed(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         self.entries(tree, tmp_path / "cache")

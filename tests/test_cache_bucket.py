@@ -15,7 +15,7 @@ import pytest
 
 from envkit.cache import bucket, layout, place
 from envkit.cache.manifest import Manifest
-from envkit.cache.place import Entry, Place
+from envkit.cache.place import Place, SignedManifest
 from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid
 from envkit.install import sharing
@@ -60,7 +60,7 @@ def publish(made: Manifest, at: Path, to: Place = HERE) -> bool:
         return place.publish(to, made, stream, b"")
 
 
-def pushed(tree: Tree, folder: Path) -> Entry:
+def pushed(tree: Tree, folder: Path) -> SignedManifest:
     """Push the module; return what is there then."""
     made = described(packed(tree, folder / "packed"))
     assert publish(made, folder / "packed")

@@ -18,7 +18,7 @@ from envkit.cache.place import Place
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import manifest, receipt
-from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Cached
 from envkit.errors import UsageProblem
@@ -97,7 +97,8 @@ def there(
     module = "Horovod/1.0-toy"
     lock = Lock(
         name=NAME, method="easybuild", framework="pytorch", accelerator="cpu", release="",
-        machine=Machine(type="x86_64"), tools={}, parts=(Part(name=module, recipe="Horovod.eb", sha256="1" * 64),),
+        machine=LockedMachine(type="x86_64"), tools={},
+        parts=(LockedPart(name=module, recipe="Horovod.eb", sha256="1" * 64),),
     )  # fmt: skip
     install("toy-before", module, lock=lock, horovod="/h")
     made = install(NAME, module, lock=lock, horovod="/h", created="2026-02-02T03:04:05+00:00")

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from envkit.cache import layout, place
-from envkit.cache.fit import Here
+from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Signed
-from envkit.cache.place import Caches, Entry, Place
+from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.cli import run
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi
@@ -84,7 +84,7 @@ def states(done: Pulled) -> list[str]:
     return [one.state for one in done.builds]
 
 
-def publish(made: Manifest, folder: Path, key: Path | None = None) -> Entry:
+def publish(made: Manifest, folder: Path, key: Path | None = None) -> SignedManifest:
     """Put a manifest and the object that was packed last into a place, signed."""
     folder.mkdir(exist_ok=True)
     told, signed = folder.with_name("manifest"), b""
@@ -169,7 +169,7 @@ class TestCopied:
 class TestChosen:
     """Which builds are meant."""
 
-    def both(self, tree: Tree, tmp_path: Path) -> tuple[Entry, Entry]:
+    def both(self, tree: Tree, tmp_path: Path) -> tuple[SignedManifest, SignedManifest]:
         """Have two builds of different names, for different CPUs."""
         of = packed(tree, tmp_path / "packed")
         first, second = described(of), described(of, cpu=("avx512f",))
@@ -216,7 +216,7 @@ class TestChosen:
 
     def test_this_machine_itself(self) -> None:
         there = pull.here()
-        assert isinstance(there, Here)
+        assert isinstance(there, Provided)
         assert there.machine == os.uname().machine
         assert there.versions["GLIBC"] == os.confstr("CS_GNU_LIBC_VERSION").split()[1]  # type: ignore[union-attr]
 

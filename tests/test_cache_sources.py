@@ -19,7 +19,7 @@ from envkit.install import sharing
 from envkit.sources import download
 from envkit.sources.ask import refused
 from envkit.sources.connection import RefusedError
-from envkit.sources.fetch import FetchEvent, FetchState, Kept, Source, fetch
+from envkit.sources.fetch import FetchEvent, FetchState, FileStore, Source, fetch
 
 from .small_disk import leave, small_disk
 from .test_cache import serving
@@ -56,7 +56,7 @@ def there(tmp_path: Path) -> Place:
     return made
 
 
-def get(cache: Path, kept: Iterable[Kept], *urls: str) -> list[FetchEvent]:
+def get(cache: Path, kept: Iterable[FileStore], *urls: str) -> list[FetchEvent]:
     """Fetch them; return what was told."""
     events = list[FetchEvent]()
     fetch(sources(*urls), cache, offline=False, progress=events.append, kept=tuple(kept))

@@ -58,7 +58,7 @@ def test_stages_agree_on_their_arguments(path: Path) -> None:
 def test_every_file_that_pip_takes_is_pinned(stack: Stack, machine: str) -> None:
     if machine not in stack.machines:
         return
-    wanted = layers.Wanted(
+    wanted = layers.ImageRecipe(
         name=stack.name,
         recipe=stack.recipe,
         arguments=stack.arguments,

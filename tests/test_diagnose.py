@@ -17,9 +17,9 @@ import pytest
 
 from envkit.cli import run
 from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, rules
-from envkit.diagnose.place import Place
 from envkit.diagnose.rule import Sign, done, made
 from envkit.diagnose.scan import CHUNK, Scan, Seen, scan, whole_lines
+from envkit.diagnose.surroundings import Surroundings
 from envkit.knowledge.known import catalogue
 from tests.diagnose_recall import AREAS, FILE, WHOLE, Thread, table, threads, verdict, written
 
@@ -395,44 +395,44 @@ class TestPlace:
     ERROR = "torch/all.h:5:2: error: #error C++17 or later compatible compiler is required to use PyTorch."
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def place(self, tmp_path: Path) -> Surroundings:
         """An environment whose Python has PYTHONPATH alone, and no programs besides."""
         (tmp_path / "bin").mkdir()
         script = f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'
         (tmp_path / "bin" / "python").write_text(script)
         (tmp_path / "bin" / "python").chmod(0o755)
-        return Place(env={"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "lib")})
+        return Surroundings(env={"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "lib")})
 
     def package(self, tmp_path: Path, name: str, version: str) -> None:
         folder = tmp_path / "lib" / f"{name}-{version}.dist-info"
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
-    def test_a_version_confirms(self, tmp_path: Path, place: Place) -> None:
+    def test_a_version_confirms(self, tmp_path: Path, place: Surroundings) -> None:
         self.package(tmp_path, "torch", "2.13.0+cpu")
         found = first_cause([self.ERROR], place)
         assert found is not None
         assert found.certainty is Certainty.CONFIRMED
         assert found.confirmed == (f"{sys.executable} has torch 2.13.0+cpu",)
 
-    def test_a_version_refutes(self, tmp_path: Path, place: Place) -> None:
+    def test_a_version_refutes(self, tmp_path: Path, place: Surroundings) -> None:
         self.package(tmp_path, "torch", "2.0.1")
         found = first_cause([self.ERROR], place)
         assert found is not None
         assert found.rule.id == "step-failed"
 
-    def test_a_package_that_is_not_there_says_nothing(self, place: Place) -> None:
+    def test_a_package_that_is_not_there_says_nothing(self, place: Surroundings) -> None:
         found = first_cause([self.ERROR], place)
         assert found is not None
         assert (found.rule.id, found.certainty) == ("cxx17", Certainty.LIKELY)
 
     def test_no_python(self, tmp_path: Path) -> None:
-        found = first_cause([self.ERROR], Place(env={"PATH": str(tmp_path)}))
+        found = first_cause([self.ERROR], Surroundings(env={"PATH": str(tmp_path)}))
         assert found is not None
         assert found.certainty is Certainty.LIKELY
 
     @pytest.mark.parametrize("there, certainty", [(False, Certainty.CONFIRMED), (True, None)])
-    def test_a_program(self, there: bool, certainty: Certainty | None, place: Place, tmp_path: Path) -> None:
+    def test_a_program(self, there: bool, certainty: Certainty | None, place: Surroundings, tmp_path: Path) -> None:
         if there:
             (tmp_path / "bin" / "mpicxx").write_text("#!/bin/sh\n")
             (tmp_path / "bin" / "mpicxx").chmod(0o755)
@@ -441,7 +441,7 @@ class TestPlace:
         assert (found.certainty if found.rule.id == "mpi-headers" else None) is certainty
 
     @pytest.mark.parametrize("size, wanted", [(64, "extension-cut-seen"), (4096, "bus-error")])
-    def test_a_cut_extension(self, size: int, wanted: str, place: Place, tmp_path: Path) -> None:
+    def test_a_cut_extension(self, size: int, wanted: str, place: Surroundings, tmp_path: Path) -> None:
         header = b"\x7fELF\x02".ljust(40, b"\0") + (1024).to_bytes(8, "little") + b"\0" * 10 + b"\x40\0\x02\0\0\0"
         extension = tmp_path / "lib" / "horovod" / "torch" / "mpi_lib_v2.so"
         extension.parent.mkdir(parents=True)

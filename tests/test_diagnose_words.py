@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from envkit.diagnose import source, words
 from envkit.diagnose.judge import Certainty, Diagnosis
-from envkit.diagnose.place import FULL, Place
-from envkit.diagnose.rule import Machine, Rule, Sign
-from envkit.diagnose.scan import Limit, Seen
+from envkit.diagnose.rule import Conditions, Rule, Sign
+from envkit.diagnose.scan import Deadline, Seen
+from envkit.diagnose.surroundings import FULL, Surroundings
 from envkit.errors import LogUnreadable
 from envkit.system import xz
 
@@ -60,7 +60,7 @@ def test_what_the_log_alone_does_not_prove() -> None:
         "    likely   the log alone does not prove it",
         "    source   https://a, https://b",
     ]
-    looks = replace(likely, rule=replace(RULE, machine=Machine(full="/tmp")))
+    looks = replace(likely, rule=replace(RULE, machine=Conditions(full="/tmp")))
     assert words.text("log", looks, 100).splitlines()[4] == (
         "    likely   the log alone does not prove it; where it was written, --here looks at the machine"
     )
@@ -84,9 +84,9 @@ def test_long_words_are_wrapped_behind_their_name() -> None:
         ({"bare": True}, "", "nothing in a log"),
         ({"unknown": True}, "", "nothing in a log"),
         ({"proof": Sign(find=("c", "d"))}, "", "a line with 'c' or 'd'"),
-        ({"machine": Machine(full="/tmp"), "bare": True}, "", "the machine (--here)"),
+        ({"machine": Conditions(full="/tmp"), "bare": True}, "", "the machine (--here)"),
         (
-            {"proof": Sign(find=("c",)), "machine": Machine(full="/tmp")},
+            {"proof": Sign(find=("c",)), "machine": Conditions(full="/tmp")},
             "",
             "a line with 'c' or the machine (--here)",
         ),
@@ -159,8 +159,8 @@ def python() -> Mapping[str, object]:
     }
 
 
-def place(python: Mapping[str, object] | None, **env: str) -> Place:
-    found = Place(env=env)
+def place(python: Mapping[str, object] | None, **env: str) -> Surroundings:
+    found = Surroundings(env=env)
     found.__dict__["python"] = python  # as if it had been asked
     return found
 
@@ -168,78 +168,84 @@ def place(python: Mapping[str, object] | None, **env: str) -> Place:
 @pytest.mark.parametrize(
     ("wanted", "holds", "facts"),
     [
-        (Machine(package={"torch": ">=2.1"}), True, ["/p has torch 2.13.0+cpu"]),
-        (Machine(package={"torch": "<2.1"}), False, ["/p has torch 2.13.0+cpu"]),
-        (Machine(package={"odd": ">=1"}), False, ["/p has odd x"]),
-        (Machine(package={"numpy": ">=1"}), None, ["/p has no numpy"]),
-        (Machine(no_package=("numpy",)), True, ["/p has no numpy"]),
-        (Machine(no_package=("torch",)), False, ["/p has torch 2.13.0+cpu"]),
+        (Conditions(package={"torch": ">=2.1"}), True, ["/p has torch 2.13.0+cpu"]),
+        (Conditions(package={"torch": "<2.1"}), False, ["/p has torch 2.13.0+cpu"]),
+        (Conditions(package={"odd": ">=1"}), False, ["/p has odd x"]),
+        (Conditions(package={"numpy": ">=1"}), None, ["/p has no numpy"]),
+        (Conditions(no_package=("numpy",)), True, ["/p has no numpy"]),
+        (Conditions(no_package=("torch",)), False, ["/p has torch 2.13.0+cpu"]),
         (
-            Machine(no_package=("numpy",), package={"torch": "<1"}),
+            Conditions(no_package=("numpy",), package={"torch": "<1"}),
             False,
             ["/p has torch 2.13.0+cpu", "/p has no numpy"],
         ),
-        (Machine(no_package=("numpy",), package={"x": "<1"}), None, ["/p has no x", "/p has no numpy"]),
-        (Machine(extension="cut"), True, ["/h/b.so has 7 bytes instead of 8"]),
-        (Machine(extension="absent"), False, ["/h has /h/a.so"]),
-        (Machine(), True, []),
+        (Conditions(no_package=("numpy",), package={"x": "<1"}), None, ["/p has no x", "/p has no numpy"]),
+        (Conditions(extension="cut"), True, ["/h/b.so has 7 bytes instead of 8"]),
+        (Conditions(extension="absent"), False, ["/h has /h/a.so"]),
+        (Conditions(), True, []),
     ],
 )
-def test_what_a_python_has(wanted: Machine, holds: bool | None, facts: list[str], python: Mapping[str, object]) -> None:
+def test_what_a_python_has(
+    wanted: Conditions, holds: bool | None, facts: list[str], python: Mapping[str, object]
+) -> None:
     assert place(python).holds(wanted) == (holds, facts)
 
 
 def test_what_is_not_known_of_a_python(python: Mapping[str, object]) -> None:
-    wanted = Machine(package={"torch": ">=2"})
+    wanted = Conditions(package={"torch": ">=2"})
     assert place(None).holds(wanted) == (None, ["no Python was found that could tell of torch"])
-    assert place(None).holds(Machine(extension="cut")) == (None, ["no Horovod was found"])
-    assert place({**python, "horovod": ""}).holds(Machine(extension="absent")) == (None, ["no Horovod was found"])
+    assert place(None).holds(Conditions(extension="cut")) == (None, ["no Horovod was found"])
+    assert place({**python, "horovod": ""}).holds(Conditions(extension="absent")) == (None, ["no Horovod was found"])
     bare = {**python, "extensions": []}
-    assert place(bare).holds(Machine(extension="absent")) == (True, ["/h has no extension"])
-    assert place(bare).holds(Machine(extension="cut")) == (None, ["no extension was found"])
+    assert place(bare).holds(Conditions(extension="absent")) == (True, ["/h has no extension"])
+    assert place(bare).holds(Conditions(extension="cut")) == (None, ["no extension was found"])
     whole = {**python, "extensions": [{"path": "/h/a.so", "size": 9, "wanted": 8}]}
-    assert place(whole).holds(Machine(extension="cut")) == (False, ["/h/a.so is whole"])
+    assert place(whole).holds(Conditions(extension="cut")) == (False, ["/h/a.so is whole"])
 
 
 def test_whether_a_header_is_there(tmp_path: Path) -> None:
-    wanted = Machine(no_header="toy/none.h")
+    wanted = Conditions(no_header="toy/none.h")
     nowhere = (True, ["toy/none.h is in none of the usual folders"])
     header = tmp_path / "nccl" / "include" / "toy" / "none.h"
     header.parent.mkdir(parents=True)
     header.touch()
     found = (None, [f"{header} is there"])
     folder = str(tmp_path / "nccl" / "include")
-    assert Place(env={}).holds(wanted) == Place(env={"CPATH": f"{tmp_path}:", "NCCL_HOME": ""}).holds(wanted) == nowhere
-    assert Place(env={"CPATH": f"{tmp_path}:{folder}"}).holds(wanted) == found
-    assert Place(env={"CPLUS_INCLUDE_PATH": folder}).holds(wanted) == found
-    assert Place(env={"NCCL_HOME": str(tmp_path / "nccl")}).holds(wanted) == found
+    assert (
+        Surroundings(env={}).holds(wanted)
+        == Surroundings(env={"CPATH": f"{tmp_path}:", "NCCL_HOME": ""}).holds(wanted)
+        == nowhere
+    )
+    assert Surroundings(env={"CPATH": f"{tmp_path}:{folder}"}).holds(wanted) == found
+    assert Surroundings(env={"CPLUS_INCLUDE_PATH": folder}).holds(wanted) == found
+    assert Surroundings(env={"NCCL_HOME": str(tmp_path / "nccl")}).holds(wanted) == found
 
 
 def test_the_version_of_a_program(tmp_path: Path) -> None:
     for name, version in (("new", "toy 1.2.3 (4.5)"), ("odd", "none")):
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{version}'\n")
         (tmp_path / name).chmod(0o755)
-    here = Place(env={"PATH": str(tmp_path)})
-    assert here.holds(Machine(program={"new": ">=1.2"})) == (True, ["new on PATH is 1.2.3"])
-    assert here.holds(Machine(program={"new": ">=1.3"})) == (False, ["new on PATH is 1.2.3"])
-    assert here.holds(Machine(program={"odd": ">=1"})) == (None, ["odd is there"])
-    assert here.holds(Machine(program={"none": ">=1"})) == (None, ["there is no none on PATH"])
-    assert here.holds(Machine(no_program=("none",))) == (True, ["there is no none on PATH"])
-    assert here.holds(Machine(no_program=("new",))) == (False, ["new is on PATH"])
+    here = Surroundings(env={"PATH": str(tmp_path)})
+    assert here.holds(Conditions(program={"new": ">=1.2"})) == (True, ["new on PATH is 1.2.3"])
+    assert here.holds(Conditions(program={"new": ">=1.3"})) == (False, ["new on PATH is 1.2.3"])
+    assert here.holds(Conditions(program={"odd": ">=1"})) == (None, ["odd is there"])
+    assert here.holds(Conditions(program={"none": ">=1"})) == (None, ["there is no none on PATH"])
+    assert here.holds(Conditions(no_program=("none",))) == (True, ["there is no none on PATH"])
+    assert here.holds(Conditions(no_program=("new",))) == (False, ["new is on PATH"])
 
 
 def test_whether_a_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = Machine(full=str(tmp_path))
+    wanted = Conditions(full=str(tmp_path))
     for free, holds in ((FULL - 1, True), (FULL, None)):
         monkeypatch.setattr("shutil.disk_usage", lambda _folder, free=free: type("Usage", (), {"free": free}))
-        assert Place(env={}).holds(wanted) == (holds, [f"{tmp_path} has {free // 1_000_000} MB free"])
+        assert Surroundings(env={}).holds(wanted) == (holds, [f"{tmp_path} has {free // 1_000_000} MB free"])
     monkeypatch.undo()
     gone = str(tmp_path / "gone")
-    assert Place(env={}).holds(Machine(full=gone)) == (None, [f"{gone} is not there"])
+    assert Surroundings(env={}).holds(Conditions(full=gone)) == (None, [f"{gone} is not there"])
 
 
 def refused(path: Path) -> LogUnreadable:
-    with pytest.raises(LogUnreadable) as found, source.opened(str(path), Limit()) as blocks:
+    with pytest.raises(LogUnreadable) as found, source.opened(str(path), Deadline()) as blocks:
         list(blocks)
     return found.value
 

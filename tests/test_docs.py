@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import run
-from envkit.compat.complete import Here
+from envkit.compat.complete import MachineParts
 from envkit.diagnose import rule
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.planning import compatibility
@@ -102,7 +102,7 @@ def test_samples_of_compat(
 ) -> None:
     """On the machine that they were taken from."""
     parts = {"machine": "x86_64", "python": "3.11.7", "gcc": "12.2.0", "openmpi": "4.1.4"}
-    monkeypatch.setattr(compatibility, "here", lambda _machine: Here(accelerator="cpu", parts=parts))
+    monkeypatch.setattr(compatibility, "here", lambda _machine: MachineParts(accelerator="cpu", parts=parts))
     status = run(shlex.split(words)[1:])
     printed = capsys.readouterr().out + (f"{status}\n" if with_status else "")
     assert is_printed(sample, printed), f"{words} prints:\n{printed}"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
-from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import BuildFailed
 from envkit.install import earlier, listing
@@ -25,10 +25,10 @@ ERROR = BuildFailed(what="Building Horovod/1 failed in step build.", why="GCC 14
 
 def work(tmp_path: Path, **of_machine: str) -> Any:
     given: dict[str, Any] = {"type": "x86_64", "python": "3.11.7", "compiler": "GCC 12.2.0", "mpi": "MPICH 4.3.2"}
-    own = Machine(**{**given, **of_machine})
+    own = LockedMachine(**{**given, **of_machine})
     lock = Lock(
         name="toy", method="easybuild", framework="pytorch", accelerator="cpu", release="", machine=own, tools={},
-        parts=(Part(name="Toy/1", recipe="Toy-1.eb", sha256="a" * 64),),
+        parts=(LockedPart(name="Toy/1", recipe="Toy-1.eb", sha256="a" * 64),),
     )  # fmt: skip
     tree = Tree(root=tmp_path / "tree")
     tree.unfinished.mkdir(parents=True, exist_ok=True)

@@ -272,7 +272,7 @@ def real(lmod: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     """This machine, with a cache and configuration of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    return host.look()
+    return host.detect()
 
 
 def kept(tmp_path: Path) -> dict[str, int]:

@@ -413,7 +413,7 @@ def test_what_steers_entering_steers_listing(tree: Path, tmp_path: Path) -> None
     """The overrides of EESSI's own module, and what a site adds under a prefix of its own."""
     read, zen2 = Release(root=tree, version="2023.06"), f"{MACHINE}/amd/zen2"
     env = {"EESSI_ARCHDETECT_OPTIONS_OVERRIDE": zen2, "EESSI_ACCELERATOR_TARGET_OVERRIDE": "accel/nvidia/cc80"}
-    here = listing.Machine(cpus=("zen3",))
+    here = listing.Hardware(cpus=("zen3",))
     found = listing.read(read, here, env)
     assert found.target == zen2 and "CUDA/12.1.1" in found.modules
     assert "CUDA/12.1.1" not in listing.read(read, here, {}).modules

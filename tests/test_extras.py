@@ -14,7 +14,7 @@ from envkit.cli import run
 from envkit.easybuild import eb_command, method, mpi
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
-from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import UsageProblem
 from envkit.install import removal
@@ -142,10 +142,10 @@ def test_a_receipt_of_an_earlier_envkit_has_none(install: Install, prefix: Prefi
 
 
 def test_a_lock_names_them() -> None:
-    part = Part(name="mpi4py/4", recipe="mpi4py-4.1.2-gompi-system.eb", sha256="0" * 64)
+    part = LockedPart(name="mpi4py/4", recipe="mpi4py-4.1.2-gompi-system.eb", sha256="0" * 64)
     locked = Lock(
         name=TORCH.name, method="easybuild", framework="pytorch", accelerator="cpu", release="",
-        machine=Machine(type="x86_64"), tools={}, parts=(part,),
+        machine=LockedMachine(type="x86_64"), tools={}, parts=(part,),
     )  # fmt: skip
     assert extras.in_lock(locked) == ("mpi4py",)
     assert extras.in_lock(msgspec.structs.replace(locked, parts=())) == extras.in_lock(None) == ()

@@ -264,7 +264,7 @@ def reader(name: str, path: Path) -> object:
         (path.parent / "Dockerfile").write_text("FROM x@sha256:" + "0" * 64 + "\n")
         return dockerfile.Context(path.parent / "Dockerfile").ignored
     if name == "hosts":
-        wanted = launcher.Wanted(ranks=2, nodes=None, hosts=(), launcher="auto")
+        wanted = launcher.LaunchRequest(ranks=2, nodes=None, hosts=(), launcher="auto")
         return launcher.placed(wanted, {"PBS_JOBID": "1", "PBS_NODEFILE": str(path)})
     return settings.text(path) if name == "settings" else source.is_packed(path)
 

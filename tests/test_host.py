@@ -149,7 +149,7 @@ def test_platform_is_what_binaries_depend_on() -> None:
 
 
 def test_look_at_this_machine() -> None:
-    found = host.look()
+    found = host.detect()
     assert found.machine == platform.machine()
     assert found.load == ()
     assert "VIRTUAL_ENV" not in found.env

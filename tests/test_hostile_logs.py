@@ -320,12 +320,12 @@ def test_the_time_is_over_for_all_of_a_log_together(tmp_path: Path) -> None:
     log = tmp_path / "log.gz"
     log.write_bytes(gzip.compress(b"-- ok\n" * 20_000_000, 1))
     now = iter(range(10_000))
-    limit = scan.Limit(lambda: float(next(now)))
+    limit = scan.Deadline(lambda: float(next(now)))
     with source.opened(str(log), limit) as blocks:
         seen = scan.scan(blocks, rules(), done())
     assert not seen.whole and 0 < seen.size < 40_000_000
     assert source.lines(str(log), 1, 4, limit) == []
-    assert source.lines(str(log), 1, 4, scan.Limit()) == ["-- ok"] * 4
+    assert source.lines(str(log), 1, 4, scan.Deadline()) == ["-- ok"] * 4
 
 
 TERMINAL = """

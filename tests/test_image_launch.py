@@ -12,7 +12,7 @@ from envkit.environments.environment import ContainerEnvironment, CurrentEnviron
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.launch import image_launch
-from envkit.launch.launcher import Wanted, srun_types
+from envkit.launch.launcher import LaunchRequest, srun_types
 
 Fake = Callable[..., Path]
 OPEN_MPI = Mpi(family="Open MPI", version="4.1.4")
@@ -58,7 +58,7 @@ def host(fake: Fake) -> Callable[[str], dict[str, str]]:
 def test_the_model_by_what_host_and_image_have(
     kind: str, image: Mpi | None, model: MpiModel, host: Callable[[str], dict[str, str]]
 ) -> None:
-    inside, launch = image_launch.plan_launch(INSIDE, image, Wanted(ranks=2), host(kind))
+    inside, launch = image_launch.plan_launch(INSIDE, image, LaunchRequest(ranks=2), host(kind))
     assert isinstance(inside, ContainerEnvironment)
     assert inside.model is model
     assert launch.why
@@ -67,40 +67,40 @@ def test_the_model_by_what_host_and_image_have(
 
 
 def test_why_the_image_starts_its_own_ranks(host: Callable[[str], dict[str, str]]) -> None:
-    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("MPICH"))
+    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=2), host("MPICH"))
     assert "the host's MPICH 4.0.2 does not start ranks of the image's Open MPI 4.1.4 as one world" in launch.why
-    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host(""))
+    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=2), host(""))
     assert "this host has no mpirun" in launch.why
-    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("Open MPI 4"), MpiModel.INSIDE)
+    _, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=2), host("Open MPI 4"), MpiModel.INSIDE)
     assert "you asked for it" in launch.why
 
 
 def test_a_launcher_that_does_not_fit_is_refused(host: Callable[[str], dict[str, str]]) -> None:
     with pytest.raises(HostProblem, match=r"The ranks of toy would not become one world\.") as refused:
-        image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), host("MPICH"), MpiModel.HYBRID)
+        image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=2), host("MPICH"), MpiModel.HYBRID)
     assert "MPICH 4.0.2" in refused.value.why
 
 
 @pytest.mark.parametrize("model", [MpiModel.HYBRID, MpiModel.BIND])
 def test_without_mpi_only_the_image_can_start_them(model: MpiModel, host: Callable[[str], dict[str, str]]) -> None:
     with pytest.raises(HostProblem, match="has no MPI"):
-        image_launch.plan_launch(INSIDE, None, Wanted(ranks=2), host("Open MPI 4"), model)
+        image_launch.plan_launch(INSIDE, None, LaunchRequest(ranks=2), host("Open MPI 4"), model)
 
 
 @pytest.mark.parametrize("wall", ["APPTAINER_CLEANENV", "SINGULARITY_CLEANENV", "APPTAINER_CONTAIN"])
 def test_a_wall_between_launcher_and_rank(wall: str, host: Callable[[str], dict[str, str]]) -> None:
     env = host("Open MPI 4") | {wall: "1"}
     with pytest.raises(HostProblem, match=f"{wall} is set, so that each rank would be a world of its own"):
-        image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env)
+        image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=2), env)
     with pytest.raises(HostProblem, match=wall):
         image_launch.enter_as_rank(INSIDE, OPEN_MPI, env)
-    inside, _ = image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env, MpiModel.INSIDE)
+    inside, _ = image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=2), env, MpiModel.INSIDE)
     assert isinstance(inside, ContainerEnvironment) and inside.model is MpiModel.INSIDE
-    image_launch.plan_launch(INSIDE, OPEN_MPI, Wanted(ranks=2), env | {wall: "false"})
+    image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=2), env | {wall: "false"})
 
 
 def test_ranks_inside_an_image_reach_no_other_node(host: Callable[[str], dict[str, str]]) -> None:
-    for wanted in (Wanted(ranks=2, hosts=(("a", 1), ("b", 1))), Wanted(ranks=2, nodes=2)):
+    for wanted in (LaunchRequest(ranks=2, hosts=(("a", 1), ("b", 1))), LaunchRequest(ranks=2, nodes=2)):
         with pytest.raises(HostProblem, match="on its own node only"):
             image_launch.plan_launch(INSIDE, OPEN_MPI, wanted, host("MPICH"))
 
@@ -115,7 +115,7 @@ def test_in_a_slurm_job(types: str, model: MpiModel, fake: Fake, monkeypatch: py
     site = ContainerEnvironment(
         name="toy", runtime=Path("/bin/apptainer"), image=Path("/t.sif"), srun=("--cpu-bind=x",)
     )
-    inside, launch = image_launch.plan_launch(site, OPEN_MPI, Wanted(ranks=2), env)
+    inside, launch = image_launch.plan_launch(site, OPEN_MPI, LaunchRequest(ranks=2), env)
     srun_types.cache_clear()
     assert isinstance(inside, ContainerEnvironment) and inside.model is model
     assert (launch.launcher == "srun") == (model is MpiModel.HYBRID)
@@ -144,12 +144,14 @@ def test_a_library_that_this_host_does_not_have(host: Callable[[str], dict[str, 
 
 def test_ranks_in_eessi_start_where_it_is_mounted() -> None:
     inside = EessiEnvironment(name="toy", version="2023.06", modules=("Toy/1",), way=("mount",), cpu="zen3")
-    _, launch = image_launch.plan_launch(inside, OPEN_MPI, Wanted(ranks=2), {"SLURM_JOB_ID": "1", "PATH": os.defpath})
+    _, launch = image_launch.plan_launch(
+        inside, OPEN_MPI, LaunchRequest(ranks=2), {"SLURM_JOB_ID": "1", "PATH": os.defpath}
+    )
     assert (launch.launcher, launch.why) == ("mpirun", "EESSI is mounted for this command, on this node")
     argv = inside.command(["python"], launch.argv)
     assert argv[0] == "mount" and argv[-1] == "python" and argv.index("mpirun") > argv.index("--")
     assert inside.variables({})["OMPI_MCA_ras"].startswith("^slurm")
-    elsewhere = Wanted(ranks=2, hosts=(("node1", 1), ("node2", 1)))
+    elsewhere = LaunchRequest(ranks=2, hosts=(("node1", 1), ("node2", 1)))
     with pytest.raises(HostProblem, match="The ranks that mpirun starts would not find EESSI"):
         image_launch.plan_launch(inside, OPEN_MPI, elsewhere, {"PATH": os.defpath})
     native = replace(inside, way=())

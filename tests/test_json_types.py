@@ -12,7 +12,7 @@ from envkit.cli import envkit, run
 from envkit.commands import json_types
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
-from envkit.environments.lockfile import Lock, Machine
+from envkit.environments.lockfile import Lock, LockedMachine
 from envkit.environments.prefix import Prefix
 from envkit.machine.host import Platform
 
@@ -58,7 +58,7 @@ def there(prefix: Prefix, install: Callable[..., ModuleReceipt]) -> Prefix:
     """A prefix with an environment, one that is damaged, and an installation that has begun."""
     lock = Lock(
         name="toy", method="easybuild", framework="pytorch", accelerator="cpu", release="",
-        machine=Machine(type="x86_64"), tools={}, parts=(),
+        machine=LockedMachine(type="x86_64"), tools={}, parts=(),
     )  # fmt: skip
     install("toy", "Base/1", "Toy/1", lock=lock, horovod="/h")
     install("bad", "Base/1", "Bad/1")

@@ -11,7 +11,7 @@ from envkit.environments.environment import ContainerEnvironment, CurrentEnviron
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
 from envkit.launch import image_launch, launcher
-from envkit.launch.launcher import Wanted
+from envkit.launch.launcher import LaunchRequest
 from envkit.machine.host import cores
 
 Fake = Callable[..., Path]
@@ -23,7 +23,7 @@ INTEL = Mpi(family="Intel MPI", version="2021.11")
 PLAIN = CurrentEnvironment(name="plain")
 
 
-def words(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = MappingProxyType({})) -> str:
+def words(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = MappingProxyType({})) -> str:
     return " ".join(launcher.choose(mpi, wanted, env).argv)
 
 
@@ -41,7 +41,7 @@ def words(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = MappingProxy
     ],
 )
 def test_on_one_machine_the_launcher_of_the_mpi(mpi: Mpi | None, ranks: int, argv: str) -> None:
-    assert words(mpi, Wanted(ranks=ranks)) == argv
+    assert words(mpi, LaunchRequest(ranks=ranks)) == argv
 
 
 HOSTS = (("a", 2), ("b", 1))
@@ -56,7 +56,7 @@ HOSTS = (("a", 2), ("b", 1))
     ],
 )
 def test_hosts_are_named_as_the_launcher_wants_them(mpi: Mpi | None, argv: str) -> None:
-    chosen = launcher.choose(mpi, Wanted(ranks=3, hosts=HOSTS), {})
+    chosen = launcher.choose(mpi, LaunchRequest(ranks=3, hosts=HOSTS), {})
     assert " ".join(chosen.argv) == argv
     assert chosen.remote
 
@@ -91,7 +91,7 @@ def test_in_a_slurm_job_what_srun_and_the_mpi_both_speak(
     mpi: Mpi, speaks: str, argv: str, slurm: Callable[[str], None]
 ) -> None:
     slurm(speaks)
-    chosen = launcher.choose(mpi, Wanted(ranks=4, nodes=2), JOB)
+    chosen = launcher.choose(mpi, LaunchRequest(ranks=4, nodes=2), JOB)
     assert " ".join(chosen.argv).replace(" --bind-to none", "") == argv
     assert mpi.family in chosen.why
     assert chosen.launcher == argv.split()[0]
@@ -132,7 +132,7 @@ def test_intel_mpi_is_told_the_library_of_slurm_or_starts_its_ranks_itself(
     library.touch()
     if place == "variable":
         monkeypatch.setenv("I_MPI_PMI_LIBRARY", str(library))
-    chosen = launcher.choose(INTEL, Wanted(ranks=4, nodes=2), {**os.environ, **JOB})
+    chosen = launcher.choose(INTEL, LaunchRequest(ranks=4, nodes=2), {**os.environ, **JOB})
     assert launcher.job_srun_type("Intel MPI") == ("pmi2" if place else "")
     exported = [word for word in chosen.argv if word.startswith("--export=")]
     if not place:
@@ -147,7 +147,7 @@ def test_gloo_in_a_slurm_job_is_told_the_hosts(slurm: Callable[[str], None], fak
     slurm("pmix")
     scontrol = fake("scontrol", '[ "$*" = "show hostnames n[1-2]" ] && printf \'n1\\nn2\\n\'')
     env = {**JOB, "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2", "PATH": str(scontrol.parent)}
-    assert words(None, Wanted(ranks=4), env) == "horovodrun -np 4 -H n1:2,n2:2"
+    assert words(None, LaunchRequest(ranks=4), env) == "horovodrun -np 4 -H n1:2,n2:2"
 
 
 @pytest.mark.parametrize(
@@ -163,20 +163,20 @@ def test_in_a_pbs_job_the_launcher_is_told_the_hosts(
 ) -> None:
     (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
     env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
-    chosen = launcher.choose(mpi, Wanted(ranks=3, nodes=nodes), env)
+    chosen = launcher.choose(mpi, LaunchRequest(ranks=3, nodes=nodes), env)
     assert " ".join(chosen.argv) == argv
     assert chosen.remote
-    assert not launcher.choose(mpi, Wanted(ranks=1, nodes=1), env).remote
+    assert not launcher.choose(mpi, LaunchRequest(ranks=1, nodes=1), env).remote
 
 
 def test_a_step_inside_a_step_shares_its_cpus(slurm: Callable[[str], None]) -> None:
     slurm("pmix")
-    assert words(OPEN_MPI_4, Wanted(ranks=2), {**JOB, "SLURM_STEP_ID": "0"}).endswith("-n 2 --overlap")
+    assert words(OPEN_MPI_4, LaunchRequest(ranks=2), {**JOB, "SLURM_STEP_ID": "0"}).endswith("-n 2 --overlap")
 
 
 @pytest.mark.parametrize("name", ["mpirun", "mpiexec"])
 def test_a_launcher_that_was_asked_for(name: str) -> None:
-    chosen = launcher.choose(MPICH, Wanted(ranks=2, launcher=name), {})
+    chosen = launcher.choose(MPICH, LaunchRequest(ranks=2, launcher=name), {})
     assert chosen.argv == (name, "-n", "2")
     assert chosen.why == "you asked for it"
 
@@ -204,12 +204,12 @@ def toy(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> dict[str, str]:
 
 def test_a_launcher_takes_a_row_of_the_table_and_no_more(toy: dict[str, str]) -> None:
     assert "toyrun" in launcher.names()
-    chosen = launcher.choose(OPEN_MPI_4, Wanted(ranks=4, nodes=2, launcher="toyrun"), toy)
+    chosen = launcher.choose(OPEN_MPI_4, LaunchRequest(ranks=4, nodes=2, launcher="toyrun"), toy)
     assert chosen.argv == ("toyrun", "-n", "4", "-N", "2")
     assert chosen.spans and not chosen.remote
-    assert launcher.choose(None, Wanted(ranks=4, launcher="toyrun"), toy).argv == ("toyrun", "-n", "4")
+    assert launcher.choose(None, LaunchRequest(ranks=4, launcher="toyrun"), toy).argv == ("toyrun", "-n", "4")
     image = ContainerEnvironment(name="toy", image=Path("/toy.sif"), runtime=Path("/usr/bin/apptainer"))
-    wanted = Wanted(ranks=4, nodes=2, launcher="toyrun")
+    wanted = LaunchRequest(ranks=4, nodes=2, launcher="toyrun")
     made, launch = image_launch.plan_launch(image, OPEN_MPI_4, wanted, toy)
     assert isinstance(made, ContainerEnvironment)
     assert (made.model, launch.argv) == (MpiModel.HYBRID, chosen.argv)
@@ -219,7 +219,7 @@ def test_a_launcher_takes_a_row_of_the_table_and_no_more(toy: dict[str, str]) ->
 
 
 def test_where_a_launcher_of_the_table_cannot_be_used(toy: dict[str, str]) -> None:
-    wanted = Wanted(ranks=4, launcher="toyrun")
+    wanted = LaunchRequest(ranks=4, launcher="toyrun")
     with pytest.raises(HostProblem, match="toyrun cannot be used here") as outside:
         launcher.choose(OPEN_MPI_4, wanted, {"PATH": toy["PATH"]})
     assert outside.value.why == "This is no job of its scheduler: TOY_JOB is not set."
@@ -227,26 +227,26 @@ def test_where_a_launcher_of_the_table_cannot_be_used(toy: dict[str, str]) -> No
         launcher.choose(OPEN_MPI_4, wanted, {**toy, "PATH": os.defpath})
     assert absent.value.why == "There is no toyrun on PATH."
     with pytest.raises(UsageProblem, match="--hosts does not go with toyrun"):
-        launcher.choose(OPEN_MPI_4, Wanted(ranks=2, launcher="toyrun", hosts=HOSTS), toy)
+        launcher.choose(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="toyrun", hosts=HOSTS), toy)
     with pytest.raises(UsageProblem, match="no launcher named 'toyrum'"):
-        launcher.choose(OPEN_MPI_4, Wanted(ranks=2, launcher="toyrum"), toy)
+        launcher.choose(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="toyrum"), toy)
 
 
 @pytest.mark.parametrize(
     ("mpi", "wanted", "env", "what"),
     [
-        (OPEN_MPI_4, Wanted(ranks=4, hosts=HOSTS), {}, "4 ranks do not fit into 3 slots."),
-        (OPEN_MPI_4, Wanted(ranks=1, nodes=2), {}, "1 ranks cannot fill 2 nodes."),
-        (OPEN_MPI_4, Wanted(ranks=4, nodes=2), {}, "There are no 2 nodes here."),
-        (OPEN_MPI_4, Wanted(ranks=5), JOB, "5 ranks do not fit this Slurm job."),
-        (OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), {}, "srun cannot be used here."),
-        (OPEN_MPI_4, Wanted(ranks=2, launcher="srun", hosts=HOSTS), JOB, "--hosts does not go with srun."),
-        (INTEL, Wanted(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
-        (None, Wanted(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
+        (OPEN_MPI_4, LaunchRequest(ranks=4, hosts=HOSTS), {}, "4 ranks do not fit into 3 slots."),
+        (OPEN_MPI_4, LaunchRequest(ranks=1, nodes=2), {}, "1 ranks cannot fill 2 nodes."),
+        (OPEN_MPI_4, LaunchRequest(ranks=4, nodes=2), {}, "There are no 2 nodes here."),
+        (OPEN_MPI_4, LaunchRequest(ranks=5), JOB, "5 ranks do not fit this Slurm job."),
+        (OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), {}, "srun cannot be used here."),
+        (OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun", hosts=HOSTS), JOB, "--hosts does not go with srun."),
+        (INTEL, LaunchRequest(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
+        (None, LaunchRequest(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
     ],
 )
 def test_what_cannot_be_is_refused(
-    mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str], what: str, slurm: Callable[[str], None]
+    mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str], what: str, slurm: Callable[[str], None]
 ) -> None:
     slurm("pmix")
     with pytest.raises(EnvkitError) as refused:
@@ -258,33 +258,33 @@ def test_what_cannot_be_is_refused(
 def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(HostProblem, match=r"srun cannot be used here\.") as refused:
-        launcher.choose(OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), JOB)
+        launcher.choose(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), JOB)
     assert refused.value.why == "There is no srun on PATH."
 
 
 @pytest.mark.parametrize(
     ("mpi", "wanted", "env", "why"),
     [
-        (OPEN_MPI_4, Wanted(ranks=2, launcher="srun"), {}, "This is no Slurm job."),
-        (OPEN_MPI_4, Wanted(ranks=4, hosts=HOSTS), {}, "--hosts a:2,b:1"),
-        (OPEN_MPI_4, Wanted(ranks=5), JOB, "It was granted 4 (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE)."),
-        (OPEN_MPI_4, Wanted(ranks=4, nodes=2), {}, "This is not a job of a scheduler, and --hosts names none."),
+        (OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), {}, "This is no Slurm job."),
+        (OPEN_MPI_4, LaunchRequest(ranks=4, hosts=HOSTS), {}, "--hosts a:2,b:1"),
+        (OPEN_MPI_4, LaunchRequest(ranks=5), JOB, "It was granted 4 (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE)."),
+        (OPEN_MPI_4, LaunchRequest(ranks=4, nodes=2), {}, "This is not a job of a scheduler, and --hosts names none."),
         (
             INTEL,
-            Wanted(ranks=2, launcher="srun"),
+            LaunchRequest(ranks=2, launcher="srun"),
             JOB,
             "Intel MPI, which this Horovod was built with, speaks nothing that srun has here: pmix, pmix_v4.",
         ),
         (
             None,
-            Wanted(ranks=2, launcher="srun"),
+            LaunchRequest(ranks=2, launcher="srun"),
             JOB,
             "Gloo, which this Horovod uses, speaks nothing that srun has here: pmix, pmix_v4.",
         ),
     ],
 )
 def test_why_it_is_refused(
-    mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str], why: str, slurm: Callable[[str], None]
+    mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str], why: str, slurm: Callable[[str], None]
 ) -> None:
     slurm("pmix pmix_v4")
     with pytest.raises(EnvkitError) as refused:
@@ -295,12 +295,12 @@ def test_why_it_is_refused(
 @pytest.mark.parametrize(
     ("mpi", "wanted", "env", "why"),
     [
-        (OPEN_MPI_4, Wanted(ranks=1), {}, "it belongs to Open MPI, which this Horovod was built with"),
-        (None, Wanted(ranks=1), {}, "this Horovod has Gloo and no MPI"),
-        (MPICH, Wanted(ranks=1, launcher="horovodrun"), {}, "you asked for it"),
+        (OPEN_MPI_4, LaunchRequest(ranks=1), {}, "it belongs to Open MPI, which this Horovod was built with"),
+        (None, LaunchRequest(ranks=1), {}, "this Horovod has Gloo and no MPI"),
+        (MPICH, LaunchRequest(ranks=1, launcher="horovodrun"), {}, "you asked for it"),
     ],
 )
-def test_why_a_launcher_was_chosen(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str], why: str) -> None:
+def test_why_a_launcher_was_chosen(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str], why: str) -> None:
     chosen = launcher.choose(mpi, wanted, env)
     assert (chosen.why, chosen.remote) == (why, False)
 
@@ -326,7 +326,7 @@ def test_a_slurm_job_has_room_for_its_tasks_or_its_cpus(tasks: str, cpus: str, s
 def test_the_hosts_of_a_pbs_job_get_even_slots(ranks: int, nodes: int | None, argv: str, tmp_path: Path) -> None:
     (tmp_path / "nodes").write_text("n1\nn2\nn3\n")
     env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
-    assert words(None, Wanted(ranks=ranks, nodes=nodes), env) == argv
+    assert words(None, LaunchRequest(ranks=ranks, nodes=nodes), env) == argv
 
 
 @pytest.mark.parametrize("user", [0, 1000])
@@ -404,7 +404,7 @@ def test_a_pbs_job_that_is_none(tmp_path: Path) -> None:
     """Its variables are left over, and its list of hosts has gone."""
     env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "gone")}
     with pytest.raises(HostProblem) as told:
-        launcher.placed(Wanted(ranks=2), env)
+        launcher.placed(LaunchRequest(ranks=2), env)
     assert told.value.why == f"PBS_NODEFILE names {tmp_path}/gone: No such file or directory."
     assert "unset PBS_JOBID PBS_NODEFILE" in told.value.fix
 

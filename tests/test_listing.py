@@ -17,7 +17,7 @@ from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Mpi
 from envkit.errors import Problem
 from envkit.install import listing, needs
-from envkit.install.listing import Entry
+from envkit.install.listing import ListedEnvironment
 from envkit.machine.host import Platform
 from envkit.planning.stack import stacks
 from envkit.report.paper import Paper
@@ -26,11 +26,11 @@ Install = Callable[..., ModuleReceipt]
 HERE = Platform.own()
 
 
-def listed(prefix: Prefix) -> dict[str, Entry]:
+def listed(prefix: Prefix) -> dict[str, ListedEnvironment]:
     return {entry.name: entry for entry in listing.entries(prefix)}
 
 
-def shown(found: list[Entry], prefix: Prefix) -> str:
+def shown(found: list[ListedEnvironment], prefix: Prefix) -> str:
     return listing.text(found, prefix, Paper(width=80))
 
 

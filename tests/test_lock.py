@@ -9,16 +9,18 @@ import pytest
 
 from envkit.cli import run
 from envkit.environments import lockfile
-from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.errors import LockInvalid
 
 Output = pytest.CaptureFixture[str]
-HERE = Machine(type="x86_64", python="3.11.7", compiler="GCC 12.2.0", mpi="Open MPI 4.1.4")
+HERE = LockedMachine(type="x86_64", python="3.11.7", compiler="GCC 12.2.0", mpi="Open MPI 4.1.4")
 TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
-def part(name: str = "Toy/1.0", recipe: str = "Toy-1.0.eb", digest: str = "a", *files: str, patch: str = "c") -> Part:
-    return Part(
+def part(
+    name: str = "Toy/1.0", recipe: str = "Toy-1.0.eb", digest: str = "a", *files: str, patch: str = "c"
+) -> LockedPart:
+    return LockedPart(
         name=name,
         recipe=recipe,
         sha256=digest * 64,
@@ -27,7 +29,7 @@ def part(name: str = "Toy/1.0", recipe: str = "Toy-1.0.eb", digest: str = "a", *
     )
 
 
-def made(*parts: Part, **changes: Any) -> Lock:
+def made(*parts: LockedPart, **changes: Any) -> Lock:
     given: dict[str, Any] = {
         "name": "toy",
         "method": "easybuild",
@@ -116,7 +118,7 @@ def test_the_same_is_neither_refused_nor_told() -> None:
     ],
     ids=["recipe", "patch", "recipe elsewhere", "part"],
 )
-def test_what_cannot_be_honoured_is_refused(here: Part, said: str) -> None:
+def test_what_cannot_be_honoured_is_refused(here: LockedPart, said: str) -> None:
     assert said in refused(made(), made(here))[0]
     [first, *_] = lockfile.refusals(made(), made(here))
     assert "envkit 0.1.0" in first.fix
@@ -127,7 +129,9 @@ def test_a_part_too_many_is_refused() -> None:
 
 
 def test_what_the_host_has_otherwise_is_told() -> None:
-    other = Machine(type="x86_64", cpu="x86_64/amd/zen3", python="3.12.1", compiler="GCC 13.2.0", load=("gcc/13",))
+    other = LockedMachine(
+        type="x86_64", cpu="x86_64/amd/zen3", python="3.12.1", compiler="GCC 13.2.0", load=("gcc/13",)
+    )
     here = made(part("Toy/1.0", "embedded/Toy-1.0.eb", "d"), machine=other, tools={"envkit": "0.1.0"})
     assert refused(made(), here) == []
     assert list(lockfile.differences(made(), here)) == [

@@ -216,7 +216,7 @@ print(json.dumps({
     "stack": stack.name,
     "fetched by": select("toy-stack", platform=Platform.own()).method,
     "receipt": [type(made).__name__, made.method, said(lambda: made.within(Path("venv")))],
-    "question": "preflight toy" in gather.questions(prefix, (), {}),
+    "question": "preflight toy" in gather.all_questions(prefix, (), {}),
     "works": verdict(preflights={"toy": preflight()}),
     "fails": verdict(preflights={"toy": preflight("module")}),
     "unknown": verdict(missing=(Missing(probe="preflight toy", why="it hangs"),)),

@@ -230,7 +230,7 @@ def test_a_wrapper_that_links_with_another_mpi(
     found: Program, library: str, refused: bool, machine: Machine, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where its own library is another machine's, and the linker goes on to that of the system."""
-    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.Compiled(needed=("libc.so.6", library)))
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.TrialResult(needed=("libc.so.6", library)))
     made = mpi.named(stack("pytorch-2.13-cpu"), "gompi", "gmpich")
     told = [one.what for one in mpi.problems(machine(mpi=found), made, tree)]
     assert [f"with {library}, which another MPI has" in one for one in told] == ([True] if refused else [])
@@ -241,7 +241,7 @@ def test_the_library_of_open_mpi_is_not_that_of_its_bindings(
 ) -> None:
     """As Debian's mpicxx links them; EasyBuild's own question, which MPI is first on PATH, is another test's."""
     names = ("libmpi_cxx.so.40", "libmpi.so.40", "libc.so.6")
-    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.Compiled(needed=names))
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.TrialResult(needed=names))
     assert trial_compiles.abi(Path("/usr/bin/mpicxx"), {}) == "libmpi.so.40"
     said = [one.what for one in mpi.problems(machine(), stack("pytorch-2.13-cpu"), tree)]
     assert not [one for one in said if "another MPI has" in one]
@@ -252,7 +252,7 @@ def test_a_root_without_shared_memory(
 ) -> None:
     """Open MPI does without it; MPICH's ranks do not start."""
     monkeypatch.setattr(mpi, "SHARED_MEMORY", tmp_path / "gone")
-    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.Compiled())
+    monkeypatch.setattr(trial_compiles, "compiled", lambda _: trial_compiles.TrialResult())
     problem = next(
         iter(mpi.problems(machine(mpi=MPICH), mpi.named(stack("pytorch-2.13-cpu"), "gompi", "gmpich"), tree))
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from envkit.integrations.ranks import Found, Outcome, Patience, failure, skipped, stacks
+from envkit.integrations.ranks import Outcome, RankDeadline, RankResults, failure, skipped, stacks
 from envkit.system import files
 from envkit.system.resources import data
 
@@ -31,7 +31,7 @@ def run(folder: Path, test: str, *words: str, env: dict[str, str] | None = None)
     )
 
 
-def found(*ranks: tuple[str, str], size: int = 2, **changes: object) -> Found:
+def found(*ranks: tuple[str, str], size: int = 2, **changes: object) -> RankResults:
     """Make what ranks left: how each ended, and why."""
     made = [
         Outcome(rank=rank, host="node", outcome=outcome, when="call", text=text, ended=float(10 - rank))
@@ -41,7 +41,7 @@ def found(*ranks: tuple[str, str], size: int = 2, **changes: object) -> Found:
         "size": size, "environment": "toy", "launcher": "mpirun", "outcomes": tuple(made), "stacks": {}, "status": 0,
         "is_late": False, "limit_s": 5.0, "said": "what mpirun said",
     }  # fmt: skip
-    return Found(**{**given, **changes})  # type: ignore[arg-type]
+    return RankResults(**{**given, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
 def test_how_long_ranks_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("envkit.integrations.ranks.time.monotonic", lambda: now)
-    patience = Patience(tmp_path, limit_s=50, size=2)
+    patience = RankDeadline(tmp_path, limit_s=50, size=2)
     assert not patience.is_over()
     one = found(("failed", "x")).outcomes[0]
     files.write(tmp_path / "outcome-0.json", msgspec.json.encode(one))
@@ -139,7 +139,7 @@ def test_how_long_ranks_are_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     assert patience.is_over()
     assert not patience.is_late
     (tmp_path / "outcome-0.json").unlink()
-    patience = Patience(tmp_path, limit_s=50, size=2)
+    patience = RankDeadline(tmp_path, limit_s=50, size=2)
     now = 167.0
     assert not patience.is_over()
     (tmp_path / "stack-0").write_text("x\n")

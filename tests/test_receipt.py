@@ -12,9 +12,9 @@ from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt, replaced
 from envkit.environments.lockfile import Lock
-from envkit.environments.lockfile import Machine as LockedMachine
+from envkit.environments.lockfile import LockedMachine as LockedMachine
 from envkit.environments.prefix import Prefix, Tree
-from envkit.environments.receipt import Built, Cached, Fingerprint, Fingerprints, Layer, Module, Mpi, Parts
+from envkit.environments.receipt import Built, BuiltLayer, Cached, Fingerprint, Fingerprints, Module, Mpi, Parts
 from envkit.environments.venv import Venv
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, UsageProblem
 from envkit.machine.host import Platform
@@ -449,7 +449,7 @@ def test_what_environments_are_made_of(install: Install, install_image: InstallI
     found = {one.name: one for one in receipt.parts_in(tree)}
     assert set(found) == {"toy-cpu", "toy-image"}
     assert [one.name for one in found["toy-cpu"].modules] == ["Python/system", "Toy/1.0"]
-    assert found["toy-image"].layers == (Layer(name="debian", key="a1".ljust(64, "0")),)
+    assert found["toy-image"].layers == (BuiltLayer(name="debian", key="a1".ljust(64, "0")),)
     named = {path.name for path in receipt.files_in(tree)}
     assert named == {"toy-cpu.json", "toy-image.json", "renamed.json", "bad.json", "broken.json", "gone.json"}
 

@@ -16,7 +16,7 @@ from envkit.binary.build_flags import BuildFlags
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import lockfile, receipt
-from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix
 from envkit.install import sbom
 from envkit.knowledge.known import known
@@ -49,13 +49,13 @@ def locked(horovod: str = "horovod-0.28.1.tar.gz") -> Lock:
         framework="pytorch",
         accelerator="cpu",
         release="",
-        machine=Machine(type="x86_64", python="3.11.7"),
+        machine=LockedMachine(type="x86_64", python="3.11.7"),
         tools={"envkit": "0.1.0"},
         parts=(
-            Part(
+            LockedPart(
                 name="gompi/system", recipe="gompi-system.eb", sha256="d" * 64, sources=(lockfile.file("toy.c", None),)
             ),
-            Part(
+            LockedPart(
                 name="Horovod/0.28.1",
                 recipe="Horovod-0.28.1.eb",
                 sha256="a" * 64,
@@ -118,7 +118,7 @@ def test_each_known_weakness_is_stated_with_what_it_concerns(
 def test_an_image_has_its_digest(install_image: Callable[..., ImageReceipt]) -> None:
     built = BuildFlags(horovod="0.28.1", extensions=())
     made = msgspec.structs.replace(install_image(), built=msgspec.Raw(msgspec.json.encode(built)))
-    layers = Part(name="image", recipe="cpu.def", sha256="e" * 64)
+    layers = LockedPart(name="image", recipe="cpu.def", sha256="e" * 64)
     own = msgspec.structs.replace(locked(), name=made.name, method="apptainer", parts=(layers,))
     text = sbom.text(made, own)
     assert errors(text) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envkit.easybuild import trial_compiles
-from envkit.easybuild.trial_compiles import Trial, compiled
+from envkit.easybuild.trial_compiles import TrialProgram, compiled
 from envkit.machine.host import Host, Program
 from envkit.planning.plan import Plan, Step
 from envkit.planning.stack import Stack, stacks
@@ -42,19 +42,19 @@ def test_what_compiles_is_asked_once_until_the_compiler_or_its_settings_change(
     fake: Fake, tmp_path: Path, cache: Path
 ) -> None:
     compiler = counting(fake, tmp_path)
-    trial = Trial(argv=(str(compiler), "a.cc"), files={"a.cc": "x"}, env={"PATH": "/bin", "TERM": "a"})
+    trial = TrialProgram(argv=(str(compiler), "a.cc"), files={"a.cc": "x"}, env={"PATH": "/bin", "TERM": "a"})
     for _ in range(2):
         assert compiled(trial).said == ""
     assert (calls(tmp_path), len(list(cache.iterdir()))) == (1, 1)
     changed = [
-        Trial(argv=(*trial.argv, "-O2"), files=trial.files, env=trial.env),
-        Trial(argv=trial.argv, files={"a.cc": "y"}, env=trial.env),
-        Trial(argv=trial.argv, files=trial.files, env={**trial.env, "CPATH": "/opt/include"}),
+        TrialProgram(argv=(*trial.argv, "-O2"), files=trial.files, env=trial.env),
+        TrialProgram(argv=trial.argv, files={"a.cc": "y"}, env=trial.env),
+        TrialProgram(argv=trial.argv, files=trial.files, env={**trial.env, "CPATH": "/opt/include"}),
     ]
     for number, other in enumerate(changed, start=2):
         compiled(other)
         assert calls(tmp_path) == number
-    compiled(Trial(argv=trial.argv, files=trial.files, env={**trial.env, "TERM": "b"}))
+    compiled(TrialProgram(argv=trial.argv, files=trial.files, env={**trial.env, "TERM": "b"}))
     assert calls(tmp_path) == 4
     os.utime(compiler, ns=(1, 1))
     compiled(trial)
@@ -63,17 +63,17 @@ def test_what_compiles_is_asked_once_until_the_compiler_or_its_settings_change(
 
 def test_a_failure_is_asked_again_and_told_by_its_first_error(fake: Fake, tmp_path: Path) -> None:
     compiler = counting(fake, tmp_path, "echo 'In file included from x:' >&2; echo 'a.cc:1: error: no' >&2; exit 1")
-    trial = Trial(argv=(str(compiler), "a.cc"), files={"a.cc": "x"}, env={"PATH": "/bin"})
+    trial = TrialProgram(argv=(str(compiler), "a.cc"), files={"a.cc": "x"}, env={"PATH": "/bin"})
     for _ in range(2):
         assert compiled(trial).said == "a.cc:1: error: no"
     assert calls(tmp_path) == 2
-    gone = Trial(argv=(str(tmp_path / "gone"), "a.cc"), files={}, env={"PATH": "/bin"})
+    gone = TrialProgram(argv=(str(tmp_path / "gone"), "a.cc"), files={}, env={"PATH": "/bin"})
     assert compiled(gone).said
 
 
 def test_what_somebody_else_may_have_written_is_not_believed(fake: Fake, tmp_path: Path, cache: Path) -> None:
     compiler = counting(fake, tmp_path)
-    trial = Trial(argv=(str(compiler), "a.cc"), files={}, env={"PATH": "/bin"})
+    trial = TrialProgram(argv=(str(compiler), "a.cc"), files={}, env={"PATH": "/bin"})
     compiled(trial)
     cache.chmod(0o777)
     compiled(trial)
@@ -82,7 +82,7 @@ def test_what_somebody_else_may_have_written_is_not_believed(fake: Fake, tmp_pat
 
 def test_a_cache_that_cannot_be_written_is_no_failure(fake: Fake, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
-    trial = Trial(argv=(str(counting(fake, tmp_path)), "a.cc"), files={}, env={"PATH": "/bin"})
+    trial = TrialProgram(argv=(str(counting(fake, tmp_path)), "a.cc"), files={}, env={"PATH": "/bin"})
     assert compiled(trial).said == "" and compiled(trial).said == "" and calls(tmp_path) == 2
 
 

@@ -12,25 +12,25 @@ from rich.console import Console
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
-from envkit.environments.lockfile import File, Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedFile, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix
 from envkit.install import upgrade as work
-from envkit.install.upgrade import Change
+from envkit.install.upgrade import ModuleChange
 from envkit.machine.host import Platform
 from envkit.planning.stack import stacks
 
 Install = Callable[..., ModuleReceipt]
 
 
-def part(name: str, digest: str = "0", *sources: str, pin: str = "a") -> Part:
-    files = tuple(File(filename=one, sha256=pin * 64) for one in sources)
-    return Part(name=name, recipe=f"{name.replace('/', '-')}.eb", sha256=digest * 64, sources=files)
+def part(name: str, digest: str = "0", *sources: str, pin: str = "a") -> LockedPart:
+    files = tuple(LockedFile(filename=one, sha256=pin * 64) for one in sources)
+    return LockedPart(name=name, recipe=f"{name.replace('/', '-')}.eb", sha256=digest * 64, sources=files)
 
 
-def lock(*parts: Part, **machine: Any) -> Lock:
+def lock(*parts: LockedPart, **machine: Any) -> Lock:
     return Lock(
         name="toy", method="easybuild", framework="pytorch", accelerator="cpu", release="",
-        machine=Machine(type="x86_64", **machine), tools={"envkit": "0.1"}, parts=parts,
+        machine=LockedMachine(type="x86_64", **machine), tools={"envkit": "0.1"}, parts=parts,
     )  # fmt: skip
 
 
@@ -41,27 +41,27 @@ BASE, TOP = part("Base/1"), part("Top/1", "0", "top.tar")
     ("now", "expected"),
     [
         ((BASE, TOP), []),
-        ((part("Base/1", "1"), TOP), [Change(what="changed", was="Base/1", now="Base/1")]),
-        ((BASE, part("Top/2")), [Change(what="changed", was="Top/1", now="Top/2")]),
-        ((BASE, TOP, part("New/1")), [Change(what="added", was=None, now="New/1")]),
-        ((TOP,), [Change(what="removed", was="Base/1", now=None)]),
+        ((part("Base/1", "1"), TOP), [ModuleChange(what="changed", was="Base/1", now="Base/1")]),
+        ((BASE, part("Top/2")), [ModuleChange(what="changed", was="Top/1", now="Top/2")]),
+        ((BASE, TOP, part("New/1")), [ModuleChange(what="added", was=None, now="New/1")]),
+        ((TOP,), [ModuleChange(what="removed", was="Base/1", now=None)]),
         (
             (BASE, part("Top/1", "1", "top.tar", pin="b")),
-            [Change(what="changed", was="Top/1", now="Top/1", files=("top.tar",))],
+            [ModuleChange(what="changed", was="Top/1", now="Top/1", files=("top.tar",))],
         ),
         (
             (BASE, part("Top/1", "1", "top2.tar")),
-            [Change(what="changed", was="Top/1", now="Top/1", files=("- top.tar", "+ top2.tar"))],
+            [ModuleChange(what="changed", was="Top/1", now="Top/1", files=("- top.tar", "+ top2.tar"))],
         ),
     ],
 )
-def test_what_has_changed(now: tuple[Part, ...], expected: list[Change]) -> None:
+def test_what_has_changed(now: tuple[LockedPart, ...], expected: list[ModuleChange]) -> None:
     assert list(work.changes(lock(BASE, TOP), lock(*now))) == expected
 
 
 def test_a_receipt_without_a_lock_is_compared_by_its_recipes() -> None:
     was = {"Base/1": "0" * 64, "Top/1": "1" * 64}
-    assert list(work.changes(was, lock(BASE, TOP))) == [Change(what="changed", was="Top/1", now="Top/1")]
+    assert list(work.changes(was, lock(BASE, TOP))) == [ModuleChange(what="changed", was="Top/1", now="Top/1")]
 
 
 def test_newer_stacks_are_named_and_never_taken(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:

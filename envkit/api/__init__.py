@@ -190,7 +190,7 @@ def verify(
     from envkit.api.conversion import verified
     from envkit.errors import UsageProblem
     from envkit.inside.probe.started import detect
-    from envkit.launch.launcher import Wanted, parse_hosts, ranks_here
+    from envkit.launch.launcher import LaunchRequest, parse_hosts, ranks_here
     from envkit.methods import installed
     from envkit.verify import launch, options, target
 
@@ -215,7 +215,7 @@ def verify(
         found = target.find(environment, worded(prefix), framework)
         if found.receipt is not None:
             installed.require_same_image(found.receipt)
-        wanted = Wanted(ranks=number, nodes=nodes, hosts=there, launcher=launcher)
+        wanted = LaunchRequest(ranks=number, nodes=nodes, hosts=there, launcher=launcher)
         return verified(launch.verify(found, wanted, asked, tell=progress or (lambda _text: None)))
 
 
@@ -249,8 +249,8 @@ def diagnose(log: StrPath | None = None, *, text: str | None = None, here: bool 
     Raises EnvkitError for what cannot be read as a log.
     """
     from envkit.diagnose import Certainty, judged, seen_in, source
-    from envkit.diagnose.place import Place
-    from envkit.diagnose.scan import Limit
+    from envkit.diagnose.scan import Deadline
+    from envkit.diagnose.surroundings import Surroundings
     from envkit.errors import UsageProblem
 
     if (log is None) == (text is None):
@@ -258,9 +258,9 @@ def diagnose(log: StrPath | None = None, *, text: str | None = None, here: bool 
     if text is not None:
         seen = seen_in(text.splitlines())
     else:
-        with source.opened(os.fspath(log or ""), Limit()) as blocks:
+        with source.opened(os.fspath(log or ""), Deadline()) as blocks:
             seen = seen_in(blocks)
-    found = judged(seen, Place(env=os.environ) if here else None)
+    found = judged(seen, Surroundings(env=os.environ) if here else None)
     if found is None:
         return Diagnosis(state="no failure", complete=seen.whole)
     return Diagnosis(
@@ -285,7 +285,7 @@ def compat(*versions: str, file: StrPath | None = None, here: bool = False) -> C
     """
     from pathlib import Path
 
-    from envkit.doctor.together import answer
+    from envkit.doctor.combination import answer
 
     told = answer(versions, Path(file) if file is not None else None, here=here)
     best = None

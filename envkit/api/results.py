@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from envkit.doctor.combination import Answer
     from envkit.doctor.report import Report as DoctorReport
-    from envkit.doctor.together import Answer
     from envkit.verify.report import Report
 
 

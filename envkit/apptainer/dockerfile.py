@@ -59,7 +59,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copied:
+class CopiedPath:
     """A folder or file of the context, and its path among what is staged."""
 
     source: Path
@@ -80,7 +80,7 @@ class Converted:
     """A definition file that does what a Dockerfile says, and what it takes of the context; ``key`` is of both."""
 
     recipe: str
-    copied: tuple[Copied, ...]
+    copied: tuple[CopiedPath, ...]
     key: str
 
 
@@ -96,7 +96,7 @@ def converted(path: Path) -> Converted:
     found = list(instructions(path, text))
     require_convertible(path, found)
     context = Context(path)
-    lines, commands, copied = text.split("\n"), list[str](), list[Copied]()
+    lines, commands, copied = text.split("\n"), list[str](), list[CopiedPath]()
     for one, place, values in settled(found):
         if one.word not in ("COPY", "ADD"):
             continue
@@ -109,7 +109,7 @@ def converted(path: Path) -> Converted:
     return Converted(recipe=recipe, copied=tuple(copied), key=key_of(recipe, copied))
 
 
-def key_of(recipe: str, copied: Sequence[Copied]) -> str:
+def key_of(recipe: str, copied: Sequence[CopiedPath]) -> str:
     """Return a SHA-256 of a recipe and of what it copies: names, modes, contents. Raises RecipeInvalid."""
     digest = hashlib.sha256(recipe.encode())
     for entry in copied:
@@ -237,7 +237,7 @@ def replaced(text: str, values: Mapping[str, str]) -> str | None:
 
 def copies(
     context: "Context", one: Instruction, number: int, place: str, values: Mapping[str, str]
-) -> tuple[list[Copied], str]:
+) -> tuple[list[CopiedPath], str]:
     """Return what a COPY or ADD takes, and the script that puts it in its place. Raises RecipeInvalid."""
     path, words = context.dockerfile, arguments(context.dockerfile, one)
     if len(words) < 2:
@@ -254,14 +254,14 @@ def copies(
             f"Write {target}/ if it is a folder.",
         )  # fmt: skip
     where = posixpath.normpath(posixpath.join(place, target))
-    taken, script = list[Copied](), list[str]()
+    taken, script = list[CopiedPath](), list[str]()
     for index, source in enumerate(found):
         if one.word == "ADD" and source.is_file() and ARCHIVE.search(source.name):
             fix = "Write COPY, and RUN tar -xf after it."
             raise invalid(path, one.line, f"ADD would unpack {source.name}, which is not supported.", fix)
         top = f"{number}/{index}/{source.name if not source.is_dir() else 'folder'}"
         entries = list(context.below(source, top, one))
-        files = [entry for entry in entries if isinstance(entry, Copied)]
+        files = [entry for entry in entries if isinstance(entry, CopiedPath)]
         links = [entry for entry in entries if isinstance(entry, Link)]
         taken += files
         script += [f"chmod {mode:o} {quoted(f'{STAGED}/{staged}')}" for staged, mode in special(files)]
@@ -279,7 +279,7 @@ def quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def special(taken: Sequence[Copied]) -> Iterator[tuple[str, int]]:
+def special(taken: Sequence[CopiedPath]) -> Iterator[tuple[str, int]]:
     """Yield the path and the mode of what would lose a part of its mode when it is staged."""
     for entry in taken:
         mode = stat.S_IMODE(entry.source.lstat().st_mode)
@@ -364,7 +364,7 @@ class Context:
             raise invalid(self.dockerfile, one.line, f"{one.word} takes {source}, which is not there.", "", why)
         return there
 
-    def below(self, source: Path, staged: str, one: Instruction) -> Iterator[Copied | Link]:
+    def below(self, source: Path, staged: str, one: Instruction) -> Iterator[CopiedPath | Link]:
         """Yield a file, or a folder and what is in it, the folder first; nothing of what .dockerignore leaves out."""
         kind = source.lstat().st_mode
         left = source != self.root and self.leaves_out(source)
@@ -374,7 +374,7 @@ class Context:
                 entry for path in sorted(source.iterdir()) for entry in self.below(path, f"{staged}/{path.name}", one)
             ]
             if inside or not left:  # of a folder that is left out, a part may be kept
-                yield Copied(source=source, staged=staged, line=one.line)
+                yield CopiedPath(source=source, staged=staged, line=one.line)
                 yield from inside
         elif left:
             return
@@ -383,7 +383,7 @@ class Context:
         else:
             self.require(stat.S_ISREG(kind), source, "is neither a file nor a folder", one)
             self.require(os.access(source, os.R_OK), source, "may not be read", one)
-            yield Copied(source=source, staged=staged, line=one.line)
+            yield CopiedPath(source=source, staged=staged, line=one.line)
 
     def require(self, holds: bool, source: Path, words: str, one: Instruction) -> None:
         """Raise RecipeInvalid for what cannot be copied."""

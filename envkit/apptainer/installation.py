@@ -21,7 +21,7 @@ from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache.place import configured
 from envkit.environments import receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment
-from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Receipt
 from envkit.errors import BuildFailed, HostProblem, Problem
@@ -102,7 +102,7 @@ class ImageInstallation:
         keys = {layer.name: layer.key for layer in self.plan.layers}
         if digest := DIGEST.search(self.request.source or ""):
             keys["image"] = digest[1]
-        parts = [Part(name=name, recipe=recipe, sha256=key) for name, key in keys.items()]
+        parts = [LockedPart(name=name, recipe=recipe, sha256=key) for name, key in keys.items()]
         parts[-1] = msgspec.structs.replace(parts[-1], sources=tuple(locked(self.sources)))
         dated = {"Debian snapshot": self.plan.snapshot} if self.plan.snapshot else {}
         return Lock(
@@ -111,7 +111,7 @@ class ImageInstallation:
             framework=self.stack.framework,
             accelerator=self.stack.accelerator.value,
             release=self.stack.release,
-            machine=Machine(type=self.host.machine),
+            machine=LockedMachine(type=self.host.machine),
             tools={"envkit": __version__}
             | ({self.runtime.family: self.runtime.version} if self.runtime else {})
             | dated,
@@ -243,7 +243,7 @@ class ImageInstallation:
             runtime=str(self.runtime.path),
             interpreter=facts.interpreter,
             source=self.origin,
-            layers=tuple(receipt.Layer(name=layer.name, key=layer.key) for layer in self.plan.layers),
+            layers=tuple(receipt.BuiltLayer(name=layer.name, key=layer.key) for layer in self.plan.layers),
             built=msgspec.Raw(msgspec.json.encode(facts.built)),
             pmix=facts.pmix,
             libc=facts.libc.rpartition(" ")[2],

@@ -62,7 +62,7 @@ class ImagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ImageRecipe:
     """A recipe with its arguments, and what an image of it starts from.
 
     ``own`` are the arguments that do not change the result, such as how many files are compiled at a time.
@@ -92,7 +92,7 @@ class Wanted:
         return {**defaults, **self.arguments, **self.own, "BASE": self.base.reference or defaults["BASE"]}
 
 
-def plan(wanted: Wanted, layers: Path) -> ImagePlan:
+def plan(wanted: ImageRecipe, layers: Path) -> ImagePlan:
     """Return the layers of an image; each lies in the folder ``layers``, under its key.
 
     A base with bootstrap "debootstrap" names a mirror of Debian, of which a layer is made; one without a reference is
@@ -136,7 +136,7 @@ def sources(values: Mapping[str, str], machine: str, folder: Path) -> Iterator[S
         yield from pinned(folder / name, machine)
 
 
-def rendered(wanted: Wanted) -> str:
+def rendered(wanted: ImageRecipe) -> str:
     """Return the recipe as one definition file for plain Apptainer, with every argument filled in.
 
     Raises RecipeInvalid.

@@ -14,7 +14,7 @@ from envkit.apptainer.dockerfile import Converted, converted
 from envkit.apptainer.installation import DIGEST, ImageInstallation
 from envkit.apptainer.layers import Base, ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.environments.discard import gone, say_left
+from envkit.environments.discard import discarded, say_left
 from envkit.environments.environment import require_sources
 from envkit.environments.name_syntax import is_name
 from envkit.environments.prefix import Prefix, Tree
@@ -72,7 +72,7 @@ def is_other(request: Request, stack: Stack, found: Receipt) -> bool:
         return True
     if not (request.build_args or request.base != "auto" or request.source or request.dockerfile):
         return False
-    plan = prepare(request, host.look(request.load), stack).plan
+    plan = prepare(request, host.detect(request.load), stack).plan
     return [layer.key for layer in plan.layers] != [layer.key for layer in found.layers]
 
 
@@ -125,18 +125,18 @@ def removable(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependenci
 def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
     """Remove what ``removable`` names."""
     assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
-    say_left(tree, [] if gone(tree, Path(found.image)) else [Path(found.image)], console)
+    say_left(tree, [] if discarded(tree, Path(found.image)) else [Path(found.image)], console)
     kept = own_layers(tree, found, others)
     say(console, f"Removed {found.name}: {found.image}.")
-    say_left(tree, [path for path in kept if not gone(tree, path)] if dependencies else [], console)
+    say_left(tree, [path for path in kept if not discarded(tree, path)] if dependencies else [], console)
     if kept:
         names = ", ".join(path.name for path in kept)
         say(console, f"{'Removed' if dependencies else 'Kept for the next installation'}: {names}.")
 
 
-def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> image_layers.Wanted:
+def wanted(request: Request, stack: Stack, base: Base, machine: str, own: dict[str, str]) -> image_layers.ImageRecipe:
     """Return the recipe of a stack with the arguments that were asked for."""
-    return image_layers.Wanted(
+    return image_layers.ImageRecipe(
         name=stack.name,
         recipe=stack.recipe,
         arguments={**stack.arguments, **dict(request.build_args)},

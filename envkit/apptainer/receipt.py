@@ -11,7 +11,7 @@ import msgspec
 from envkit.environments.environment import ContainerEnvironment
 from envkit.environments.manifest import Damage, Measure
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import Layer, Receipt, kept_path, odd_text, write
+from envkit.environments.receipt import BuiltLayer, Receipt, kept_path, odd_text, write
 from envkit.system import record
 from envkit.system.files import identity, read, sha256
 
@@ -39,7 +39,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
     runtime: str
     interpreter: str
     source: str
-    layers: tuple[Layer, ...]
+    layers: tuple[BuiltLayer, ...]
     built: msgspec.Raw
     pmix: str
     libc: str

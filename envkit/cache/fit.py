@@ -10,7 +10,7 @@ from envkit.environments.lockfile import Lock
 
 
 @dataclass(frozen=True, kw_only=True)
-class Here:
+class Provided:
     """What a machine and a plan have of what objects need.
 
     ``recipes`` are the SHA-256 of the recipes of the plan, by module; ``mpi`` is family and version.
@@ -29,7 +29,7 @@ class Here:
     load: tuple[str, ...]
 
 
-def reasons(one: Manifest, here: Here) -> Iterator[str]:
+def reasons(one: Manifest, here: Provided) -> Iterator[str]:
     """Yield why an object does not fit; nothing of one that does."""
     needs = one.needs
     yield from differs("device", needs.accelerator, here.accelerator)
@@ -41,7 +41,7 @@ def reasons(one: Manifest, here: Here) -> Iterator[str]:
     yield from of_machine(one, here)
 
 
-def of_machine(one: Manifest, here: Here) -> Iterator[str]:
+def of_machine(one: Manifest, here: Provided) -> Iterator[str]:
     """Yield why an object does not fit a machine, whatever the plan."""
     needs = one.needs
     yield from differs("machine type", needs.machine, here.machine)
@@ -75,7 +75,7 @@ def mpi_named(family: str, is_embedded: bool) -> str:
     return f"the {family} of a wheel" if is_embedded else family or "none"
 
 
-def nearness(one: Manifest, here: Here) -> tuple[bool, Version, str]:
+def nearness(one: Manifest, here: Provided) -> tuple[bool, Version, str]:
     """Return what is the greater the nearer a fitting object is: the same MPI, the newest libraries, the last built."""
     needs = one.needs
     glibc = Version(needs.versions.get("GLIBC", "0"))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from envkit.environments.lockfile import Lock, Part
+from envkit.environments.lockfile import Lock, LockedPart
 from envkit.environments.name_syntax import is_module
 from envkit.environments.receipt import Mpi
 from envkit.system import record, toml
@@ -31,7 +31,7 @@ def rules() -> dict[str, Any]:
     return toml.read(data("cache/cache.toml"), toml.Tables)
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file as it is packed; of a link, where it leads. ``places``: how often the prefix stands in it."""
 
     size: int = 0
@@ -90,13 +90,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it."""
 
     version: Literal[1] = 1
-    part: Part
+    part: LockedPart
     needs: Needs
     sha256: Sha256
     size: int
     unpacked: int
     provenance: Provenance
-    files: dict[str, File]
+    files: dict[str, PackedFile]
 
     @property
     def module(self) -> str:

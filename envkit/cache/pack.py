@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envkit.cache import binaries, prefixes
-from envkit.cache.manifest import PREFIX, File, rules
+from envkit.cache.manifest import PREFIX, PackedFile, rules
 from envkit.environments.prefix import Tree, listed
 from envkit.system import files
 
@@ -24,7 +24,7 @@ PRESET = 6  # of xz
 class Packed:
     """What was packed, and what its libraries need; ``size`` and ``sha256`` are those of the tar file under xz."""
 
-    files: dict[str, File]
+    files: dict[str, PackedFile]
     unpacked: int
     size: int
     sha256: str
@@ -56,17 +56,17 @@ def pack(tree: Tree, module: str, machine: str, place: BinaryIO) -> Packed:
     The same files give the same object, whatever the prefix, and whoever they belong to.
     """
     spelled = prefixes.spellings(tree.root.parent)
-    found, size = dict[str, File](), 0
+    found, size = dict[str, PackedFile](), 0
     names = sorted(paths(tree, module))
     with lzma.open(place, "wb", preset=PRESET) as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
         for name in names:
             path = tree.root / name
             if path.is_symlink():
-                found[name] = File(link=link_of(path, name, module, spelled))
+                found[name] = PackedFile(link=link_of(path, name, module, spelled))
                 continue
             content, places = prefixes.marked(read(path, name), path, name, spelled)
             is_program = bool(path.stat().st_mode & stat.S_IXUSR)
-            found[name] = File(
+            found[name] = PackedFile(
                 size=len(content), sha256=hashlib.sha256(content).hexdigest(), is_program=is_program, places=places
             )
             member = tarfile.TarInfo(name)

@@ -41,7 +41,7 @@ NOWHERE = Caches(places=(), keys=())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class SignedManifest:
     """A manifest in a place, with what was signed of it."""
 
     place: "Place"
@@ -103,7 +103,7 @@ class Place:
         own = [match for name in there if (match := NAME.fullmatch(name))]
         return [one[0] for one in own if not module or one["module"] == manifest.folder_of(module)]
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> SignedManifest:
         """Return a manifest by its name. Raises CacheInvalid for one that is not what its name says."""
         try:
             found, signed = manifest.read(self.read(f"manifests/{name}", manifest.MOST))
@@ -111,7 +111,7 @@ class Place:
             raise self.invalid(f"The manifest {name} cannot be read: {error}") from error
         if name != f"{manifest.folder_of(found.module)}/{found.key}.json":
             raise self.invalid(f"The manifest {name} is that of something else.")
-        return Entry(place=self, manifest=found, signed=signed)
+        return SignedManifest(place=self, manifest=found, signed=signed)
 
     def read(self, name: str, most: int) -> bytes:
         """Return a file of it. Raises CacheInvalid."""
@@ -153,7 +153,7 @@ def configured(*, unsigned: bool = False) -> Caches:
     return Caches(places=places, keys=keys, unsigned=unsigned)
 
 
-def signer(entry: Entry, keys: Iterable[str]) -> str:
+def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
     """Return the first of some public keys that verifies a manifest; nothing where none does. Raises HostProblem."""
     if not entry.signed.signature:
         return ""
@@ -177,14 +177,14 @@ def publish(place: Place, made: Manifest, packed: BinaryIO, signed: bytes) -> bo
     What is signed is not replaced.
     """
 
-    def stays(before: Entry) -> bool:
+    def stays(before: SignedManifest) -> bool:
         return bool(before.signed.signature) or not signed
 
     return put(place, made, manifest.packed(made, signed), stays, lambda: nullcontext(packed))
 
 
 def put(
-    place: Place, made: Manifest, content: bytes, stays: Callable[[Entry], bool], packed: Callable[[], Opened]
+    place: Place, made: Manifest, content: bytes, stays: Callable[[SignedManifest], bool], packed: Callable[[], Opened]
 ) -> bool:
     """Put an object and the file of its manifest into a place; return whether anything was sent.
 

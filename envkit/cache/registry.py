@@ -65,7 +65,7 @@ def asking() -> Iterator[None]:
         raise RefusedError(redact(str(error)).rstrip(".")) from error
 
 
-class Layer(msgspec.Struct, frozen=True):
+class Blob(msgspec.Struct, frozen=True):
     """A blob of an artifact."""
 
     mediaType: str  # noqa: N815  (as OCI calls it)
@@ -76,10 +76,10 @@ class Layer(msgspec.Struct, frozen=True):
 class Artifact(msgspec.Struct, frozen=True):
     """What a tag stands for."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[Blob, ...]
     annotations: dict[str, str] = {}
 
-    def layer(self, kind: str) -> Layer | None:
+    def layer(self, kind: str) -> Blob | None:
         """Return the layer of a kind, if there is one."""
         return next((one for one in self.layers if one.mediaType == kind), None)
 

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from envkit.cache import layout, prefixes
-from envkit.cache.manifest import PREFIX, File, Manifest
-from envkit.cache.place import Entry
+from envkit.cache.manifest import PREFIX, Manifest, PackedFile
+from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
 from envkit.environments import replaced
 from envkit.environments.prefix import Tree
@@ -25,7 +25,7 @@ MOST = 2 << 30  # bytes of an object, and of what is in it
 HEADERS = 2048  # bytes of a tar file for each of its files
 
 
-def take(entry: Entry, tree: Tree, python: Path, record: Callable[[], None]) -> None:
+def take(entry: SignedManifest, tree: Tree, python: Path, record: Callable[[], None]) -> None:
     """Put the module of an entry into a tree; ``record`` notes what it is, before it is seen.
 
     Raises CacheInvalid for what is not what the manifest says; nothing of it is left then. Raises OSError.
@@ -43,7 +43,7 @@ def take(entry: Entry, tree: Tree, python: Path, record: Callable[[], None]) -> 
         move_in(found, root, tree, record)
 
 
-def require_own(entry: Entry, tree: Tree) -> None:
+def require_own(entry: SignedManifest, tree: Tree) -> None:
     """Require that a manifest names only files of its module, and small enough. Raises CacheInvalid."""
     found = entry.manifest
     folders = {str(folder) for name in found.files for folder in PurePosixPath(name).parents}
@@ -55,7 +55,7 @@ def require_own(entry: Entry, tree: Tree) -> None:
     require_small(entry)
 
 
-def require_small(entry: Entry) -> None:
+def require_small(entry: SignedManifest) -> None:
     """Require that a manifest tells of no object that is too large. Raises CacheInvalid."""
     if max(entry.manifest.size, entry.manifest.unpacked) > MOST:
         raise bad(entry, "It is too large.")
@@ -69,7 +69,7 @@ def is_inside(target: str, name: str, module: str, tree: Tree) -> bool:
     return is_relative and lists.is_own(module, os.path.normpath(inside))
 
 
-def fetch(entry: Entry, stream: IO[bytes]) -> None:
+def fetch(entry: SignedManifest, stream: IO[bytes]) -> None:
     """Write an object into a file. Raises CacheInvalid for one of another size or content, OSError."""
     digest = hashlib.sha256()
     with entry.place.opened(layout.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
@@ -100,7 +100,7 @@ class Bounded:
         return found
 
 
-def unpack(entry: Entry, packed: Path, root: Path) -> None:
+def unpack(entry: SignedManifest, packed: Path, root: Path) -> None:
     """Unpack an object below a folder. Raises CacheInvalid, OSError."""
     rest = {name: one for name, one in entry.manifest.files.items() if not one.link}
     most = entry.manifest.unpacked + HEADERS * (len(rest) + 10)
@@ -120,7 +120,7 @@ def unpack(entry: Entry, packed: Path, root: Path) -> None:
         raise bad(entry, f"It lacks {next(iter(rest))!r}.")
 
 
-def write(path: Path, content: bytes, one: File, entry: Entry) -> None:
+def write(path: Path, content: bytes, one: PackedFile, entry: SignedManifest) -> None:
     """Write a file of an object. Raises CacheInvalid for one that is not what the manifest says, OSError."""
     if hashlib.sha256(content).hexdigest() != one.sha256:
         raise bad(entry, f"The content of {path.name} is not what its manifest says.")
@@ -164,7 +164,7 @@ def compile_all(folder: Path, tree: Tree, found: Manifest, python: Path) -> None
     process.capture([*argv, str(folder / "lib")], cwd=folder, timeout_s=300)
 
 
-def note(entry: Entry, root: Path) -> None:
+def note(entry: SignedManifest, root: Path) -> None:
     """Write into the folder where eb keeps its log where the module came from."""
     made = entry.manifest.provenance
     path = root / "software" / entry.manifest.module / lists.NOTES / "envkit-cache.log"
@@ -199,6 +199,6 @@ def in_order(names: Iterable[str]) -> Iterator[str]:
     )
 
 
-def bad(entry: Entry, why: str) -> CacheInvalid:
+def bad(entry: SignedManifest, why: str) -> CacheInvalid:
     """Say that an object cannot be used."""
     return entry.place.invalid(f"{entry.manifest.module}, object {entry.id[:12]}: {why}")

@@ -29,7 +29,7 @@ def compat(versions: tuple[str, ...], file: str | None, here: bool, as_json: boo
     from pathlib import Path
 
     from envkit.compat import report, terminal
-    from envkit.doctor.together import answer
+    from envkit.doctor.combination import answer
     from envkit.report.paper import Paper
 
     told = answer(versions, Path(file) if file else None, here=here)

@@ -40,15 +40,15 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
         told(explain, as_json)
         return 0
     from envkit.diagnose import Certainty, judged, seen_in, source, words
-    from envkit.diagnose.place import Place
-    from envkit.diagnose.scan import Limit
+    from envkit.diagnose.scan import Deadline
+    from envkit.diagnose.surroundings import Surroundings
 
     stream = cast("io.BufferedReader", sys.stdin.buffer) if log == "-" else None
     name = "standard input" if log == "-" else log
-    limit = Limit(time.thread_time if stream else time.monotonic)  # who writes to a pipe takes a time of their own
+    limit = Deadline(time.thread_time if stream else time.monotonic)  # who writes to a pipe takes a time of their own
     with source.opened(name, limit, stream) as blocks:
         seen = seen_in(blocks)
-    found = judged(seen, Place(env=os.environ) if here else None, reader() if here else None)
+    found = judged(seen, Surroundings(env=os.environ) if here else None, reader() if here else None)
     unknown = found is not None and found.certainty is Certainty.UNKNOWN
     if not seen.whole:
         echo(words.cut(name, seen), err=True)

@@ -35,7 +35,7 @@ def modules(pattern: str | None, version: str | None, repository: str | None, ac
 
     from envkit.eessi import entry, listing
 
-    found = entry.modules(entry.Asked(version=version, repository=repository, access=access))
+    found = entry.modules(entry.EntryOptions(version=version, repository=repository, access=access))
     shown = listing.matching(found.modules, pattern)
     if as_json:
         answer = {"version": 1, "release": found.release, "target": found.target, "modules": shown}
@@ -75,7 +75,7 @@ def prefetch(
     from envkit.report.progress import console
 
     status_line = console(err=True, tells=True)
-    asked = entry.Asked(version=version, repository=repository, access=access, modules=names)
+    asked = entry.EntryOptions(version=version, repository=repository, access=access, modules=names)
     with status_line.status("looking for what they need") as status:
         done = work.prefetch(
             asked, entry.say, lambda read, count: status.update(f"{read} of {count} files have been read")

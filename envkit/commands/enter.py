@@ -10,7 +10,7 @@ from envkit.cli import echo, usage
 from envkit.commands import batch, complete, options
 
 if TYPE_CHECKING:
-    from envkit.eessi.entry import Asked
+    from envkit.eessi.entry import EntryOptions
     from envkit.environments.environment import Environment
     from envkit.environments.prefix import Prefix
     from envkit.environments.receipt import Receipt
@@ -61,12 +61,12 @@ def shell(context: click.Context, name: str | None, prefix: str | None) -> None:
 OF_PROXIES = {"http_proxy": ("CVMFS_HTTP_PROXY", "http_proxy"), "https_proxy": ("https_proxy",)}
 
 
-def asked_for(given: Mapping[str, Any]) -> "Asked":
+def asked_for(given: Mapping[str, Any]) -> "EntryOptions":
     """Return what the options of EESSI ask for; those for proxies stand for the variables."""
     import os
 
     from envkit.eessi import servers
-    from envkit.eessi.entry import Asked
+    from envkit.eessi.entry import EntryOptions
     from envkit.knowledge.eessi import known
 
     asked = dict(given)
@@ -78,7 +78,7 @@ def asked_for(given: Mapping[str, Any]) -> "Asked":
     if folder := asked.pop("host_injections", ""):
         asked["bind"] = (*asked.get("bind", ()), f"{folder}:{known().injected}")
     words = {"module": "modules", "bind": "binds"}
-    return Asked(**{words.get(name, name): value for name, value in asked.items()})
+    return EntryOptions(**{words.get(name, name): value for name, value in asked.items()})
 
 
 def enter_shell(asked: dict[str, Any], command: Sequence[str]) -> NoReturn:
@@ -188,7 +188,7 @@ def run(
     if ranks is None:  # a rank of somebody's launcher
         rank = models.enter_as_rank(inside, found.mpi, env, model)
         return start(rank.command(command, visible=visible), rank.variables(env))
-    wanted = launcher.Wanted(ranks=ranks, nodes=nodes)
+    wanted = launcher.LaunchRequest(ranks=ranks, nodes=nodes)
     mpi = found.mpi if found.horovod or found.mpi else launcher.mpi_of(inside, os.environ)
     inside, launch = models.plan_launch(inside, mpi, wanted, model=model)
     if print_:

@@ -54,7 +54,7 @@ def image(
 
     _, framework, accelerator = options.giving_way(context, stack, of_method)
     request = Request(prefix=place.locate(None), base=base, build_args=build_args, load=load)
-    machine = host.look(load)
+    machine = host.detect(load)
     chosen = select(
         stack,
         method=None if stack else of_method,  # of one that is no image it is said that it is none

@@ -117,7 +117,9 @@ def fetch(
                 json_types.Fetched(
                     name=prepared.stack.name,
                     cache=str(request.prefix.sources),
-                    sources=tuple(json_types.Wanted(name=one.place, sha256=one.sha256, there=True) for one in wanted),
+                    sources=tuple(
+                        json_types.ListedSource(name=one.place, sha256=one.sha256, there=True) for one in wanted
+                    ),
                     damaged=tuple(wrong),
                     bundle=str(bundle) if bundle else None,
                     to=target.shown if target else None,

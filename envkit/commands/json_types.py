@@ -27,7 +27,7 @@ TYPES = {
     "clean": "install.cleaning:Cleaning",
     "cache push": "install.sharing:Pushed",
     "cache pull": "install.pull:Pulled",
-    "cache list": "install.sharing:Listing",
+    "cache list": "install.sharing:CacheListing",
     "cache show": "cache.manifest:Manifest",
     "cache verify": "install.sharing:Verified",
     "cache prune": "install.sharing:Gone",
@@ -48,7 +48,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     there: bool
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ListedSource(msgspec.Struct, frozen=True, kw_only=True):
     """A source of a plan, or one that was fetched."""
 
     name: str
@@ -66,7 +66,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     accelerator: str
     prefix: str
     steps: tuple[Step, ...]
-    sources: tuple[Wanted, ...]
+    sources: tuple[ListedSource, ...]
     problems: tuple[Lacking, ...]
     lock: Lock
     cached: tuple[Offered, ...] = ()
@@ -81,7 +81,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     name: str
     cache: str
-    sources: tuple[Wanted, ...]
+    sources: tuple[ListedSource, ...]
     damaged: tuple[str, ...]
     bundle: str | None
     to: str | None = None

@@ -41,7 +41,8 @@ def show_json(work: Installation) -> int:
         prefix=str(work.request.prefix.root),
         steps=tuple(json_types.Step(name=one, there=one not in missing) for one in work.steps),
         sources=tuple(
-            json_types.Wanted(name=one.place, sha256=one.sha256, there=one.place not in absent) for one in work.sources
+            json_types.ListedSource(name=one.place, sha256=one.sha256, there=one.place not in absent)
+            for one in work.sources
         ),
         problems=tuple(Lacking(what=one.what, fix=one.fix) for one in problems),
         lock=work.lock,

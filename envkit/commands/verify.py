@@ -300,14 +300,14 @@ def require_folder(path: Path) -> None:
         usage(f"{path} cannot be written: " + ("it is a folder." if path.is_dir() else f"see {path.parent}."))
 
 
-def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "launcher.Wanted":
+def wanted(given: Mapping[str, Any], scale: tuple[int, ...]) -> "launcher.LaunchRequest":
     """Return what is to be started; the largest of the worlds to scale over, if -n does not say another."""
     from envkit.config import configuration as config
 
     hosts = launcher.parse_hosts(given["hosts"] or "")
     usual = config.read().get("ranks") or 2
     default = max(scale, default=0) or sum(slots for _, slots in hosts) or launcher.ranks_here(os.environ, usual)
-    return launcher.Wanted(
+    return launcher.LaunchRequest(
         ranks=given["ranks"] or default, nodes=given["nodes"], hosts=hosts, launcher=given["launcher"]
     )
 

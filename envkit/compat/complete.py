@@ -13,7 +13,7 @@ OF_ROCM = {"rocm", "gfx"}
 ABSENT = 3.0  # how far away a combination is that lacks a part; another major release is 1 away for each between
 
 
-class Here(Struct, frozen=True, kw_only=True):
+class MachineParts(Struct, frozen=True, kw_only=True):
     """What this machine has of a combination: what computes (cpu, cuda or rocm), and its own parts."""
 
     accelerator: str
@@ -32,7 +32,7 @@ class Complete(Struct, frozen=True, kw_only=True):
     replaced: tuple[str, ...]
 
 
-def best(asked: Mapping[str, str], here: Here, ranges: Mapping[str, str] | None = None) -> Complete | None:
+def best(asked: Mapping[str, str], here: MachineParts, ranges: Mapping[str, str] | None = None) -> Complete | None:
     """Return the combination that has what is asked for, or the one nearest to it; of several the newest that works.
 
     Of what a range was asked for (``ranges``) every version in it is as asked. It is for the device that is asked for,
@@ -42,7 +42,7 @@ def best(asked: Mapping[str, str], here: Here, ranges: Mapping[str, str] | None 
     return found[0] if found else None
 
 
-def fitting(asked: Mapping[str, str], here: Here, ranges: Mapping[str, str]) -> Iterator[Complete]:
+def fitting(asked: Mapping[str, str], here: MachineParts, ranges: Mapping[str, str]) -> Iterator[Complete]:
     """Yield the combinations that this machine can have and that are not known to fail, as it would have them."""
     device = "rocm" if OF_ROCM & asked.keys() else "cuda" if OF_CUDA & asked.keys() else None
     for one in combinations():
@@ -82,7 +82,7 @@ def has(parts: Mapping[str, str], name: str, version: str) -> bool:
     return name in parts and covers(name, parts[name], version)
 
 
-def rank(one: Complete, asked: Mapping[str, str], here: Here) -> tuple[object, ...]:
+def rank(one: Complete, asked: Mapping[str, str], here: MachineParts) -> tuple[object, ...]:
     """Order combinations: the nearest to what is asked for; the GPU; what works; the newest."""
     parts = one.combination.parts
     framework = next(name for name in FRAMEWORKS if name in parts)

@@ -105,7 +105,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ()
 
 
-class Table(Struct, frozen=True, kw_only=True):
+class RuleTable(Struct, frozen=True, kw_only=True):
     """Rules in rows: a release of one component (``of``), and the versions of the other that are wrong with it."""
 
     id: str
@@ -222,21 +222,21 @@ class Recipes(Struct, frozen=True, kw_only=True):
     recipe: tuple[Recipe, ...]
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class EvidenceTables(Struct, frozen=True, kw_only=True):
     """The tables of compat.toml."""
 
     component: dict[str, Component]
     measure: dict[str, Workaround]
     rule: tuple[Rule, ...]
-    table: tuple[Table, ...]
+    table: tuple[RuleTable, ...]
     evidence: tuple[Proof, ...]
     combination: tuple[Combination, ...]
 
 
 @cache
-def known() -> Known:
+def known() -> EvidenceTables:
     """Return compat.toml."""
-    return toml.read(data("compat/compat.toml"), Known)
+    return toml.read(data("compat/compat.toml"), EvidenceTables)
 
 
 @cache

@@ -42,7 +42,7 @@ LINE = re.compile(r"([A-Za-z][\w.-]*)(?:\[[^]]*\])?\s*(.*)")
 COLUMN = re.compile(r"(\d\S*)(?:\s.*)?")
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class Query(Struct, frozen=True, kw_only=True):
     """Versions by component, and, for those that a range was asked of, the range (PEP 440)."""
 
     parts: dict[str, str]
@@ -61,7 +61,7 @@ class Told(str):
         return made
 
 
-def parse(words: Iterable[str]) -> Asked:
+def parse(words: Iterable[str]) -> Query:
     """Read words. Raises UsageProblem, with what to write, where one means nothing or two contradict each other."""
     parts, ranges, defaults, places = dict[str, str](), dict[str, str](), dict[str, str](), dict[str, str]()
     for word in words:
@@ -113,7 +113,7 @@ def parse(words: Iterable[str]) -> Asked:
         else:
             del ranges[name]
     told = {name: version for name, version in defaults.items() if name not in parts and name not in ranges}
-    return Asked(parts={**parts, **told}, ranges=ranges)
+    return Query(parts={**parts, **told}, ranges=ranges)
 
 
 def meant(name: str, version: str) -> Mapping[str, str]:
@@ -194,7 +194,7 @@ def inside(name: str, text: str) -> list[str]:
     return [version for version in there if reaches(text, version)]
 
 
-def judge_asked(asked: Asked) -> Judgement:
+def judge_asked(asked: Query) -> Judgement:
     """Judge what is asked for: of ranges the versions that go together best, of those the newest.
 
     Raises UsageProblem where ranges stand for too many combinations.
@@ -207,7 +207,7 @@ def judge_asked(asked: Asked) -> Judgement:
     return max(fitting, key=lambda one: [release(one.parts[name]) for name in asked.ranges])
 
 
-def by_evidence(asked: Asked) -> list[dict[str, str]]:
+def by_evidence(asked: Query) -> list[dict[str, str]]:
     """Return the versions in the ranges that somebody has had with the rest."""
     wanted = {name: SpecifierSet(text) for name, text in asked.ranges.items()}
     found = list[dict[str, str]]()
@@ -218,7 +218,7 @@ def by_evidence(asked: Asked) -> list[dict[str, str]]:
     return [one for number, one in enumerate(found) if one not in found[:number]]
 
 
-def by_release(asked: Asked) -> Iterator[dict[str, str]]:
+def by_release(asked: Query) -> Iterator[dict[str, str]]:
     """Yield every choice of releases in the ranges. Raises UsageProblem where there are too many."""
     each = [inside(name, text) for name, text in asked.ranges.items()]
     if (count := math.prod(map(len, each))) > MOST:

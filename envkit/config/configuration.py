@@ -42,7 +42,7 @@ class Value:
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class ConfigurationFile:
     """A file of one level; ``state`` is absent, used, refused (others can change it) or invalid, ``why`` says why."""
 
     level: str
@@ -57,7 +57,7 @@ class Configuration:
     """Every value that is set, the files in the order of the levels, the nearest first, and every mistake."""
 
     values: Mapping[str, Value]
-    files: tuple[File, ...]
+    files: tuple[ConfigurationFile, ...]
     mistakes: tuple[str, ...]
 
     def get(self, key: str) -> Any:
@@ -144,7 +144,7 @@ def misspelt(env: Settings) -> Iterator[tuple[str, str]]:
             yield from ((name, PREFIX + near) for near in difflib.get_close_matches(own, known, 1, ALIKE))
 
 
-def first(files: Iterable[File]) -> dict[str, Value]:
+def first(files: Iterable[ConfigurationFile]) -> dict[str, Value]:
     """Return the values of several files, the nearest first."""
     values: dict[str, Value] = {}
     for one in files:
@@ -191,18 +191,18 @@ def of_variables(env: Settings) -> tuple[dict[str, Value], list[str]]:
     return found, wrong
 
 
-def of_file(level: str, path: Path, trusted: Any) -> File:
+def of_file(level: str, path: Path, trusted: Any) -> ConfigurationFile:
     """Read the file of a level, of which it is said who is trusted."""
     try:
         data = content(path, trusted)
     except ValueError as error:
         return unusable(level, path, str(error))
     if data is None:
-        return File(level=level, path=path, state="absent")
+        return ConfigurationFile(level=level, path=path, state="absent")
     values, wrong = parsed(data, level, path)
     if wrong:
-        return File(level=level, path=path, state="invalid", why=tuple(wrong))
-    return File(level=level, path=path, state="used", values=values)
+        return ConfigurationFile(level=level, path=path, state="invalid", why=tuple(wrong))
+    return ConfigurationFile(level=level, path=path, state="used", values=values)
 
 
 def content(path: Path, trusted: Any) -> bytes | None:
@@ -232,11 +232,11 @@ def content(path: Path, trusted: Any) -> bytes | None:
     return data
 
 
-def unusable(level: str, path: Path, why: str) -> File:
+def unusable(level: str, path: Path, why: str) -> ConfigurationFile:
     """Return a file that is not used: a project's is left aside, any other is a mistake."""
     if level == "project":
-        return File(level=level, path=path, state="refused", why=(f"{path}: {why}",))
-    return File(level=level, path=path, state="invalid", why=(f"{path}: {why}",))
+        return ConfigurationFile(level=level, path=path, state="refused", why=(f"{path}: {why}",))
+    return ConfigurationFile(level=level, path=path, state="invalid", why=(f"{path}: {why}",))
 
 
 def parsed(data: bytes, level: str, path: Path) -> tuple[dict[str, Value], list[str]]:

@@ -12,11 +12,11 @@ import msgspec
 
 from envkit.diagnose.reader import Reader
 from envkit.diagnose.rule import Rule, done, rules
-from envkit.diagnose.scan import Hit, Line, Seen, blocks, scan
+from envkit.diagnose.scan import Hit, LogLine, Seen, blocks, scan
 from envkit.knowledge.known import owner
 
 if TYPE_CHECKING:
-    from envkit.diagnose.place import Place
+    from envkit.diagnose.surroundings import Surroundings
 
 SHOWN = 300  # characters of a line
 NAME = re.compile(r"\w[\w.+/-]{0,99}", re.ASCII)
@@ -43,7 +43,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: tuple[str, ...]
 
 
-def first_cause(lines: Iterable[str | bytes], place: Place | None = None) -> Diagnosis | None:
+def first_cause(lines: Iterable[str | bytes], place: Surroundings | None = None) -> Diagnosis | None:
     """Return what explains a log, given as lines or as blocks of bytes; None if nothing does.
 
     ``place`` is where the log was written, if that can be looked at.
@@ -65,7 +65,7 @@ def first_cause_in(path: Path) -> Diagnosis | None:
         return first_cause(blocks(stream))
 
 
-def judged(seen: Seen, place: Place | None, reader: Reader | None = None) -> Diagnosis | None:
+def judged(seen: Seen, place: Surroundings | None, reader: Reader | None = None) -> Diagnosis | None:
     """Return the weightiest of what was seen that is not refuted, of equals the first; or what explains that."""
     candidates = [(rule, seen.hits[rule.id]) for rule in rules() if rule.id in seen.hits]
     candidates.sort(key=lambda item: (item[0].order, item[1].line.number))
@@ -83,7 +83,7 @@ def explains(rule: Rule, hit: Hit, found: Diagnosis) -> bool:
     return hit.line.number < found.number and found.rule.id in rule.explains
 
 
-def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None, reader: Reader) -> Diagnosis | None:
+def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Surroundings | None, reader: Reader) -> Diagnosis | None:
     """Return what a rule says of a log to one who reads it; None if something refutes it."""
     signs = [seen.signs.get(sign) if sign else None for sign in (rule.also, rule.proof)]
     if (rule.also and signs[0] is None) or (rule.unless and rule.unless in seen.signs):
@@ -109,7 +109,7 @@ def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Place | None, reader: Rea
     )
 
 
-def confirmations(rule: Rule, told: Sequence[Line], facts: Sequence[str]) -> tuple[str, ...]:
+def confirmations(rule: Rule, told: Sequence[LogLine], facts: Sequence[str]) -> tuple[str, ...]:
     """Return in words what makes a rule certain."""
     lines = [f"line {line.number}: {line.text[:SHOWN]}" for line in told]
     absent = ["no line of the log speaks against it"] if rule.unless else []

@@ -37,7 +37,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """What must be so where the log was written; every entry counts.
 
     ``package`` and ``program`` have versions ("torch": ">=2.1"), ``no_package`` and ``no_program`` are not there,
@@ -78,7 +78,7 @@ class Rule(Sign, frozen=True, kw_only=True):
     also: Sign | None = None
     unless: Sign | None = None
     proof: Sign | None = None
-    machine: Machine | None = None
+    machine: Conditions | None = None
     order: int = 1
     survives: bool = False
     unknown: bool = False

@@ -30,7 +30,7 @@ class OverError(Exception):
     """The time for a log is over."""
 
 
-class Limit:
+class Deadline:
     """When the time for a log is over, AT_MOST_S from now by a clock: by default that of the processor here."""
 
     def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
@@ -43,7 +43,7 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class LogLine:
     """A line of a log, or what stands between two carriage returns in it; ``number`` counts lines from 1."""
 
     number: int
@@ -54,9 +54,9 @@ class Line:
 class Hit:
     """A line that shows what a rule is about, the groups of its pattern, and the line above that it asks for."""
 
-    line: Line
+    line: LogLine
     groups: Mapping[str, str]
-    above: Line | None = None
+    above: LogLine | None = None
 
 
 @dataclass(kw_only=True)
@@ -67,14 +67,14 @@ class Seen:
     """
 
     hits: dict[str, Hit] = field(default_factory=dict)
-    signs: dict[Sign, Line] = field(default_factory=dict)
+    signs: dict[Sign, LogLine] = field(default_factory=dict)
     lines: int = 0
     size: int = 0
     whole: bool = True
 
 
 @dataclass(kw_only=True, eq=False)
-class Watch:
+class WatchedSign:
     """A sign that is looked for. ``always``: every line with it counts; ``is_open``: another one changes something.
 
     Up to ``seen`` (bytes of the log) it has been looked at.
@@ -87,7 +87,7 @@ class Watch:
     wraps: bool = False
     is_open: bool = True
     seen: int = 0
-    last: Line | None = None
+    last: LogLine | None = None
 
 
 @lru_cache(maxsize=4)
@@ -103,10 +103,10 @@ class Scan:
 
     def __init__(self, rules: Iterable[Rule], done: Sign) -> None:
         self.seen = Seen()
-        self.done = Watch(sign=done, always=True)
+        self.done = WatchedSign(sign=done, always=True)
         self.context = {done: self.done}
         watches = [self.watch(rule) for rule in rules]
-        wanted: dict[bytes, list[Watch]] = {}
+        wanted: dict[bytes, list[WatchedSign]] = {}
         for watch in (*self.context.values(), *watches):
             for literal in watch.sign.find:
                 wanted.setdefault(literal.encode(), []).append(watch)
@@ -115,18 +115,18 @@ class Scan:
         for index, together in enumerate(self.watches):
             for watch in together:
                 self.indices.setdefault(id(watch), []).append(index)
-        self.noted = dict[int, Watch]()
+        self.noted = dict[int, WatchedSign]()
         self.passed = [0] * len(self.watches)
         self.base = 0
         self.automaton = automaton(tuple(wanted))
 
-    def watch(self, rule: Rule) -> Watch:
+    def watch(self, rule: Rule) -> WatchedSign:
         """Return the watch of a rule, and begin those of its context."""
         for sign in rule.context:
-            watch = self.context.setdefault(sign, Watch(sign=sign))
+            watch = self.context.setdefault(sign, WatchedSign(sign=sign))
             watch.always |= sign == rule.below
             watch.survives |= rule.survives
-        return Watch(sign=rule, rule=rule, survives=rule.survives, wraps=rule.wraps)
+        return WatchedSign(sign=rule, rule=rule, survives=rule.survives, wraps=rule.wraps)
 
     def read(self, chunk: bytes) -> None:
         """Look at some whole lines, at each, or each part of a long one, once for each sign."""
@@ -149,13 +149,13 @@ class Scan:
                     watch.seen = base + until
                     match = watch.sign.fits(f"{text} {below(chunk, start)}" if watch.wraps else text)
                     if match is not None:
-                        self.note(watch, match, Line(number=number, text=text))
+                        self.note(watch, match, LogLine(number=number, text=text))
                 if watch.is_open:
                     passed[index] = base + until
         self.base += len(chunk)
         self.seen.lines += chunk.count(b"\n")
 
-    def note(self, watch: Watch, match: re.Match[str], line: Line) -> None:
+    def note(self, watch: WatchedSign, match: re.Match[str], line: LogLine) -> None:
         """Take note of a line that fits a sign."""
         if watch.rule is not None:
             self.hit(watch, watch.rule, line, match)
@@ -166,7 +166,7 @@ class Scan:
             self.seen.signs.setdefault(watch.sign, line)
             self.noted[id(watch)] = watch
 
-    def hit(self, watch: Watch, rule: Rule, line: Line, match: re.Match[str]) -> None:
+    def hit(self, watch: WatchedSign, rule: Rule, line: LogLine, match: re.Match[str]) -> None:
         """Take note of a rule's line, if the line that it asks for above is there."""
         above = self.context[rule.below].last if rule.below is not None else None
         if rule.below is not None and (above is None or line.number - above.number > rule.within):

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from envkit.diagnose.scan import CHUNK, Limit, OverError, blocks, whole_lines
+from envkit.diagnose.scan import CHUNK, Deadline, OverError, blocks, whole_lines
 from envkit.errors import STORAGE, LogUnreadable
 from envkit.system import xz
 from envkit.system.files import kind, open_plain
@@ -27,10 +27,10 @@ OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p", b"\xff\xfe": UTF1
 FOREIGN = 0.3  # share of characters that are none of UTF-8, in what has no line, from which it is no text
 
 
-class Timed:
+class TimedStream:
     """What is packed, of which nothing more is had when the time is over, whether or not anything comes out of it."""
 
-    def __init__(self, raw: BinaryIO, limit: Limit) -> None:
+    def __init__(self, raw: BinaryIO, limit: Deadline) -> None:
         self.raw, self.limit = raw, limit
 
     def read(self, size: int = -1, /) -> bytes:
@@ -40,7 +40,7 @@ class Timed:
 
 
 @contextmanager
-def opened(name: str, limit: Limit, stream: io.BufferedReader | None = None) -> Iterator[Iterator[bytes]]:
+def opened(name: str, limit: Deadline, stream: io.BufferedReader | None = None) -> Iterator[Iterator[bytes]]:
     """Yield the blocks of the log ``name``, or of a stream in its place. Raises LogUnreadable if it is none.
 
     The blocks raise OverError when the time is over, but not before the first.
@@ -68,7 +68,7 @@ def opened(name: str, limit: Limit, stream: io.BufferedReader | None = None) -> 
         ) from error
 
 
-def lines(name: str, behind: int, count: int, limit: Limit) -> list[str]:
+def lines(name: str, behind: int, count: int, limit: Deadline) -> list[str]:
     """Return some lines of the log ``name`` that stand behind one, given by its number from 1, each cut to 300.
 
     None where the time is over before.
@@ -97,7 +97,7 @@ def plain_file(name: str) -> io.BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def checked(name: str, raw: io.BufferedReader, limit: Limit) -> Iterator[bytes]:
+def checked(name: str, raw: io.BufferedReader, limit: Deadline) -> Iterator[bytes]:
     """Yield a log in blocks. Raises LogUnreadable for one that is empty or no text, OverError."""
     head = raw.peek(8)[:8]
     for magic, tool in OTHER.items():
@@ -106,7 +106,7 @@ def checked(name: str, raw: io.BufferedReader, limit: Limit) -> Iterator[bytes]:
             fix = f"{tool} {shlex.quote(name) if Path(name).is_file() else ''}".rstrip() + " | envkit diagnose -"
             raise unreadable(f"{name} is {how} in a way that is not read here.", fix=fix)
     opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), None)
-    count, packed = 0, cast("BinaryIO", Timed(raw, limit))
+    count, packed = 0, cast("BinaryIO", TimedStream(raw, limit))
     for block in xz.unpacked(packed) if head.startswith(XZ) else blocks(opener(packed) if opener else raw):
         if count:
             limit.require()

@@ -9,7 +9,7 @@ from typing import Any
 
 from envkit.doctor.facts import Missing
 from envkit.errors import EnvkitError
-from envkit.system.process import CutOffError, Limit
+from envkit.system.process import CutOffError, TimeLimit
 
 GRACE_S = 0.3
 
@@ -31,7 +31,7 @@ def ask(questions: Mapping[str, Question], seconds: float) -> Answers:
 
     A program that a question waits for is ended with the limit, a thread that waits in the kernel is left behind.
     """
-    limit = Limit(seconds)
+    limit = TimeLimit(seconds)
     asked: dict[str, Future[Any]] = {name: Future() for name in questions}
     try:
         for name, question in questions.items():
@@ -48,7 +48,7 @@ def ask(questions: Mapping[str, Question], seconds: float) -> Answers:
     )
 
 
-def answer(question: Question, asked: Mapping[str, Future[Any]], name: str, limit: Limit) -> None:
+def answer(question: Question, asked: Mapping[str, Future[Any]], name: str, limit: TimeLimit) -> None:
     """Answer one question, or say why not."""
     try:
         with limit.held():

@@ -118,7 +118,7 @@ class Container(Struct, frozen=True, kw_only=True):
     building: tuple[Problem, ...]
 
 
-class Way(Struct, frozen=True, kw_only=True):
+class RepositoryAccess(Struct, frozen=True, kw_only=True):
     """A way to EESSI's repository: why it fits, or what stands in its way."""
 
     access: str
@@ -153,7 +153,7 @@ class Room(Struct, frozen=True, kw_only=True):
     inodes: int | None
 
 
-class Index(Struct, frozen=True, kw_only=True):
+class PackageIndex(Struct, frozen=True, kw_only=True):
     """A place that pip takes packages from, without its password; ``problem`` is nothing where it answers."""
 
     url: str
@@ -190,11 +190,11 @@ class Facts(Struct, frozen=True, kw_only=True):
     container: Container | None = None
     namespaces: str | None = None
     mounts: tuple[str, ...] | None = None
-    ways: tuple[Way, ...] = ()
+    ways: tuple[RepositoryAccess, ...] = ()
     schedulers: tuple[Scheduler, ...] | None = None
     limits: Limits | None = None
     room: Room | None = None
-    indexes: tuple[Index, ...] | None = None
+    indexes: tuple[PackageIndex, ...] | None = None
     sources: tuple[Problem, ...] | None = None
     preflights: dict[str, Preflight] = {}
     configuration: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from envkit.doctor import look, node
+from envkit.doctor import node, questions
 from envkit.doctor.at_once import Question, ask
 from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
 from envkit.easybuild import method as easybuild
@@ -35,48 +35,48 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings, repository: ees
     """
     for name in BUILDING:
         registry.method(name)  # is imported before threads begin
-    answers = ask(questions(prefix, load, env, repository), LIMIT_S)
+    answers = ask(all_questions(prefix, load, env, repository), LIMIT_S)
     unloaded = answers.errors.get("host")
     if unloaded:
-        answers = ask(questions(prefix, (), env, repository), LIMIT_S)
+        answers = ask(all_questions(prefix, (), env, repository), LIMIT_S)
     told = dict(answers.values)
     ways = tuple(told.pop(key) for one in Access if (key := f"eessi {one}") in told)
     preflights = {name: told.pop(key) for name in BUILDING if (key := f"preflight {name}") in told}
-    builder = look.builder(told.pop("host")) if "host" in told else None
+    builder = questions.builder(told.pop("host")) if "host" in told else None
     missing = tuple(one for one in answers.missing if builder or not one.probe.startswith("preflight "))
     if unloaded:
         missing = (Missing(probe=LOAD, why=" ".join(f"{unloaded.what} {unloaded.why}".split()).rstrip(".")), *missing)
     return Facts(
         user=runtime.user_name(), uid=os.geteuid(), builder=builder, ways=ways, preflights=preflights, missing=missing,
-        configuration=look.configuration(env),
+        configuration=questions.configuration(env),
         **{name.replace(" ", "_"): value for name, value in told.items()},
     )  # fmt: skip
 
 
-def questions(
+def all_questions(
     prefix: Prefix, load: tuple[str, ...], env: Settings, repository: eessi.Repository | None = None
 ) -> dict[str, Question]:
     """Return the questions by name: that of the fact, with a blank for an underscore."""
     alone: dict[str, Callable[[], Any]] = {
-        "host": partial(host.look, load),
-        "indexes": partial(look.indexes, time.monotonic() + PATIENCE_S),
-        "cpu": look.cpu,
+        "host": partial(host.detect, load),
+        "indexes": partial(questions.indexes, time.monotonic() + PATIENCE_S),
+        "cpu": questions.cpu,
         "node": node.node,
         "gpu driver": node.gpu_driver,
         "nvidia smi": partial(host.no_nvidia, env),
-        "toolkits": lambda: tuple(look.toolkits(env)),
-        "modules": partial(look.modules, env),
-        "container": partial(look.container, env),
-        "namespaces": look.namespaces,
-        "mounts": look.mounts,
-        **{f"eessi {one}": partial(look.way, one, env, PATIENCE_S, repository) for one in Access},
-        "schedulers": lambda: tuple(look.schedulers(env)),
-        "limits": look.limits,
-        "room": partial(look.room, prefix),
+        "toolkits": lambda: tuple(questions.toolkits(env)),
+        "modules": partial(questions.modules, env),
+        "container": partial(questions.container, env),
+        "namespaces": questions.namespaces,
+        "mounts": questions.mounts,
+        **{f"eessi {one}": partial(questions.way, one, env, PATIENCE_S, repository) for one in Access},
+        "schedulers": lambda: tuple(questions.schedulers(env)),
+        "limits": questions.limits,
+        "room": partial(questions.room, prefix),
     }
 
     def mpi(asked: Mapping[str, Future[Any]]) -> Any:
-        return tuple(look.mpi(asked["host"].result().env if load else env))
+        return tuple(questions.mpi(asked["host"].result().env if load else env))
 
     found: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
     found |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in BUILDING}

@@ -21,7 +21,7 @@ class State(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class MethodVerdict(Struct, frozen=True, kw_only=True):
     """What becomes of a method here, why, and what to do about each problem."""
 
     method: str
@@ -54,7 +54,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     version: int
     facts: Facts
-    methods: tuple[Verdict, ...]
+    methods: tuple[MethodVerdict, ...]
     notes: tuple[Problem, ...]
     comparison: Comparison | None = None
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
-from envkit.doctor.report import VERSION, Report, State, Verdict
+from envkit.doctor.report import VERSION, MethodVerdict, Report, State
 from envkit.errors import Problem
 from envkit.knowledge import methods
 from envkit.system import toml
@@ -20,7 +20,7 @@ def judge(facts: Facts) -> Report:
     return Report(version=VERSION, facts=facts, methods=verdicts, notes=tuple(notes(facts)))
 
 
-def easybuild(facts: Facts) -> Verdict:
+def easybuild(facts: Facts) -> MethodVerdict:
     """EasyBuild works where its preflight finds nothing, and with a bundle alone where sources cannot be fetched."""
     found = facts.preflights.get("easybuild")
     if found is None or facts.builder is None:
@@ -37,10 +37,12 @@ def easybuild(facts: Facts) -> Verdict:
     with_what = [f"{tool.path.rpartition('/')[2]} {tool.version}" for tool in (facts.builder.compiler,) if tool]
     with_what += [f"{one.family} {one.version}" for one in (facts.builder.mpi,) if one]
     with_what += [facts.modules.family] if facts.modules else []
-    return Verdict(method="easybuild", state=State.WORKS, why=f"{found.stack} can be built ({', '.join(with_what)})")
+    return MethodVerdict(
+        method="easybuild", state=State.WORKS, why=f"{found.stack} can be built ({', '.join(with_what)})"
+    )
 
 
-def apptainer(facts: Facts) -> Verdict:
+def apptainer(facts: Facts) -> MethodVerdict:
     """Apptainer works where images can be built, and in part where they can be run alone."""
     found, here = facts.preflights.get("apptainer"), facts.container
     if found is None:
@@ -56,15 +58,15 @@ def apptainer(facts: Facts) -> Verdict:
     if lacking:
         return partly("apptainer", RUN_ALONE, lacking)
     with_what = f" ({here.runtime.family} {here.runtime.version})" if here else ""
-    return Verdict(method="apptainer", state=State.WORKS, why=f"{found.stack} can be built{with_what}")
+    return MethodVerdict(method="apptainer", state=State.WORKS, why=f"{found.stack} can be built{with_what}")
 
 
-def eessi(facts: Facts) -> Verdict:
+def eessi(facts: Facts) -> MethodVerdict:
     """EESSI can be entered where one of the ways to it fits."""
     fitting = [way for way in facts.ways if way.refusal is None]
     if fitting:
         why = f"{fitting[0].why} (--access {fitting[0].access})"
-        return Verdict(method="eessi", state=State.WORKS, why=why, problems=(problem("no-horovod"),))
+        return MethodVerdict(method="eessi", state=State.WORKS, why=why, problems=(problem("no-horovod"),))
     problems = tuple(
         Problem(what=f"{way.access}: {way.refusal.what}.", fix=way.refusal.fix) for way in facts.ways if way.refusal
     )
@@ -72,39 +74,39 @@ def eessi(facts: Facts) -> Verdict:
     state, why = State.FAILS, "there is no way to its repository; one of these is enough"
     if cut:
         state, why = State.UNKNOWN, f"no other way fits, and --access {cut[0].probe.split()[1]}: {cut[0].why}"
-    return Verdict(method="eessi", state=state, why=why, problems=problems)
+    return MethodVerdict(method="eessi", state=state, why=why, problems=problems)
 
 
-RULES: Mapping[str, Callable[[Facts], Verdict]] = {"easybuild": easybuild, "eessi": eessi, "apptainer": apptainer}
+RULES: Mapping[str, Callable[[Facts], MethodVerdict]] = {"easybuild": easybuild, "eessi": eessi, "apptainer": apptainer}
 
 
-def usual(method: str, facts: Facts) -> Verdict:
+def usual(method: str, facts: Facts) -> MethodVerdict:
     """A method without a rule of its own works where its preflight finds nothing."""
     found = facts.preflights.get(method)
     if found is None:
         return not_told(method, facts)
     if found.problems:
         return fails(method, found, None)
-    return Verdict(method=method, state=State.WORKS, why=f"{found.stack} can be installed")
+    return MethodVerdict(method=method, state=State.WORKS, why=f"{found.stack} can be installed")
 
 
-def fails(method: str, found: Preflight, lacking: Problem | None) -> Verdict:
+def fails(method: str, found: Preflight, lacking: Problem | None) -> MethodVerdict:
     """Return that a method does not work, with all that stands in its way."""
     problems = (*found.problems, *((lacking,) if lacking else ()))
     number = "one thing stands" if len(problems) == 1 else f"{len(problems)} things stand"
     why = f"{found.stack} cannot be installed: {number} in its way"
-    return Verdict(method=method, state=State.FAILS, why=why, problems=problems)
+    return MethodVerdict(method=method, state=State.FAILS, why=why, problems=problems)
 
 
-def partly(method: str, why: str, *problems: Problem) -> Verdict:
+def partly(method: str, why: str, *problems: Problem) -> MethodVerdict:
     """Return that a method works in part."""
-    return Verdict(method=method, state=State.PARTLY, why=why, problems=problems)
+    return MethodVerdict(method=method, state=State.PARTLY, why=why, problems=problems)
 
 
-def not_told(method: str, facts: Facts) -> Verdict:
+def not_told(method: str, facts: Facts) -> MethodVerdict:
     """Return that it could not be found out, and what was waited for."""
     why = next((one.why for one in facts.missing if one.probe in ("host", f"preflight {method}")), "nothing was told")
-    return Verdict(method=method, state=State.UNKNOWN, why=f"it could not be found out: {why}")
+    return MethodVerdict(method=method, state=State.UNKNOWN, why=f"it could not be found out: {why}")
 
 
 def no_index(facts: Facts, found: Preflight) -> Problem | None:

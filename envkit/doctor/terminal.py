@@ -77,18 +77,16 @@ def lines(facts: Facts) -> Iterator[tuple[str, str]]:
 def software(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield what there is of software."""
     if facts.builder:
-        python, compiler = facts.builder.python, facts.builder.compiler
-        yield (
-            "builds",
-            f"Python {python.version} ({python.path}); C++: {told(compiler)}; CMake: {told(facts.builder.cmake)}",
-        )
+        python = facts.builder.python
+        tools = f"C++: {tool_line(facts.builder.compiler)}; CMake: {tool_line(facts.builder.cmake)}"
+        yield ("builds", f"Python {python.version} ({python.path}); {tools}")
     for one in facts.mpi or ():
         yield "MPI", mpi(one)
     if facts.mpi == ():
         yield "MPI", "none on PATH"
     hung = {one.probe for one in facts.missing}
     if "modules" not in hung:
-        yield "modules", told(facts.modules)
+        yield "modules", tool_line(facts.modules)
     if facts.container:
         found = facts.container.runtime
         builds = "cannot build here" if facts.container.building else "can build"
@@ -155,7 +153,7 @@ def types(mpi_types: tuple[str, ...]) -> str:
     return f", srun --mpi: {', '.join(mpi_types)}" if mpi_types else ""
 
 
-def told(tool: Tool | None) -> str:
+def tool_line(tool: Tool | None) -> str:
     """Describe a program, or say that there is none."""
     return f"{tool.family} {tool.version} ({tool.path})".strip() if tool else "none"
 

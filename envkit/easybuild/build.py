@@ -131,7 +131,7 @@ def note(tree: Tree, step: Step, seconds: float, cached: receipt.Cached | None =
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class BuildCause:
     """Why the build of a module failed, what to do about it, where that is told, and whether it was a full disk."""
 
     why: str
@@ -153,7 +153,7 @@ def failed(
     return kind(what=what, why=found.why, fix=f"{found.fix}\nLog: {found.log}")
 
 
-def cause(logs: Sequence[Path], said: str, prefix: Prefix) -> Cause:
+def cause(logs: Sequence[Path], said: str, prefix: Prefix) -> BuildCause:
     """Return the first cause in the first of some logs that has one, else what eb itself ``said``."""
     places = ((log, one) for log in logs if (one := diagnose.first_cause_in(log)))
     log, found = next(places, (logs[0], None))
@@ -165,4 +165,4 @@ def cause(logs: Sequence[Path], said: str, prefix: Prefix) -> Cause:
     if room < ALMOST_NOTHING and not told_full:
         why = f"The disk is full: {room // 1_000_000} MB are free at {prefix.root}."
         fix = "Free space, or choose another --prefix, then run the same command again: it resumes."
-    return Cause(why=why, fix=fix, log=logs[0], is_full=told_full or room < ALMOST_NOTHING)
+    return BuildCause(why=why, fix=fix, log=logs[0], is_full=told_full or room < ALMOST_NOTHING)

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from envkit.binary.build_flags import read_extensions
 from envkit.cache import binaries, fit, unpack
-from envkit.cache.fit import Here
+from envkit.cache.fit import Provided
 from envkit.cache.manifest import rules
-from envkit.cache.place import Caches, Entry, Place, signer
+from envkit.cache.place import Caches, Place, SignedManifest, signer
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
 from envkit.environments.lockfile import Lock
@@ -37,13 +37,13 @@ class Offer:
     ``key`` is the public key that verifies it; nothing where none does.
     """
 
-    entry: Entry
+    entry: SignedManifest
     key: str
     why_not: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
+class FoundBuilds:
     """What caches have: the offers, the nearest that fits first; and what is wrong with caches."""
 
     offers: tuple[Offer, ...] = ()
@@ -95,20 +95,20 @@ class Work(Protocol):
         """What it is made from."""
 
     @property
-    def looked(self) -> Looked:
+    def looked(self) -> FoundBuilds:
         """What the caches have."""
 
     def asked(self, folder: Path) -> Receipt:
         """Return the receipt of what is there."""
 
 
-def look(work: Work) -> Looked:
+def find_builds(work: Work) -> FoundBuilds:
     """Look for builds of the Horovod of a plan, if that is to be built. A server is not asked without a network."""
     module = work.stack.module
     if not work.caches.places or work.request.rebuild or module not in work.missing or module in work.again:
-        return Looked()
+        return FoundBuilds()
     if not module.startswith("Horovod/"):
-        return Looked()
+        return FoundBuilds()
     there, offers, wrong = here(work), list[Offer](), list[str]()
     for place in [Place(named=one) for one in work.caches.places]:
         if place.is_remote and work.request.offline:
@@ -126,10 +126,10 @@ def look(work: Work) -> Looked:
     order = {place: number for number, place in enumerate(work.caches.places)}
     offers.sort(key=lambda one: fit.nearness(one.entry.manifest, there), reverse=True)
     offers.sort(key=lambda one: (bool(one.why_not), order[one.entry.place.named]))
-    return Looked(offers=tuple(offers), wrong=tuple(wrong))
+    return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
 
 
-def offered(entry: Entry, there: Here, caches: Caches) -> Offer:
+def offered(entry: SignedManifest, there: Provided, caches: Caches) -> Offer:
     """Return what a cache has, and why it does not fit."""
     why, key = [*fit.reasons(entry.manifest, there)], ""
     if not why:
@@ -139,12 +139,12 @@ def offered(entry: Entry, there: Here, caches: Caches) -> Offer:
     return Offer(entry=entry, key=key, why_not=tuple(why))
 
 
-def untrusted(entry: Entry) -> str:
+def untrusted(entry: SignedManifest) -> str:
     """Say that no key verifies what is signed; nothing of what is not signed."""
     return "none of your keys ('cache.keys') has signed it" if entry.signed.signature else ""
 
 
-def here(work: Work) -> Here:
+def here(work: Work) -> Provided:
     """Return what this machine and a plan have of what objects need."""
     return replace(
         machine(work.host, is_embedded=mpi.is_embedded(work.plan)),
@@ -154,10 +154,10 @@ def here(work: Work) -> Here:
     )
 
 
-def machine(host: Host, *, is_embedded: bool) -> Here:
+def machine(host: Host, *, is_embedded: bool) -> Provided:
     """Return what a machine has of it, whatever the plan, but for whether the MPI is a wheel's."""
     own = (host.mpi.family, host.mpi.version) if host.mpi else ("", "")
-    return Here(
+    return Provided(
         recipes={},
         machine=host.machine,
         python=host.python.minor,
@@ -172,7 +172,7 @@ def machine(host: Host, *, is_embedded: bool) -> Here:
     )
 
 
-def lines(looked: Looked) -> Iterator[str]:
+def lines(looked: FoundBuilds) -> Iterator[str]:
     """Yield what a plan says of caches: what is taken, why other objects are not, what is wrong."""
     best = looked.best
     if best is not None:
@@ -192,7 +192,7 @@ def lines(looked: Looked) -> Iterator[str]:
         yield f"Cache:    {text}"
 
 
-def told(looked: Looked) -> tuple[Offered, ...]:
+def told(looked: FoundBuilds) -> tuple[Offered, ...]:
     """Return the same for scripts."""
     return tuple(
         Offered(
@@ -206,7 +206,7 @@ def told(looked: Looked) -> tuple[Offered, ...]:
     )
 
 
-def needed(entry: Entry) -> str:
+def needed(entry: SignedManifest) -> str:
     """Return what an object needs of a machine, in words."""
     needs = entry.manifest.needs
     return ", ".join([*(f"{kind} {version}" for kind, version in needs.versions.items()), *needs.cpu])

@@ -12,7 +12,7 @@ from envkit.easybuild.eb_command import rules
 from envkit.errors import ChecksumMismatch, SourcesMissing
 from envkit.planning.plan import Plan
 from envkit.sources import fetch
-from envkit.sources.fetch import Kept, Source
+from envkit.sources.fetch import FileStore, Source
 
 
 def package(plan: Plan) -> tuple[Source, ...]:
@@ -27,7 +27,7 @@ def package(plan: Plan) -> tuple[Source, ...]:
     return (source,)
 
 
-def get(plan: Plan, cache: Path, kept: Sequence[Kept]) -> str:
+def get(plan: Plan, cache: Path, kept: Sequence[FileStore]) -> str:
     """Fetch the package; return what keeps it from being had, which is no failure. Raises DiskFull, NotWritable."""
     try:
         fetch.fetch(package(plan), cache, offline=False, progress=lambda _: None, kept=kept)

@@ -18,9 +18,9 @@ from envkit.easybuild import build, cached, config_guess, eb_command, in_jobs, m
 from envkit.easybuild.eb_command import Eb
 from envkit.easybuild.receipt import ModuleReceipt, ModulesReceipt
 from envkit.environments import manifest, receipt, replaced
-from envkit.environments.discard import gone, say_left
+from envkit.environments.discard import discarded, say_left
 from envkit.environments.environment import Environment, ModuleEnvironment
-from envkit.environments.lockfile import Lock, Machine, Part
+from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import BuildFailed, EnvironmentDamaged, ModuleNotLoaded, Problem
@@ -58,7 +58,7 @@ class ModulesInstallation:
     env: dict[str, str]
     lacking: tuple[Problem, ...]
     uses: tuple[str, ...]
-    counts: Machine
+    counts: LockedMachine
     tools: dict[str, str]
     described: Callable[..., ModulesReceipt]
     caches: Caches = NOWHERE
@@ -92,9 +92,9 @@ class ModulesInstallation:
         return [step.module for step in self.plan.steps if step.module in wanted]
 
     @cached_property
-    def looked(self) -> cached.Looked:
+    def looked(self) -> cached.FoundBuilds:
         """What the caches have of it, asked once."""
-        return cached.look(self)
+        return cached.find_builds(self)
 
     @property
     def offer(self) -> cached.Offer | None:
@@ -148,14 +148,14 @@ class ModulesInstallation:
         """The module of each extra."""
         return modules_of(self.plan, self.stack)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[LockedPart]:
         """Yield each module with what it is made from."""
         missing = set(self.left)
         for step in self.plan.steps:
             part, record = step.part(), receipt.built(self.tree, step.module)
             is_kept = record is not None and step.module not in missing and not self.request.rebuild
             if record is not None and is_kept and record.sha256 != part.sha256:
-                part = record.part or Part(name=part.name, recipe=part.recipe, sha256=record.sha256)
+                part = record.part or LockedPart(name=part.name, recipe=part.recipe, sha256=record.sha256)
             yield part
 
     def problems(self) -> list[Problem]:
@@ -499,11 +499,11 @@ def remove_module(tree: Tree, module: str) -> list[Path]:
     folders = [tree.root / "modules" / name for name in listed(tree.root / "modules")]
     files = [folder / f"{module}{kind}" for folder in folders for kind in ("", ".lua")]
     found = (*files, tree.software / module, manifest.path_of(tree, module), receipt.built_path(tree, module))
-    left = [path for path in found if os.path.lexists(path) and not gone(tree, path)]
+    left = [path for path in found if os.path.lexists(path) and not discarded(tree, path)]
     for folder in (tree.software, *folders):
         with_other_versions = (folder / module).parent
         if with_other_versions != folder and not with_other_versions.is_symlink() and not listed(with_other_versions):
-            gone(tree, with_other_versions)
+            discarded(tree, with_other_versions)
     return left
 
 

@@ -43,7 +43,7 @@ __global__ void scale(__half *values, float by) { values[threadIdx.x] = __float2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class TrialProgram:
     """A program to compile by ``argv`` in a folder that has these files; ``made`` is what comes of it."""
 
     argv: tuple[str, ...]
@@ -52,19 +52,19 @@ class Trial:
     made: str = ""
 
 
-class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """How a trial ended: the line that tells why it failed, nothing if it did not; what the program then needs."""
 
     said: str = ""
     needed: tuple[str, ...] = ()
 
 
-def compiled(trial: Trial) -> Compiled:
+def compiled(trial: TrialProgram) -> TrialResult:
     """Compile a program, or know that it has compiled."""
     kept = place(trial)
     if files.is_private(kept.parent) and files.is_private(kept):
         try:
-            return record.read(kept, Compiled)
+            return record.read(kept, TrialResult)
         except (OSError, msgspec.DecodeError):
             pass
     with temporary.folder("trial") as folder:
@@ -73,13 +73,13 @@ def compiled(trial: Trial) -> Compiled:
             (folder / name).write_text(text)
         done = process.capture(trial.argv, env=trial.env, cwd=folder, timeout_s=PATIENCE_S)
         if done.status:
-            return Compiled(said=first_error(f"{done.stderr}\n{done.stdout}") or f"it ended with {done.status}")
-        found = Compiled(needed=needed(folder / trial.made) if trial.made else ())
+            return TrialResult(said=first_error(f"{done.stderr}\n{done.stdout}") or f"it ended with {done.status}")
+        found = TrialResult(needed=needed(folder / trial.made) if trial.made else ())
     keep(kept, found)
     return found
 
 
-def place(trial: Trial) -> Path:
+def place(trial: TrialProgram) -> Path:
     """Return where it is kept that this trial has passed."""
     program = Path(process.which(trial.argv[0], path=trial.env.get("PATH")) or trial.argv[0])
     states = [state(name) for name in (str(program), str(program.resolve()), *PLACES)]
@@ -90,7 +90,7 @@ def place(trial: Trial) -> Path:
     )
 
 
-def keep(path: Path, found: Compiled) -> None:
+def keep(path: Path, found: TrialResult) -> None:
     """Keep what has passed; a cache that cannot be written is no failure."""
     try:
         files.make_private(path.parent)
@@ -116,10 +116,10 @@ def needed(program: Path) -> tuple[str, ...]:
         return ()
 
 
-def mpi(wrapper: Path, env: Mapping[str, str]) -> Trial:
+def mpi(wrapper: Path, env: Mapping[str, str]) -> TrialProgram:
     """Return the trial of the compiler wrapper of an MPI."""
     argv = (str(wrapper), "hello.cc", "-o", "hello")
-    return Trial(argv=argv, files={"hello.cc": MPI}, env=compiling(wrapper.parent, env), made="hello")
+    return TrialProgram(argv=argv, files={"hello.cc": MPI}, env=compiling(wrapper.parent, env), made="hello")
 
 
 def abi(wrapper: Path, env: Mapping[str, str]) -> str:
@@ -146,17 +146,17 @@ def problems(machine: Host, stack: Stack, plan: Plan) -> Iterator[Problem]:
         )
 
 
-def flatbuffers(compiler: Program, env: Mapping[str, str]) -> Trial:
+def flatbuffers(compiler: Program, env: Mapping[str, str]) -> TrialProgram:
     """Return the trial of which flatbuffers.h a compiler takes."""
     own = {"own/flatbuffers/flatbuffers.h": "struct of_the_framework {};\n", "message.cc": FLATBUFFERS}
     argv = (str(compiler.path), "-std=c++17", "-fsyntax-only", "-isystem", "own", "message.cc")
-    return Trial(argv=argv, files=own, env=env)
+    return TrialProgram(argv=argv, files=own, env=env)
 
 
-def kernel(nvcc: str, compiler: Program, env: Mapping[str, str]) -> Trial:
+def kernel(nvcc: str, compiler: Program, env: Mapping[str, str]) -> TrialProgram:
     """Return the trial of nvcc with a compiler, by the standard of Horovod's kernels."""
     argv = (nvcc, "-std=c++11", "-ccbin", str(compiler.path), "-c", "kernel.cu", "-o", "kernel.o")
-    return Trial(argv=argv, files={"kernel.cu": KERNEL}, env=env)
+    return TrialProgram(argv=argv, files={"kernel.cu": KERNEL}, env=env)
 
 
 def of_release(wanted: str, env: Mapping[str, str]) -> str:

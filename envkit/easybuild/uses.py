@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from envkit.easybuild import eb_command, mpi
-from envkit.environments.lockfile import Machine
+from envkit.environments.lockfile import LockedMachine
 from envkit.machine import host
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
@@ -30,10 +30,10 @@ def lines(machine: host.Host, plan: Plan, stack: Stack) -> Iterator[str]:
         yield f"Loaded:   {', '.join(machine.load)}"
 
 
-def counts(machine: host.Host, plan: Plan) -> Machine:
+def counts(machine: host.Host, plan: Plan) -> LockedMachine:
     """Return what a lock holds of the machine."""
     named = f"{machine.mpi.family} {machine.mpi.version}" if machine.mpi else ""
-    return Machine(
+    return LockedMachine(
         type=machine.machine,
         python=machine.python.version,
         compiler=f"GCC {machine.compiler.version}" if machine.compiler else "",

@@ -36,7 +36,7 @@ class Access(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class AccessRequest:
     """What is looked for: a release, and a folder that is said to hold a copy; how long a mount may take to answer.
 
     The release is one of ``repository``.
@@ -61,7 +61,7 @@ class Probe:
     root: Path | None = None
 
 
-def choose(wanted: Wanted, forced: Access | None, first: Access | None = None) -> Probe:
+def choose(wanted: AccessRequest, forced: Access | None, first: Access | None = None) -> Probe:
     """Return the first way that fits, or the one that is forced; ``first`` is tried before the others.
 
     Raises HostProblem, which holds the reason of each, and UsageProblem for a release that there is none of.
@@ -103,7 +103,7 @@ def require_release(root: Path, version: str, repository: Repository) -> None:
         )
 
 
-def native(wanted: Wanted) -> Probe:
+def native(wanted: AccessRequest) -> Probe:
     """Look whether the repository is mounted, by a process that may hang."""
     path = Path(wanted.repository.mount)
     env, limit_s = {**wanted.env, "LC_ALL": "C"}, wanted.patience_s
@@ -132,7 +132,7 @@ def native(wanted: Wanted) -> Probe:
     return Probe(access=Access.NATIVE, problem=problem)
 
 
-def local_copy(wanted: Wanted) -> Probe:
+def local_copy(wanted: AccessRequest) -> Probe:
     """Look whether there is a local copy, and whether it can be shown where EESSI expects it."""
     if wanted.copy is None:
         how = f"{'export ENVKIT_EESSI_DIR=FOLDER, or ' if wanted.repository.is_usual else ''}--access dir:FOLDER"
@@ -144,7 +144,7 @@ def local_copy(wanted: Wanted) -> Probe:
     return Probe(access=Access.DIR, problem=no_namespace(), why=f"{wanted.copy} is a copy of it", root=wanted.copy)
 
 
-def userns(wanted: Wanted) -> Probe:
+def userns(wanted: AccessRequest) -> Probe:
     """Look whether a client of the host can mount the repository in a user namespace."""
     client = program(wanted.env)
     if client is None:
@@ -155,7 +155,7 @@ def userns(wanted: Wanted) -> Probe:
     )
 
 
-def by_apptainer(wanted: Wanted) -> Probe:
+def by_apptainer(wanted: AccessRequest) -> Probe:
     """Look whether Apptainer and the client in an image can mount the repository."""
     found = runtime.find(wanted.env.get("PATH"))
     if found is None:
@@ -167,7 +167,7 @@ def by_apptainer(wanted: Wanted) -> Probe:
     return by_client(wanted, Probe(access=Access.APPTAINER, problem=problem, why=why))
 
 
-def by_client(wanted: Wanted, probe: Probe) -> Probe:
+def by_client(wanted: AccessRequest, probe: Probe) -> Probe:
     """Return a way by a client that envkit starts, with what keeps it from the servers.
 
     Where they do not answer, a client mounts from a cache that it has mounted from before.

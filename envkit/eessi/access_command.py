@@ -11,7 +11,7 @@ from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
 from envkit.eessi.cache import limit_mb
-from envkit.eessi.sessions import Place, Session
+from envkit.eessi.sessions import SessionFolder, StoredSession
 from envkit.errors import HostProblem
 from envkit.knowledge.eessi import Repository, causes, symptom
 from envkit.machine import runtime
@@ -26,15 +26,15 @@ DAMAGED = "damaged"  # in the folder of a client: its cache is to be put aside
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class EntryRequest:
     """What is about to be entered, by the way that was found; ``say`` tells the user what takes long.
 
     ``shared``: with the other ranks on this node.
     """
 
     probe: Probe
-    place: Place | None
-    session: Session
+    place: SessionFolder | None
+    session: StoredSession
     repository: Repository
     shared: bool
     binds: tuple[Bind, ...]
@@ -45,7 +45,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class AccessCommand:
     """The words before the shell, variables for them, the image's digest and the client's log, where there are any."""
 
     words: tuple[str, ...]
@@ -54,23 +54,23 @@ class Way:
     log: Path | None = None
 
 
-def by_native(entry: Entry) -> Way:
+def by_native(entry: EntryRequest) -> AccessCommand:
     """The repository is there; a namespace is made for binds alone."""
     problem = access.no_namespace() if bound.for_namespace(entry.binds) else None
     words = bound.for_namespace(bound.fitting(entry.binds, entry.say, has_namespace=problem is None))
     if words and problem:
         raise HostProblem(what=f"--bind: {problem.what}.", fix=problem.fix)
-    return Way(words=(*access.namespace_words(), *words, "--") if words else ())
+    return AccessCommand(words=(*access.namespace_words(), *words, "--") if words else ())
 
 
-def by_copy(entry: Entry) -> Way:
+def by_copy(entry: EntryRequest) -> AccessCommand:
     """A namespace shows the copy where EESSI expects it."""
     shown = bound.fitting(entry.binds, entry.say)
     words = ["bind", str(entry.probe.root), entry.repository.mount, *bound.for_namespace(shown)]
-    return Way(words=(*access.namespace_words(), *words, "--"))
+    return AccessCommand(words=(*access.namespace_words(), *words, "--"))
 
 
-def by_client(entry: Entry) -> Way:
+def by_client(entry: EntryRequest) -> AccessCommand:
     """The host's client mounts it in a namespace, with the cache of the session."""
     from envkit.eessi.servers import client
 
@@ -88,14 +88,14 @@ def by_client(entry: Entry) -> Way:
             repository.name,
             "--",
         ]
-        return Way(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
+        return AccessCommand(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
     settings = write_settings(entry, place, place.local, place.cache, place.sockets)
     files = ":".join(map(str, (*client(entry.env, asked=repository).files, settings)))
     mount = ["mount", str(place.log), repository.mount, str(program), "-f", "-o", f"config={files}"]
     words = ["shared", str(place.local), *words] if entry.shared else words
     own = [] if access.kept_cache(entry.env) else ["cache", str(place.cache)]
     words = [*access.namespace_words(), *words, *own, *mount, repository.name, repository.mount, "--"]
-    return Way(words=tuple(words), log=place.log)
+    return AccessCommand(words=tuple(words), log=place.log)
 
 
 def require_unused(program: Path) -> None:
@@ -111,7 +111,7 @@ def require_unused(program: Path) -> None:
         )
 
 
-def by_image(entry: Entry) -> Way:
+def by_image(entry: EntryRequest) -> AccessCommand:
     """Apptainer has the client in an image mount it."""
     from envkit.eessi import image
 
@@ -133,10 +133,10 @@ def by_image(entry: Entry) -> Way:
     cachedir = entry.env.get("APPTAINER_CACHEDIR") or entry.env.get("SINGULARITY_CACHEDIR")
     changed = dict.fromkeys((name for name in bound.VARIABLES if name in entry.env), "")  # they are among the words
     changed |= {"APPTAINER_CACHEDIR": cachedir} if cachedir else {}
-    return Way(words=tuple(words), settings=tuple(changed.items()), digest=digest, log=place.log)
+    return AccessCommand(words=tuple(words), settings=tuple(changed.items()), digest=digest, log=place.log)
 
 
-WAYS: dict[Access, Callable[[Entry], Way]] = {
+WAYS: dict[Access, Callable[[EntryRequest], AccessCommand]] = {
     Access.NATIVE: by_native,
     Access.DIR: by_copy,
     Access.USERNS: by_client,
@@ -144,7 +144,7 @@ WAYS: dict[Access, Callable[[Entry], Way]] = {
 }
 
 
-def prepared(entry: Entry) -> Place:
+def prepared(entry: EntryRequest) -> SessionFolder:
     """Return the session, with folders on local disk for its client, this user's alone."""
     assert entry.place is not None  # noqa: S101  (what has a cache has a session)
     sessions.make_private(sessions.caches())
@@ -159,7 +159,7 @@ def prepared(entry: Entry) -> Place:
     return entry.place
 
 
-def write_settings(entry: Entry, place: Place, local: Path, cache: Path, sockets: Path) -> Path:
+def write_settings(entry: EntryRequest, place: SessionFolder, local: Path, cache: Path, sockets: Path) -> Path:
     """Write what the client of a session is told beyond its configuration: its own cache, its log, and the proxy.
 
     ``local``, ``cache`` and ``sockets`` are the folders as the client sees them.

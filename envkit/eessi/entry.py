@@ -13,10 +13,10 @@ import msgspec
 from envkit.eessi import access, repositories, sessions
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
-from envkit.eessi.access_command import WAYS, Entry
+from envkit.eessi.access_command import WAYS, EntryRequest
 from envkit.eessi.binds import Bind
 from envkit.eessi.release import Release
-from envkit.eessi.sessions import Place, Session
+from envkit.eessi.sessions import SessionFolder, StoredSession
 from envkit.environments.eessi import EessiEnvironment
 from envkit.errors import HostProblem, UsageProblem
 from envkit.inside.probe.started import detect
@@ -33,7 +33,7 @@ ARCHIVES = (".tgz", ".tar", ".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class EntryOptions:
     """What the command line says; None is what it leaves out.
 
     ``copy`` is a local copy to look at where nobody names one, ``visible`` what an image is to see of the host.
@@ -51,7 +51,7 @@ class Asked:
     visible: tuple[Path, ...] = ()
 
 
-def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> EessiEnvironment:
+def enter(asked: EntryOptions, *, keep: bool, env: Mapping[str, str] = os.environ) -> EessiEnvironment:
     """Return the environment that is asked for; its session is held by this process and those it becomes and starts.
 
     ``keep``: a session is kept even if nobody has named one. Raises UsageProblem, HostProblem and others.
@@ -78,7 +78,7 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
         stem = sessions.stem(session.repository, session.version)
         place = sessions.begin(stem if keep else f"run-{stem}")
     way = WAYS[probe.access](
-        Entry(
+        EntryRequest(
             probe=probe,
             place=place,
             session=session,
@@ -112,7 +112,7 @@ def enter(asked: Asked, *, keep: bool, env: Mapping[str, str] = os.environ) -> E
     )
 
 
-def resumed(named: str) -> Place:
+def resumed(named: str) -> SessionFolder:
     """Take the session of that name, in that folder, or in that file: one that --save wrote, or an archive."""
     from envkit.eessi import archives
 
@@ -121,7 +121,12 @@ def resumed(named: str) -> Place:
 
 
 def cache_of(
-    asked: Asked, place: Place | None, stem: str, told: Mapping[str, str], keep: bool, env: Mapping[str, str]
+    asked: EntryOptions,
+    place: SessionFolder | None,
+    stem: str,
+    told: Mapping[str, str],
+    keep: bool,
+    env: Mapping[str, str],
 ) -> Path:
     """Return the cache that a client would have: of the session, of the one that would be begun, or of the ranks."""
     if place:
@@ -131,15 +136,18 @@ def cache_of(
     return sessions.free(stem if keep else f"run-{stem}").cache
 
 
-def told_to_ranks(asked: Asked, binds: Sequence[Bind], env: Mapping[str, str]) -> dict[str, str]:
+def told_to_ranks(asked: EntryOptions, binds: Sequence[Bind], env: Mapping[str, str]) -> dict[str, str]:
     """Return that by which ranks who share a mount are told from others."""
     other = {asked.repository: ""} if asked.repository else {}
     return {**other, **{str(bind): "" for bind in binds}, **told_to_client(env)}
 
 
 def found(
-    asked: Asked, before: Session | None, env: Mapping[str, str], cache: Callable[[str], Path] | None = None
-) -> tuple[Session, Probe, Repository]:
+    asked: EntryOptions,
+    before: StoredSession | None,
+    env: Mapping[str, str],
+    cache: Callable[[str], Path] | None = None,
+) -> tuple[StoredSession, Probe, Repository]:
     """Return what is to be entered, as before where nothing else is asked for, the way to it, and its repository.
 
     ``cache`` is where a client would keep what it reads, given what sessions of the release are named after.
@@ -159,9 +167,9 @@ def found(
     copy = copy or (Path(before.copy) if before and before.copy else copy_of(asked, env, repository))
     first = next((one for one in Access if before and one == before.access), None)
     kept = cache(sessions.stem(repository.said, version)) if cache else None
-    wanted = access.Wanted(version=version, repository=repository, copy=copy, env=env, cache=kept)
+    wanted = access.AccessRequest(version=version, repository=repository, copy=copy, env=env, cache=kept)
     probe = access.choose(wanted, forced, first)
-    session = Session(
+    session = StoredSession(
         version=version,
         access=probe.access,
         copy=str(copy) if copy and probe.access is Access.DIR else "",
@@ -173,7 +181,7 @@ def found(
     return session, probe, repository
 
 
-def settings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> list[tuple[str, str]]:
+def settings(probe: Probe, place: SessionFolder | None, env: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the variables that hold inside: the home of an old session, and what ranks in a namespace each need."""
     home = {"HOME": str(place.home)} if place and place.home else {}
     apart = known().own_namespace if probe.access is Access.DIR and ranks_on_node(env) != 1 else {}
@@ -186,7 +194,7 @@ def ranks_on_node(env: Mapping[str, str]) -> int:
     return 1 if started is None else started.local_size or 0
 
 
-def can_share(asked: Asked, probe: Probe, keep: bool, env: Mapping[str, str]) -> bool:
+def can_share(asked: EntryOptions, probe: Probe, keep: bool, env: Mapping[str, str]) -> bool:
     """Say whether this is a rank of several on this node, which can use one mount: that of the host's cvmfs2."""
     program = access.program(env)
     by_client = probe.access is Access.USERNS and program is not None and program.name == "cvmfs2"
@@ -206,7 +214,7 @@ def require_alone(way: Access, env: Mapping[str, str]) -> None:
         raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
 
 
-def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> "Modules":
+def modules(asked: EntryOptions, env: Mapping[str, str] = os.environ) -> "Modules":
     """Return what a release has; only where it cannot be read from here it is entered."""
     from envkit.eessi import listing
 
@@ -217,7 +225,7 @@ def modules(asked: Asked, env: Mapping[str, str] = os.environ) -> "Modules":
     if copy and forced in (None, Access.DIR) and Release(root=copy, version=version).init.is_dir():
         return listing.read(Release(root=copy, version=version), listing.machine(env))
     cache = sessions.free(f"run-{sessions.stem(repository.said, version)}").cache
-    wanted = access.Wanted(version=version, repository=repository, copy=copy, env=env, cache=cache)
+    wanted = access.AccessRequest(version=version, repository=repository, copy=copy, env=env, cache=cache)
     probe = access.choose(wanted, forced)
     if probe.root is not None:
         return listing.read(Release(root=probe.root, version=version), listing.machine(env))
@@ -256,7 +264,9 @@ def way_asked(text: str | None) -> tuple[Access | None, Path | None]:
     return Access(name), Path(folder).absolute() if folder else None
 
 
-def copy_of(asked: Asked, env: Mapping[str, str] = os.environ, repository: Repository | None = None) -> Path | None:
+def copy_of(
+    asked: EntryOptions, env: Mapping[str, str] = os.environ, repository: Repository | None = None
+) -> Path | None:
     """Return the local copy that is looked at; ENVKIT_EESSI_DIR names one of EESSI's own repository."""
     if repository and not repository.is_usual:
         return way_asked(asked.access)[1] or (Path(repository.copy) if repository.copy else None)
@@ -270,7 +280,7 @@ def copy_named(env: Mapping[str, str]) -> Path | None:
 
 def gone(version: str, copy: Path | None, env: Mapping[str, str] = os.environ) -> str:
     """Say that a release has gone from where the repository can be read on this machine; nothing otherwise."""
-    wanted = access.Wanted(version=version, copy=copy_named(env) or copy, env=env)
+    wanted = access.AccessRequest(version=version, copy=copy_named(env) or copy, env=env)
     for probe in (access.native(wanted), access.local_copy(wanted)):
         if probe.root is not None:
             return "" if Release(root=probe.root, version=version).init.is_dir() else f"{probe.root} has no {version}"
@@ -291,7 +301,7 @@ def require_file(path: Path) -> None:
         raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
 
 
-def say_release(asked: Asked, version: str, env: Mapping[str, str]) -> None:
+def say_release(asked: EntryOptions, version: str, env: Mapping[str, str]) -> None:
     """Say of a release that EESSI's own variables name, as other tools obey them, that another one is entered."""
     for name in ("EESSI_VERSION", "EESSI_VERSION_OVERRIDE"):
         named = env.get(name, version)
@@ -299,7 +309,7 @@ def say_release(asked: Asked, version: str, env: Mapping[str, str]) -> None:
             say(f"{name}={named} is set, and does not count: --release {named} enters that one")
 
 
-def say_findings(probe: Probe, place: Place | None, env: Mapping[str, str]) -> None:
+def say_findings(probe: Probe, place: SessionFolder | None, env: Mapping[str, str]) -> None:
     """Say by which way, in which session, and what of the caller's settings may get in the way."""
     say(f"{probe.why} (--access {probe.access})")
     if place:

@@ -21,7 +21,7 @@ class Needed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Injected:
     """What there is inside: the GPU target ("accel/nvidia/cc80"), and the paths of those that are needed."""
 
     target: str
@@ -38,7 +38,7 @@ def needed(version: str, machine: str, modules: Sequence[str]) -> Needed:
     )
 
 
-def look(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.environ) -> Found:
+def find(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.environ) -> Injected:
     """Look inside for what is needed. Raises HostProblem if it cannot be entered."""
     paths = (*wanted.driver, *wanted.libraries.values())
     argv = inside.command(["sh", str(data("environments/shell/injected.sh")), *paths])
@@ -46,10 +46,10 @@ def look(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.enviro
     if told.status or not told.stdout:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
     target, *there = told.stdout.splitlines()
-    return Found(target=target, there=frozenset(there))
+    return Injected(target=target, there=frozenset(there))
 
 
-def problems(version: str, wanted: Needed, found: Found) -> Iterator[Problem]:
+def problems(version: str, wanted: Needed, found: Injected) -> Iterator[Problem]:
     """Yield what is missing, with the commands that add it."""
     scripts = f"{known().mount}/versions/{version}/{known().gpu_scripts}"
     if not found.target:

@@ -30,20 +30,20 @@ class Modules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Hardware:
     """What a target is chosen by: the CPU and its ancestors (archspec), and the GPU ("cc80")."""
 
     cpus: tuple[str, ...]
     gpu: str = ""
 
 
-def machine(env: Mapping[str, str] = os.environ) -> Machine:
+def machine(env: Mapping[str, str] = os.environ) -> Hardware:
     """Look at the CPU and the GPU of this machine."""
     import archspec.cpu
 
     host = archspec.cpu.host()
     names = (host.name, *(one.name for one in host.ancestors))
-    return Machine(cpus=names, gpu=gpu(env))
+    return Hardware(cpus=names, gpu=gpu(env))
 
 
 def gpu(env: Mapping[str, str]) -> str:
@@ -52,7 +52,7 @@ def gpu(env: Mapping[str, str]) -> str:
     return f"cc{found.replace('.', '')}" if found else ""
 
 
-def read(found: Release, here: Machine, env: Mapping[str, str] = os.environ) -> Modules:
+def read(found: Release, here: Hardware, env: Mapping[str, str] = os.environ) -> Modules:
     """Read the modules of a release that can be read from here; what steers entering steers this, too.
 
     Raises HostProblem where it does not answer.

@@ -15,7 +15,7 @@ from envkit.easybuild.method import ModulesInstallation
 from envkit.eessi import access, entry, injected
 from envkit.eessi.receipt import EessiReceipt
 from envkit.environments.environment import Environment
-from envkit.environments.lockfile import Machine
+from envkit.environments.lockfile import LockedMachine
 from envkit.environments.prefix import Prefix
 from envkit.environments.receipt import Receipt
 from envkit.errors import Problem
@@ -38,7 +38,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     """Enter the release and resolve a stack there; changes nothing. Raises HostProblem, UsageProblem, PlanFailed."""
     tree = request.prefix.tree(machine.platform, stack.release)
     visible = (host.writable_parent(request.prefix.root), *map(Path, robot(stack)))
-    asked = entry.Asked(version=stack.release, access=request.access, visible=visible)
+    asked = entry.EntryOptions(version=stack.release, access=request.access, visible=visible)
     entered = entry.enter(asked, keep=False)
     env = {**machine.env, **{name: value for name, value in os.environ.items() if STEERS.fullmatch(name)}}
     extend = replace(entered, modules=(known().extend.format(version=stack.release),))
@@ -72,7 +72,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
         env=env,
         lacking=tuple(lacking),
         uses=(f"EESSI:    {stack.release} on {machine.machine} ({entered.cpu}); what it has is not built again",),
-        counts=Machine(type=machine.machine, cpu=entered.cpu),
+        counts=LockedMachine(type=machine.machine, cpu=entered.cpu),
         tools={"envkit": __version__},
         described=partial(EessiReceipt, release=stack.release, copy=str(entry.copy_of(asked) or "")),
     )
@@ -90,7 +90,9 @@ def refusals(settings: tuple[tuple[str, str], ...]) -> tuple[Problem, ...]:
     env = dict(settings)
     problems = list[Problem]()
     for way, probe in access.PROBES.items():
-        asked = access.Wanted(version=known().default, copy=entry.copy_named(env), env=env, patience_s=PATIENCE_S)
+        asked = access.AccessRequest(
+            version=known().default, copy=entry.copy_named(env), env=env, patience_s=PATIENCE_S
+        )
         found = probe(asked).problem
         if found is None:
             return ()
@@ -130,7 +132,7 @@ def gpu_problems(
     if stack.accelerator is not host.Accelerator.CUDA:
         return
     wanted = injected.needed(stack.release, machine, plan.modules)
-    for found in injected.problems(stack.release, wanted, injected.look(inside, wanted, env)):
+    for found in injected.problems(stack.release, wanted, injected.find(inside, wanted, env)):
         yield Problem(what=f"{found.what}.", fix=found.fix)
 
 

@@ -13,7 +13,7 @@ import platformdirs
 from envkit.eessi import access, entry, servers
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.cache import held_mb
-from envkit.eessi.entry import Asked
+from envkit.eessi.entry import EntryOptions
 from envkit.environments.eessi import EessiEnvironment
 from envkit.errors import DiskFull, HostProblem
 from envkit.knowledge.eessi import Repository, known, symptom
@@ -53,7 +53,10 @@ class Cache:
 
 
 def prefetch(
-    asked: Asked, say: Callable[[str], None], show: Callable[[int, int], None], env: Mapping[str, str] = os.environ
+    asked: EntryOptions,
+    say: Callable[[str], None],
+    show: Callable[[int, int], None],
+    env: Mapping[str, str] = os.environ,
 ) -> Prefetched:
     """Read every file that the modules need; ``show`` is told of how many files how many have been read.
 

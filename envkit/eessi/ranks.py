@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.receipt import Mpi
 from envkit.knowledge.eessi import known
-from envkit.launch.launcher import Wanted, mpi_launcher
+from envkit.launch.launcher import LaunchRequest, mpi_launcher
 from envkit.system.resources import data
 
 
@@ -14,7 +14,7 @@ def command(inside: EessiEnvironment, number: int, argv: Sequence[str]) -> list[
     words = ["bash", "--noprofile", "--norc", str(data("environments/shell/ranks.sh")), inside.repository.mount]
     for one in known().launcher:
         mpi = Mpi(family=one.family, version=one.version)
-        launch = mpi_launcher(mpi, Wanted(ranks=number), "it belongs to EESSI's MPI").argv
+        launch = mpi_launcher(mpi, LaunchRequest(ranks=number), "it belongs to EESSI's MPI").argv
         words += [one.says, str(len(launch)), *launch]
     return inside.command(argv, [*words, "--"])
 

@@ -28,7 +28,9 @@ class EessiReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method"
         from envkit.eessi import entry
 
         copy = Path(self.copy) if self.copy else None
-        entered = entry.enter(entry.Asked(version=self.release, copy=copy, visible=(Path(self.tree),)), keep=False)
+        entered = entry.enter(
+            entry.EntryOptions(version=self.release, copy=copy, visible=(Path(self.tree),)), keep=False
+        )
         return replace(entered, name=self.name, modulepath=self.folder, modules=(self.module,))
 
     def damage(self) -> str:

@@ -34,7 +34,7 @@ class Release:
         return self.root / "versions" / self.version / "init"
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class ModuleVersions(msgspec.Struct, frozen=True, kw_only=True):
     """The versions of one software in a folder of modules, as of a time."""
 
     changed: int
@@ -114,7 +114,9 @@ def modules(folder: Path, cache: Path, see: Callable[[Path], None] = lambda _: N
     for name, changed in software(folder):
         old = before.get(name)
         see(folder / name)
-        now[name] = old if old and old.changed == changed else Listed(changed=changed, versions=read(folder / name))
+        now[name] = (
+            old if old and old.changed == changed else ModuleVersions(changed=changed, versions=read(folder / name))
+        )
     if now != before:
         remember(cache, now)
     return [f"{name}/{version}" for name, listed in now.items() for version in listed.versions]
@@ -134,15 +136,15 @@ def read(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def remembered(cache: Path) -> dict[str, Listed]:
+def remembered(cache: Path) -> dict[str, ModuleVersions]:
     """Return what was read before; nothing if it was not, or is damaged."""
     try:
-        return record.read(cache, dict[str, Listed])
+        return record.read(cache, dict[str, ModuleVersions])
     except (OSError, msgspec.DecodeError):
         return {}
 
 
-def remember(cache: Path, listed: dict[str, Listed]) -> None:
+def remember(cache: Path, listed: dict[str, ModuleVersions]) -> None:
     """Keep what was read, for the next time; where that cannot be, it is read again."""
     with suppress(OSError, EnvkitError):
         files.make_private(cache.parent)

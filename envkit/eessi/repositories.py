@@ -31,26 +31,26 @@ EXPECTED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class KnownRepository:
     """A repository, and the file that has it; None for envkit's own list."""
 
     repository: Repository
     file: Path | None = None
 
 
-def everyone(env: Mapping[str, str] = os.environ) -> dict[str, Known]:
+def everyone(env: Mapping[str, str] = os.environ) -> dict[str, KnownRepository]:
     """Return the repositories by their names, EESSI's own first; the user's file counts more than the system's.
 
     Raises ConfigInvalid for a file with a mistake in it.
     """
-    found = {one.name: Known(repository=one) for one in (usual(), *known().others)}
+    found = {one.name: KnownRepository(repository=one) for one in (usual(), *known().others)}
     for _, path, trusted in reversed(config.places(env, FILE)):
         try:
             data = config.content(path, trusted)
         except ValueError as error:
             raise mistaken([f"{path}: {error}"]) from error
         if data is not None:
-            found |= {one.name: Known(repository=one, file=path) for one in parsed(data, path)}
+            found |= {one.name: KnownRepository(repository=one, file=path) for one in parsed(data, path)}
     return found
 
 
@@ -124,7 +124,7 @@ def is_right(key: str, value: Any) -> bool:
     return key == "what" or (value.startswith("/") and not re.search(r"[:,'\"]", value))
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class ListedRepository(msgspec.Struct, frozen=True, kw_only=True):
     """One line of ``envkit eessi repositories``; ``file`` is the file that has it, "" for envkit's own list."""
 
     name: str
@@ -134,11 +134,11 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     file: str
 
 
-def listed(env: Mapping[str, str] = os.environ) -> list[Listed]:
+def listed(env: Mapping[str, str] = os.environ) -> list[ListedRepository]:
     """Return what there is to say of every repository; nothing below /cvmfs is touched, which may hang."""
     mounts = {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()}
     return [
-        Listed(
+        ListedRepository(
             name=one.repository.name,
             release=one.repository.release,
             mounted=one.repository.mount in mounts,

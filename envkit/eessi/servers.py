@@ -25,7 +25,7 @@ PARAMETER = re.compile(r"\$\{(\w+)(?::?-([^{}]*))?\}|\$(\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ServerAnswer:
     """What a server said of a repository: "ok", "missing", "wrong" or "dead", and in words."""
 
     url: str
@@ -144,32 +144,32 @@ def problem(found: Client) -> Problem | None:
     return symptom("server-dead", repository=repository, urls=urls, reason=dead.reason)
 
 
-def ask(found: Client, through: Sequence[str]) -> list[Answer]:
+def ask(found: Client, through: Sequence[str]) -> list[ServerAnswer]:
     """Ask every server through every proxy, at the same time."""
     pairs = [(url, proxy) for proxy in through[:3] for url in found.servers[:4]]
     with ThreadPoolExecutor(len(pairs)) as pool:
         return list(pool.map(lambda pair: published(found.repository, *pair), pairs))
 
 
-def published(repository: str, url: str, proxy: str) -> Answer:
+def published(repository: str, url: str, proxy: str) -> ServerAnswer:
     """Fetch what a server publishes of the repository."""
     try:
         text = fetch(f"{url}/.cvmfspublished", proxy)
     except urllib.error.HTTPError as error:
         state = {404: "missing", 502: "dead", 503: "dead", 504: "dead"}.get(error.code, "wrong")
-        return Answer(url=url, proxy=proxy, state=state, reason=f"HTTP status {error.code} {error.reason}")
+        return ServerAnswer(url=url, proxy=proxy, state=state, reason=f"HTTP status {error.code} {error.reason}")
     except http.client.HTTPException as error:
         reason = f"it does not speak HTTP ({type(error).__name__}: {str(error)[:80]!r})"
-        return Answer(url=url, proxy=proxy, state="wrong", reason=reason)
+        return ServerAnswer(url=url, proxy=proxy, state="wrong", reason=reason)
     except (OSError, ValueError) as error:
-        return Answer(url=url, proxy=proxy, state="dead", reason=str(getattr(error, "reason", error)))
+        return ServerAnswer(url=url, proxy=proxy, state="dead", reason=str(getattr(error, "reason", error)))
     name = re.search(rb"^N(\S+)$", text.partition(b"\n--\n")[0], re.MULTILINE)
     if name is None:
-        return Answer(url=url, proxy=proxy, state="wrong", reason=f"it begins with {text[:40]!r}")
+        return ServerAnswer(url=url, proxy=proxy, state="wrong", reason=f"it begins with {text[:40]!r}")
     told = name[1].decode(errors="replace")
     if told != repository:
-        return Answer(url=url, proxy=proxy, state="wrong", reason=f"it is of {told}")
-    return Answer(url=url, proxy=proxy, state="ok")
+        return ServerAnswer(url=url, proxy=proxy, state="wrong", reason=f"it is of {told}")
+    return ServerAnswer(url=url, proxy=proxy, state="ok")
 
 
 def fetch(url: str, proxy: str) -> bytes:
@@ -211,7 +211,7 @@ def listens(proxy: str) -> bool:
     return True
 
 
-def key_problem(found: Client, answer: Answer) -> Problem | None:
+def key_problem(found: Client, answer: ServerAnswer) -> Problem | None:
     """Say whether the keys here verify the whitelist of a server that answers."""
     if not found.files and not found.keys:  # no client is configured here: the image brings its keys
         return None

@@ -45,7 +45,7 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 HIGH = 100  # descriptors below are those that people use by number
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """What was entered: the release, how it was reached (by which local copy, by which image), the CPU, the modules.
 
     ``repository`` is "" for EESSI's own.
@@ -63,11 +63,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class SessionFolder:
     """The folder of a session that this process holds, with what was entered in it the last time."""
 
     folder: Path
-    before: Session | None
+    before: StoredSession | None
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ def caches_in(folder: Path) -> Path:
     return usual if is_own else folder / f"{usual.name}-{temporary.unguessable('eessi', platform.node())}"
 
 
-def resume(named: str) -> Place:
+def resume(named: str) -> SessionFolder:
     """Take the session of that name, which may be new, or that folder, or begin one from a file that --save wrote.
 
     Raises UsageProblem and HostProblem.
@@ -154,7 +154,7 @@ def resume(named: str) -> Place:
             why="Two at a time would share one CernVM-FS cache, and the second would wait for the first.",
             fix="Leave --resume out to begin another, or end the one that uses it.",
         )
-    return Place(folder=folder, before=read(folder))
+    return SessionFolder(folder=folder, before=read(folder))
 
 
 def unused(folder: Path) -> list[str]:
@@ -163,12 +163,12 @@ def unused(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in found if path.is_dir() and any(path.iterdir())]
 
 
-def free(stem: str) -> Place:
+def free(stem: str) -> SessionFolder:
     """Return the session that ``begin`` would take now; it is not held."""
     number = 1
     while in_use(name := stem if number == 1 else f"{stem}-{number}"):
         number += 1
-    return Place(folder=root() / name, before=None)
+    return SessionFolder(folder=root() / name, before=None)
 
 
 def stem(repository: str, version: str) -> str:
@@ -176,17 +176,17 @@ def stem(repository: str, version: str) -> str:
     return f"{repository}-{version}" if repository else version
 
 
-def begin(stem: str) -> Place:
+def begin(stem: str) -> SessionFolder:
     """Take the first session named after ``stem`` that is not in use; what it was before is forgotten."""
     number = 1
     while not take(folder := root() / (stem if number == 1 else f"{stem}-{number}")):
         number += 1
     for name in ("loaded", "target"):
         (folder / name).unlink(missing_ok=True)
-    return Place(folder=folder, before=None)
+    return SessionFolder(folder=folder, before=None)
 
 
-def shared(settings: Mapping[str, str]) -> Place:
+def shared(settings: Mapping[str, str]) -> SessionFolder:
     """Return the place of the ranks on this node, which they share; no session is kept in it.
 
     Ranks with the same settings, in the same namespace of mounts, have the same one.
@@ -194,7 +194,7 @@ def shared(settings: Mapping[str, str]) -> Place:
     import hashlib
 
     told = repr((platform.node(), os.readlink("/proc/self/ns/mnt"), sorted(settings.items())))  # noqa: PTH115
-    return Place(folder=root() / f"shared-{hashlib.sha256(told.encode()).hexdigest()[:12]}", before=None)
+    return SessionFolder(folder=root() / f"shared-{hashlib.sha256(told.encode()).hexdigest()[:12]}", before=None)
 
 
 def clean_shared() -> int:
@@ -311,7 +311,7 @@ def plain_text(path: Path) -> str:
     return ""
 
 
-def read(folder: Path) -> Session | None:
+def read(folder: Path) -> StoredSession | None:
     """Return what was entered, with the modules that its shell had loaded at its end; None if it is new."""
     if not is_session(folder):
         return None
@@ -322,10 +322,10 @@ def read(folder: Path) -> Session | None:
     return found
 
 
-def decoded(path: Path) -> Session:
+def decoded(path: Path) -> StoredSession:
     """Read a session from a file. Raises HostProblem."""
     try:
-        return record.read(path, Session)
+        return record.read(path, StoredSession)
     except (OSError, msgspec.DecodeError) as error:
         raise HostProblem(
             what=f"{path} holds no session that can be read.",
@@ -334,19 +334,19 @@ def decoded(path: Path) -> Session:
         ) from error
 
 
-def dated(session: Session, place: Place | None) -> Session:
+def dated(session: StoredSession, place: SessionFolder | None) -> StoredSession:
     """Return a session with the time when it was begun."""
     begun = place.before.created if place and place.before else ""
     return msgspec.structs.replace(session, created=begun or datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def write(place: Place, session: Session) -> None:
+def write(place: SessionFolder, session: StoredSession) -> None:
     """Keep what is entered now."""
     save(place.folder / "session.json", session)
     (place.folder / "loaded").unlink(missing_ok=True)
 
 
-def save(path: Path, session: Session) -> None:
+def save(path: Path, session: StoredSession) -> None:
     """Write a session to a file. Raises NotWritable."""
     fix = files.ANOTHER if path.name != "session.json" else "Free some room, or set XDG_STATE_HOME to another folder."
     files.deliver(path, msgspec.json.format(msgspec.json.encode(session)) + b"\n", "The session", fix=fix)
@@ -395,7 +395,7 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     """One line of ``envkit eessi list``."""
 
     name: str
@@ -408,7 +408,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     in_use: bool
 
 
-def entries(say: Callable[[str], None]) -> list[Entry]:
+def entries(say: Callable[[str], None]) -> list[ListedSession]:
     """Return what there is to say of every session; ``say`` is told of one that cannot be read. Raises HostProblem."""
     found = []
     for name in names():
@@ -421,10 +421,10 @@ def entries(say: Callable[[str], None]) -> list[Entry]:
     return found
 
 
-def entry(name: str, session: Session) -> Entry:
+def entry(name: str, session: StoredSession) -> ListedSession:
     """Return what there is to say of a session."""
     target = plain_text(root() / name / "target").strip() or session.cpu
-    return Entry(
+    return ListedSession(
         name=name,
         repository=session.repository or usual().name,
         release=session.version,

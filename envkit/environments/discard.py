@@ -11,7 +11,7 @@ from envkit.report.progress import say
 from envkit.system.files import discard_in, opened
 
 
-def gone(tree: Tree, path: Path) -> bool:
+def discarded(tree: Tree, path: Path) -> bool:
     """Remove a file or folder of a tree, a link itself and not what it leads to; return whether it is gone.
 
     What lies behind a link is not. Raises PermissionError.

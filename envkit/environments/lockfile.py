@@ -18,7 +18,7 @@ VERSION = 1
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LockedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A source or a patch. ``project`` is its name on the Python package index, if it comes from there."""
 
     filename: str
@@ -27,14 +27,14 @@ class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     project: str | None = None
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LockedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A module, and the SHA-256 of its recipe with its patches; or a layer of an image, and the key of it."""
 
     name: str
     recipe: str
     sha256: Sha256
-    sources: tuple[File, ...] = ()
-    patches: tuple[File, ...] = ()
+    sources: tuple[LockedFile, ...] = ()
+    patches: tuple[LockedFile, ...] = ()
 
     @property
     def stands_in(self) -> bool:
@@ -42,7 +42,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.recipe.startswith("embedded/")
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LockedMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What counts of the machine; empty where it does not. ``cpu`` is what was compiled for, not what was there."""
 
     type: str
@@ -67,9 +67,9 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     framework: str
     accelerator: str
     release: str
-    machine: Machine
+    machine: LockedMachine
     tools: dict[str, str]
-    parts: tuple[Part, ...]
+    parts: tuple[LockedPart, ...]
     flags: dict[str, int] = {}
     system: str = ""
     packages: dict[str, str] = {}
@@ -106,9 +106,9 @@ class Versioned(msgspec.Struct):
     version: int
 
 
-def file(filename: str, sha256: str | None, urls: Sequence[str] = (), project: str | None = None) -> File:
+def file(filename: str, sha256: str | None, urls: Sequence[str] = (), project: str | None = None) -> LockedFile:
     """Return a file as a lock has it: URLs of this machine left out, names and passwords cut off."""
-    return File(filename=filename, sha256=sha256, urls=tuple(filter(None, map(public, urls))), project=project)
+    return LockedFile(filename=filename, sha256=sha256, urls=tuple(filter(None, map(public, urls))), project=project)
 
 
 def public(url: str) -> str:
@@ -134,7 +134,7 @@ def refusals(locked: Lock, here: Lock) -> Iterator[Problem]:
             yield Problem(what=f"{name} is made from something else here than in the lock ({why}).", fix=remedy)
 
 
-def changed(part: Part, other: Part) -> str:
+def changed(part: LockedPart, other: LockedPart) -> str:
     """Name the sources and patches whose content is another."""
     there = {one.filename: one.sha256 for one in (*other.sources, *other.patches)}
     names = [

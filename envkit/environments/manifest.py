@@ -39,7 +39,7 @@ READABLE = 0o444
 Found = tuple[str, os.stat_result]
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a file was: bytes, time of change in ns, SHA-256; of a link, where it leads."""
 
     size: int
@@ -53,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a module, by their paths in the tree."""
 
     module: str
-    files: dict[str, Kept]
+    files: dict[str, StoredFile]
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,21 +265,21 @@ def plain(name: str) -> str:
     return name if name.isascii() else os.fsencode(name).decode(errors="backslashreplace")
 
 
-def kept(found: Found) -> Kept | None:
+def kept(found: Found) -> StoredFile | None:
     """Return what is to be known of a file; None of a pipe, a device or one that has gone meanwhile."""
     path, state = found
     try:
         if stat.S_ISLNK(state.st_mode):
-            return Kept(size=state.st_size, changed=state.st_mtime_ns, link=plain(os.readlink(path)))  # noqa: PTH115
+            return StoredFile(size=state.st_size, changed=state.st_mtime_ns, link=plain(os.readlink(path)))  # noqa: PTH115
         if not stat.S_ISREG(state.st_mode):
             return None
         is_program = bool(state.st_mode & EXECUTABLE)
-        return Kept(size=state.st_size, changed=state.st_mtime_ns, sha256=sha256(path), is_program=is_program)
+        return StoredFile(size=state.st_size, changed=state.st_mtime_ns, sha256=sha256(path), is_program=is_program)
     except OSError:
         return None
 
 
-def is_other(known: Kept, path: str, state: os.stat_result, *, is_read: bool) -> bool:
+def is_other(known: StoredFile, path: str, state: os.stat_result, *, is_read: bool) -> bool:
     """Say whether a file is not what it was, by its state and, with ``is_read``, all of it; one that cannot be is."""
     try:
         if stat.S_ISLNK(state.st_mode):
@@ -302,7 +302,7 @@ def is_cached(name: str) -> bool:
     return name.endswith(".pyc") and f"/{CACHE}/" in name
 
 
-def is_unreadable(known: Kept, path: Path, state: os.stat_result) -> bool:
+def is_unreadable(known: StoredFile, path: Path, state: os.stat_result) -> bool:
     """Say whether Python takes a compiled file for its source and cannot read it, or nobody has written it anew."""
     if state.st_size > MOST:
         return True

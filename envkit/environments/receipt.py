@@ -15,7 +15,7 @@ import msgspec
 
 from envkit.environments import replaced
 from envkit.environments.environment import Environment
-from envkit.environments.lockfile import Lock, Part
+from envkit.environments.lockfile import Lock, LockedPart
 from envkit.environments.manifest import Damage, Measure
 from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Tree, listed
@@ -216,7 +216,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Layer(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer of an image: what it is called, and the SHA-256 of all that it was made from."""
 
     name: str
@@ -233,7 +233,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     easyconfig: str
     sha256: str
     seconds: float
-    part: Part | None = None
+    part: LockedPart | None = None
     cached: Cached | None = None
 
 
@@ -339,7 +339,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     tree: str
     modules: tuple[Module, ...] = ()
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[BuiltLayer, ...] = ()
 
 
 def parts_in(tree: Tree) -> Iterator[Parts]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from envkit.doctor.facts import Driver, Facts, Index, Preflight
+from envkit.doctor.facts import Driver, Facts, PackageIndex, Preflight
 from envkit.errors import ConsentMissing, EnvkitError, Problem, SourceMissing
 from envkit.install import preference
 from envkit.knowledge import methods
@@ -42,11 +42,11 @@ class Look:
         return found, (told.values["node"].gpus.nvidia_driver or "") if "node" in told.values else ""
 
     @cached_property
-    def indexes(self) -> tuple[Index, ...]:
+    def indexes(self) -> tuple[PackageIndex, ...]:
         """The places that pip takes packages from, and whether they answer."""
-        from envkit.doctor import look
+        from envkit.doctor import questions
 
-        return look.indexes(time.monotonic() + PATIENCE_S)
+        return questions.indexes(time.monotonic() + PATIENCE_S)
 
     def lacking(self, stack: Stack) -> Sequence[Problem]:
         """Return what keeps this machine from having a stack; what is cheap to find out, and enough, comes first."""

@@ -22,7 +22,7 @@ import platformdirs
 from envkit.easybuild.method import remove_module
 from envkit.eessi import archives, image, sessions
 from envkit.environments import filelocks, receipt, replaced, trust
-from envkit.environments.discard import gone
+from envkit.environments.discard import discarded
 from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.errors import EnvironmentDamaged, EnvkitError
@@ -341,7 +341,7 @@ def removed(prefix: Prefix, one: Item, busy: str) -> Item:
 def away(kind: str, prefix: Prefix, path: Path) -> bool:
     """Remove a file or folder below the prefix, or in a folder of envkit's own, and nothing behind a link."""
     inside = kind not in ("plans", "reports") and path.is_relative_to(prefix.root)
-    return gone(Tree(root=prefix.root if inside else path.parent), path)
+    return discarded(Tree(root=prefix.root if inside else path.parent), path)
 
 
 def module_away(prefix: Prefix, path: Path) -> bool:
@@ -353,7 +353,7 @@ def module_away(prefix: Prefix, path: Path) -> bool:
 def session_away(_prefix: Prefix, path: Path) -> bool:
     """Remove a session, unless it has come into use; its cache with it."""
     if path.suffix == ".sif" or path.parent != sessions.root():
-        return gone(Tree(root=path.parent), path)
+        return discarded(Tree(root=path.parent), path)
     with suppress(EnvkitError):
         return sessions.clean(path.name)
     return False

@@ -125,7 +125,7 @@ def planned(request: Request) -> Installation:
     if request.bundle is None:
         return prepare(request)
     with signature.required(request.bundle, request.signed_by):
-        return prepare(replace(request, carried=fetch.look_into(request.bundle)))
+        return prepare(replace(request, carried=fetch.read_manifest(request.bundle)))
 
 
 def of_bundle(work: Installation) -> Iterator[str]:
@@ -178,7 +178,7 @@ def prepare(request: Request) -> Installation:
     trust.require_place(request.prefix)
     if request.wanted is not None and request.wanted.endswith(".eb") and Path(request.wanted).is_file():
         from_recipe(request.wanted)  # a name that cannot be is refused before the machine is looked at
-    machine = host.look(request.load, request.mpi)
+    machine = host.detect(request.load, request.mpi)
     if preference.is_open(request):
         return choose.choose(request, machine)
     stack = chosen(request, machine.platform)
@@ -412,7 +412,7 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
         goal = target.installed(made, work.entered(made))
         built, required = goal.built, flags_of(work.request.locked)
         report = verify(
-            goal, launcher.Wanted(ranks=2), Options(require=required), env=work.env, tell=partial(say, console)
+            goal, launcher.LaunchRequest(ranks=2), Options(require=required), env=work.env, tell=partial(say, console)
         )
         last.keep(report, made.name, made.tree)
         console.quiet = console.quiet and report.verdict == "pass"

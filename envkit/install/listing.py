@@ -75,7 +75,7 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     extras: tuple[str, ...] = ()
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ListedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """An environment that is installed, or a stack that can be.
 
     ``why`` and ``fix`` are words on ``state``. ``built``: whether this project has built and verified the stack
@@ -112,7 +112,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """What ``envkit list`` tells."""
 
     version: int = VERSION
-    environments: tuple[Entry, ...]
+    environments: tuple[ListedEnvironment, ...]
 
 
 def begun(tree: Tree, note: Path) -> Begun | None:
@@ -148,12 +148,12 @@ def begun_in(prefix: Prefix) -> dict[str, tuple[Tree, Begun]]:
     return dict(sorted(found.items(), key=lambda item: not item[1][1].running))
 
 
-def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | None = None) -> list[Entry]:
+def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | None = None) -> list[ListedEnvironment]:
     """Return an entry for each stack and each installed environment; ``lacking`` is what this machine lacks for stacks.
 
     Raises NotReadable.
     """
-    there, seen = dict[str, Entry](), set[str]()
+    there, seen = dict[str, ListedEnvironment](), set[str]()
     for tree, name, made in every(prefix):
         apart = named_apart(tree, name)
         if apart not in seen:
@@ -172,12 +172,12 @@ def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | No
     return found + [possible(stack, (lacking or {}).get(stack.name)) for stack in absent]
 
 
-def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> Entry:
+def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> ListedEnvironment:
     """Return the line of an environment of which an installation has begun, and no more."""
     state = State.INSTALLING if one.running else State.UNFINISHED
     has_ended = state is State.UNFINISHED
     again = f"envkit install {name}" + (f" --with {','.join(one.extras)}" if one.extras else "")
-    return Entry(
+    return ListedEnvironment(
         name=name,
         state=state,
         method=stack.method if stack else methods.usual(),
@@ -191,12 +191,12 @@ def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> Entry:
     )
 
 
-def possible(stack: Stack, lacking: Sequence[Problem] | None) -> Entry:
+def possible(stack: Stack, lacking: Sequence[Problem] | None) -> ListedEnvironment:
     """Return the line of a stack that is not installed."""
     state = State.UNKNOWN if lacking is None else State.LACKS if lacking else State.FITS
     problems = tuple(Lacking(what=one.what, fix=one.fix) for one in lacking or ())
     first = problems[0] if problems else None
-    return Entry(
+    return ListedEnvironment(
         name=stack.name,
         state=state,
         method=stack.method,
@@ -211,11 +211,11 @@ def possible(stack: Stack, lacking: Sequence[Problem] | None) -> Entry:
     )
 
 
-def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> Entry:
+def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> ListedEnvironment:
     """Return the line of an environment that is there, or of a receipt that cannot be read."""
     where = str(tree.root.parent)
     if isinstance(found, EnvironmentDamaged):
-        return Entry(
+        return ListedEnvironment(
             name=shown(name),
             state=State.DAMAGED,
             method="unknown",
@@ -228,7 +228,7 @@ def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> Entry:
     state, why, fix = state_of(tree, found)
     size = found.measure()
     stack = next((one for one in stacks() if one.name == found.name), None)
-    return Entry(
+    return ListedEnvironment(
         name=name,
         state=state,
         method=found.method,
@@ -287,7 +287,7 @@ def repair(found: Receipt) -> str:
     return f"envkit repair {found.name} --prefix {Path(found.tree).parent}"
 
 
-def to_json(found: list[Entry]) -> str:
+def to_json(found: list[ListedEnvironment]) -> str:
     """Return the entries as versioned JSON."""
     return msgspec.json.format(msgspec.json.encode(Listing(environments=tuple(found)))).decode()
 
@@ -306,14 +306,14 @@ TITLES = {
 }
 
 
-def section(one: Entry) -> str:
+def section(one: ListedEnvironment) -> str:
     """Return the heading that an entry stands under, as TITLES names it."""
     if one.state is not State.FITS:
         return one.state.value
     return "never-built" if not one.built else "fits" if one.gpu else "fits-elsewhere"
 
 
-def text(found: Sequence[Entry], prefix: Prefix, paper: Paper) -> str:
+def text(found: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper) -> str:
     """Return the entries for people: by state, each in a line, what is wrong with it below."""
     lines = list[str]()
     names, methods = (max((len(getattr(one, of)) for one in found), default=0) for of in ("name", "method"))
@@ -332,7 +332,7 @@ def text(found: Sequence[Entry], prefix: Prefix, paper: Paper) -> str:
     return "\n".join(lines)
 
 
-def details(one: Entry, prefix: Prefix) -> Iterator[str]:
+def details(one: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
     """Yield what there is to say of an entry in its line."""
     if one.state is State.INSTALLED:
         yield f"verified {one.verified}" if one.verified else f"{(one.created or '')[:10]}, no Horovod"
@@ -346,7 +346,7 @@ def details(one: Entry, prefix: Prefix) -> Iterator[str]:
         yield f"in {one.prefix}"
 
 
-def remark(one: Entry) -> str:
+def remark(one: ListedEnvironment) -> str:
     """Return who is at work on an entry, or what is wrong with it and what to do; nothing if neither is."""
     if one.begun and one.begun.running:
         again = "Built again" if one.state is State.INSTALLED else "Built"

@@ -25,7 +25,7 @@ def lacking(prefix: Prefix, stacks: Sequence[Stack]) -> Mapping[str, Sequence[Pr
     methods = sorted({stack.method for stack in stacks})
     for name in methods:
         registry.method(name)  # is imported before threads begin
-    questions: dict[str, Question] = {"host": lambda _: host.look()}
+    questions: dict[str, Question] = {"host": lambda _: host.detect()}
     questions |= {name: partial(by_method, prefix, [one for one in stacks if one.method == name]) for name in methods}
     told = ask(questions, LIMIT_S).values
     known: dict[str, Sequence[Problem]] = {

@@ -9,8 +9,8 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from envkit.cache import fit, place, unpack
-from envkit.cache.fit import Here
-from envkit.cache.place import Caches, Entry, Place
+from envkit.cache.fit import Provided
+from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.config import configuration
 from envkit.easybuild import cached
 from envkit.errors import CacheInvalid, EnvkitError, HostProblem, UsageProblem
@@ -23,7 +23,7 @@ UNSIGNED = "it is not signed (--unsigned copies it all the same)"
 State = Literal["copied", "there", "unfit", "unsigned", "bad"]
 
 
-class Copied(msgspec.Struct, frozen=True, kw_only=True):
+class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a build: ``signed_by`` is the key of yours that verifies it, ``place`` where it was copied from.
 
     ``why`` it was not copied: it does not fit this machine, none of your keys has signed it, or it is bad.
@@ -43,10 +43,10 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = 1
     to: str
-    builds: tuple[Copied, ...]
+    builds: tuple[PulledBuild, ...]
     wrong: tuple[str, ...]
 
-    def of(self, state: State) -> list[Copied]:
+    def of(self, state: State) -> list[PulledBuild]:
         """Return the builds that this became of."""
         return [one for one in self.builds if one.state == state]
 
@@ -77,12 +77,14 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
     return Pulled(to=to.shown, builds=tuple(copied(these, to, caches, there) for these in builds), wrong=tuple(wrong))
 
 
-def chosen(found: Sequence[Entry], name: str | None, wrong: Sequence[str]) -> tuple[list[list[Entry]], bool]:
+def chosen(
+    found: Sequence[SignedManifest], name: str | None, wrong: Sequence[str]
+) -> tuple[list[list[SignedManifest]], bool]:
     """Return the builds that are meant, each as it is in each place, and whether they are meant by an id.
 
     Raises UsageProblem where there is none of that name, or more than one of that id.
     """
-    by_id = defaultdict[str, list[Entry]](list)
+    by_id = defaultdict[str, list[SignedManifest]](list)
     for one in found:
         if name is None or name in names_of(one):
             by_id[one.id].append(one)
@@ -101,19 +103,19 @@ def chosen(found: Sequence[Entry], name: str | None, wrong: Sequence[str]) -> tu
     return list(by_id.values()), True
 
 
-def names_of(one: Entry) -> tuple[str, ...]:
+def names_of(one: SignedManifest) -> tuple[str, ...]:
     """Return by which names a build may be meant: of its environment, its stack, its framework."""
     made = one.manifest.provenance
     return made.environment, made.lock.name, made.lock.framework
 
 
-def here() -> Here:
+def here() -> Provided:
     """Return what this machine has of what builds need. Raises HostProblem."""
-    there = host.look(tuple(configuration.read().get("load") or ()))
+    there = host.detect(tuple(configuration.read().get("load") or ()))
     return cached.machine(there, is_embedded=there.mpi is None)
 
 
-def copied(these: Sequence[Entry], to: Place, caches: Caches, there: Here | None) -> Copied:
+def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, there: Provided | None) -> PulledBuild:
     """Copy a build from the first place that has it whole and signed; ``there`` is the machine that it has to fit."""
     one, origin, signed_by = these[0].manifest, these[0].place, ""
     why = tuple(fit.of_machine(one, there)) if there is not None else ()
@@ -131,12 +133,12 @@ def copied(these: Sequence[Entry], to: Place, caches: Caches, there: Here | None
             continue
         origin, signed_by, why = entry.place, key, ()
         break
-    return Copied(
+    return PulledBuild(
         place=origin.shown, id=these[0].id, module=one.module, size=one.size, signed_by=signed_by, state=state, why=why
     )
 
 
-def copy(entry: Entry, to: Place, keys: Sequence[str]) -> bool:
+def copy(entry: SignedManifest, to: Place, keys: Sequence[str]) -> bool:
     """Copy a build, byte for byte as it was signed, once its object has been read to its end and is what it should be.
 
     Return whether anything was copied. What one of the keys has signed takes the place of what none has; what none has
@@ -145,7 +147,7 @@ def copy(entry: Entry, to: Place, keys: Sequence[str]) -> bool:
     unpack.require_small(entry)
     content = msgspec.json.encode(entry.signed)
 
-    def stays(before: Entry) -> bool:
+    def stays(before: SignedManifest) -> bool:
         if msgspec.json.encode(before.signed) == content or not entry.signed.signature:
             return True
         return bool(place.signer(before, keys) if place.signer(entry, keys) else before.signed.signature)

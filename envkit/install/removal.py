@@ -6,7 +6,7 @@ from rich.console import Console
 
 from envkit.easybuild.method import remove_module
 from envkit.environments import filelocks, receipt
-from envkit.environments.discard import gone, say_left
+from envkit.environments.discard import discarded, say_left
 from envkit.environments.prefix import Prefix, Tree, listed, not_writable
 from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, NotWritable
@@ -89,7 +89,7 @@ def remove_begun(
                 return name, tuple(wanted), tuple(one for one in own if one not in wanted)
             say_left(tree, [path for one in wanted for path in remove_module(tree, one)], console)
             for kind in ("old", "new"):
-                gone(tree, tree.replaced / kind / name)
+                discarded(tree, tree.replaced / kind / name)
             receipt.end(tree, name)
     except PermissionError as error:
         raise not_writable(tree.root, error) from error
@@ -112,16 +112,16 @@ def planned(tree: Tree, name: str) -> list[str]:
 def remove_from(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> None:
     """Remove an environment from its tree."""
     own, kept = receipt.path_of(tree, found.name), receipt.kept_path(tree, found.name)
-    if not gone(tree, own):
+    if not discarded(tree, own):
         raise NotWritable(
             what=f"{found.name} is not removed: {own} cannot be.",
             why=f"{own.parent} is a link, and nothing outside of {tree.root} is removed.",
             fix="Make it a folder of the tree again, or remove what it leads to by hand.",
         )
-    say_left(tree, [] if gone(tree, kept) else [kept], console)
+    say_left(tree, [] if discarded(tree, kept) else [kept], console)
     parts, dependencies = shared(tree, found, dependencies=dependencies, console=console)
     for kind in ("old", "new"):
-        gone(tree, tree.replaced / kind / found.name)
+        discarded(tree, tree.replaced / kind / found.name)
     registry.method(found.method).remove(tree, found, parts, dependencies=dependencies, console=console)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from envkit.environments import lockfile
-from envkit.environments.lockfile import File, Lock, Part
+from envkit.environments.lockfile import Lock, LockedFile, LockedPart
 from envkit.environments.receipt import Receipt
 from envkit.knowledge.known import known
 from envkit.verify.checks.security import is_affected
@@ -83,7 +83,7 @@ def properties(locked: Lock) -> list[Property]:
     return [Property(name=f"envkit:{name}", value=value) for name, value in facts.items() if value]
 
 
-def component(part: Part, locked: Lock, origin: str) -> Component:
+def component(part: LockedPart, locked: Lock, origin: str) -> Component:
     """Return a module, or a layer of an image; ``origin`` is the cache that it was taken from."""
     from cyclonedx.model import Property, XsUri
     from cyclonedx.model.component import Component, ComponentType, Diff, Patch, PatchClassification, Pedigree
@@ -103,7 +103,7 @@ def component(part: Part, locked: Lock, origin: str) -> Component:
     )
 
 
-def source(file: File, part: Part) -> Component:
+def source(file: LockedFile, part: LockedPart) -> Component:
     """Return a source: a package of the Python package index, or a file."""
     from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, XsUri
     from cyclonedx.model.component import Component, ComponentType
@@ -141,7 +141,7 @@ def package(name: str, version: str, system: str) -> Component:
     )
 
 
-def release(file: File) -> tuple[str, str | None]:
+def release(file: LockedFile) -> tuple[str, str | None]:
     """Return the name and version that the file of a Python package has in its name; else the file, and no version."""
     from packaging.utils import parse_sdist_filename, parse_wheel_filename
 

@@ -13,10 +13,10 @@ import msgspec
 from envkit.cache import fit, layout, pack, place
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Ci, Manifest, Needs, Provenance, folder_of, rules
-from envkit.cache.place import Entry, Place
+from envkit.cache.place import Place, SignedManifest
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import manifest
-from envkit.environments.lockfile import Part
+from envkit.environments.lockfile import LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import (
     CacheInvalid,
@@ -51,7 +51,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     ci: Ci | None = None
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class ListedBuild(msgspec.Struct, frozen=True, kw_only=True):
     """A build in a cache, as ``envkit cache list`` tells of it; ``signed_by`` is the key of yours that verifies it."""
 
     place: str
@@ -65,11 +65,11 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     needs: Needs
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
+class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
     """What ``envkit cache list`` tells; ``wrong`` is what cannot be read."""
 
     version: int = 1
-    builds: tuple[Listed, ...]
+    builds: tuple[ListedBuild, ...]
     wrong: tuple[str, ...]
 
 
@@ -169,7 +169,9 @@ def newest(prefix: Prefix) -> str | None:
     return max(found, key=lambda one: one.created).name if found else None
 
 
-def sent(made: ModuleReceipt, part: Part, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None) -> Pushed:
+def sent(
+    made: ModuleReceipt, part: LockedPart, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None
+) -> Pushed:
     """Pack a module and put it into a folder. Raises OSError."""
     tree = Tree(root=Path(made.tree))
     assert made.lock is not None and made.mpi is not None  # noqa: S101  (proven)
@@ -279,7 +281,7 @@ def proven(made: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(kept.report))
 
 
-def part_of(made: ModuleReceipt) -> Part:
+def part_of(made: ModuleReceipt) -> LockedPart:
     """Return what the Horovod of an environment was made from. Raises HostProblem for what a cache cannot compare."""
     locked, origin = installed.lock_of(made), next(one.cached for one in made.modules if one.name == made.module)
     unknown = [
@@ -292,9 +294,9 @@ def part_of(made: ModuleReceipt) -> Part:
     return next(part for part in locked.parts if part.name == made.module)
 
 
-def entries(places: Sequence[Place]) -> tuple[list[Entry], list[str]]:
+def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
     """Return every build in some caches, the last built first, and what cannot be read."""
-    found, wrong = list[Entry](), list[str]()
+    found, wrong = list[SignedManifest](), list[str]()
     for one in places:
         try:
             names = one.names()
@@ -309,15 +311,15 @@ def entries(places: Sequence[Place]) -> tuple[list[Entry], list[str]]:
     return sorted(found, key=lambda one: one.manifest.provenance.built, reverse=True), wrong
 
 
-def listing(places: Sequence[Place], keys: Sequence[str]) -> Listing:
+def listing(places: Sequence[Place], keys: Sequence[str]) -> CacheListing:
     """Return what there is in some caches."""
     found, wrong = entries(places)
-    return Listing(builds=tuple(described(one, keys) for one in found), wrong=tuple(wrong))
+    return CacheListing(builds=tuple(described(one, keys) for one in found), wrong=tuple(wrong))
 
 
-def described(entry: Entry, keys: Sequence[str]) -> Listed:
+def described(entry: SignedManifest, keys: Sequence[str]) -> ListedBuild:
     """Return what is told of a build."""
-    return Listed(
+    return ListedBuild(
         place=entry.place.shown,
         id=entry.id,
         module=entry.manifest.module,
@@ -330,7 +332,7 @@ def described(entry: Entry, keys: Sequence[str]) -> Listed:
     )
 
 
-def find(places: Sequence[Place], wanted: str) -> Entry:
+def find(places: Sequence[Place], wanted: str) -> SignedManifest:
     """Return the build whose id begins so. Raises UsageProblem where there is none, or more than one."""
     found, wrong = entries(places)
     fitting = {one.id: one for one in found if one.id.startswith(wanted)}

@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 
 from envkit.environments import lockfile, receipt, trust
-from envkit.environments.lockfile import Lock, Part
+from envkit.environments.lockfile import Lock, LockedPart
 from envkit.environments.prefix import Prefix, Tree, not_writable
 from envkit.environments.receipt import Receipt
 from envkit.errors import EnvironmentDamaged
@@ -29,7 +29,7 @@ from envkit.report.progress import say
 NAMED = re.compile(r"(?P<framework>[a-z]+)-(?P<version>\d+(\.\d+)*)(?P<rest>-.+)?")
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ModuleChange(msgspec.Struct, frozen=True, kw_only=True):
     """A module or layer that is another one now; ``files`` are the sources and patches of it that have changed."""
 
     what: Literal["changed", "added", "removed"]
@@ -51,7 +51,7 @@ class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: Literal["current", "outdated", "upgraded", "kept"]
     installed: str
-    changes: tuple[Change, ...]
+    changes: tuple[ModuleChange, ...]
     besides: tuple[str, ...]
     newer: tuple[str, ...]
     damaged: str | None
@@ -113,27 +113,27 @@ def made_of(found: Receipt) -> Lock | Mapping[str, str]:
     return found.lock or {module.name: module.sha256 for module in found.recipes}
 
 
-def changes(was: Lock | Mapping[str, str], now: Lock) -> Iterator[Change]:
+def changes(was: Lock | Mapping[str, str], now: Lock) -> Iterator[ModuleChange]:
     """Yield each part that is another one; a module of another version is paired with the one that it was."""
     if isinstance(was, Lock):
         there = {part.name: part for part in was.parts}
     else:
-        there = {name: Part(name=name, recipe="", sha256=digest) for name, digest in was.items()}
+        there = {name: LockedPart(name=name, recipe="", sha256=digest) for name, digest in was.items()}
     new = {part.name: part for part in now.parts}
     gone = [name for name in there if name not in new]
     for name, part in new.items():
         if name in there:
             if there[name].sha256 != part.sha256:
-                yield Change(what="changed", was=name, now=name, files=files(there[name], part))
+                yield ModuleChange(what="changed", was=name, now=name, files=files(there[name], part))
             continue
         before = next((one for one in gone if one.partition("/")[0] == name.partition("/")[0]), None)
         if before:
             gone.remove(before)
-        yield Change(what="changed" if before else "added", was=before, now=name)
-    yield from (Change(what="removed", was=name, now=None) for name in gone)
+        yield ModuleChange(what="changed" if before else "added", was=before, now=name)
+    yield from (ModuleChange(what="removed", was=name, now=None) for name in gone)
 
 
-def files(was: Part, now: Part) -> tuple[str, ...]:
+def files(was: LockedPart, now: LockedPart) -> tuple[str, ...]:
     """Return the sources and patches that are others, as OLD -> NEW where their names tell."""
     if not was.recipe:  # of an envkit that kept no lock
         return ()

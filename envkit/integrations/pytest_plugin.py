@@ -24,7 +24,7 @@ HELP = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class RanksMark:
     """What the mark of a test asks for."""
 
     ranks: int = 2
@@ -86,7 +86,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def asked(item: pytest.Item) -> Asked:
+def asked(item: pytest.Item) -> RanksMark:
     """Return what the marks of a test ask for, that of the function before that of its class. Raises UsageError."""
     given: dict[str, Any] = {}
     for mark in item.iter_markers(MARK):
@@ -94,9 +94,9 @@ def asked(item: pytest.Item) -> Asked:
             raise pytest.UsageError(f"{item.nodeid}: write the arguments with names: @pytest.mark.{HELP}")
         given = {**mark.kwargs, **given}
     try:
-        found = Asked(**given)
+        found = RanksMark(**given)
     except TypeError:
-        odd = ", ".join(sorted(given.keys() - Asked.__dataclass_fields__.keys()))
+        odd = ", ".join(sorted(given.keys() - RanksMark.__dataclass_fields__.keys()))
         raise pytest.UsageError(f"{item.nodeid}: the mark {MARK} has no {odd}. It is {HELP}") from None
     for name, least in (("ranks", 1), ("nodes", 1), ("timeout", 0.001)):
         value = getattr(found, name)
@@ -105,7 +105,7 @@ def asked(item: pytest.Item) -> Asked:
     return found
 
 
-def limit(config: pytest.Config, wanted: Asked) -> float:
+def limit(config: pytest.Config, wanted: RanksMark) -> float:
     """Return how long a test may take (s). Raises UsageError."""
     text = config.getini("horovod_timeout")
     try:
@@ -114,14 +114,14 @@ def limit(config: pytest.Config, wanted: Asked) -> float:
         raise pytest.UsageError(f"horovod_timeout: {text!r} is no number of seconds.") from None
 
 
-def run(item: pytest.Function, wanted: Asked, limit_s: float) -> None:
+def run(item: pytest.Function, wanted: RanksMark, limit_s: float) -> None:
     """Run a test in ranks; show what each printed. Raises what pytest.fail and pytest.skip do, and EnvkitError."""
     from envkit.integrations import ranks
-    from envkit.launch.launcher import Wanted
+    from envkit.launch.launcher import LaunchRequest
 
     ranks.require_none()
     goal = target(item.config, wanted.environment)
-    found = ranks.run(goal, Wanted(ranks=wanted.ranks, nodes=wanted.nodes), job(item, limit_s))
+    found = ranks.run(goal, LaunchRequest(ranks=wanted.ranks, nodes=wanted.nodes), job(item, limit_s))
     for one in found.outcomes:
         for title, text in one.sections:
             item.add_report_section("call", f"{title} of rank {one.rank}", text)

@@ -14,7 +14,7 @@ import msgspec
 from envkit.errors import EnvkitError, UsageProblem
 from envkit.inside.probe.started import detect
 from envkit.launch import image_launch, launcher
-from envkit.launch.launcher import Wanted
+from envkit.launch.launcher import LaunchRequest
 from envkit.report.words import plain
 from envkit.system import files, process, record
 from envkit.system.resources import data
@@ -41,7 +41,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class RankResults:
     """What all ranks left, in their order; ``stacks`` is where those were that had not ended in time.
 
     ``stopped`` are those that a signal has ended (SIGTERM, as launchers send it where another rank has gone).
@@ -68,7 +68,7 @@ def require_none() -> None:
         )
 
 
-def run(target: Target, wanted: Wanted, job: dict[str, Any]) -> Found:
+def run(target: Target, wanted: LaunchRequest, job: dict[str, Any]) -> RankResults:
     """Run a test in ranks to its end, or until its time is over. Nothing of it is left running. Raises EnvkitError."""
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(os.environ), wanted)
     several = (wanted.nodes or 1) > 1 or launch.spans
@@ -79,7 +79,7 @@ def run(target: Target, wanted: Wanted, job: dict[str, Any]) -> Found:
         program = data("inside/pytest_rank.py")
         seen = [program.parent, folder, *(Path(path) for path in (*job["folders"], job["borrowed"]))]
         argv = [target.python, str(program), str(folder / JOB)]
-        patience = Patience(folder, job["limit_s"], wanted.ranks)
+        patience = RankDeadline(folder, job["limit_s"], wanted.ranks)
         kept = {name: value for name, value in os.environ.items() if name not in OWN}
         status = process.supervise(
             inside.command(argv, launch.argv, remote=launch.remote, visible=list(dict.fromkeys(seen))),
@@ -87,7 +87,7 @@ def run(target: Target, wanted: Wanted, job: dict[str, Any]) -> Found:
             log=folder / "log",
             until=patience.is_over,
         )
-        return Found(
+        return RankResults(
             size=wanted.ranks,
             environment=target.name,
             launcher=launch.launcher,
@@ -123,7 +123,7 @@ def stacks(folder: Path, kind: str = "stack") -> dict[int, str]:
     return found
 
 
-class Patience:
+class RankDeadline:
     """How long ranks are waited for: their limit, and not much longer than the first of them that has failed."""
 
     def __init__(self, folder: Path, limit_s: float, size: int) -> None:
@@ -144,7 +144,7 @@ class Patience:
         return self.is_late or bool(self.failed and now - self.failed > PATIENCE_S)
 
 
-def failure(found: Found) -> str:
+def failure(found: RankResults) -> str:
     """Return what to show of a test that has not passed in every rank; nothing of one that has, or was left out."""
     failed = sorted((one for one in found.outcomes if one.outcome == "failed"), key=lambda one: one.ended)
     there = {one.rank for one in found.outcomes}
@@ -167,7 +167,7 @@ def failure(found: Found) -> str:
     return "\n".join(lines)
 
 
-def summary(found: Found, failed: list[Outcome], absent: list[int]) -> str:
+def summary(found: RankResults, failed: list[Outcome], absent: list[int]) -> str:
     """Return the first failure in a line, which pytest shows in its summary."""
     if failed:
         said = [line for line in plain(failed[0].text).splitlines() if line.strip()]
@@ -179,7 +179,7 @@ def summary(found: Found, failed: list[Outcome], absent: list[int]) -> str:
     return "passed in some ranks and skipped in others"
 
 
-def gone(found: Found, rank: int, *, has_cause: bool) -> list[str]:
+def gone(found: RankResults, rank: int, *, has_cause: bool) -> list[str]:
     """Say what became of a rank that left no outcome."""
     if rank in found.stacks:
         return [
@@ -196,7 +196,7 @@ def gone(found: Found, rank: int, *, has_cause: bool) -> list[str]:
     return [f"rank {rank} ended without an outcome, as by os._exit or a signal ({how})"]
 
 
-def skipped(found: Found) -> str:
+def skipped(found: RankResults) -> str:
     """Return why every rank has left the test out; nothing where one has not."""
     reasons = [one.text for one in found.outcomes if one.outcome == "skipped"]
     return reasons[0] or "skipped" if len(reasons) == found.size else ""

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from envkit.errors import EnvkitError, Interrupted, JobLost, JobRefused
 from envkit.jobs.registry import SCHEDULERS
-from envkit.jobs.scheduler import WAITING, Record, Scheduler, Silence, Words
+from envkit.jobs.scheduler import WAITING, JobReason, JobStatus, Scheduler, Silence
 from envkit.jobs.submit import Submitted
 from envkit.report.words import shown
 from envkit.system import files, process
@@ -24,7 +24,7 @@ HOPELESS = 3
 
 
 @dataclass(kw_only=True)
-class Said:
+class SaidSoFar:
     """What the user knows already: the last message, the place in the queue and when it was asked for, how much of the
     log; how often in a row the scheduler gave a reason for which the job never starts; ``to`` is where the log goes."""
 
@@ -50,12 +50,12 @@ def follow(job: Submitted, to: TextIO | None = None) -> int:
             raise cancelled(job, stop) from None
 
 
-def watch(job: Submitted, to: TextIO) -> Sequence[Record]:
+def watch(job: Submitted, to: TextIO) -> Sequence[JobStatus]:
     """Follow a job to its end; return its last records."""
-    said, began = Said(to=to), time.monotonic()
-    found: Sequence[Record] = ()
+    said, began = SaidSoFar(to=to), time.monotonic()
+    found: Sequence[JobStatus] = ()
     while True:
-        found = look(job, found)
+        found = poll(job, found)
         tell(job, found, said)
         give_up(job, found, said)
         if found and all(record.has_ended for record in found):
@@ -72,14 +72,14 @@ def pause_s(since: float) -> float:
     return 1.0 if since < 60 else 5.0 if since < 600 else 10.0
 
 
-def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record]:
+def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus]:
     """Ask for a job, again and again where its scheduler is silent; ``last`` is what it said before.
 
     Raises JobRefused where it has not answered for long, or does not know the job.
     """
     end = time.monotonic() + PATIENCE_S
     while True:
-        answer = SCHEDULERS[job.scheduler].look(job, last)
+        answer = SCHEDULERS[job.scheduler].poll(job, last)
         if not isinstance(answer, Silence):
             return answer
         if answer.final or time.monotonic() > end:
@@ -89,7 +89,7 @@ def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record]:
         time.sleep(min(5.0, PATIENCE_S))
 
 
-def tell(job: Submitted, found: Sequence[Record], said: Said) -> None:
+def tell(job: Submitted, found: Sequence[JobStatus], said: SaidSoFar) -> None:
     """Say on standard error what has changed."""
     message = summary(found) if len(found) > 1 or found[0].task else news(job, found[0])
     if message and message != said.message:
@@ -104,7 +104,7 @@ def tell(job: Submitted, found: Sequence[Record], said: Said) -> None:
             said.place = place
 
 
-def news(job: Submitted, found: Record) -> str:
+def news(job: Submitted, found: JobStatus) -> str:
     """Return what is to be said of a job; of one that has ended, nothing yet."""
     if found.has_ended:
         return ""
@@ -116,16 +116,16 @@ def news(job: Submitted, found: Record) -> str:
     return "is ending" if found.state == "COMPLETING" else f"is {found.state}"
 
 
-def summary(found: Sequence[Record]) -> str:
+def summary(found: Sequence[JobStatus]) -> str:
     """Return what is to be said of an array."""
     states = Counter(record.state for record in found)
     return "has " + ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
 
 
-def give_up(job: Submitted, found: Sequence[Record], said: Said) -> None:
+def give_up(job: Submitted, found: Sequence[JobStatus], said: SaidSoFar) -> None:
     """Cancel a job that never starts: its scheduler gave such a reason some times in a row. Raises JobRefused."""
     scheduler = SCHEDULERS[job.scheduler]
-    words = scheduler.explain(job.number, found[0]) if found else Words(said="")
+    words = scheduler.explain(job.number, found[0]) if found else JobReason(said="")
     hopeless = words.never_starts and all(record.state == "PENDING" for record in found)
     said.hopeless = said.hopeless + 1 if hopeless else 0
     if said.hopeless == HOPELESS:
@@ -138,7 +138,7 @@ def give_up(job: Submitted, found: Sequence[Record], said: Said) -> None:
         )
 
 
-def pour(found: Sequence[Record], said: Said) -> None:
+def pour(found: Sequence[JobStatus], said: SaidSoFar) -> None:
     """Write what is new in the log of a job; those of an array are left to their files."""
     if len(found) != 1 or found[0].task or not found[0].log:
         return
@@ -154,12 +154,12 @@ def pour(found: Sequence[Record], said: Said) -> None:
             said.to.buffer.flush()
 
 
-def harmless(said: Said, block: bytes) -> bytes:
+def harmless(said: SaidSoFar, block: bytes) -> bytes:
     """Return a block of a log without what a terminal obeys; a carriage return ends a line."""
     return shown(said.decoder.decode(block).replace("\r\n", "\n").replace("\r", "\n")).encode()
 
 
-def outcome(job: Submitted, found: Sequence[Record]) -> int:
+def outcome(job: Submitted, found: Sequence[JobStatus]) -> int:
     """Return the status of a job that has ended: the first that is not 0 of an array. Raises JobLost."""
     scheduler = SCHEDULERS[job.scheduler]
     for one in found:
@@ -176,7 +176,7 @@ def outcome(job: Submitted, found: Sequence[Record]) -> int:
     return 0
 
 
-def lost(scheduler: Scheduler, task: str, found: Record) -> JobLost:
+def lost(scheduler: Scheduler, task: str, found: JobStatus) -> JobLost:
     """Say how a job ended whose command did not."""
     words = scheduler.explain(task, found)
     where = f" It ran on {found.nodes}." if found.nodes else ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.errors import JobRefused, UsageProblem
 from envkit.jobs.job import Job, clock, heading, require_lines, require_shape, settings, span, steps
-from envkit.jobs.scheduler import Record, Silence, Words
+from envkit.jobs.scheduler import JobReason, JobStatus, Silence
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
 from envkit.system import files, process, toml
@@ -141,7 +141,7 @@ def submit(script: bytes) -> Submitted:
     return Submitted(number=number, scheduler=NAME, log=str(Path(log).absolute()) if log else "")
 
 
-def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record] | Silence:
+def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] | Silence:
     """Ask PBS for a job; of one that it has forgotten, what its script has left counts."""
     done = process.capture(["qstat", "-f", job.number], timeout_s=ANSWER_S)
     if done.status == HAS_FINISHED:
@@ -150,7 +150,7 @@ def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record] | Sile
     if done.status == 0 and (found := fields(done.stdout)):
         return [at_end(job, record(found))]
     if done.status in {0, UNKNOWN_JOB}:  # with 0 and no more qstat -x says that no history is kept
-        return forgotten(job, last[0] if last else Record(state="PENDING", log=job.log), said)
+        return forgotten(job, last[0] if last else JobStatus(state="PENDING", log=job.log), said)
     problem = JobRefused(
         what=f"PBS does not say any more how job {job.number} is.",
         why=said,
@@ -168,7 +168,7 @@ def fields(text: str) -> dict[str, str]:
     return found
 
 
-def record(found: Mapping[str, str]) -> Record:
+def record(found: Mapping[str, str]) -> JobStatus:
     """Return what is said of a job in the words that all schedulers share."""
     letter = found.get("job_state", "")
     state, number = table()["state"].get(letter, letter), 0
@@ -176,7 +176,7 @@ def record(found: Mapping[str, str]) -> Record:
     if state == "ENDED":
         state, number, reason = ended(found)
     chunks = found.get("exec_host", "").split("+")
-    return Record(
+    return JobStatus(
         state=state,
         reason=reason,
         status=number,
@@ -227,7 +227,7 @@ def signal_name(number: int) -> str:
     return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
 
 
-def at_end(job: Submitted, found: Record) -> Record:
+def at_end(job: Submitted, found: JobStatus) -> JobStatus:
     """Return what is said of a job; of one that has ended, when its log is there, or has not come for a while."""
     if found.has_ended:
         status_file(job).unlink(missing_ok=True)
@@ -237,7 +237,7 @@ def at_end(job: Submitted, found: Record) -> Record:
     return found
 
 
-def forgotten(job: Submitted, last: Record, said: str) -> Sequence[Record] | Silence:
+def forgotten(job: Submitted, last: JobStatus, said: str) -> Sequence[JobStatus] | Silence:
     """Return how a job ended that PBS has forgotten, by the status that its script has left."""
     path = status_file(job)
     left = ""
@@ -254,17 +254,17 @@ def status_file(job: Submitted) -> Path:
     return Path(f".envkit-{job.number}.status")
 
 
-def explain(number: str, found: Record) -> Words:
+def explain(number: str, found: JobStatus) -> JobReason:
     """Say why a job waits, or how one ended that is lost."""
     if found.is_lost:
         row = {**table()["ended"][found.state], **table()["exit"].get(str(found.status), {})}
-        return Words(said=found.reason, cause=row["what"], remedy=row["fix"].replace("{job}", number))
+        return JobReason(said=found.reason, cause=row["what"], remedy=row["fix"].replace("{job}", number))
     row = next((row for row in table()["reason"] if re.match(row["match"], found.reason)), {})
     cause, remedy = (row.get(key, "").replace("{job}", number) for key in ("cause", "remedy"))
-    return Words(said=found.reason, cause=cause, remedy=remedy, never_starts=bool(row.get("never_starts")))
+    return JobReason(said=found.reason, cause=cause, remedy=remedy, never_starts=bool(row.get("never_starts")))
 
 
-def position(job: Submitted, found: Record) -> str | None:  # noqa: ARG001
+def position(job: Submitted, found: JobStatus) -> str | None:  # noqa: ARG001
     """Return nothing: PBS does not tell the order in which it starts jobs."""
     return None
 

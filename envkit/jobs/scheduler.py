@@ -24,7 +24,7 @@ LOST = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class JobStatus:
     """What a scheduler says of a job, or of a task of an array; ``seconds`` is how long it has run, where asked."""
 
     state: str
@@ -51,12 +51,12 @@ class Record:
 class Silence:
     """The scheduler says nothing of a job. If that goes on, or at once if ``final``, ``outcome`` is used or raised."""
 
-    outcome: Record | EnvkitError
+    outcome: JobStatus | EnvkitError
     final: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class JobReason:
     """Why a job waits, or how it ended: what the scheduler says, what that means, and what to do."""
 
     said: str
@@ -92,13 +92,13 @@ class Scheduler(Protocol):
     def submit(self, script: bytes) -> Submitted:
         """Hand a script over. Raises JobRefused, which says what to do."""
 
-    def look(self, job: Submitted, last: Sequence[Record]) -> Sequence[Record] | Silence:
+    def poll(self, job: Submitted, last: Sequence[JobStatus]) -> Sequence[JobStatus] | Silence:
         """Ask once how a job is, a record for each task of an array; ``last`` is what was said before."""
 
-    def explain(self, number: str, found: Record) -> Words:
+    def explain(self, number: str, found: JobStatus) -> JobReason:
         """Say why a job waits, or how one ended that is lost."""
 
-    def position(self, job: Submitted, found: Record) -> str | None:
+    def position(self, job: Submitted, found: JobStatus) -> str | None:
         """Return where a job stands in its queue, empty if nobody knows; None where there is nothing to ask for."""
 
     def cancel(self, job: Submitted) -> str | None:

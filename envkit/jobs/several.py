@@ -8,14 +8,14 @@ from pathlib import Path
 from envkit.errors import JobRefused
 from envkit.jobs.follow import PATIENCE_S
 from envkit.jobs.job import span
-from envkit.jobs.scheduler import Record
+from envkit.jobs.scheduler import JobStatus
 from envkit.jobs.submit import ANSWER_S
 from envkit.system import process
 
 FORMAT = "%i|%T|%r|%M|%N"
 
 
-def look(numbers: Sequence[str]) -> dict[str, Record]:
+def poll(numbers: Sequence[str]) -> dict[str, JobStatus]:
     """Ask Slurm for jobs; one that it has forgotten is left out. Raises JobRefused where it does not answer."""
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(numbers)}", f"--format={FORMAT}"]
     end = time.monotonic() + PATIENCE_S
@@ -32,11 +32,11 @@ def look(numbers: Sequence[str]) -> dict[str, Record]:
         time.sleep(5)
 
 
-def records(text: str) -> dict[str, Record]:
+def records(text: str) -> dict[str, JobStatus]:
     """Read what squeue prints, by the numbers of the jobs."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == FORMAT.count("|")]
     return {
-        number: Record(state=state, reason=reason, seconds=span(ran), nodes=nodes)
+        number: JobStatus(state=state, reason=reason, seconds=span(ran), nodes=nodes)
         for number, state, reason, ran, nodes in rows
     }
 

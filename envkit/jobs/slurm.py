@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.errors import JobRefused, UsageProblem
 from envkit.jobs.job import Job, called, clock, heading, require_lines, require_shape, settings, steps
-from envkit.jobs.scheduler import Record, Silence, Words
+from envkit.jobs.scheduler import JobReason, JobStatus, Silence
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
 from envkit.system import process, toml
@@ -161,7 +161,7 @@ def place(job: Submitted) -> tuple[str, ...]:
     return ("-M", job.cluster) if job.cluster else ()
 
 
-def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record] | Silence:  # noqa: ARG001
+def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] | Silence:  # noqa: ARG001
     """Ask Slurm for a job; its accounting, where the controller has forgotten it."""
     done = process.capture(["scontrol", *place(job), "show", "job", job.number], timeout_s=ANSWER_S)
     if done.status == 0 and (found := records(done.stdout)):
@@ -177,12 +177,12 @@ def look(job: Submitted, last: Sequence[Record] = ()) -> Sequence[Record] | Sile
     return Silence(outcome=problem, final=gone)
 
 
-def records(text: str) -> list[Record]:
+def records(text: str) -> list[JobStatus]:
     """Read what ``scontrol show job`` prints."""
     return [record(block) for block in re.split(r"\n\s*\n", text) if "JobState=" in block]
 
 
-def record(block: str) -> Record:
+def record(block: str) -> JobStatus:
     """Read what is said of one job. Values with spaces stand alone on their lines, but for the first."""
     found = dict[str, str]()
     for line in block.splitlines():
@@ -191,7 +191,7 @@ def record(block: str) -> Record:
         if not line.lstrip().startswith(("Command=", "WorkDir=", "Std", "Comment=")):
             for name, value in INLINE.findall(line):
                 found.setdefault(name, value)
-    return Record(
+    return JobStatus(
         state=found.get("JobState", ""),
         reason=found.get("Reason", ""),
         status=status(found.get("ExitCode", "")),
@@ -210,23 +210,23 @@ def status(exit_code: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def accounted(job: Submitted) -> list[Record]:
+def accounted(job: Submitted) -> list[JobStatus]:
     """Ask Slurm's accounting, which not every cluster has, for a job that the controller has forgotten."""
     argv = ["sacct", *place(job), "-nPX", "-j", job.number, "-o", "State,ExitCode"]
     rows = [line.split("|") for line in process.capture(argv, timeout_s=ANSWER_S).stdout.splitlines()]
-    return [Record(state=row[0].split()[0], status=status(row[1])) for row in rows if len(row) == 2 and row[0]]
+    return [JobStatus(state=row[0].split()[0], status=status(row[1])) for row in rows if len(row) == 2 and row[0]]
 
 
-def explain(number: str, found: Record) -> Words:
+def explain(number: str, found: JobStatus) -> JobReason:
     """Say why a job waits, or how one ended that is lost."""
     if found.is_lost:
         row = table()["ended"][found.state]
         reason = f", {found.reason}" if found.reason not in {"", "None"} else ""
-        return Words(said=f"{found.state}{reason}", cause=row["what"], remedy=row["fix"].replace("{job}", number))
+        return JobReason(said=f"{found.state}{reason}", cause=row["what"], remedy=row["fix"].replace("{job}", number))
     row = known(found.reason)
     cause, remedy = (row.get(key, "").replace("{job}", number) for key in ("cause", "remedy"))
     never = bool(row.get("never_starts"))
-    return Words(said=found.reason or found.state, cause=cause, remedy=remedy, never_starts=never)
+    return JobReason(said=found.reason or found.state, cause=cause, remedy=remedy, never_starts=never)
 
 
 def known(reason: str) -> Mapping[str, Any]:
@@ -234,7 +234,7 @@ def known(reason: str) -> Mapping[str, Any]:
     return next((row for row in table()["reason"] if re.match(row["match"], reason)), {})
 
 
-def position(job: Submitted, found: Record) -> str | None:
+def position(job: Submitted, found: JobStatus) -> str | None:
     """Return where a job stands in the queue of its partition, where only that keeps it waiting."""
     if found.reason not in {"Priority", "Resources"}:
         return None

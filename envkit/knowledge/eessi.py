@@ -52,7 +52,7 @@ class Launcher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     version: str
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class EessiTables(msgspec.Struct, frozen=True, kw_only=True):
     """The repository, where it is seen, the usual release, the module to build on top of one, its servers; ``others``.
 
     ``reached`` is what entering reads first, the folder that has to be there before all; ``needed`` are the places that
@@ -83,7 +83,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Repository, ...]
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClientSymptom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client that gave up has said, any of ``says``, and what that means."""
 
     id: str
@@ -96,19 +96,19 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Causes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """cvmfs_client.toml."""
 
-    cause: tuple[Cause, ...]
+    cause: tuple[ClientSymptom, ...]
 
 
 @cache
-def causes() -> tuple[Cause, ...]:
+def causes() -> tuple[ClientSymptom, ...]:
     """Return cvmfs_client.toml, which namespace.py reads for itself."""
     return toml.read(data("knowledge/cvmfs_client.toml"), Causes).cause
 
 
 @cache
-def known() -> Known:
+def known() -> EessiTables:
     """Return eessi.toml."""
-    return toml.read(data("knowledge/eessi.toml"), Known)
+    return toml.read(data("knowledge/eessi.toml"), EessiTables)
 
 
 @cache

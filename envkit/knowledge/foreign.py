@@ -12,7 +12,7 @@ VERSION = re.compile(r"[=@%~!<>+\[ /].*$")
 ENTERING = ("shell", "run", "modules", "prefetch", "eessi")  # commands that enter EESSI, as eessi_container.sh does
 
 
-class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ForeignWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """foreign.toml."""
 
     command: dict[str, str]
@@ -24,9 +24,9 @@ class Words(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @cache
-def words() -> Words:
+def words() -> ForeignWords:
     """Return foreign.toml."""
-    return toml.read(data("knowledge/foreign.toml"), Words)
+    return toml.read(data("knowledge/foreign.toml"), ForeignWords)
 
 
 def command(name: str) -> str:

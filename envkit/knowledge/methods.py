@@ -12,7 +12,7 @@ AUTO = "auto"  # what stands for the first method that works here
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class MethodWords:
     """What a method does, what to do ``otherwise``, where there is no stack of it, and the options that only it takes.
 
     ``options`` are the words on a command line by their names in a Request, ``without`` the names of those that the
@@ -26,11 +26,11 @@ class Words:
 
 
 @cache
-def known() -> Mapping[str, Words]:
+def known() -> Mapping[str, MethodWords]:
     """Return the methods by name, in the order in which they are listed."""
     path = data("knowledge/methods.toml")
     _, tables = toml.parsed(path.read_bytes(), str(path))
-    return {name: Words(**table) for name, table in tables.items()}
+    return {name: MethodWords(**table) for name, table in tables.items()}
 
 
 def names() -> tuple[str, ...]:

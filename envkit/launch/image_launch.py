@@ -13,7 +13,7 @@ from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import symptom
 from envkit.launch import launcher
 from envkit.launch.host_mpi import bound
-from envkit.launch.launcher import Launch, Wanted
+from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.machine import host
 from envkit.system import toml
 from envkit.system.process import which
@@ -23,7 +23,7 @@ from envkit.system.resources import data
 def plan_launch(
     inside: Environment,
     mpi: Mpi | None,
-    wanted: Wanted,
+    wanted: LaunchRequest,
     env: Mapping[str, str] = os.environ,
     model: MpiModel | None = None,
 ) -> tuple[Environment, Launch]:
@@ -69,7 +69,7 @@ def plan_launch(
     return replace(inside, model=chosen), launch
 
 
-def is_here_alone(inside: Environment, wanted: Wanted) -> bool:
+def is_here_alone(inside: Environment, wanted: LaunchRequest) -> bool:
     """Say whether ranks are to be started on this node by EESSI's own launcher, though a job may have others."""
     is_free = wanted.launcher == "auto" and not wanted.hosts and (wanted.nodes or 1) == 1
     return isinstance(inside, EessiEnvironment) and bool(inside.way) and is_free
@@ -100,12 +100,12 @@ def by_binding(inside: ContainerEnvironment, mpi: Mpi, env: Mapping[str, str]) -
     return replace(inside, model=MpiModel.BIND, binds=binds, settings=settings)
 
 
-def fitting(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> MpiModel:
+def fitting(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> MpiModel:
     """Choose the model: the host's launcher where it fits, else the image's own."""
     return MpiModel.INSIDE if mpi is None or unfit(mpi, wanted, env) else MpiModel.HYBRID
 
 
-def unfit(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> str:
+def unfit(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> str:
     """Say why no launcher of this host can start the image's MPI; nothing if one can."""
     if mpi is None:
         return "this Horovod has Gloo and no MPI"
@@ -131,13 +131,13 @@ def fits(row: Mapping[str, Any], found: host.Program, mpi: Mpi) -> bool:
     )
 
 
-def by_slurm(wanted: Wanted, env: Mapping[str, str]) -> bool:
+def by_slurm(wanted: LaunchRequest, env: Mapping[str, str]) -> bool:
     """Say whether srun is what starts ranks here."""
     inside_job = bool(env.get("SLURM_JOB_ID")) and which("srun") is not None
     return wanted.launcher == "srun" or (wanted.launcher == "auto" and not wanted.hosts and inside_job)
 
 
-def by_host(mpi: Mpi, wanted: Wanted, env: Mapping[str, str]) -> Launch:
+def by_host(mpi: Mpi, wanted: LaunchRequest, env: Mapping[str, str]) -> Launch:
     """Return the launch by the host's own launcher."""
     if by_slurm(wanted, env):
         return launcher.srun(mpi, wanted, env)
@@ -157,12 +157,12 @@ def by_host(mpi: Mpi, wanted: Wanted, env: Mapping[str, str]) -> Launch:
     )
 
 
-def inner(wanted: Wanted, mpi: Mpi | None) -> str:
+def inner(wanted: LaunchRequest, mpi: Mpi | None) -> str:
     """Return the launcher to use in the image."""
     return wanted.launcher if not launcher.spans(wanted.launcher) else "auto" if mpi else "horovodrun"
 
 
-def require_one_node(wanted: Wanted) -> None:
+def require_one_node(wanted: LaunchRequest) -> None:
     """Raise HostProblem where the image's own launcher would have to reach other nodes."""
     if wanted.hosts or (wanted.nodes or 1) > 1:
         raise HostProblem(

@@ -21,7 +21,7 @@ from envkit.system.resources import data
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class LaunchRequest:
     """How many ranks, on how many nodes or on which hosts (name and slots), by which launcher."""
 
     ranks: int
@@ -49,7 +49,7 @@ class Launch:
         return spans(self.launcher)
 
 
-def choose(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str] = os.environ) -> Launch:
+def choose(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = os.environ) -> Launch:
     """Choose the launcher that fits the environment's MPI and this place.
 
     Raises UsageProblem for what contradicts itself, HostProblem for what cannot be had here.
@@ -89,7 +89,7 @@ def spans(name: str) -> bool:
     return bool(table()["launcher"].get(name, {}).get("spans"))
 
 
-def by_table(words: Mapping[str, Any], wanted: Wanted, env: Mapping[str, str]) -> Launch:
+def by_table(words: Mapping[str, Any], wanted: LaunchRequest, env: Mapping[str, str]) -> Launch:
     """Use a launcher as the table describes it."""
     name, job = wanted.launcher, words.get("job", "")
     if process.which(name, path=env.get("PATH")) is None or (job and not env.get(job)):
@@ -106,7 +106,7 @@ def by_table(words: Mapping[str, Any], wanted: Wanted, env: Mapping[str, str]) -
     return Launch(argv=tuple(filled), why="you asked for it")
 
 
-def mpi_launcher(mpi: Mpi | None, wanted: Wanted, why: str, program: str = "") -> Launch:
+def mpi_launcher(mpi: Mpi | None, wanted: LaunchRequest, why: str, program: str = "") -> Launch:
     """Use the MPI's own launcher."""
     words = table()["mpi"].get(mpi.family if mpi else "", table()["mpi"]["MPICH"])
     program = program or words["program"]
@@ -121,13 +121,13 @@ def mpi_launcher(mpi: Mpi | None, wanted: Wanted, why: str, program: str = "") -
     return Launch(argv=tuple(argv), why=why, remote=bool(wanted.hosts))
 
 
-def place_words(words: Mapping[str, Any], wanted: Wanted) -> list[str]:
+def place_words(words: Mapping[str, Any], wanted: LaunchRequest) -> list[str]:
     """Return the words that name the hosts."""
     hosts = ",".join(f"{host}:{slots}" for host, slots in wanted.hosts)
     return [word.format(hosts=hosts) for word in words["hosts"]] if hosts else []
 
 
-def srun(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> Launch:
+def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Launch:
     """Use Slurm's launcher."""
     if not env.get("SLURM_JOB_ID") or process.which("srun") is None:
         raise HostProblem(
@@ -153,14 +153,14 @@ def srun(mpi: Mpi | None, wanted: Wanted, env: Mapping[str, str]) -> Launch:
     return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
 
 
-def horovodrun(wanted: Wanted, env: Mapping[str, str], why: str) -> Launch:
+def horovodrun(wanted: LaunchRequest, env: Mapping[str, str], why: str) -> Launch:
     """Use Horovod's own launcher."""
     hosts = wanted.hosts or slurm_hosts(wanted, env)
     place = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts)] if hosts else []
     return Launch(argv=("horovodrun", "-np", str(wanted.ranks), *place), why=why, remote=bool(place))
 
 
-def slurm_hosts(wanted: Wanted, env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+def slurm_hosts(wanted: LaunchRequest, env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     """Return the hosts of a Slurm allocation with even slots; none where it has but one."""
     if not env.get("SLURM_JOB_NODELIST") or whole(env.get("SLURM_JOB_NUM_NODES", "1")) == 1:
         return ()
@@ -169,7 +169,7 @@ def slurm_hosts(wanted: Wanted, env: Mapping[str, str]) -> tuple[tuple[str, int]
     return tuple((host, -(-wanted.ranks // len(hosts))) for host in hosts)
 
 
-def placed(wanted: Wanted, env: Mapping[str, str]) -> Wanted:
+def placed(wanted: LaunchRequest, env: Mapping[str, str]) -> LaunchRequest:
     """Name the hosts of a job, with even slots, where its scheduler lists them in a file that launchers do not read."""
     jobs = [row for row in known("schedulers").values() if env.get(row["job"]) and env.get(row.get("hosts", ""))]
     if wanted.hosts or not jobs or spans(wanted.launcher):
@@ -258,7 +258,7 @@ def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
     return default
 
 
-def require_slots(wanted: Wanted, env: Mapping[str, str]) -> None:
+def require_slots(wanted: LaunchRequest, env: Mapping[str, str]) -> None:
     """Raise UsageProblem when the ranks do not fit what was named or granted."""
     slots = sum(slots for _, slots in wanted.hosts)
     if wanted.hosts and wanted.ranks > slots:

@@ -88,7 +88,7 @@ class Host:
         return Platform(machine=self.machine, python=self.python.minor)
 
 
-def look(load: Sequence[str] = (), mpi_family: str = "") -> Host:
+def detect(load: Sequence[str] = (), mpi_family: str = "") -> Host:
     """Look at this machine, and take the first of its MPI libraries, or the first of a family.
 
     Raises HostProblem when a module in ``load`` cannot be loaded, or there is no MPI of that family.

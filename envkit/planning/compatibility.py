@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from envkit.compat.complete import GPU, Here
+from envkit.compat.complete import GPU, MachineParts
 from envkit.compat.evidence import Combination, Rule, Status, known
 from envkit.compat.judge import is_cured, judge
 from envkit.errors import Problem
@@ -22,14 +22,14 @@ MPIS = {  # as compat.toml names them
 SYSTEM = "-system"  # in the name of a recipe: by the machine's own compiler and Python
 
 
-def here(machine: Host) -> Here:
+def here(machine: Host) -> MachineParts:
     """Return what a machine has of a combination."""
     own = {"python": machine.python.version}
     own |= {"gcc": machine.compiler.version} if machine.compiler else {}
     own |= {MPIS[machine.mpi.family]: machine.mpi.version} if machine.mpi and machine.mpi.family in MPIS else {}
     own |= {GPU: capability(machine.env)} if machine.accelerator is Accelerator.CUDA else {}
     parts = {name: version for name, version in own.items() if is_version(version)}
-    return Here(accelerator=machine.accelerator.value, parts={"machine": machine.machine, **parts})
+    return MachineParts(accelerator=machine.accelerator.value, parts={"machine": machine.machine, **parts})
 
 
 def known_bad(stack: Stack, machine: Host, modules: Iterable[str] = ()) -> Iterator[Problem]:

@@ -41,10 +41,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         """Return the SHA-256 of the recipe and of the patches beside it, to notice an edited recipe."""
         return recipe_checksum(Path(self.easyconfig))
 
-    def part(self) -> lockfile.Part:
+    def part(self) -> lockfile.LockedPart:
         """Return what a lock holds of this step."""
         collected = self.easyconfig.rpartition("/easyconfigs/")[2]
-        return lockfile.Part(
+        return lockfile.LockedPart(
             name=self.module,
             recipe=Path(collected).name if collected.startswith("/") else collected,
             sha256=self.checksum(),
@@ -75,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(source for step in self.steps for source in step.sources)
 
 
-def locked(sources: Iterable[Source]) -> Iterator[lockfile.File]:
+def locked(sources: Iterable[Source]) -> Iterator[lockfile.LockedFile]:
     """Yield sources as a lock holds them."""
     for source in sources:
         yield lockfile.file(source.filename, source.sha256, source.urls, source.project)

@@ -157,7 +157,7 @@ def set_aside(wanted: Sequence[fetch.Source], prefix: Prefix) -> Iterable[str]:
 
 
 def refused_sources(
-    wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, host: Host, kept: Sequence[fetch.Kept] = ()
+    wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, host: Host, kept: Sequence[fetch.FileStore] = ()
 ) -> Iterable[Problem]:
     """Yield that sources which are not in the cache cannot be had from where they are sought; asks, for PATIENCE_S."""
     cache = prefix.sources

@@ -11,7 +11,7 @@ import msgspec
 from envkit.sources.cache import Source
 from envkit.sources.connection import Connection, RefusedError, shown
 from envkit.sources.download import Unavailable
-from envkit.sources.index import Kept, candidates
+from envkit.sources.index import FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
 
 ASKED_AT_ONCE = 16
@@ -19,7 +19,7 @@ CONNECT_S = 2.0
 BACKOFF_S = (0.5,)
 
 
-def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[Kept] = ()) -> list[Unavailable]:
+def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] = ()) -> list[Unavailable]:
     """Return the sources that no place gives, and what each place said; without an answer in time nothing is said.
 
     Raises HostProblem if pip's configuration is unusable.
@@ -59,7 +59,7 @@ def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[Kept] =
     return [one for one in told if isinstance(one, Unavailable)]
 
 
-def _asked(source: Source, connection: Connection, kept: Sequence[Kept]) -> Unavailable | None:
+def _asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> Unavailable | None:
     reasons: list[str] = []
     for one in kept:
         try:

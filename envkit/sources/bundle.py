@@ -34,7 +34,7 @@ MANIFEST_LIMIT_BYTES = 16 << 20
 AGAIN = "Write it again where there is a network (envkit fetch STACK --bundle FILE.tar) and copy it whole."
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class BundledFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a bundle."""
 
     filename: str
@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     stack: str
-    files: tuple[Entry, ...]
+    files: tuple[BundledFile, ...]
 
 
 def is_bundle(path: Path) -> bool:
@@ -93,7 +93,7 @@ def read_bundle(tar_path: Path, cache: Path) -> Manifest:
     return manifest
 
 
-def look_into(tar_path: Path) -> Manifest:
+def read_manifest(tar_path: Path) -> Manifest:
     """Return what a bundle holds, after all of it has been read; nothing is kept.
 
     Raises BundleInvalid and ChecksumMismatch as ``read_bundle`` does.
@@ -105,7 +105,7 @@ def look_into(tar_path: Path) -> Manifest:
 
 
 def _require_all(
-    tar: tarfile.TarFile, manifest: Manifest, take: Callable[[IO[bytes], Entry], None], tar_path: Path
+    tar: tarfile.TarFile, manifest: Manifest, take: Callable[[IO[bytes], BundledFile], None], tar_path: Path
 ) -> None:
     wrong = _take_all(tar, manifest, take, tar_path)
     if wrong:
@@ -124,7 +124,7 @@ def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> Manif
         if actual is None or source.sha256 not in (None, actual):
             absent.append(source)
         else:
-            entries.append(Entry(filename=source.place, sha256=actual, needed_by=source.needed_by))
+            entries.append(BundledFile(filename=source.place, sha256=actual, needed_by=source.needed_by))
     here.save_stamps()
     if absent:
         raise SourcesMissing(
@@ -156,7 +156,7 @@ class _Hashing:
         return data
 
 
-def _add(tar: tarfile.TarFile, path: Path, entry: Entry) -> None:
+def _add(tar: tarfile.TarFile, path: Path, entry: BundledFile) -> None:
     with path.open("rb") as stream:
         hashing = _Hashing(stream)
         tar.addfile(_member(entry.filename, os.fstat(stream.fileno()).st_size), hashing)
@@ -218,7 +218,7 @@ def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
 
 
 def _take_all(
-    tar: tarfile.TarFile, manifest: Manifest, take: Callable[[IO[bytes], Entry], None], tar_path: Path
+    tar: tarfile.TarFile, manifest: Manifest, take: Callable[[IO[bytes], BundledFile], None], tar_path: Path
 ) -> list[str]:
     rest = {entry.filename: entry for entry in manifest.files}
     wrong = []
@@ -242,7 +242,7 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, tar_path: Path) -> I
     return stream
 
 
-def _take(stream: IO[bytes], entry: Entry, here: SourceCache) -> None:
+def _take(stream: IO[bytes], entry: BundledFile, here: SourceCache) -> None:
     present = here.sha256(entry.filename)
     if present == entry.sha256:
         _require_right(stream, entry)
@@ -250,13 +250,13 @@ def _take(stream: IO[bytes], entry: Entry, here: SourceCache) -> None:
     here.store(entry.filename if present is None else beside(entry), _chunks(stream), entry.sha256)
 
 
-def _require_right(stream: IO[bytes], entry: Entry) -> None:
+def _require_right(stream: IO[bytes], entry: BundledFile) -> None:
     actual = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
     if actual != entry.sha256:
         raise WrongContentError(actual)
 
 
-def beside(entry: Entry) -> str:
+def beside(entry: BundledFile) -> str:
     """Return where a file of a bundle lies whose place in the cache another one has: as what is half written."""
     return f"{entry.filename}.bundle-{entry.sha256[:8]}.{part_of_process()}"
 

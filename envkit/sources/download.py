@@ -11,7 +11,7 @@ import msgspec
 
 from envkit.sources.cache import Source, SourceCache, WrongContentError
 from envkit.sources.connection import Connection, RefusedError, shown
-from envkit.sources.index import Candidate, Kept, candidates
+from envkit.sources.index import Candidate, FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
 
 DOWNLOADS_AT_ONCE = 3
@@ -62,7 +62,7 @@ class Download:
         here: SourceCache,
         progress: Callable[[FetchEvent], None],
         sources: Sequence[Source],
-        kept: Sequence[Kept] = (),
+        kept: Sequence[FileStore] = (),
     ) -> None:
         self._here = here
         self._progress = progress
@@ -139,7 +139,7 @@ class Download:
         self._tell(number, source, FetchState.FAILED, note="; ".join(reasons))
         return Unavailable(source=source, reasons=reasons, wrong_content=wrong_content)
 
-    def _take(self, number: int, source: Source, kept: Kept) -> None:
+    def _take(self, number: int, source: Source, kept: FileStore) -> None:
         with kept.source(source.sha256 or "") as chunks:
             self._tell(number, source, FetchState.STARTED, note=kept.shown)
             self._here.store(source.place, self._watched(number, source, None, chunks), source.sha256)

@@ -9,25 +9,25 @@ from pathlib import Path
 
 from envkit.errors import ChecksumMismatch, SourcesMissing
 from envkit.sources.ask import refused
-from envkit.sources.bundle import Manifest, admit, contradictions, look_into, read_bundle, write_bundle
+from envkit.sources.bundle import Manifest, admit, contradictions, read_bundle, read_manifest, write_bundle
 from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.sources.download import Download, FetchEvent, FetchState, Unavailable
-from envkit.sources.index import Kept
+from envkit.sources.index import FileStore
 
 __all__ = [
     "FetchEvent",
     "FetchState",
-    "Kept",
+    "FileStore",
     "Manifest",
     "Source",
     "admit",
     "contradictions",
     "damaged",
     "fetch",
-    "look_into",
     "missing",
     "place",
     "read_bundle",
+    "read_manifest",
     "refused",
     "write_bundle",
 ]
@@ -66,7 +66,7 @@ def fetch(
     offline: bool,
     progress: Callable[[FetchEvent], None],
     stack: str = "STACK",
-    kept: Sequence[Kept] = (),
+    kept: Sequence[FileStore] = (),
 ) -> None:
     """Get what is missing into ``cache``; offline, only say what is missing, and change nothing.
 

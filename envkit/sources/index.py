@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
     sha256: str | None = None
 
 
-class Kept(Protocol):
+class FileStore(Protocol):
     """A place that keeps files by their SHA-256, such as a cache of builds."""
 
     @property

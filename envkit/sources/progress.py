@@ -11,7 +11,7 @@ from rich.status import Status
 
 from envkit.report.progress import QUIET_S, clock, say
 from envkit.sources import fetch
-from envkit.sources.fetch import FetchEvent, FetchState, Kept, Source
+from envkit.sources.fetch import FetchEvent, FetchState, FileStore, Source
 from envkit.system import process
 
 
@@ -58,7 +58,7 @@ class FetchProgress:
 
 
 def fetch_all(
-    sources: Sequence[Source], cache: Path, offline: bool, stack: str, console: Console, kept: Sequence[Kept] = ()
+    sources: Sequence[Source], cache: Path, offline: bool, stack: str, console: Console, kept: Sequence[FileStore] = ()
 ) -> None:
     """Get sources into the cache, shown as it goes. Raises what fetch.fetch does, and Interrupted."""
     with process.interruptible(), FetchProgress(console) as shown:

@@ -37,14 +37,14 @@ PASSED_ON = (
 )
 KILLED_S = 0.5
 KEPT_BYTES = 65536
-LIMIT: ContextVar["Limit | None"] = ContextVar("limit", default=None)
+LIMIT: ContextVar["TimeLimit | None"] = ContextVar("limit", default=None)
 
 
 class CutOffError(Exception):
     """A program had not ended when its Limit was over; the text names it."""
 
 
-class Limit:
+class TimeLimit:
     """How long short commands may take together (s), from now on."""
 
     def __init__(self, seconds: float) -> None:
@@ -147,7 +147,7 @@ def capture(
 
 
 def outcome(
-    running: subprocess.Popen[str], argv: Sequence[str], left_s: float, limit: Limit | None
+    running: subprocess.Popen[str], argv: Sequence[str], left_s: float, limit: TimeLimit | None
 ) -> tuple[str, str, int]:
     """Return what a command prints, and its status. One that takes longer is killed with its group.
 
@@ -272,7 +272,7 @@ def run_as_rank(
     deadline = time.monotonic() + timeout_s
     stopped = Watch(os.getpid())
     reader, writer = os.pipe()
-    said = Said(reader)
+    said = PipeTail(reader)
     with interruptible():
         try:
             running = subprocess.Popen(
@@ -304,7 +304,7 @@ def run_as_rank(
             said.close()
 
 
-class Said:
+class PipeTail:
     """What comes out of a pipe: passed on to standard error as it comes, and its end kept."""
 
     def __init__(self, reader: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from envkit.diagnose import judged, seen_in, source, words
 from envkit.diagnose.reader import Reader
-from envkit.diagnose.scan import Limit
+from envkit.diagnose.scan import Deadline
 
 ABOVE, BELOW, LAST = 10, 20, 20  # lines
 SHOWN = 300  # characters of a line
@@ -47,7 +47,7 @@ class Log:
 
 def read(path: str, reader: Reader) -> Log:
     """Read a log, and say what is in it. Raises LogUnreadable."""
-    limit, tail = Limit(time.monotonic), bytearray()
+    limit, tail = Deadline(time.monotonic), bytearray()
     with source.opened(path, limit) as blocks:
         seen = seen_in(followed(blocks, tail))
     found = judged(seen, None, reader)

@@ -59,7 +59,7 @@ def find(name: str, environment: Receipt | None = None) -> Example:
 
 def with_data(
     example: Example, words: Sequence[str], prefix: Prefix, places: Sequence[str] = (), *, is_dry: bool = False
-) -> tuple[list[str], mnist.Found | None]:
+) -> tuple[list[str], mnist.DataFolder | None]:
     """Return the arguments of an example, with its data unless they name some, and what these data are.
 
     Where it is only to be shown (``is_dry``) nothing is fetched or made.

@@ -34,7 +34,7 @@ class Pinned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class DataFolder:
     """A folder with the files, and whether they are a stand-in. ``why`` it is one, if that was not asked for.
 
     ``absent`` is what to do where they are not there yet.
@@ -82,38 +82,42 @@ def get(
     places: Sequence[str] = (),
     anew: bool = False,
     env: Mapping[str, str] = os.environ,
-) -> Found:
+) -> DataFolder:
     """Return where the files are: at $ENVKIT_DATA or in a site's folders, else in ``folder``/mnist, fetched if need be.
 
     Without a network it is the stand-in; once it has been made, the network is asked again only ``anew``. Safe
     for several processes at once. Raises ChecksumMismatch, NotWritable, DiskFull.
     """
     if (site := at_site([env.get("ENVKIT_DATA", ""), *places], wanted)) is not None:
-        return Found(folder=site)
+        return DataFolder(folder=site)
     target = folder / "mnist"
     if fetch.missing(sources(wanted), target) and not anew and (there := stand_in(folder)).is_dir():
-        return Found(folder=there, generated=True, why="'envkit data mnist' tries to fetch MNIST again")
+        return DataFolder(folder=there, generated=True, why="'envkit data mnist' tries to fetch MNIST again")
     with alone(folder), process.interruptible():
         try:
             fetch.fetch(sources(wanted), target, offline=False, progress=lambda _: None)
         except SourcesMissing:
-            return Found(folder=generate(folder), generated=True, why="MNIST could not be fetched")
-    return Found(folder=target)
+            return DataFolder(folder=generate(folder), generated=True, why="MNIST could not be fetched")
+    return DataFolder(folder=target)
 
 
-def there(folder: Path, wanted: Pinned, *, places: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> Found:
+def there(
+    folder: Path, wanted: Pinned, *, places: Sequence[str] = (), env: Mapping[str, str] = os.environ
+) -> DataFolder:
     """Return where ``get`` would have the files, and change nothing."""
     if (site := at_site([env.get("ENVKIT_DATA", ""), *places], wanted)) is not None:
-        return Found(folder=site)
+        return DataFolder(folder=site)
     target = folder / "mnist"
     if not fetch.missing(sources(wanted), target):
-        return Found(folder=target)
+        return DataFolder(folder=target)
     if stand_in(folder).is_dir():
-        return Found(folder=stand_in(folder), generated=True)
-    return Found(folder=target, absent=f"have them there, or a stand-in beside it: envkit data mnist --to {folder}")
+        return DataFolder(folder=stand_in(folder), generated=True)
+    return DataFolder(
+        folder=target, absent=f"have them there, or a stand-in beside it: envkit data mnist --to {folder}"
+    )
 
 
-def take(source: Path, folder: Path, wanted: Pinned) -> Found:
+def take(source: Path, folder: Path, wanted: Pinned) -> DataFolder:
     """Copy the files from a site's folder. Raises SourcesMissing where not all are there, with the right SHA-256."""
     import shutil
 
@@ -132,7 +136,7 @@ def take(source: Path, folder: Path, wanted: Pinned) -> Found:
             part = target / f"{name}.part"
             shutil.copyfile(site / name, part)
             part.replace(target / name)
-    return Found(folder=target)
+    return DataFolder(folder=target)
 
 
 def sources(wanted: Pinned) -> list[fetch.Source]:
@@ -169,10 +173,10 @@ def stand_in(folder: Path) -> Path:
     return folder / "mnist-generated"
 
 
-def made(folder: Path) -> Found:
+def made(folder: Path) -> DataFolder:
     """Return the stand-in, made if need be. Raises NotWritable."""
     with alone(folder):
-        return Found(folder=generate(folder), generated=True)
+        return DataFolder(folder=generate(folder), generated=True)
 
 
 def generate(folder: Path, *, train: int = TRAIN, test: int = TEST) -> Path:

@@ -27,7 +27,7 @@ from envkit.verify.launch import FAREWELL_S, LIMIT_S, probe_command, read_baseli
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected
 from envkit.verify.report import Report
-from envkit.verify.report import Started as StartedRow
+from envkit.verify.report import StartedBy as StartedRow
 from envkit.verify.session import Session
 from envkit.verify.target import Target
 
@@ -285,7 +285,7 @@ def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
     return take_over(own, show)
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """What the first rank announces: the status, and when (s since 1970)."""
 
     status: int
@@ -295,7 +295,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def announced(own: Attendance) -> int | None:
     """The status, if it has been announced for these ranks and not for earlier ones of the same job step."""
     with suppress(OSError, record.RecordInvalid):
-        told: Verdict = record.read(own.meeting.shared / "verdict", Verdict)
+        told: Announcement = record.read(own.meeting.shared / "verdict", Announcement)
         if told.at >= own.began - CLOCKS_S:
             return told.status
     return None

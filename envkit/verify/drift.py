@@ -14,7 +14,7 @@ from envkit.environments import receipt
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Fingerprint, Fingerprints, Receipt
 from envkit.system.files import sha256
-from envkit.verify.outcome import Change
+from envkit.verify.outcome import FileChange
 
 if TYPE_CHECKING:
     from envkit.binary.build_flags import BuildFlags
@@ -31,7 +31,7 @@ def keep(made: Receipt, built: BuildFlags | None) -> None:
     receipt.write(receipt.kept_path(tree, made.name), Fingerprints(files=files))
 
 
-def changes(made: Receipt, built: BuildFlags | None) -> tuple[Change, ...] | None:
+def changes(made: Receipt, built: BuildFlags | None) -> tuple[FileChange, ...] | None:
     """Return what has changed since the installation, None where nothing was kept of it."""
     tree = Tree(root=Path(made.tree))
     kept = receipt.kept(tree, made.name)
@@ -42,11 +42,11 @@ def changes(made: Receipt, built: BuildFlags | None) -> tuple[Change, ...] | Non
         kind == "mpi" for kind, _ in now.values()
     )  # else the extension does not load, which is said elsewhere
     found = [
-        Change(kind=kind, path=name, how="changed" if name in kept else "added")
+        FileChange(kind=kind, path=name, how="changed" if name in kept else "added")
         for name, (kind, path) in now.items()
         if name not in kept or is_other(path, kept[name])
     ]
-    gone = [Change(kind=kind_of(made, tree, name), path=name, how="gone") for name in kept.keys() - now.keys()]
+    gone = [FileChange(kind=kind_of(made, tree, name), path=name, how="gone") for name in kept.keys() - now.keys()]
     return tuple(sorted((*found, *(one for one in gone if has_mpi or one.kind != "mpi")), key=lambda one: one.path))
 
 

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from envkit.environments.manifest import is_harmless
 from envkit.inside.probe.shared_object import shared_object
 from envkit.knowledge.known import known
-from envkit.launch.launcher import Wanted
+from envkit.launch.launcher import LaunchRequest
 from envkit.system import process
 from envkit.verify import settings
 from envkit.verify.causes import can_be_explained
 from envkit.verify.host_files import not_as_installed
 from envkit.verify.options import Options
-from envkit.verify.outcome import Expected, HostFile, Place
+from envkit.verify.outcome import Expected, HostFile, UnusablePlace
 from envkit.verify.trials import MOST_S, MPI_ALONE, Attempt, Trials, differences
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def seen(expected: Expected, target: Target, env: Mapping[str, str]) -> Expected
     )
 
 
-def mute(wanted: Wanted, env: Mapping[str, str]) -> list[Place]:
+def mute(wanted: LaunchRequest, env: Mapping[str, str]) -> list[UnusablePlace]:
     """The hosts that were named and that ssh does not reach without being asked anything, all tried at once."""
     words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}"]
 
-    def tried(host: str) -> Place | None:
+    def tried(host: str) -> UnusablePlace | None:
         done = process.capture([*words, host, "true"], env=env, timeout_s=2 * SSH_S)
         said = done.stderr.strip().splitlines()
-        return Place(path=host, error=said[-1] if said else f"status {done.status}") if done.status else None
+        return UnusablePlace(path=host, error=said[-1] if said else f"status {done.status}") if done.status else None
 
     with ThreadPoolExecutor(MOST_HOSTS) as pool:
         return [place for place in pool.map(tried, [host for host, _ in wanted.hosts][:MOST_HOSTS]) if place]
@@ -131,7 +131,7 @@ def explained(
     expected: Expected,
     made: Report,
     target: Target,
-    wanted: Wanted,
+    wanted: LaunchRequest,
     options: Options,
     env: Mapping[str, str],
     passes: Callable[[Attempt, float], bool],

@@ -12,7 +12,7 @@ from envkit.verify.checks.upstream import upstream
 from envkit.verify.facts import RankFacts, decoders_by_fact
 from envkit.verify.options import Options
 from envkit.verify.outcome import Expected
-from envkit.verify.report import Report, Started, make_report
+from envkit.verify.report import Report, StartedBy, make_report
 from envkit.verify.upstream import FileResult
 
 
@@ -28,7 +28,7 @@ def judged(
     expected: Expected,
     options: Options,
     runs: Sequence[Sequence[RankFacts]],
-    started: Started,
+    started: StartedBy,
     began: float,
     tests: Sequence[FileResult] = (),
 ) -> Report:

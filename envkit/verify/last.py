@@ -19,7 +19,7 @@ LARGEST = 2 << 20  # bytes, packed: some 2,000 ranks
 UNPACKED = 64 << 20  # bytes
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class LastReport(msgspec.Struct, frozen=True, kw_only=True):
     """A report, of when it is (seconds since 1970), and of which environment; no tree if envkit did not install it."""
 
     at: float
@@ -51,29 +51,29 @@ def keep(report: Report, name: str, tree: str) -> None:
         files.make_private(path.parent)
         files.require_own(path.parent)
         path.unlink(missing_ok=True)
-        packed = zlib.compress(msgspec.json.encode(Kept(at=time.time(), name=name, tree=tree, report=report)))
+        packed = zlib.compress(msgspec.json.encode(LastReport(at=time.time(), name=name, tree=tree, report=report)))
         if len(packed) <= LARGEST:
             files.write(path, packed, own=True, mode=0o600)
         for old in sorted(path.parent.glob("*.json.z"), key=lambda one: one.stat().st_mtime)[:-MOST]:
             old.unlink(missing_ok=True)
 
 
-def read(path: Path) -> Kept | None:
+def read(path: Path) -> LastReport | None:
     """Return what a file keeps; None where there is none, or none that can be read."""
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(files.read(path, LARGEST), UNPACKED)
-        return record.decode(data, Kept) if unpacker.eof else None
+        return record.decode(data, LastReport) if unpacker.eof else None
     except (OSError, zlib.error, msgspec.DecodeError):
         return None
 
 
-def last(name: str, tree: str) -> Kept | None:
+def last(name: str, tree: str) -> LastReport | None:
     """Return the last report on an environment, None without one."""
     return read(path_of(name, tree))
 
 
-def latest() -> Kept | None:
+def latest() -> LastReport | None:
     """Return the last report on any environment, None without one."""
     with suppress(OSError):
         found = sorted(folder().glob("*.json.z"), key=lambda one: one.stat().st_mtime, reverse=True)

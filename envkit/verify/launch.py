@@ -18,7 +18,7 @@ from envkit.inside.probe import node
 from envkit.inside.probe.started import leftovers
 from envkit.knowledge.known import known
 from envkit.launch import image_launch, launcher
-from envkit.launch.launcher import Launch, Wanted
+from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.system import process, temporary
 from envkit.system.resources import data
 from envkit.system.stopped import Stopped, Watch
@@ -57,7 +57,7 @@ class Run:
 
 def verify(
     target: Target,
-    wanted: Wanted,
+    wanted: LaunchRequest,
     options: Options | None = None,
     *,
     env: Mapping[str, str] = os.environ,
@@ -81,11 +81,11 @@ def verify(
     others = [number for number in options.scale if number != wanted.ranks]
     smaller = [one_run(target, replace(wanted, ranks=n, nodes=None), options, env, watch) for n in others]
     from envkit.verify.judge import judged
-    from envkit.verify.report import Started
+    from envkit.verify.report import StartedBy
 
     first = runs[0]
     launch = first.launch
-    started = Started(
+    started = StartedBy(
         launcher=launch.launcher, why=launch.why, command=launch.argv, nodes=tuple(first.gathered.complete)
     )
     facts = [facts for run in runs for facts in run.gathered.facts]
@@ -109,7 +109,7 @@ def verify(
 
 
 def expected_of(
-    target: Target, wanted: Wanted, options: Options, env: Mapping[str, str], runs: Sequence[Run]
+    target: Target, wanted: LaunchRequest, options: Options, env: Mapping[str, str], runs: Sequence[Run]
 ) -> Expected:
     """What is expected of ranks, and how their launchers ended."""
     from envkit.verify.outcome import Expected
@@ -217,7 +217,7 @@ def read_baseline(path: Path) -> None:
 
 def one_run(
     target: Target,
-    wanted: Wanted,
+    wanted: LaunchRequest,
     options: Options,
     env: Mapping[str, str],
     watch: Callable[[Path], None],

@@ -27,7 +27,7 @@ class Status(StrEnum):
     SKIP = "skip"
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class FileChange(msgspec.Struct, frozen=True, kw_only=True):
     """A file not as it was installed; `kind`: horovod, packages, modules or mpi; `how`: changed, added or gone."""
 
     kind: str
@@ -99,14 +99,14 @@ class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...]
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
+class SessionLimit(msgspec.Struct, frozen=True, kw_only=True):
     """A limit of the session: its name in knowledge/settings.toml, and what it is (bytes, seconds or a number)."""
 
     name: str
     value: int
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class UnusablePlace(msgspec.Struct, frozen=True, kw_only=True):
     """A folder that ranks write to, or a host that they run on, and why that cannot be: the error in words."""
 
     path: str
@@ -158,7 +158,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = ""
     stopped: tuple[Stopped, ...] = ()
     measures: frozenset[str] = frozenset()
-    drift: tuple[Change, ...] | None = None
+    drift: tuple[FileChange, ...] | None = None
     broken: Damage | None = None
     leftover: tuple[str, ...] = ()
     horovod: str = ""
@@ -177,13 +177,13 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     damage: tuple[Damage, ...] = ()
     settings: tuple[Setting, ...] = ()
     trials: tuple[Trial, ...] = ()
-    limits: tuple[Limit, ...] = ()
-    places: tuple[Place, ...] = ()
+    limits: tuple[SessionLimit, ...] = ()
+    places: tuple[UnusablePlace, ...] = ()
     host_files: tuple[HostFile, ...] = ()
     ended_job: EndedJob | None = None
     noexec: tuple[str, ...] = ()
     interposed: tuple[str, ...] = ()
-    mute: tuple[Place, ...] = ()
+    mute: tuple[UnusablePlace, ...] = ()
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

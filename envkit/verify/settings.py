@@ -17,7 +17,7 @@ from envkit.inside.probe.started import ancestors
 from envkit.knowledge.known import known
 from envkit.launch import launcher
 from envkit.system import files, process
-from envkit.verify.outcome import EndedJob, Limit, Place, Setting
+from envkit.verify.outcome import EndedJob, SessionLimit, Setting, UnusablePlace
 
 LINE = re.compile(r"\s*([\w.]+)\s*=\s*(.*?)\s*")
 ROOM = 1 << 20  # bytes
@@ -217,7 +217,7 @@ def commands(settings: Sequence[Setting]) -> Iterator[str]:
         yield "export PYTHONNOUSERSITE=1"
 
 
-def unwritable(env: Mapping[str, str]) -> Iterator[Place]:
+def unwritable(env: Mapping[str, str]) -> Iterator[UnusablePlace]:
     """Yield the folders for temporary files that cannot be written to, where ranks and launchers write."""
     for folder in dict.fromkeys((env.get("TMPDIR") or "/tmp", "/tmp", "/dev/shm")):  # noqa: S108
         try:
@@ -227,7 +227,7 @@ def unwritable(env: Mapping[str, str]) -> Iterator[Place]:
         except OSError as error:
             if error.errno == errno.EFBIG:  # the session's own limit
                 continue
-            yield Place(path=folder, error=error.strerror or str(error))
+            yield UnusablePlace(path=folder, error=error.strerror or str(error))
 
 
 def is_hopeless() -> bool:
@@ -236,11 +236,11 @@ def is_hopeless() -> bool:
     return any(limit.value < table[limit.name]["few"] * table[limit.name]["unit"] for limit in low_limits())
 
 
-def low_limits() -> list[Limit]:
+def low_limits() -> list[SessionLimit]:
     """The limits of this session that are too low for a rank."""
     found = []
     for name, words in known("settings")["limits"].items():
         soft, _ = resource.getrlimit(getattr(resource, name))
         if soft != resource.RLIM_INFINITY and soft < words["enough"] * words["unit"]:
-            found.append(Limit(name=name, value=soft))
+            found.append(SessionLimit(name=name, value=soft))
     return found

@@ -29,7 +29,7 @@ from envkit.system.resources import data
 if TYPE_CHECKING:
     from envkit.binary.build_flags import BuildFlags
     from envkit.environments.manifest import Damage
-    from envkit.verify.outcome import Change
+    from envkit.verify.outcome import FileChange
 
 PACKAGES = {"pytorch": "torch", "tensorflow": "tensorflow"}  # what people say: the Python package
 
@@ -72,7 +72,7 @@ class Target:
         return read_extensions(self.horovod, self.library_path, self.site_packages, suffix=self.suffix)
 
     @functools.cached_property
-    def drift(self) -> tuple[Change, ...] | None:
+    def drift(self) -> tuple[FileChange, ...] | None:
         """What has changed since the installation, None where that is not known."""
         from envkit.verify.drift import changes
 

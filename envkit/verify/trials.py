@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from envkit.launch.launcher import Wanted
+from envkit.launch.launcher import LaunchRequest
 from envkit.verify.outcome import Setting, Trial
 
 MOST_S = 60.0
@@ -26,7 +26,7 @@ class Attempt:
     ``mpi`` is a library of which a plain MPI program is started in place of Horovod.
     """
 
-    wanted: Wanted
+    wanted: LaunchRequest
     without: tuple[Setting, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     mpi: str = ""
@@ -61,7 +61,7 @@ class Trials:
 
 def differences(
     trials: Trials,
-    wanted: Wanted,
+    wanted: LaunchRequest,
     settings: Sequence[Setting],
     of_machine: Sequence[Setting],
     *,
@@ -129,7 +129,7 @@ def replaced(done: list[Trial], least: Sequence[Setting]) -> Trial:
     return Trial(name=found.name, without=found.without, passed=True, seconds=found.seconds, is_least=True)
 
 
-def others(wanted: Wanted, *, other_launcher: bool, fabric: bool) -> Iterator[tuple[str, Attempt]]:
+def others(wanted: LaunchRequest, *, other_launcher: bool, fabric: bool) -> Iterator[tuple[str, Attempt]]:
     """Yield the other ways to start the ranks, the more telling first."""
     if fabric:
         tcp = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "UCX_TLS": "self,sm,tcp", "FI_PROVIDER": "tcp"}

@@ -26,7 +26,7 @@ WHOLE = "(the file itself)"
 KINDS = ("skipped", "passed", "failed")  # what counts more where ranks differ comes later
 
 
-class Line(msgspec.Struct, frozen=True):
+class UpstreamEvent(msgspec.Struct, frozen=True):
     """What a rank notes: a test begins, has an outcome, or, with a status, all of them are over."""
 
     test: str
@@ -96,7 +96,7 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class UpstreamRun:
     """One file to run, over what, and for how long at most."""
 
     file: str
@@ -126,7 +126,7 @@ class Outcomes:
 
 def asked(
     framework: str, built: Iterable[str], limit_s: float | None = None, only: Collection[str] = ()
-) -> list[Asked]:
+) -> list[UpstreamRun]:
     """The files to run for a framework (torch or tensorflow) and the libraries that Horovod was built with.
 
     ``only`` names files as they are in their folders, without .py. Raises UsageProblem for one that is not there.
@@ -149,7 +149,7 @@ def asked(
             continue
         limit = limit_s or words.get("limit_s", LIMIT_S)
         overs = [CONTROLLERS[name] for name in CONTROLLERS if name in there] if file.startswith(IN_RANKS) else [ALONE]
-        found += [Asked(file=file, over=over, limit_s=limit) for over in overs]
+        found += [UpstreamRun(file=file, over=over, limit_s=limit) for over in overs]
     return found
 
 
@@ -158,7 +158,7 @@ def stem(file: str) -> str:
     return file.rpartition("/")[2].removesuffix(".py")
 
 
-def merged(of_ranks: Sequence[Sequence[Line]]) -> Outcomes:
+def merged(of_ranks: Sequence[Sequence[UpstreamEvent]]) -> Outcomes:
     """What the notes of all ranks come to: a failure in any rank counts, then a pass, then a skip."""
     tests: dict[str, tuple[str, str]] = {}
     broken, interrupted, is_whole = "", "", True
@@ -186,7 +186,7 @@ def error_of(text: str) -> str:
     return found.strip()[:LINE]
 
 
-def judged(one: Asked, ranks: int, seconds: float, outcomes: Outcomes, ended: str, row: Row | None) -> FileResult:
+def judged(one: UpstreamRun, ranks: int, seconds: float, outcomes: Outcomes, ended: str, row: Row | None) -> FileResult:
     """What came of a file, held against the row that a stack's table has of it (None: it has no table)."""
     counts = Counter(kind for kind, _ in outcomes.tests.values())
     failed = {test: text for test, (kind, text) in outcomes.tests.items() if kind == "failed"}
@@ -243,6 +243,6 @@ def rows(stack: str) -> Iterator[Row]:
         yield record.convert({**row, "failed": named}, Row)
 
 
-def row_of(stack: str, one: Asked) -> Row | None:
+def row_of(stack: str, one: UpstreamRun) -> Row | None:
     """What is known of a file in a stack."""
     return next((row for row in rows(stack) if (row.file, row.over) == (one.file, one.over)), None)

@@ -23,13 +23,13 @@ from envkit.errors import ChecksumMismatch, UsageProblem
 from envkit.inside.probe import node
 from envkit.knowledge.known import known
 from envkit.launch import image_launch, launcher
-from envkit.launch.launcher import Launch, Wanted
+from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.sources.cache import Source
 from envkit.system import files, process, record
 from envkit.system.resources import data
 from envkit.system.stopped import Watch
 from envkit.verify import session, upstream
-from envkit.verify.upstream import ALONE, Asked, FileResult, Line, Outcomes, Row
+from envkit.verify.upstream import ALONE, FileResult, Outcomes, Row, UpstreamEvent, UpstreamRun
 
 if TYPE_CHECKING:
     from envkit.environments.environment import Environment
@@ -139,7 +139,7 @@ def from_folder(folder: Path, pins: Mapping[str, str]) -> Iterator[tuple[str, by
 
 def run(
     target: Target,
-    wanted: Wanted,
+    wanted: LaunchRequest,
     options: Options,
     env: Mapping[str, str],
     tell: Tell,
@@ -172,8 +172,8 @@ def run(
 
 def run_file(
     target: Target,
-    wanted: Wanted,
-    one: Asked,
+    wanted: LaunchRequest,
+    one: UpstreamRun,
     row: Row | None,
     shared: Path,
     options: Options,
@@ -227,7 +227,7 @@ def run_file(
 
 
 def start_of(
-    target: Target, wanted: Wanted, one: Asked, env: Mapping[str, str], options: Options
+    target: Target, wanted: LaunchRequest, one: UpstreamRun, env: Mapping[str, str], options: Options
 ) -> tuple[Environment, Launch | None]:
     """The way in and the launcher of a file: that of its MPI, horovodrun for Gloo, none for one process."""
     if one.over == ALONE:
@@ -240,12 +240,12 @@ def start_of(
     return inside, replace(launch, argv=(launch.argv[0], "--gloo", *launch.argv[1:]))
 
 
-def noted(path: Path) -> list[Line]:
+def noted(path: Path) -> list[UpstreamEvent]:
     """What a rank has noted so far; a line that is cut is left out."""
     found = []
     for text in files.read(path, LARGEST_NOTES).splitlines():
         try:
-            found.append(record.decode(text, Line))
+            found.append(record.decode(text, UpstreamEvent))
         except record.RecordInvalid:
             continue
     return found
@@ -262,7 +262,7 @@ def far(folder: Path) -> str:
     return f"{len(done)} tests" + (f", {failed} failed" if failed else "")
 
 
-def end_of(one: Asked, outcomes: Outcomes, status: int, folder: Path, *, is_late: bool) -> str:
+def end_of(one: UpstreamRun, outcomes: Outcomes, status: int, folder: Path, *, is_late: bool) -> str:
     """Why a file did not come to its end, in words; nothing if it did."""
     if outcomes.is_whole:
         return ""

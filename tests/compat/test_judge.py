@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from envkit.cli import run
-from envkit.compat.complete import Complete, Here, best, distance
+from envkit.compat.complete import Complete, MachineParts, best, distance
 from envkit.compat.evidence import Evidence, Rule, Status, known, limiting, proofs, recipes, rules
 from envkit.compat.judge import Verdict, covers, fits, is_cured, judge
 from envkit.compat.wanted import parse as asked_for
 from envkit.planning import compatibility
 
 Output = pytest.CaptureFixture[str]
-CPU = Here(accelerator="cpu", parts={"machine": "x86_64", "python": "3.11.7", "gcc": "12.2.0"})
+CPU = MachineParts(accelerator="cpu", parts={"machine": "x86_64", "python": "3.11.7", "gcc": "12.2.0"})
 
 
 def parse(words: Iterable[str]) -> dict[str, str]:
@@ -204,7 +204,7 @@ def test_measures_that_are_taken() -> None:
     assert judge(parse(["tensorflow=2.21", "keras=3.12"]), ["no-xla-ops"]).verdict is Verdict.FAILS
 
 
-def chosen(text: str, here: Here = CPU) -> Complete:
+def chosen(text: str, here: MachineParts = CPU) -> Complete:
     found = best(parse(text.split()), here)
     assert found is not None
     return found
@@ -230,14 +230,14 @@ def test_the_best_that_has_what_is_asked_for(text: str, stack: str) -> None:
 
 def test_the_best_is_of_this_machine() -> None:
     assert chosen("").judgement.parts["gcc"] == "12.2.0"
-    gpu = Here(accelerator="cuda", parts={**CPU.parts, "capability": "9.0"})
+    gpu = MachineParts(accelerator="cuda", parts={**CPU.parts, "capability": "9.0"})
     assert chosen("", gpu).combination.stack == "pytorch-2.13-cuda"
     assert chosen("torch=1", gpu).combination.accelerator == "cpu"  # CUDA 11.7 does not know Hopper
-    older = Here(accelerator="cuda", parts={**CPU.parts, "capability": "8.0"})
+    older = MachineParts(accelerator="cuda", parts={**CPU.parts, "capability": "8.0"})
     assert chosen("torch=1", older).judgement.parts["cuda"] == "11.7.0"
-    newer = Here(accelerator="cpu", parts={**CPU.parts, "gcc": "15.1"})
+    newer = MachineParts(accelerator="cpu", parts={**CPU.parts, "gcc": "15.1"})
     assert chosen("", newer).combination.stack == "pytorch-2.13-cpu-image"  # whose compiler is its own
-    assert best({}, Here(accelerator="cpu", parts={"machine": "aarch64"})) is None
+    assert best({}, MachineParts(accelerator="cpu", parts={"machine": "aarch64"})) is None
     assert best({"machine": "aarch64"}, CPU) is None
 
 
@@ -365,7 +365,7 @@ def test_each_cell_of_a_table_is_a_rule() -> None:
 
 
 MACHINES = [
-    Here(accelerator=device, parts={"machine": "x86_64", "python": python, "gcc": gcc, **own})
+    MachineParts(accelerator=device, parts={"machine": "x86_64", "python": python, "gcc": gcc, **own})
     for device, own in (("cpu", {}), ("cuda", {"capability": "9.0"}), ("cuda", {"capability": "7.0"}), ("rocm", {}))
     for python in ("3.8.10", "3.11.7", "3.12.3", "3.13.1")
     for gcc in ("8.5.0", "12.2.0", "15.1.0")
@@ -373,7 +373,7 @@ MACHINES = [
 
 
 @pytest.mark.parametrize("here", MACHINES, ids=lambda here: f"{here.accelerator} {here.parts}")
-def test_the_evidence_of_the_best_is_of_the_whole_line(here: Here) -> None:
+def test_the_evidence_of_the_best_is_of_the_whole_line(here: MachineParts) -> None:
     """What the line has and its evidence does not is named, and then it does not work here by that evidence."""
     drawn = random.Random(repr(here)).sample(PARTS, 8)
     for part in [{}, *(dict([part]) for part in drawn), {"capability": "9.0"}, {"python": "3.8", "torch": "2.13"}]:

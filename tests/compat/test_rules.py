@@ -16,8 +16,8 @@ from envkit.compat.evidence import (
     Evidence,
     Proof,
     Rule,
+    RuleTable,
     Status,
-    Table,
     combinations,
     known,
     limiting,
@@ -97,7 +97,7 @@ def test_rules_and_evidence_name_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(("table", "release", "cell"), CELLS, ids=str)
-def test_what_a_cell_of_a_table_is_about(table: Table, release: str, cell: str) -> None:
+def test_what_a_cell_of_a_table_is_about(table: RuleTable, release: str, cell: str) -> None:
     """Just outside of what is told of a release it fails, just inside it does not: by this table."""
     rule = RULES[f"{table.id}-{release}{cell}"]
     bound, _, above = cell.partition(",")

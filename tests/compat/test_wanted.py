@@ -9,7 +9,7 @@ import pytest
 from envkit.cli import run
 from envkit.compat.evidence import known
 from envkit.compat.judge import Verdict
-from envkit.compat.wanted import Asked, inside, judge_asked, of_file
+from envkit.compat.wanted import Query, inside, judge_asked, of_file
 from envkit.compat.wanted import parse as asked_for
 from envkit.errors import UsageProblem
 
@@ -147,7 +147,7 @@ def test_ranges(words: list[str], parts: dict[str, str], ranges: dict[str, str] 
         with pytest.raises(UsageProblem):
             asked_for(words)
     else:
-        assert asked_for(words) == Asked(parts=parts, ranges=ranges)
+        assert asked_for(words) == Query(parts=parts, ranges=ranges)
 
 
 def test_which_releases_are_in_a_range() -> None:

@@ -417,12 +417,12 @@ class TestCommand:
 
 
 def test_the_doctor_tells_of_a_mistake(write: Write) -> None:
-    from envkit.doctor import look
+    from envkit.doctor import questions
     from envkit.doctor.facts import Facts
     from envkit.doctor.rules import judge
 
     path = write("user", "x = 1")
-    found = judge(Facts(user="u", uid=1, configuration=look.configuration(os.environ)))
+    found = judge(Facts(user="u", uid=1, configuration=questions.configuration(os.environ)))
     [note] = [one for one in found.notes if one.id == "configuration"]
     assert f"{path}:1: there is no key 'x'." in note.what
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from envkit.doctor.compare import beside
-from envkit.doctor.facts import Cpu, Facts, Index, Room
+from envkit.doctor.facts import Cpu, Facts, PackageIndex, Room
 from envkit.doctor.report import Comparison
 from envkit.doctor.rules import judge
 from envkit.doctor.terminal import render
@@ -66,7 +66,7 @@ def test_a_node_of_the_lab_is_like_its_login_node() -> None:
         ((), {"modules": None}, "modules", "none"),
         ((), {"namespaces": "may not be made"}, "user ns", "may not be made"),
         ((), {"mounts": ("/cvmfs/software.eessi.io",)}, "CVMFS", "/cvmfs/software.eessi.io"),
-        ((), {"indexes": (Index(url="u", problem="Connection refused"),)}, "pip", "u Connection refused"),
+        ((), {"indexes": (PackageIndex(url="u", problem="Connection refused"),)}, "pip", "u Connection refused"),
         ((), {"cpu": None}, "CPU", "not known"),
         ((), {"mpi": ()}, "MPI", "none on PATH"),
     ],
@@ -79,7 +79,7 @@ def test_what_differs_is_named_with_both(path: tuple[str, ...], changes: dict[st
 
 
 def test_what_becomes_of_the_methods() -> None:
-    node = facts(indexes=(Index(url="https://index.example.org/simple", problem="Connection refused"),))
+    node = facts(indexes=(PackageIndex(url="https://index.example.org/simple", problem="Connection refused"),))
     found = differs(node, facts())
     assert found["easybuild"][0].startswith("partly: ") and found["easybuild"][1].startswith("works: ")
     assert "eessi" not in found
@@ -87,7 +87,7 @@ def test_what_becomes_of_the_methods() -> None:
 
 def test_what_changes_from_one_second_to_the_next_is_no_difference() -> None:
     room = Room(prefix="/p", writable=True, free_mb=17, inodes=3)
-    silent = Index(url="u", problem="it has not answered in 3.9 s")
+    silent = PackageIndex(url="u", problem="it has not answered in 3.9 s")
     other = msgspec.structs.replace(silent, problem="it has not answered in 3.8 s")
     node = facts(room=room, indexes=(silent,))
     here = facts(room=msgspec.structs.replace(room, free_mb=18, inodes=4), indexes=(other,))

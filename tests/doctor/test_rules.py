@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.doctor.facts import Driver, Facts, Index, Missing, Preflight, Scheduler, Tool, Way
-from envkit.doctor.report import Report, State, Verdict
+from envkit.doctor.facts import Driver, Facts, Missing, PackageIndex, Preflight, RepositoryAccess, Scheduler, Tool
+from envkit.doctor.report import MethodVerdict, Report, State
 from envkit.doctor.rules import RULES, judge, words
 from envkit.doctor.terminal import render
 from envkit.errors import Problem
 from envkit.report.paper import Paper
 
 RECORDED = sorted(path.stem for path in Path(__file__).parent.glob("*.json"))
-SILENT = (Index(url="https://index.example.org/simple", problem="Connection refused"),)
+SILENT = (PackageIndex(url="https://index.example.org/simple", problem="Connection refused"),)
 REFUSED = Problem(what="ada has no range of subordinate ids in /etc/subuid.", fix="usermod --add-subuids")
 
 
@@ -31,7 +31,7 @@ def inner(name: str, field: str, **changes: Any) -> Facts:
     return msgspec.structs.replace(found, **{field: msgspec.structs.replace(getattr(found, field), **changes)})
 
 
-def of(report: Report, method: str) -> Verdict:
+def of(report: Report, method: str) -> MethodVerdict:
     return next(verdict for verdict in report.methods if verdict.method == method)
 
 
@@ -94,7 +94,7 @@ def test_no_package_index_answers() -> None:
     assert "index.example.org/simple: Connection refused" in problem.what
     assert "envkit fetch pytorch-2.13-cpu --bundle" in problem.fix
     assert states(facts(indexes=()))["easybuild"] == "partly"
-    assert states(facts(indexes=(*SILENT, Index(url="/opt/packages"))))["easybuild"] == "works"
+    assert states(facts(indexes=(*SILENT, PackageIndex(url="/opt/packages"))))["easybuild"] == "works"
 
 
 def test_a_source_that_no_place_has() -> None:
@@ -134,7 +134,7 @@ def test_images_that_can_be_run_and_not_built() -> None:
 
 
 def test_one_way_to_eessi_is_enough() -> None:
-    way = Way(access="dir", why="/data/eessi is a copy of it", refusal=None)
+    way = RepositoryAccess(access="dir", why="/data/eessi is a copy of it", refusal=None)
     verdict = of(judge(facts("container", ways=(*facts().ways[:1], way))), "eessi")
     assert (verdict.state, verdict.why) == (State.WORKS, "/data/eessi is a copy of it (--access dir)")
     assert "No release of EESSI has Horovod" in verdict.problems[0].what

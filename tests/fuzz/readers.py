@@ -228,7 +228,7 @@ def variables_of(data: bytes, folder: Path) -> None:
     except (ValueError, RecursionError):
         return
     env = {str(k): str(v) for k, v in read.items()} if isinstance(read, dict) else {}
-    found, left = started.look(env)
+    found, left = started.recognise(env)
     assert all(name in env for name in left)
     if found is not None:
         assert found.rank >= 0 and set(started.variables_of(found, env)) <= env.keys()
@@ -310,7 +310,7 @@ def venv_of(data: bytes, folder: Path) -> None:
 def verdicts(folder: Path) -> list[bytes]:
     from ..verify.test_report import report
 
-    return [msgspec.json.encode(last.Kept(at=1.0, name="e", tree="/t", report=report("rank-killed")))]
+    return [msgspec.json.encode(last.LastReport(at=1.0, name="e", tree="/t", report=report("rank-killed")))]
 
 
 def verdict_of(data: bytes, folder: Path) -> None:
@@ -366,7 +366,7 @@ def taken(found: manifest.Manifest, signed: manifest.Signed, content: bytes, fol
     path = cache / object_of(found.sha256)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    entry = place.Entry(place=place.Place(named=str(cache)), manifest=found, signed=signed)
+    entry = place.SignedManifest(place=place.Place(named=str(cache)), manifest=found, signed=signed)
     root = tree.root / "new"
     try:
         unpack.require_own(entry, tree)

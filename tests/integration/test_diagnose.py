@@ -215,7 +215,7 @@ def test_wrong_checksum(tmp_path: Path) -> None:
     (tmp_path / "toys" / "toy.c").write_text("int main(void) { return 0; }\n")
     recipe = tmp_path / "toys" / "toy-base-1.0.eb"
     recipe.write_text(recipe.read_text().replace("/toy-sources", str(tmp_path / "toys")))
-    tool = host.look().modules_tool
+    tool = host.detect().modules_tool
     assert tool is not None
     env = {
         "LMOD_CMD": str(tool.command),

@@ -27,7 +27,7 @@ def entry() -> str:
 
 def eb(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run eb with the recipes here and those of its collection."""
-    tool = host.look().modules_tool
+    tool = host.detect().modules_tool
     assert tool is not None
     env = {name: value for name, value in os.environ.items() if not name.startswith("EASYBUILD_")}
     env |= {"LMOD_CMD": str(tool.command), "EASYBUILD_PREFIX": str(folder), "TERM": "dumb", "COLUMNS": "300"}

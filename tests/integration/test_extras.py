@@ -40,7 +40,7 @@ def with_all(name: str) -> list[Stack]:
     "stack", [one for stack in stacks() if extras.of_stack(stack.name) for one in with_all(stack.name)]
 )
 def test_eb_resolves_them_with_every_source_pinned(stack: Stack, tmp_path: Path) -> None:
-    machine = host.look()
+    machine = host.detect()
     made = eb_command.plan(eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
     assert made.steps[-1].module == stack.module
     assert list(method.modules_of(made, stack)) == extras.of_stack(stack.name)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("name", PLANNED)
 def test_eb_resolves_it_with_every_source_pinned(name: str, tmp_path: Path) -> None:
-    machine = host.look()
+    machine = host.detect()
     stack = select(name, platform=machine.platform)
     made = eb_command.plan(eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
     assert made.steps[-1].module == stack.module
@@ -38,7 +38,7 @@ def test_eb_resolves_it_with_every_source_pinned(name: str, tmp_path: Path) -> N
 
 
 def test_sources_of_parts_of_a_bundle_and_whole_urls(tmp_path: Path) -> None:
-    machine = host.look()
+    machine = host.detect()
     found: dict[str, tuple[str, ...]] = {}
     for name in ("pytorch-2.9-foss-2024a-cuda", "pytorch-2.1-foss-2023a-cuda"):
         stack = select(name, platform=machine.platform)
@@ -87,7 +87,7 @@ def test_a_dry_run_tells_what_the_machine_lacks(words: list[str], status: int, s
 
 
 def test_eb_finds_nothing_wrong_with_the_style_and_the_checksums_of_the_recipes(tmp_path: Path) -> None:
-    machine = host.look()
+    machine = host.detect()
     eb = eb_command.beside(
         machine, select("pytorch", platform=machine.platform), Prefix(root=tmp_path).tree(machine.platform)
     )

@@ -247,7 +247,7 @@ def test_without_mpi_cmake_and_network(tmp_path: Path, stacks: Site, installed: 
 
 def test_the_cpu_wheel_of_pytorch_is_sought_where_pytorch_publishes_it(tmp_path: Path) -> None:
     """The plain wheel of the package index is the CUDA build; this one has a name of its own."""
-    machine = host.look()
+    machine = host.detect()
     stack = select("pytorch-2.13-cpu", platform=machine.platform)
     eb = eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
     sources = eb_command.plan(eb, stack).sources

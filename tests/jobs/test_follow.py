@@ -11,7 +11,7 @@ import pytest
 
 from envkit.errors import Interrupted, JobLost, JobRefused
 from envkit.jobs import follow, pbs, slurm
-from envkit.jobs.scheduler import Record
+from envkit.jobs.scheduler import JobStatus
 from envkit.jobs.submit import Submitted
 
 from .conftest import FakeSlurm, told
@@ -23,7 +23,7 @@ Binary = pytest.CaptureFixture[bytes]
 
 def explained(reason: str) -> str:
     """What is said of a job of Slurm that waits for a reason."""
-    return slurm.explain("7", Record(state="PENDING", reason=reason)).meaning
+    return slurm.explain("7", JobStatus(state="PENDING", reason=reason)).meaning
 
 
 def test_from_the_queue_to_the_end(fake_slurm: FakeSlurm, capfd: Output) -> None:
@@ -49,8 +49,8 @@ def test_from_the_queue_to_the_end(fake_slurm: FakeSlurm, capfd: Output) -> None
 
 def test_the_log_is_live_and_byte_for_byte(fake_slurm: FakeSlurm, capfdbinary: Binary) -> None:
     fake_slurm.states(told("RUNNING", log=str(fake_slurm.log)))
-    said = follow.Said()
-    found = follow.look(SEVEN)
+    said = follow.SaidSoFar()
+    found = follow.poll(SEVEN)
     follow.pour(found, said)  # it is not there yet
     fake_slurm.log.write_bytes(b"\xff\x00 first")
     follow.pour(found, said)
@@ -274,6 +274,6 @@ def test_a_terminal_obeys_nothing_of_a_log(terminal: bool, tmp_path: Path) -> No
     log.write_bytes("1\r2\x1b]0;evil\x07\x1b[31m red \x9b2J \u202e\x08\n\u00fc".encode())
     reader, writer = pty.openpty() if terminal else os.pipe()
     with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb", buffering=0) as screen:
-        follow.pour([Record(state="RUNNING", log=str(log))], follow.Said(to=stream))
+        follow.pour([JobStatus(state="RUNNING", log=str(log))], follow.SaidSoFar(to=stream))
         seen = screen.read(1000).replace(b"\r\n", b"\n")
     assert seen == ("1\n2 red  \n\u00fc".encode() if terminal else log.read_bytes())

@@ -21,7 +21,7 @@ from envkit.easybuild.receipt import ModuleReceipt
 from envkit.errors import Interrupted, JobLost
 from envkit.jobs import follow, pbs
 from envkit.jobs.job import Job, Shape
-from envkit.jobs.scheduler import LOST, Record
+from envkit.jobs.scheduler import LOST, JobStatus
 from envkit.jobs.submit import Submitted
 
 Output = pytest.CaptureFixture[str]
@@ -108,7 +108,9 @@ def test_from_the_queue_to_the_end(fake_pbs: FakePbs, capfd: Output) -> None:
     assert followed("sh", "-c", "echo said; sleep 1") == 0
     said = capfd.readouterr()
     assert said.out == f"{LINE}said\n"
-    waits = pbs.explain("12.pbs", Record(state="PENDING", reason="Not Running: Insufficient amount of resource: ngpus"))
+    waits = pbs.explain(
+        "12.pbs", JobStatus(state="PENDING", reason="Not Running: Insufficient amount of resource: ngpus")
+    )
     assert [line for line in said.err.splitlines() if "is ending" not in line] == [
         "envkit: job 12.pbs is submitted",
         "envkit: job 12.pbs waits: job_state = Q. PBS has not looked at it yet. Wait.",
@@ -401,7 +403,7 @@ FOLDED = """Job Id: 12.pbs
 """
 
 
-def of(letter: str, **more: str) -> Record:
+def of(letter: str, **more: str) -> JobStatus:
     """The record of a job in a state, with attributes."""
     lines = "".join(f"    {name.replace('__', '.')} = {value}\n" for name, value in more.items())
     return pbs.record(pbs.fields(FOLDED.format(letter=letter, more=lines)))

@@ -12,7 +12,7 @@ import envkit
 from envkit.commands import job as command
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.jobs import follow, registry
-from envkit.jobs.scheduler import Record, Scheduler, Words
+from envkit.jobs.scheduler import JobReason, JobStatus, Scheduler
 from envkit.jobs.submit import Submitted
 from envkit.knowledge.known import known
 from envkit.system.resources import data
@@ -71,9 +71,11 @@ class Toy:
         self.log = str(log)
         self.cancelled = list[str]()
 
-    def look(self, job: Submitted, last: Sequence[Record]) -> Sequence[Record]:
+    def poll(self, job: Submitted, last: Sequence[JobStatus]) -> Sequence[JobStatus]:
         """Let it wait, and end."""
-        return [Record(state="FAILED", status=3, log=self.log) if last else Record(state="PENDING", reason="Rain")]
+        return [
+            JobStatus(state="FAILED", status=3, log=self.log) if last else JobStatus(state="PENDING", reason="Rain")
+        ]
 
     def module(self) -> Scheduler:
         """What stands for its module."""
@@ -81,8 +83,8 @@ class Toy:
             NAME="toy", TITLE="Toy", HELP="Write a toy.", SUBMITS="tsub", CANCELS="tdel", QUEUE="lane", TASK="",
             text=lambda job, _found, _site, **_more: f"#{job.partition}\n",
             submit=lambda script: Submitted(number=script.decode().strip("#\n"), scheduler="toy"),
-            look=self.look,
-            explain=lambda number, found: Words(said=found.reason, cause="It rains.", remedy="Wait."),
+            poll=self.poll,
+            explain=lambda number, found: JobReason(said=found.reason, cause="It rains.", remedy="Wait."),
             position=lambda job, found: None,
             cancel=lambda job: self.cancelled.append(job.number),
         )  # fmt: skip

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from envkit.easybuild.in_jobs.progress import JobsProgress, ModuleJob, blame, left_s, state
 from envkit.jobs import several
-from envkit.jobs.scheduler import Record
+from envkit.jobs.scheduler import JobStatus
 from envkit.planning.plan import Step
 from envkit.report.progress import Events
 
@@ -28,7 +28,7 @@ def jobs(tmp_path: Path, **states: str) -> list[ModuleJob]:
     ]
     for one in made:
         told = states.get(one.module[0], "PENDING")
-        one.take(Record(state=told, reason="Dependency", seconds=65 if told != "PENDING" else 0, nodes="node3"))
+        one.take(JobStatus(state=told, reason="Dependency", seconds=65 if told != "PENDING" else 0, nodes="node3"))
     blame(made)
     return made
 
@@ -36,8 +36,8 @@ def jobs(tmp_path: Path, **states: str) -> list[ModuleJob]:
 def test_what_squeue_prints() -> None:
     told = several.records("4|RUNNING|None|1-02:03:04|node[1-2]\n5|PENDING|Dependency|0:00|\nslurm says something\n")
     assert told == {
-        "4": Record(state="RUNNING", reason="None", seconds=93784, nodes="node[1-2]"),
-        "5": Record(state="PENDING", reason="Dependency", seconds=0, nodes=""),
+        "4": JobStatus(state="RUNNING", reason="None", seconds=93784, nodes="node[1-2]"),
+        "5": JobStatus(state="PENDING", reason="Dependency", seconds=0, nodes=""),
     }
     assert several.records("6|FAILED|NonZeroExitCode|INVALID|n\n")["6"].seconds == 0
 

@@ -10,16 +10,16 @@ import pytest
 
 from envkit.binary.build_flags import BuildFlags, Extension
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments.lockfile import Lock, Machine
+from envkit.environments.lockfile import Lock, LockedMachine
 from envkit.environments.prefix import Tree
 from envkit.environments.receipt import kept_path
 from envkit.verify import drift
 from envkit.verify.checks import drift as checks
-from envkit.verify.outcome import Change, Expected, Ranks, Result, Status, verdict
+from envkit.verify.outcome import Expected, FileChange, Ranks, Result, Status, verdict
 
 LOCK = Lock(
     name="toy-cpu", method="easybuild", framework="pytorch", accelerator="cpu", release="",
-    machine=Machine(type="x86_64"), tools={}, parts=(),
+    machine=LockedMachine(type="x86_64"), tools={}, parts=(),
 )  # fmt: skip
 EXTENSION, CFFI = "horovod/torch/mpi_lib_v2.so", "cffi-2.1.1.dist-info/RECORD"
 
@@ -120,7 +120,7 @@ def test_without_a_record_nothing_is_said(place: Place) -> None:
     assert drift.changes(place.made, place.built()) is None
 
 
-def results(changes: tuple[Change, ...] | None) -> list[Result]:
+def results(changes: tuple[FileChange, ...] | None) -> list[Result]:
     expected = Expected(size=1, frameworks=("torch",), drift=changes)
     return checks.drift(Ranks(framework="torch", facts=(), expected=expected))
 
@@ -128,8 +128,8 @@ def results(changes: tuple[Change, ...] | None) -> list[Result]:
 def test_the_check() -> None:
     assert results(None) == []
     assert [one.status for one in results(())] == [Status.PASS]
-    package = Change(kind="packages", path=f"software/Toy/1.0/site-packages/{CFFI}", how="gone")
-    own = Change(kind="horovod", path=f"software/{EXTENSION}", how="changed")
+    package = FileChange(kind="packages", path=f"software/Toy/1.0/site-packages/{CFFI}", how="gone")
+    own = FileChange(kind="horovod", path=f"software/{EXTENSION}", how="changed")
     [warning] = results((package,))
     assert (warning.id, warning.status) == ("drift", Status.WARN) and "cffi-2.1.1 gone" in warning.message
     assert verdict([warning]) is Status.PASS
@@ -140,5 +140,5 @@ def test_the_check() -> None:
 
 @pytest.mark.parametrize("kind", ["modules", "mpi"])
 def test_other_kinds_are_warnings(kind: str) -> None:
-    [warning] = results((Change(kind=kind, path="x", how="changed"),))
+    [warning] = results((FileChange(kind=kind, path="x", how="changed"),))
     assert warning.status is Status.WARN and warning.cause and warning.remedy

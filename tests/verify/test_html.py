@@ -11,7 +11,7 @@ from envkit.system.resources import data
 from envkit.verify.checks import check
 from envkit.verify.facts import Compiled, Fabric, Interface, Machine, NodeGpu, NodeGpus, RdmaDevice, load
 from envkit.verify.outcome import Result, Status
-from envkit.verify.report import Report, Started, make_report
+from envkit.verify.report import Report, StartedBy, make_report
 from envkit.verify.report.page import html
 from envkit.verify.report.plots import bandwidth_plot, scaling_plots, timeline
 from envkit.verify.speed import Bandwidth, Scaling
@@ -99,7 +99,7 @@ def test_what_others_said_is_escaped() -> None:
         id=hostile, case="some", status=Status.FAIL, framework=hostile, message=hostile, cause=hostile, remedy=hostile
     )
     shown = report("rank-killed")
-    started = Started(launcher=hostile, why=hostile, command=(hostile,), job=hostile, nodes=(hostile,))
+    started = StartedBy(launcher=hostile, why=hostile, command=(hostile,), job=hostile, nodes=(hostile,))
     rows = tuple(replace(row, host=hostile, device=f"GPU {hostile}", ended=hostile) for row in shown.ranks)
     hosts = tuple(replace(row, name=hostile, devices={hostile: 1}, ended={hostile: 2}) for row in shown.hosts)
     facts = tuple(

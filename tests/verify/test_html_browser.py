@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from envkit.verify.report import Started, timeline_page
+from envkit.verify.report import StartedBy, timeline_page
 from envkit.verify.report.page import html
 
 from . import simulated, test_html, test_html_timeline
@@ -93,7 +93,7 @@ def page(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         shown = test_html.report("rank-killed")
         rows = tuple(replace(row, name=name) for row in shown.hosts)
         ranks = tuple(replace(row, host=name) for row in shown.ranks)
-        started = Started(launcher="srun", why="in a job", command=("srun", "--" + "x" * 200), nodes=(name,))
+        started = StartedBy(launcher="srun", why="in a job", command=("srun", "--" + "x" * 200), nodes=(name,))
         facts = tuple(replace(one, common=replace(one.common, host=name)) for one in shown.facts)
         return html(replace(shown, hosts=rows, ranks=ranks, started=started, facts=facts, launcher_said="y" * 300))
     (tmp_path / "facts").mkdir()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import envkit.report.words as words
 from envkit.verify.checks import check
 from envkit.verify.outcome import Status
-from envkit.verify.report import Report, Started, make_report, render, to_json, to_text
+from envkit.verify.report import Report, StartedBy, make_report, render, to_json, to_text
 from envkit.verify.report.model import TrialRow, records
 from envkit.verify.speed import Bandwidth, Scaling
 from envkit.verify.upstream import Failure, FileResult
@@ -111,7 +111,7 @@ def test_many_ranks_that_are_odd_are_cut_short(tmp_path: Path) -> None:
 
 
 def test_who_started_the_ranks_is_told_with_the_reason() -> None:
-    started = Started(launcher="srun", why="the job gave two nodes", command=("srun", "-n2"), job="Slurm job 7")
+    started = StartedBy(launcher="srun", why="the job gave two nodes", command=("srun", "-n2"), job="Slurm job 7")
     assert "started with srun in Slurm job 7: the job gave two nodes" in render(
         replace(report("singletons"), started=started)
     )
@@ -234,7 +234,7 @@ def test_a_host_none_of_whose_ranks_is_known_has_its_processes_counted(tmp_path:
 
 def test_the_first_line_and_the_words_at_the_left() -> None:
     shown = replace(report("rank-killed"), launcher_status=9, launcher_said="\n".join("abcdefgh"))
-    started = Started(launcher="srun", why="of the job", command=("srun",))
+    started = StartedBy(launcher="srun", why="of the job", command=("srun",))
     lines = render(replace(shown, started=started), width=200).splitlines()
     assert lines[:2] == [
         "FAIL  demo: 2 ranks in one world on 1 host, in 7.5 s",
@@ -367,7 +367,7 @@ def test_other_starts_and_what_follows_stand_between_the_first_problem_and_the_o
 
 
 def test_what_stands_beside_is_dim() -> None:
-    started = Started(launcher="srun", why="of the job", command=("srun",))
+    started = StartedBy(launcher="srun", why="of the job", command=("srun",))
     text = render(replace(report("pytorch-2ranks"), started=started, origin="from a cache"), width=200, colour=True)
     assert text.splitlines()[1:3] == [
         "\x1b[2m    \x1b[0m  started with srun: of the job",

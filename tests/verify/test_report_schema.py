@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envkit.verify.checks import check
-from envkit.verify.report import Started, make_report, to_json
+from envkit.verify.report import StartedBy, make_report, to_json
 from envkit.verify.speed import Bandwidth, Scaling
 
 from . import recorded, report_schema, simulated
@@ -35,7 +35,7 @@ def written(name: str) -> dict[str, Any]:
         check(case.facts, case.expected),
         expected=case.expected,
         seconds=7.5,
-        started=Started(
+        started=StartedBy(
             launcher="srun", why="in a job", command=("srun", "-n2"), job="Slurm job 7", nodes=("n1", "n2")
         ),
         bandwidth=[Bandwidth(size_bytes=8, seconds=1e-5, bus_bytes_per_s=8e5)],

@@ -13,14 +13,14 @@ import pytest
 from msgspec.structs import replace
 
 from envkit.environments.manifest import Damage
-from envkit.launch.launcher import Wanted
+from envkit.launch.launcher import LaunchRequest
 from envkit.system import process
 from envkit.system.process import Completed
 from envkit.verify import settings
 from envkit.verify.checks import Expected, Status, check, verdict
 from envkit.verify.explain import cut_libraries, interposed, mute
 from envkit.verify.facts import Ended, Fact, RankFacts
-from envkit.verify.outcome import EndedJob, HostFile, Limit, Place, Result, Setting, Trial
+from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
 from envkit.verify.trials import MPI_ALONE
 
 from . import recorded
@@ -97,7 +97,10 @@ def test_what_is_left_of_a_job_that_has_ended(squeue: str, ended: bool, tmp_path
 
 
 def test_shared_memory_is_not_mended_by_another_folder() -> None:
-    places = (Place(path="/dev/shm", error="No space left on device"), Place(path="/tmp", error="Read-only"))
+    places = (
+        UnusablePlace(path="/dev/shm", error="No space left on device"),
+        UnusablePlace(path="/tmp", error="Read-only"),
+    )
     shm, tmp = (one for one in found(BROKEN, places=places) if one.id == "places")
     assert "--shm-size" in shm.remedy and "TMPDIR" not in shm.remedy and "TMPDIR" in tmp.remedy
 
@@ -189,7 +192,7 @@ def test_a_limit_is_raised_for_a_trial_and_low_again_after_it(few_files: int) ->
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_files
         raise ZeroDivisionError
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 200
-    assert Limit(name="RLIMIT_NOFILE", value=200) in settings.low_limits()
+    assert SessionLimit(name="RLIMIT_NOFILE", value=200) in settings.low_limits()
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
@@ -257,7 +260,7 @@ def test_what_passes_otherwise_is_told(how: str, words: str) -> None:
 )
 def test_a_limit_is_the_cause_where_a_rank_has_met_it_or_nothing_could_start(value: int, error: str, case: str) -> None:
     facts = (GOOD[0], replace(GOOD[1], init=Fact(error=error), world=None), *GOOD[2:])
-    results = found(facts, limits=(Limit(name="RLIMIT_NOFILE", value=value),))
+    results = found(facts, limits=(SessionLimit(name="RLIMIT_NOFILE", value=value),))
     [told] = [one for one in results if one.id == "limits"]
     assert told.case == case and f"{value} (ulimit -n)" in told.message
     assert (results[0].id == "limits") is (case in ("met", "few"))
@@ -266,7 +269,7 @@ def test_a_limit_is_the_cause_where_a_rank_has_met_it_or_nothing_could_start(val
 
 
 def test_a_folder_without_room_is_the_cause() -> None:
-    first = found(BROKEN, places=(Place(path="/tmp", error="No space left on device"),))[0]
+    first = found(BROKEN, places=(UnusablePlace(path="/tmp", error="No space left on device"),))[0]
     assert first.message == "/tmp cannot be written to: No space left on device"
 
 
@@ -292,7 +295,7 @@ def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\n[ "$5" = up ] && exit\necho "ssh: Could not resolve hostname $5" >&2\nexit 255\n')
     ssh.chmod(0o755)
-    wanted = Wanted(ranks=4, hosts=(("up", 1), ("down", 1), ("gone", 2)))
+    wanted = LaunchRequest(ranks=4, hosts=(("up", 1), ("down", 1), ("gone", 2)))
     found_mute = mute(wanted, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert [(one.path, one.error) for one in found_mute] == [
         ("down", "ssh: Could not resolve hostname down"),
@@ -322,7 +325,10 @@ def test_several_settings_are_told_together_with_what_mends_them() -> None:
 
 def test_where_all_is_well_nothing_of_it_is_told() -> None:
     told = found(
-        GOOD, settings=(BTL,), limits=(Limit(name="RLIMIT_NOFILE", value=1),), places=(Place(path="/x", error="y"),)
+        GOOD,
+        settings=(BTL,),
+        limits=(SessionLimit(name="RLIMIT_NOFILE", value=1),),
+        places=(UnusablePlace(path="/x", error="y"),),
     )
     assert not {one.id for one in told} & {"settings", "limits", "places", "damage", "trials"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.inside.probe.started import LAUNCHERS, Started, counts, detect, is_unseen, leftovers, look
+from envkit.inside.probe.started import LAUNCHERS, Started, counts, detect, is_unseen, leftovers, recognise
 from envkit.launch.launcher import ranks_here, slurm_slots, variables
 
 
@@ -125,8 +125,8 @@ def test_one_rank_whose_launcher_listens_is_one() -> None:
 LOOK = f"""
 import json, os, sys
 sys.path.insert(0, {str(Path(LAUNCHERS).parents[3])!r})
-from envkit.inside.probe.started import look
-print(json.dumps(look(os.environ)), flush=True)
+from envkit.inside.probe.started import recognise
+print(json.dumps(recognise(os.environ)), flush=True)
 """
 
 
@@ -169,7 +169,7 @@ def test_strange_variables_of_launchers() -> None:
                 env[name] = chance.choice(ADDRESSES + NUMBERS)
         if chance.random() < 0.3:
             env["PMIX_SERVER_URI4"] = chance.choice(URIS)
-        found, left = look(env)
+        found, left = recognise(env)
         assert set(left) <= set(env)
         assert ranks_here(env) >= 1 and slurm_slots(env) >= 0
         if found:

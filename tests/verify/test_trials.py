@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from envkit.launch.launcher import Wanted
+from envkit.launch.launcher import LaunchRequest
 from envkit.verify.outcome import Setting
 from envkit.verify.trials import AGAIN, MOST_S, MPI_ALONE, Attempt, Trials, differences
 
-WANTED = Wanted(ranks=2)
+WANTED = LaunchRequest(ranks=2)
 MANY = tuple(Setting(kind="variable", name=f"V{number}", value="x") for number in range(12))
 
 
@@ -132,7 +132,7 @@ def test_on_one_node_where_there_are_several() -> None:
     tried: list[Attempt] = []
     trials = Trials(passes=lambda attempt, _: tried.append(attempt) or False, until=time.monotonic() + 60)  # type: ignore[func-returns-value]
     hosts = (("one", 2), ("two", 2))
-    differences(trials, Wanted(ranks=4, hosts=hosts), (), (), other_launcher=False, fabric=False)
+    differences(trials, LaunchRequest(ranks=4, hosts=hosts), (), (), other_launcher=False, fabric=False)
     assert [one.wanted.hosts for one in tried] == [hosts, (("one", 4),)]
 
 

@@ -23,12 +23,12 @@ from envkit.verify.checks.upstream import upstream as check
 from envkit.verify.outcome import Expected, Result, Status
 from envkit.verify.report import make_report, render, to_json
 from envkit.verify.report.page import html
-from envkit.verify.upstream import Asked, FileResult, Line, Outcomes, Row
+from envkit.verify.upstream import FileResult, Outcomes, Row, UpstreamEvent, UpstreamRun
 
 from . import recorded
 
 ASKED = Expected(size=2, frameworks=("torch",))
-FILE = Asked(file="parallel/test_some.py", over="MPI", limit_s=60)
+FILE = UpstreamRun(file="parallel/test_some.py", over="MPI", limit_s=60)
 SOME = """
 import os
 import unittest
@@ -63,7 +63,7 @@ class Some(unittest.TestCase):
 """
 
 
-def noted(tmp_path: Path, text: str, status: int = 0) -> list[Line]:
+def noted(tmp_path: Path, text: str, status: int = 0) -> list[UpstreamEvent]:
     """What one rank notes of a file of tests, by the pytest of this process."""
     test = tmp_path / "test" / "parallel" / "test_some.py"
     test.parent.mkdir(parents=True)
@@ -112,7 +112,9 @@ def test_a_file_that_cannot_be_imported_has_failed(tmp_path: Path) -> None:
     assert file.unexpected[0].error == "ModuleNotFoundError: No module named 'there_is_no_such_module'"
     assert only(file).status is Status.FAIL
     assert only(
-        judged(upstream.merged([[Line(test="", outcome="failed", text="E   no")]]), {"passed": 8, "skipped": 0})
+        judged(
+            upstream.merged([[UpstreamEvent(test="", outcome="failed", text="E   no")]]), {"passed": 8, "skipped": 0}
+        )
     )
 
 
@@ -151,7 +153,7 @@ def test_lines_that_are_cut_or_none_of_ours_are_left_out(tmp_path: Path) -> None
     ],
 )
 def test_a_failure_in_any_rank_counts(ranks: tuple[str, str], kind: str) -> None:
-    lines = [[msgspec.convert({"test": "a", "outcome": one, "text": f"of {one}"}, Line)] for one in ranks]
+    lines = [[msgspec.convert({"test": "a", "outcome": one, "text": f"of {one}"}, UpstreamEvent)] for one in ranks]
     found = upstream.merged(lines).tests["a"]
     assert found[0] == kind
     assert kind != "failed" or found[1] == f"rank {ranks.index('failed')}:\nof failed"
@@ -285,7 +287,7 @@ def test_the_report_has_a_table_with_causes_and_fits_a_terminal() -> None:
     outcomes = of(**{f"t{number}": "passed" for number in range(10)}, b="failed", c="skipped")
     files = []
     for name in known("upstream_tests")["files"]:
-        one = Asked(file=name, over="one process", limit_s=1)
+        one = UpstreamRun(file=name, over="one process", limit_s=1)
         files.append(upstream.judged(one, 1, 1.0, outcomes, "", msgspec.convert({"file": name, **row}, Row)))
     case = recorded.case("pytorch-2ranks")
     made = make_report("demo", case.facts, check(files, case.expected), expected=case.expected, tests=files)

@@ -51,5 +51,5 @@ def test_kinds_drawn_anew(stacks: Site, installed: Callable[[str], str], tmp_pat
     """Others in each run: all of them take a day, by hand."""
     installed(stack)
     seed = str(random.randrange(1_000_000))
-    found = records(stacks, tmp_path, stack, "--set", "all", "--sample", "60", "--seed", seed)
+    found = records(stacks, tmp_path, stack, "--set", "all", "--sample", "24", "--seed", seed)
     assert not bad(found), f"--seed {seed}"

@@ -23,7 +23,7 @@ from envkit.environments.prefix import Tree
 from envkit.errors import BuildFailed, EnvkitError, Interrupted, JobRefused
 from envkit.jobs import several, slurm
 from envkit.jobs.follow import HOPELESS, pause_s
-from envkit.jobs.scheduler import Record
+from envkit.jobs.scheduler import JobStatus
 from envkit.jobs.submit import remedy
 from envkit.planning.plan import Plan
 from envkit.report.progress import Events, say
@@ -80,11 +80,11 @@ def left_over(folder: Path, job: eb_command.Build) -> list[ModuleJob]:
     return left
 
 
-def settled(numbers: Sequence[str]) -> dict[str, Record]:
+def settled(numbers: Sequence[str]) -> dict[str, JobStatus]:
     """Return how jobs are, after those that are being ended have ended, for which a while is allowed."""
     end = time.monotonic() + SEEN_S
     while True:
-        found = several.look(numbers)
+        found = several.poll(numbers)
         ending = [number for number, one in found.items() if one.state == "COMPLETING"]
         if not ending or time.monotonic() > end:
             return {number: one for number, one in found.items() if number not in ending}
@@ -168,13 +168,13 @@ def watch(jobs: Sequence[ModuleJob], tree: Tree, held: Mapping[str, FileLock], s
 def ask(jobs: Sequence[ModuleJob], tree: Tree) -> None:
     """Bring what is known of the jobs up to date."""
     open_ones = [one for one in jobs if not one.record.has_ended]
-    found = several.look([one.number for one in open_ones])
+    found = several.poll([one.number for one in open_ones])
     for one in open_ones:
-        one.take(seen(one, found.get(one.number, Record(state="COMPLETED", seconds=one.record.seconds)), tree))
+        one.take(seen(one, found.get(one.number, JobStatus(state="COMPLETED", seconds=one.record.seconds)), tree))
     blame(jobs)
 
 
-def seen(one: ModuleJob, told: Record, tree: Tree) -> Record:
+def seen(one: ModuleJob, told: JobStatus, tree: Tree) -> JobStatus:
     """Return what is known of a job: it is done when its module is there, for which a while is allowed."""
     if told.state != "COMPLETED" or tree.has(one.module):
         return told

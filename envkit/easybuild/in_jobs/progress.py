@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from envkit.jobs import slurm
-from envkit.jobs.scheduler import WAITING, Record
+from envkit.jobs.scheduler import WAITING, JobStatus
 from envkit.planning.plan import Step
 from envkit.report.progress import QUIET_S, Events, clock, say
 
@@ -32,7 +32,7 @@ class ModuleJob:
     step: Step
     number: str
     told: Events
-    record: Record = field(default_factory=lambda: Record(state="PENDING"))
+    record: JobStatus = field(default_factory=lambda: JobStatus(state="PENDING"))
     doing: str = ""
     log: Path | None = None
     said: str = ""
@@ -54,7 +54,7 @@ class ModuleJob:
         """Whether nothing more will happen to it."""
         return self.record.has_ended or bool(self.culprit)
 
-    def take(self, record: Record) -> None:
+    def take(self, record: JobStatus) -> None:
         """Take what Slurm says now, and what eb has told since."""
         self.record = record
         for event in self.told.new():

@@ -35,15 +35,15 @@ class Started(NamedTuple):
 
 def detect(env: Mapping[str, str]) -> Optional[Started]:
     """The launcher that started this process, or None: a login shell, or a bare batch script."""
-    return look(env)[0]
+    return recognise(env)[0]
 
 
 def leftovers(env: Mapping[str, str]) -> List[str]:
     """The variables by which launchers name a rank, of a launcher that did not start this process."""
-    return look(env)[1]
+    return recognise(env)[1]
 
 
-def look(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
+def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     """What `detect` and `leftovers` say.
 
     Variables outlive their launcher: in a shell that a rank has opened, in a script that somebody has copied. Those

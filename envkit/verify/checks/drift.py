@@ -7,7 +7,7 @@ from pathlib import PurePath
 from envkit.environments.manifest import Damage, is_harmless
 from envkit.environments.venv import normalized
 from envkit.verify.checks.nodes import all_went_well, listing, warned
-from envkit.verify.outcome import Change, Ranks, Result
+from envkit.verify.outcome import FileChange, Ranks, Result
 
 
 def drift(ranks: Ranks) -> list[Result]:
@@ -83,7 +83,7 @@ def is_always_run(damage: Damage) -> bool:
     return damage.path.endswith((".pth", "/sitecustomize.py", "/usercustomize.py"))
 
 
-def _words(change: Change) -> str:
+def _words(change: FileChange) -> str:
     """A file and what became of it; a package by its name and version."""
     path = PurePath(change.path)
     name = path.parent.name.removesuffix(".dist-info") if change.kind == "packages" else change.path

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from envkit.knowledge.known import known
 from envkit.verify.checks.nodes import warned
 from envkit.verify.facts import RankFacts
-from envkit.verify.outcome import Limit, Ranks, Result, Setting, Trial
+from envkit.verify.outcome import Ranks, Result, SessionLimit, Setting, Trial
 from envkit.verify.settings import commands, is_harmless
 from envkit.verify.trials import AGAIN, MPI_ALONE
 
@@ -80,15 +80,15 @@ def limits(ranks: Ranks) -> list[Result]:
     return found + [_of_rank(ranks, limit, facts) for limit, facts in lower.values()]
 
 
-def _low(facts: RankFacts) -> Iterator[Limit]:
+def _low(facts: RankFacts) -> Iterator[SessionLimit]:
     """The limits of a rank that are too low."""
     for name, words in known("settings")["limits"].items():
         value = facts.limits.get(name)
         if isinstance(value, int) and value < words["enough"] * words["unit"]:
-            yield Limit(name=name, value=value)
+            yield SessionLimit(name=name, value=value)
 
 
-def _of_rank(ranks: Ranks, limit: Limit, facts: RankFacts) -> Result:
+def _of_rank(ranks: Ranks, limit: SessionLimit, facts: RankFacts) -> Result:
     """The result for a limit that a rank has, and not this session: another node's, or of what started it."""
     found = _limit(ranks, limit, list(replace(ranks, facts=(facts,)).said()))
     return replace(found, message=f"{facts.label}: {found.message}", commands=())
@@ -127,7 +127,7 @@ def hosts(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("hosts", "mute", hosts=", ".join(told), host=ranks.expected.mute[0].path)] if told else []
 
 
-def _limit(ranks: Ranks, limit: Limit, said: Sequence[str]) -> Result:
+def _limit(ranks: Ranks, limit: SessionLimit, said: Sequence[str]) -> Result:
     words = known("settings")["limits"][limit.name]
     value = f"{limit.value // words['unit']:,}" + {1048576: " MB", 1024: " KB"}.get(words["unit"], "")
     letter = words["option"].removeprefix("-")

@@ -21,7 +21,7 @@ _INDENTED_RANKS = 64
 _FIELDS = RankFacts.__struct_fields__
 
 
-class Started(msgspec.Struct, frozen=True, kw_only=True):
+class StartedBy(msgspec.Struct, frozen=True, kw_only=True):
     """What started the ranks, why that, with which command, in which job and on which nodes."""
 
     launcher: str
@@ -140,7 +140,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     version: Literal[2] = VERSION
     verdict: Literal["pass", "fail"]
     environment: str
-    started: Started | None
+    started: StartedBy | None
     world_size: int
     launcher_status: int | None
     launcher_said: str
@@ -236,7 +236,7 @@ def make_report(
     expected: Expected,
     said: str = "",
     seconds: float | None = None,
-    started: Started | None = None,
+    started: StartedBy | None = None,
     bandwidth: Sequence[Bandwidth] = (),
     scaling: Sequence[Scaling] = (),
     tests: Sequence[FileResult] = (),

@@ -31,7 +31,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class PlotLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line through points; `kind` is its look: 0 the first measured, 1 the second, 2 a theoretical one."""
 
     name: str
@@ -52,7 +52,7 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     y_title: str
     x_ticks: tuple[Point, ...]
     y_ticks: tuple[Point, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +111,7 @@ def bandwidth_plot(measured: Sequence[Bandwidth]) -> Plot:
         x_ticks=tuple(Point(x=_log(size, sizes), y=100, text=words.size(size)) for size in _powers(sizes)),
         y_ticks=tuple(Point(x=0, y=100 - _log(rate, rates), text=_round_rate(rate)) for rate in _rates(rates)),
         lines=tuple(
-            Line(
+            PlotLine(
                 name=name,
                 kind=kind,
                 points=tuple(
@@ -148,7 +148,7 @@ def _scaling_plot(name: str, measured: Sequence[Scaling]) -> Plot:
         x_ticks=tuple(Point(x=100 * n / most_ranks, y=100, text=f"{n:g}") for n in _steps(most_ranks, whole=True)),
         y_ticks=tuple(Point(x=0, y=100 - 100 * rate / most, text=f"{rate:,.10g}") for rate in _steps(most)),
         lines=tuple(
-            Line(
+            PlotLine(
                 name=label,
                 kind=kind,
                 points=tuple(

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from envkit import cli
 from envkit.apptainer.installation import ImageInstallation
-from envkit.apptainer.layers import Base, Wanted, plan
+from envkit.apptainer.layers import Base, ImageRecipe, plan
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError
 from envkit.install import install
@@ -20,9 +20,9 @@ from envkit.planning.stack import Stack
 def main() -> int:
     prefix, base, recipe = Prefix(root=Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])
     prefix.create()
-    machine = host.look()
+    machine = host.detect()
     tree = prefix.tree(machine.platform)
-    wanted = Wanted(
+    wanted = ImageRecipe(
         name=recipe.stem,
         recipe=recipe.name,
         arguments=dict(word.split("=", 1) for word in sys.argv[4:]),

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from envkit.config import configuration as config
-from envkit.doctor.facts import Builder, Container, Cpu, Index, Limits, Mpi, Room, Scheduler, Tool, Way
+from envkit.doctor.facts import (
+    Builder,
+    Container,
+    Cpu,
+    Limits,
+    Mpi,
+    PackageIndex,
+    RepositoryAccess,
+    Room,
+    Scheduler,
+    Tool,
+)
 from envkit.eessi import access
 from envkit.environments.prefix import Prefix
 from envkit.errors import Problem
@@ -141,17 +152,21 @@ def mounts() -> tuple[str, ...]:
     return tuple(words[1] for words in lines if words[1].startswith("/cvmfs/"))
 
 
-def way(which: access.Access, env: Mapping[str, str], patience_s: float, repository: Repository | None = None) -> Way:
+def way(
+    which: access.Access, env: Mapping[str, str], patience_s: float, repository: Repository | None = None
+) -> RepositoryAccess:
     """Try one way to EESSI's repository, or to another one."""
     wanted = repository or usual()
     named = env.get("ENVKIT_EESSI_DIR") if wanted.is_usual else wanted.copy
     copy = Path(named).absolute() if named else None
-    asked = access.Wanted(version=wanted.release, repository=wanted, copy=copy, env=env, patience_s=patience_s)
+    asked = access.AccessRequest(version=wanted.release, repository=wanted, copy=copy, env=env, patience_s=patience_s)
     probe = access.PROBES[which](asked)
     if probe.problem is None:
-        return Way(access=which, why=probe.why, refusal=None)
+        return RepositoryAccess(access=which, why=probe.why, refusal=None)
     why = f" ({probe.problem.why})" if probe.problem.why else ""
-    return Way(access=which, why="", refusal=Problem(what=f"{probe.problem.what}{why}", fix=probe.problem.fix))
+    return RepositoryAccess(
+        access=which, why="", refusal=Problem(what=f"{probe.problem.what}{why}", fix=probe.problem.fix)
+    )
 
 
 def schedulers(env: Mapping[str, str]) -> Iterator[Scheduler]:
@@ -187,7 +202,7 @@ def room(prefix: Prefix) -> Room:
     return Room(prefix=str(prefix.root), writable=writable, free_mb=free_mb, inodes=inodes)
 
 
-def indexes(until: float) -> tuple[Index, ...]:
+def indexes(until: float) -> tuple[PackageIndex, ...]:
     """Ask each index and folder that pip takes packages from, at the same time, until a time (time.monotonic)."""
     from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -204,21 +219,23 @@ def indexes(until: float) -> tuple[Index, ...]:
     pool.shutdown(wait=False, cancel_futures=True)
     connection.close()
     silent = f"it has not answered in {left_s:.1f} s"
-    return tuple(one.result() if one in done else Index(url=shown(url), problem=silent) for url, one in asked.items())
+    return tuple(
+        one.result() if one in done else PackageIndex(url=shown(url), problem=silent) for url, one in asked.items()
+    )
 
 
-def index(connection: "Connection", url: str, is_index: bool) -> Index:
+def index(connection: "Connection", url: str, is_index: bool) -> PackageIndex:
     """Ask one for Horovod; a folder, whether it is there."""
     from envkit.sources.connection import RefusedError, file_path, shown
 
     if "://" not in url or url.startswith("file://"):
         path = file_path(url) if "://" in url else Path(url).expanduser()
-        return Index(url=str(path), problem="" if path.is_dir() else "there is no such folder")
+        return PackageIndex(url=str(path), problem="" if path.is_dir() else "there is no such folder")
     try:
         connection.get(f"{url.rstrip('/')}/horovod/" if is_index else url)
     except RefusedError as error:
-        return Index(url=shown(url), problem=str(error))
-    return Index(url=shown(url))
+        return PackageIndex(url=shown(url), problem=str(error))
+    return PackageIndex(url=shown(url))
 
 
 def configuration(env: Mapping[str, str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from envkit.compat.judge import names
-from envkit.doctor.look import toolkits
+from envkit.doctor.questions import toolkits
 from envkit.machine import host
 from envkit.planning.compatibility import MPIS, is_version
 from envkit.system import process

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import run
-from envkit.doctor import present
+from envkit.doctor import installed_versions
 
 Fake = Callable[..., Path]
 PACKAGES = {
@@ -28,7 +28,7 @@ def python(fake: Fake, versions: dict[str, str]) -> str:
 
 def test_packages_and_programs(fake: Fake) -> None:
     fake("nvcc", "echo 'Cuda compilation tools, release 12.4, V12.4.131'")
-    words = present.words({"PATH": f"{python(fake, PACKAGES)}:/usr/bin:/bin"})
+    words = installed_versions.words({"PATH": f"{python(fake, PACKAGES)}:/usr/bin:/bin"})
     assert {"torch=2.4.1+cu124", "horovod=0.28.1", "python=3.12.4", "cudnn=9.1.0.70", "cuda=12.4"} <= set(words)
     names = [word.partition("=")[0] for word in words]
     assert len(names) == len(set(names))

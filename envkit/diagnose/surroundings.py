@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from envkit.diagnose.rule import Machine
+from envkit.diagnose.rule import Conditions
 from envkit.system import process
 from envkit.system.resources import data
 
@@ -20,12 +20,12 @@ Answer = tuple[bool | None, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Surroundings:
     """A machine and an environment, by their variables. Each question has the answer yes, no or unknown (None)."""
 
     env: Mapping[str, str]
 
-    def holds(self, wanted: Machine) -> tuple[bool | None, list[str]]:
+    def holds(self, wanted: Conditions) -> tuple[bool | None, list[str]]:
         """Say whether all that is wanted is so, and what was found. One that is not so refutes all."""
         answers = [self.package(name, version) for name, version in wanted.package.items()]
         answers += [self.package(name, None) for name in wanted.no_package]

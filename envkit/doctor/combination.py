@@ -9,8 +9,8 @@ from envkit.compat import complete
 from envkit.compat import wanted as words
 from envkit.compat.complete import Complete
 from envkit.compat.judge import Judgement
-from envkit.compat.wanted import Asked
-from envkit.doctor import present
+from envkit.compat.wanted import Query
+from envkit.doctor import installed_versions
 from envkit.machine import host
 from envkit.planning import compatibility
 
@@ -19,7 +19,7 @@ from envkit.planning import compatibility
 class Answer:
     """What was asked for, the judgement of it, and the best complete combination here."""
 
-    asked: Asked
+    asked: Query
     judgement: Judgement
     best: Complete | None
 
@@ -30,9 +30,9 @@ def answer(versions: Iterable[str], file: Path | None = None, *, here: bool = Fa
     Raises UsageProblem.
     """
     asked = words.parse(
-        [*(words.of_file(file) if file else ()), *(present.words(os.environ) if here else ()), *versions]
+        [*(words.of_file(file) if file else ()), *(installed_versions.words(os.environ) if here else ()), *versions]
     )
     found = words.judge_asked(asked)
     wanted = {name: found.parts[name] for name in (*asked.parts, *asked.ranges)}
-    best = complete.best(wanted, compatibility.here(host.look()), asked.ranges)
+    best = complete.best(wanted, compatibility.here(host.detect()), asked.ranges)
     return Answer(asked=asked, judgement=found, best=best)
