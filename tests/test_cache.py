@@ -39,7 +39,7 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Mpi, Receipt
-from envkit.errors import CacheInvalid, EnvkitError, NotRelocatable, UsageProblem
+from envkit.errors import CacheInvalid, EnvkitError, NotRelocatable, NotWritable, UsageProblem
 from envkit.install import sharing
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
@@ -678,6 +678,44 @@ class TestPlanted:
         assert (web / "index.json").read_text() == '{"my": "site"}'
         assert (web / "objects" / "scene.blend").exists()
 
+    @pytest.mark.parametrize("name", ["index.json", ".lock"])
+    def test_folders_in_the_place_of_its_files(self, name: str, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        (tmp_path / "cache" / name).unlink(missing_ok=True)
+        (tmp_path / "cache" / name).mkdir()
+        with pytest.raises(NotWritable, match="Nothing can be put into"):
+            sharing.prune(entry.place, 0, dry_run=False)
+
+    @pytest.mark.parametrize("named", ["", " ", "http://[", "s3://[x"])
+    def test_what_can_be_no_place(self, named: str) -> None:
+        with pytest.raises(UsageProblem, match="is no place of a cache") as told:
+            Place(named=named)
+        assert "s3://BUCKET/FOLDER" in told.value.fix
+
+    def test_a_name_that_is_no_utf_8(self, tmp_path: Path) -> None:
+        assert Place(named=str(tmp_path) + "/odd\udcff").shown == f"{tmp_path}/odd\\xff"
+
+    def test_an_index_without_end_and_one_that_repeats_itself(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        index, name = tmp_path / "cache/index.json", f"Horovod--1.0-toy/{entry.id}.json"
+        with serving(tmp_path / "cache") as url:
+            index.write_text(json.dumps({"manifests": [name] * 3}))
+            assert Place(named=url).names() == [name]
+            index.write_text(json.dumps({"manifests": [f"Toy--{n}/{n:064x}.json" for n in range(20_001)]}))
+            with pytest.raises(CacheInvalid) as told:
+                Place(named=url).names()
+        assert "more than 20000 builds" in told.value.why
+
+    def test_a_size_that_no_installation_takes_is_bad(self, tree: Tree, tmp_path: Path) -> None:
+        of = packed(tree, tmp_path / "packed")
+        huge = msgspec.structs.replace(described(of), unpacked=unpack.MOST + 1)
+        (tmp_path / "cache").mkdir()
+        with (tmp_path / "packed").open("rb") as stream:
+            place.publish(Place(named=str(tmp_path / "cache")), huge, stream, b"")
+        [found] = sharing.verified([Place(named=str(tmp_path / "cache"))], []).builds
+        assert found.state == "bad"
+        assert found.wrong.endswith("It is too large.")
+
     @pytest.mark.parametrize("version", ["", "2.-1", "2.34\u0660x", "v2", "9" * 99, "2..1"])
     def test_a_version_that_is_none(self, version: str, tree: Tree, tmp_path: Path) -> None:
         with pytest.raises(CacheInvalid) as refused:
@@ -754,6 +792,7 @@ def test_commands_on_a_cache(tree: Tree, tmp_path: Path) -> None:
     assert entry.id[:12] in run("list", folder).stdout
     shown = run("show", entry.id[:8], folder)
     assert "Built:    on builder, 2026-01-02T03:04:05+00:00, as toy" in shown.stdout
+    assert "Verdict:  PASS" in shown.stdout
     told = valid("cache show", run("show", entry.id, folder, "--json").stdout)
     assert told["provenance"]["verdict"] == {"verdict": "pass"}
     assert run("show", "ff" * 32, folder).returncode == 2

@@ -199,6 +199,13 @@ class TestChosen:
             take(first.place, new, "tensorflow")
         assert "There are builds for toy." in unknown.value.why
 
+    def test_no_build_is_called_like_the_id_of_another(self, tree: Tree, tmp_path: Path, new: Place) -> None:
+        first, second = self.both(tree, tmp_path)
+        made = msgspec.structs.replace(second.manifest.provenance, environment=first.id[:12], host="eve")
+        publish(msgspec.structs.replace(second.manifest, provenance=made), tmp_path / "eves")
+        caches = Caches(places=(str(tmp_path / "eves"), first.place.named), keys=(), unsigned=True)
+        assert [one.id for one in pull.pull(caches, new, first.id[:12], every=True).builds] == [first.id]
+
     def test_more_than_one_of_an_id(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         first, _ = self.both(tree, tmp_path)
         with pytest.raises(UsageProblem, match="More than one build begins with ''"):

@@ -318,6 +318,16 @@ def test_redirect_and_whole_url_under_another_name(site: Site, cache: Path, capl
     assert (cache / "a-1.tar.gz").read_bytes() == b"a"
 
 
+@pytest.mark.parametrize("target", ["file://{}", "ftp://example.org/a-1.tar.gz", "file:{}"])
+def test_no_server_leads_to_a_file_of_this_machine(site: Site, cache: Path, tmp_path: Path, target: str) -> None:
+    (tmp_path / "own").write_bytes(b"a")
+    where = target.format(tmp_path / "own")
+    site.answers["/a-1.tar.gz"] = [lambda handler: handler.reply(302, Location=where)]
+    with pytest.raises(SourcesMissing) as caught:
+        get(cache, source("a-1.tar.gz", b"a", None, (f"{site.url}/a-1.tar.gz",)))
+    assert "which no server may" in caught.value.why
+
+
 def test_declared_compression_is_left_alone(site: Site, cache: Path) -> None:
     site.answers["/a-1.tar.gz"] = [lambda handler: handler.reply(200, b"not gzip at all", Content_Encoding="gzip")]
     get(cache, source("a-1.tar.gz", b"not gzip at all", None, (site.url,)))

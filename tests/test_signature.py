@@ -29,6 +29,14 @@ def keys(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
     return made
 
 
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev", "/dev/null"])
+def test_a_key_that_is_no_file(device: str, tmp_path: Path) -> None:
+    with pytest.raises(HostProblem, match="is no key: it is not a file"):
+        signature.require_signs(Path(device))
+    with pytest.raises(HostProblem, match="is no key: it is not a file"):
+        signature.require(tmp_path / "x", Path(device))
+
+
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     cache, path = tmp_path / "cache", tmp_path / "b.tar"

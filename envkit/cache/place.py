@@ -5,10 +5,13 @@ objects have the SHA-256 that their manifest says.
 """
 
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,6 +23,9 @@ from envkit.errors import CacheInvalid, SignatureInvalid, UsageProblem
 from envkit.sources import signature
 from envkit.system import record, temporary
 from envkit.system.files import at_home
+
+MOST_BUILDS = 20_000
+KINDS = "Name a folder, https://HOST/FOLDER, s3://BUCKET/FOLDER or oci://HOST/NAME."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +66,17 @@ class Place:
 
     named: str
 
+    def __post_init__(self) -> None:
+        """Refuse what can be no place. Raises UsageProblem."""
+        why = "" if self.named.strip() else "It is empty."
+        if why or self.is_remote:
+            try:
+                urlsplit(self.named)
+            except ValueError as error:
+                why = f"{error}."
+        if why:
+            raise UsageProblem(what=f"{self.named!a} is no place of a cache.", why=why, fix=KINDS)
+
     @property
     def is_remote(self) -> bool:
         """Whether it is behind a server."""
@@ -90,17 +107,21 @@ class Place:
         """It, as it may be shown: a URL without its password."""
         from envkit.sources import connection
 
-        return connection.shown(self.named) if self.is_remote else str(folder.path_of(self.named))
+        if self.is_remote:
+            return connection.shown(self.named)
+        return os.fsencode(folder.path_of(self.named)).decode(errors="backslashreplace")
 
     def names(self, module: str = "") -> list[str]:
         """Return the names of its manifests, of one module or all. Raises CacheInvalid."""
         from envkit.sources.connection import RefusedError
 
         try:
-            there = tuple(self.store.names(self.named, module))
+            there = tuple(islice(self.store.names(self.named, module), MOST_BUILDS + 1))
         except RefusedError as error:
             raise self.invalid(f"{error}.") from error
-        own = [match for name in there if (match := NAME.fullmatch(name))]
+        if len(there) > MOST_BUILDS:
+            raise self.invalid(f"It has more than {MOST_BUILDS} builds.")
+        own = [match for name in dict.fromkeys(there) if (match := NAME.fullmatch(name))]
         return [one[0] for one in own if not module or one["module"] == manifest.folder_of(module)]
 
     def entry(self, name: str) -> SignedManifest:

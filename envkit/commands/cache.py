@@ -1,7 +1,8 @@
 """``envkit cache``: builds that have passed, shared."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -80,6 +81,8 @@ def push(
         return
     echo(f"{'Pushed' if done.sent else 'There already:'} {done.module} {'to' if done.sent else 'in'} {done.place}")
     echo(f"Object {done.id[:12]}, {words.size(done.size)}, {'signed' if done.signed else 'not signed'}.")
+    if not done.sent:
+        echo(f"It was built on {done.host}, {done.built}. 'envkit cache show {done.id[:12]} {quote(to)}' says more.")
     if done.ci:
         echo(f"Pushed by {done.ci.run}")
 
@@ -191,7 +194,7 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         "SHA-256": one.sha256,
         "Built": f"on {made.host}, {made.built}, as {made.environment}",
         "By": f"envkit {made.envkit}, EasyBuild {made.easybuild}",
-        "Verdict": "PASS",
+        "Verdict": verdict_of(bytes(made.verdict)),
         **(
             {"CI": f"{made.ci.kind}, {made.ci.repository}, commit {made.ci.commit[:12]}, {made.ci.run}"}
             if made.ci
@@ -266,6 +269,17 @@ def named(places: tuple[str, ...]) -> "list[Place]":
     if not found:
         usage("Name a PLACE, or set 'from' in [cache] of your configuration ('envkit config --path').")
     return [Place(named=one) for one in found]
+
+
+def verdict_of(report: bytes) -> str:
+    """Return the verdict that the report of a build says."""
+    from envkit.system import record
+
+    try:
+        told = record.decode(report, dict[str, Any])["verdict"]
+    except (record.RecordInvalid, KeyError):
+        return "none that can be read"
+    return told.upper() if told in ("pass", "fail") else "none that can be read"
 
 
 def unchecked(is_signed: bool) -> str:

@@ -1,5 +1,6 @@
 """Copying builds from caches into another one: for nodes without a network, or as a mirror."""
 
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from envkit.report import words
 
 AGAIN = "Then run the same command again: what is there already is not fetched again."
 UNSIGNED = "it is not signed (--unsigned copies it all the same)"
+ID = re.compile("[0-9a-f]{6,64}")
 State = Literal["copied", "there", "unfit", "unsigned", "bad"]
 
 
@@ -85,7 +87,8 @@ def chosen(
     Raises UsageProblem where there is none of that name, or more than one of that id.
     """
     by_id = defaultdict[str, list[SignedManifest]](list)
-    for one in found:
+    ids = [one for one in found if name is not None and ID.fullmatch(name) and one.id.startswith(name)]
+    for one in [] if ids else found:  # no build is called like the id of another, to be taken in its place
         if name is None or name in names_of(one):
             by_id[one.id].append(one)
     if by_id or name is None:

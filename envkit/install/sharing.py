@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from envkit.cache import fit, layout, pack, place
+from envkit.cache import fit, layout, pack, place, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Ci, Manifest, Needs, Provenance, folder_of, rules
 from envkit.cache.place import Place, SignedManifest
@@ -37,7 +37,10 @@ LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache push`` tells; ``sent``: it was not there before; ``ci``: the job that pushed it."""
+    """What ``envkit cache push`` tells; ``sent``: it was not there before; ``ci``: the job that pushed it.
+
+    Of what was there before, all is told as it is there: ``host`` built it at ``built``, somebody else may have signed.
+    """
 
     version: int = 1
     name: str
@@ -48,6 +51,8 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     sent: bool
     signed: bool
+    host: str
+    built: str
     ci: Ci | None = None
 
 
@@ -149,18 +154,25 @@ def taken_from(to: Place, made: ModuleReceipt) -> Pushed | None:
         return None
     with suppress(CacheInvalid):
         found = to.entry(f"{folder_of(made.module)}/{origin.id}.json")
-        return Pushed(
-            name=made.name,
-            module=made.module,
-            place=to.shown,
-            id=found.id,
-            sha256=found.manifest.sha256,
-            size=found.manifest.size,
-            sent=False,
-            signed=bool(found.signed.signature),
-            ci=found.manifest.provenance.ci,
-        )
+        return pushed(made.name, found.manifest, to, sent=False, signed=bool(found.signed.signature))
     return None
+
+
+def pushed(name: str, there: Manifest, to: Place, *, sent: bool, signed: bool) -> Pushed:
+    """Return what is told of a build that is in a place now."""
+    return Pushed(
+        name=name,
+        module=there.module,
+        place=to.shown,
+        id=there.key,
+        sha256=there.sha256,
+        size=there.size,
+        sent=sent,
+        signed=signed,
+        host=there.provenance.host,
+        built=there.provenance.built,
+        ci=there.provenance.ci,
+    )
 
 
 def newest(prefix: Prefix) -> str | None:
@@ -214,18 +226,10 @@ def sent(
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
         stream.seek(0)
-        is_new = place.publish(to, described, stream, signed)
-    return Pushed(
-        name=made.name,
-        module=made.module,
-        place=to.shown,
-        id=described.key,
-        sha256=packed.sha256,
-        size=packed.size,
-        sent=is_new,
-        signed=key is not None,
-        ci=ci,
-    )
+        if place.publish(to, described, stream, signed):
+            return pushed(made.name, described, to, sent=True, signed=bool(signed))
+    before = to.entry(f"{folder_of(made.module)}/{described.key}.json")
+    return pushed(made.name, before.manifest, to, sent=False, signed=bool(before.signed.signature))
 
 
 def require(to: Place) -> None:
@@ -357,6 +361,7 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
 
     try:
         entry = of.entry(name)
+        unpack.require_small(entry)
         digest = hashlib.sha256()
         with of.opened(layout.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
             for chunk in chunks:
@@ -376,7 +381,7 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
 def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
     """Remove from a place what is of no use: what is damaged or half written, and builds that are older.
 
-    Raises CacheInvalid, OSError.
+    Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
     """
     from envkit.sources.connection import RefusedError
 
@@ -400,6 +405,9 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
             place.index(of)
     except RefusedError as error:
         raise of.invalid(f"{error}.") from error
+    except OSError as error:
+        problem = of_storage(error, f"{of.shown} could not be tidied up.")
+        raise problem or not_written(of, f"{error.strerror or error}: {error.filename}") from error
     return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=tuple(one.name for one in doomed))
 
 

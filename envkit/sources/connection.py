@@ -189,6 +189,14 @@ def _check_status(response: "httpx2.Response") -> None:
         raise kind(f"{status} {response.reason_phrase}{advice}")
 
 
+def _check_redirect(response: "httpx2.Response") -> None:
+    """Let no server lead to a file of this machine."""
+    if response.has_redirect_location:
+        target = response.url.join(response.headers["Location"])
+        if target.scheme not in ("http", "https"):
+            raise RefusedError(f"it leads to {shown(str(target))}, which no server may")
+
+
 @contextmanager
 def _opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
     try:
@@ -216,6 +224,7 @@ def _client(settings: PipSettings, connect_s: float) -> "PyPIClient":
         mounts=unverified,
         timeout=httpx2.Timeout(settings.timeout_s, connect=min(settings.timeout_s, connect_s), pool=None),
         follow_redirects=True,
+        event_hooks={"response": [_check_redirect]},
     )
     client.auth = MultiDomainBasicAuth(
         prompting=False, index_urls=[*settings.index_urls, *filter(_is_http, settings.find_links)]

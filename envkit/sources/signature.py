@@ -33,6 +33,7 @@ def require_signs(key: Path) -> None:
 
 def signature_of(path: Path, key: Path) -> bytes:
     """Return the signature of a file by a private key. Raises HostProblem for a key that is none, OSError."""
+    require_file(key)
     with temporary.folder("sign") as folder:
         told = openssl(folder, path, "-sign", "-inkey", str(key.absolute()), "-out", str(folder / "signature"))
         if told.status:
@@ -47,6 +48,7 @@ def signature_of(path: Path, key: Path) -> bytes:
 
 def require(path: Path, key: Path) -> None:
     """Require that the private half of a public key has signed a file. Raises SignatureInvalid, HostProblem."""
+    require_file(key)
     with temporary.folder("sign") as folder:
         try:
             (folder / "signature").write_bytes(files.read(place(path)))
@@ -56,6 +58,12 @@ def require(path: Path, key: Path) -> None:
             raise unsigned(path, key, f"{error.filename} cannot be read: {error.strerror}.") from error
     if told.status:
         raise unsigned(path, key, last_line(told))
+
+
+def require_file(key: Path) -> None:
+    """Require that a key is a plain file, of which openssl reads no end otherwise. Raises HostProblem."""
+    if key.exists() and not key.is_file():
+        raise HostProblem(what=f"{key} is no key: it is not a file.", fix="Name a file with a key in PEM.")
 
 
 @contextmanager
