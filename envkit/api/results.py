@@ -182,7 +182,7 @@ class Combination:
 class Compatibility:
     """Whether versions go together.
 
-    ``parts`` are the versions that were judged, of ranges the one that goes best; ``unproven`` are those that nobody is
+    ``parts`` are the versions that were judged, one of each range; ``unproven`` are those that nobody is
     known to have had with the rest; ``best`` is the best complete combination on this machine.
     """
 

@@ -45,7 +45,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     ``proof`` is what somebody has had together: all parts but those that are ``unproven`` or ``silent``: no evidence
     names these, and no rule is against them with the proof; ``against`` are the rules that are. ``ranges`` are those
-    that were asked for, of which ``parts`` has the version that goes best.
+    that were asked for, of which ``parts`` has the version that is judged: the newest of the best verdict.
     """
 
     version: int

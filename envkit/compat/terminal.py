@@ -9,6 +9,10 @@ from envkit.report.paper import Paper
 
 STYLES = {Verdict.WORKS: "green", Verdict.FAILS: "red", Verdict.RISKY: "yellow", Verdict.UNKNOWN: "yellow"}
 LABEL = 9
+CHOSEN = {
+    Verdict.WORKS: "the newest in it that is known to work with the rest; others may fail",
+    Verdict.FAILS: "but every other fails, too",
+}
 
 
 def render(asked: Judgement, best: Complete | None, paper: Paper, ranges: Mapping[str, str]) -> str:
@@ -21,10 +25,10 @@ def render(asked: Judgement, best: Complete | None, paper: Paper, ranges: Mappin
 
 
 def chosen(asked: Judgement, ranges: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield which version of each range is told of."""
-    why = "as every other fails, too" if asked.verdict is Verdict.FAILS else "which goes best"
+    """Yield which version of each range is judged, and what that says of the others."""
+    why = CHOSEN.get(asked.verdict, "the newest; no other in it is known to work")
     for name, text in ranges.items():
-        yield "of", f"{known().component[name].title} {text}: {asked.parts[name]}, {why}"
+        yield "of", f"{known().component[name].title} {text}: judged is {asked.parts[name]}, {why}"
 
 
 def listed(parts: Mapping[str, str]) -> str:
@@ -58,7 +62,7 @@ def evidence(asked: Judgement) -> Iterator[tuple[str, str]]:
         yield from (("note", known().component[name].silent) for name in asked.silent)
         yield from (("against", f"what that evidence has: {sentence(rule)}") for rule in asked.against)
     for rule in asked.rules:
-        yield rule.evidence.value, sentence(rule)
+        yield rule.evidence.value, sentence(rule, "; the above mends it" if rule.cure else "")
 
 
 def remark(note: str) -> str:
@@ -66,12 +70,13 @@ def remark(note: str) -> str:
     return f"; {note}" if note else ""
 
 
-def sentence(rule: Rule) -> str:
-    """Say what a rule says."""
+def sentence(rule: Rule, mended: str = "") -> str:
+    """Say what a rule says, and whether that is mended."""
     when = ", ".join(f"{known().component[name].title} {wanted}" for name, wanted in rule.when.items())
     with_what = " as released" if rule.cure else ""
     note = f": {rule.note}" if rule.note else ""
-    return f"{when} {rule.status}{with_what}{note} ({rule.source})"
+    source = f" ({rule.source})" if rule.source != "none" else ""
+    return f"{when} {rule.status}{with_what}{mended}{note}{source}"
 
 
 def complete(best: Complete | None, paper: Paper, ranges: Mapping[str, str]) -> list[str]:
@@ -95,7 +100,7 @@ def differing(name: str, version: str, ranges: Mapping[str, str]) -> str:
     if name not in ranges:
         return f"{title} not as asked"
     found = f"{title} {version} is not in" if version else f"no {title} in"
-    return f"{found} {ranges[name]}, of which no complete combination is known"
+    return f"{found} {ranges[name]}, of which no way to install one is known"
 
 
 def instead(best: Complete) -> str:

@@ -78,17 +78,31 @@ def test_the_rules_and_what_mends_what_they_are_about() -> None:
             f"or HOROVOD_WITHOUT_GLOO=1 ({site}/blob/master/docs/install.rst)"
         ),
         "       ci  all of it: Horovod 0.28.1, PyTorch 2.13.1 (a run)",
-        "   report  PyTorch >=2.1, Horovod ==0.28.1 fails as released: it does not compile (an issue)",
+        (
+            "   report  PyTorch >=2.1, Horovod ==0.28.1 fails as released; the above mends it: "
+            "it does not compile (an issue)"
+        ),
         "     docs  PyTorch >=2.1, Horovod ==0.28.1 risky (an issue)",
     ]
 
 
 @pytest.mark.parametrize(
-    ("verdict", "why"), [(Verdict.WORKS, "which goes best"), (Verdict.FAILS, "as every other fails, too")]
+    ("verdict", "why"),
+    [
+        (Verdict.WORKS, "the newest in it that is known to work with the rest; others may fail"),
+        (Verdict.FAILS, "but every other fails, too"),
+        (Verdict.UNKNOWN, "the newest; no other in it is known to work"),
+        (Verdict.RISKY, "the newest; no other in it is known to work"),
+    ],
 )
 def test_the_version_that_was_chosen_of_a_range(verdict: Verdict, why: str) -> None:
     lines = said(replace(ASKED, verdict=verdict), torch=">=2")
-    assert lines[1] == f"       of  PyTorch >=2: 2.13.0, {why}"
+    assert lines[1] == f"       of  PyTorch >=2: judged is 2.13.0, {why}"
+
+
+def test_that_a_rule_without_a_source_names_none() -> None:
+    rule = Rule(id="r", when={"torch": ">=2.14"}, status=Status.UNTRIED, evidence=Evidence.INFERRED, source="none")
+    assert said(replace(ASKED, rules=(rule,)))[2] == " inferred  PyTorch >=2.14 untried"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +116,8 @@ def test_the_version_that_was_chosen_of_a_range(verdict: Verdict, why: str) -> N
             {},
             {"torch": "<2", "cuda": ">12"},
             (
-                "nearest    {parts} (observed; PyTorch 2.13.0 is not in <2, of which no complete combination is known; "
-                "no CUDA in >12, of which no complete combination is known)"
+                "nearest    {parts} (observed; PyTorch 2.13.0 is not in <2, of which no way to install one is known; "
+                "no CUDA in >12, of which no way to install one is known)"
             ),
         ),
         (

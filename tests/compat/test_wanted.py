@@ -208,7 +208,7 @@ def test_wide_ranges_are_not_too_wide_where_somebody_had_what_is_in_them() -> No
 def test_what_is_said_of_a_range(capsys: Output) -> None:
     assert run(["compat", "torch>=2.1,<2.14", "python=3.11"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "of PyTorch >=2.1,<2.14: 2.13.0, which goes best" in said
+    assert "of PyTorch >=2.1,<2.14: judged is 2.13.0, the newest in it that is known to work with the rest" in said
     run(["compat", "torch<2.1", "python=3.12", "--json"])
     assert '"torch": "<2.1"' in capsys.readouterr().out
 
@@ -410,7 +410,7 @@ def test_a_file_that_is_too_large(tmp_path: Path, capsys: Output) -> None:
         (
             "torch>=2.1,<2.3",
             "nearest ",
-            "PyTorch 2.13.0 is not in >=2.1,<2.3, of which no complete combination",
+            "PyTorch 2.13.0 is not in >=2.1,<2.3, of which no way to install one",
         ),
         ("torch>=2.12,<2.13.5", "best ", "PyTorch 2.13.0"),
     ],
