@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Write envkit/compat/recipes.json: which versions recipes, images and upstream's CI have with Horovod.
 
-    scripts/evidence.py [--easyconfigs GIT] [--horovod GIT] [--feedstock GIT]
+    scripts/evidence.py [--easyconfigs GIT] [--horovod GIT] [--feedstock GIT] [--determined GIT]
+        [--sagemaker GIT] [--open-ce GIT --open-ce-feedstock GIT]
 
 EasyBuild's own recipes are read from the installed collection. The others are of earlier years and do not change: they
-are read from clones of easybuilders/easybuild-easyconfigs, horovod/horovod and conda-forge/horovod-feedstock where
-those are given, and else stay as they are in the file. Recipes are parsed, never run.
+are read from clones of easybuilders/easybuild-easyconfigs, horovod/horovod, conda-forge/horovod-feedstock,
+determined-ai/environments, aws/sagemaker-tensorflow-training-toolkit, open-ce/open-ce and open-ce/horovod-feedstock
+where those are given, and else stay as they are in the file. Recipes are parsed, never run.
 """
 
 import argparse
@@ -39,19 +41,35 @@ PARTS = {
     "NCCL": "nccl",
 }
 ORDER = ["horovod", "torch", "tensorflow", "mxnet", "keras", "python", "numpy", "gcc", "cmake", "openmpi", "mpich"]
-OLDEST = Version("0.19")  # of Horovod
+OLDEST = Version("0.19")  # of Horovod in recipes
+OLDEST_CI = Version("0.16.2")
 TOOLCHAINS = ("foss", "gompi", "intel", "iimpi")
 ADDRESS = "https://github.com/easybuilders/easybuild-easyconfigs/blob"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    for name in ("easyconfigs", "horovod", "feedstock"):
+    for name in (
+        "easyconfigs",
+        "horovod",
+        "feedstock",
+        "determined",
+        "sagemaker",
+        "open-ce",
+        "open-ce-feedstock",
+    ):
         parser.add_argument(f"--{name}", type=Path, metavar="GIT")
     given = parser.parse_args()
     path = data("compat/recipes.json")
     old = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(written(of_collection(), old, given.easyconfigs, given.horovod, given.feedstock))
+    images = Rows()
+    if given.determined:
+        images += of_determined(given.determined)
+    if given.sagemaker:
+        images += of_sagemaker(given.sagemaker)
+    if given.open_ce and given.open_ce_feedstock:
+        images += of_open_ce(given.open_ce, given.open_ce_feedstock)
+    path.write_text(written(of_collection(), old, given.easyconfigs, given.horovod, given.feedstock, images))
 
 
 def written(
@@ -60,6 +78,7 @@ def written(
     easyconfigs: Path | None = None,
     horovod: Path | None = None,
     feedstock: Path | None = None,
+    others: Iterable[dict[str, Any]] = (),
 ) -> str:
     """Return the text of recipes.json; what no clone is given of is taken from ``old``."""
     rows, toolchains = now
@@ -69,6 +88,9 @@ def written(
     ci = list(of_ci(horovod)) if horovod else kept(old, "ci")
     conda = list(of_feedstock(feedstock)) if feedstock else kept(old, "conda-forge")
     images = list(of_images(horovod)) if horovod else kept(old, "image")
+    read = [*others]
+    for group in OTHERS:
+        images += telling([row for row in read if row["of"] == group]) or kept(old, group)
     found = (*rows, *history[0], *telling(ci), *images, *telling(conda))
     lines = ",\n".join(json.dumps(row | {"parts": in_order(row["parts"])}) for row in found)
     named = ",\n".join(
@@ -250,6 +272,7 @@ def dependencies(names: dict[str, Any], known: Parts) -> Iterator[tuple[str, str
 
 BASES = re.compile(r"cuda:(\d+\.\d+)(?:\.\d+)?-devel|cudnn(\d+)")
 FRAMEWORKS = {"TENSORFLOW": "tensorflow", "KERAS": "keras", "PYTORCH": "torch", "MXNET": "mxnet", "PYSPARK": "spark"}
+OTHERS = ("determined", "sagemaker", "open-ce")
 PLAIN = re.compile(r"\d+(\.\d+)*(\.post\d+)?")
 OPENMPI = re.compile(r"openmpi-(\d+\.\d+\.\d+)|v\d+\.\d+/openmpi-([\d.]+\d)")
 
@@ -259,7 +282,7 @@ def of_ci(git: Path) -> Iterator[dict[str, Any]]:
     import yaml
 
     for tag in run(git, "tag", "--list", "v0.[12]*", "--sort=-v:refname").split():
-        if not re.fullmatch(r"v0\.\d+\.\d+", tag) or Version(tag) < OLDEST:
+        if not re.fullmatch(r"v0\.\d+\.\d+", tag) or Version(tag) < OLDEST_CI:
             continue
         services = yaml.safe_load(run(git, "show", f"{tag}:docker-compose.test.yml"))["services"]
         mpi = OPENMPI.search(run(git, "show", f"{tag}:Dockerfile.test.cpu"))
@@ -275,13 +298,16 @@ def of_ci(git: Path) -> Iterator[dict[str, Any]]:
 
 
 def of_images(git: Path) -> Iterator[dict[str, Any]]:
-    """Yield what Horovod's own image of each release is made of (docker/horovod/Dockerfile)."""
-    for tag in run(git, "tag", "--list", "v0.2*", "--sort=-v:refname").split():
-        path = "docker/horovod/Dockerfile"
-        if not re.fullmatch(r"v0\.\d+\.\d+", tag) or not run(git, "ls-tree", "--name-only", tag, path):
+    """Yield what Horovod's own image of each release is made of (Dockerfile, wherever it was)."""
+    for tag in run(git, "tag", "--list", "v0.[12]*", "--sort=-v:refname").split():
+        paths = ("docker/horovod/Dockerfile", "Dockerfile.gpu", "Dockerfile")
+        path = next((one for one in paths if run(git, "ls-tree", "--name-only", tag, one)), "")
+        if not re.fullmatch(r"v0\.\d+\.\d+", tag) or Version(tag) < OLDEST_CI or not path:
             continue
         text = run(git, "show", f"{tag}:{path}")
-        told = dict(re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE))
+        told = dict(re.findall(r"^(?:ARG|ENV) (\w+)=(\S+)", text, re.MULTILINE))
+        told["PYTHON_VERSION"] = told.get("python", told.get("PYTHON_VERSION", ""))
+        told.setdefault("CUDA_DOCKER_VERSION", "".join(re.findall(r"^FROM nvidia/cuda:(\S+)", text, re.MULTILINE)))
         told |= {f"{name}_PACKAGE": f"=={told[f'{name}_VERSION']}" for name in FRAMEWORKS if f"{name}_VERSION" in told}
         told["NCCL_VERSION_OVERRIDE"] = told.get("NCCL_VERSION", "")
         parts = {"horovod": tag[1:]} | of_service(told | {"MPI_KIND": "OpenMPI"}, OPENMPI.search(text))
@@ -317,6 +343,131 @@ def of_service(told: Parts, mpi: re.Match[str] | None) -> Parts:
         match = re.match(r"\d+\.\d+(\.\d+)?", told.get(key, ""))
         parts |= {name: match[0]} if match else {}
     return parts
+
+
+# Images and builds that others maintain
+
+BUILT_FOR = re.compile(r"rocm(\d+\.\d+)_\S*py(\d+\.\d+)_pytorch_([\d.]+\d)")
+
+
+def of_determined(git: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the images of Determined were made of, by the last commit whose Makefile built them so.
+
+    What a single commit alone had, and the next one took back, is left out.
+    """
+    had = list[tuple[str, Parts]]()
+    for commit in run(git, "log", "--format=%H", "--", "Makefile").split():
+        text = run(git, "show", f"{commit}:Makefile")
+        names = dict(re.findall(r"^(?:export )?(\w+) *:?= *(.+)$", text, re.MULTILINE))
+        steps = [filled(one, names) for one in re.split(r"docker build(?:x build)?", text)[1:]]
+        pythons = dict[str, str]()
+        for step in steps:
+            if python := re.search(r'PYTHON_VERSION="([\d.]+)"', step):
+                pythons |= dict.fromkeys(re.findall(r"-t /?(\S+?)-?(?:\$|\s)", step), python[1])
+        for step in steps:
+            base = re.search(r'BASE_IMAGE="/?([^"$]+?)-?["$]', step)
+            parts = of_arguments(step, base[1] if base else "")
+            if base and base[1] in pythons:
+                parts.setdefault("python", pythons[base[1]])
+            if "horovod" in parts and parts.keys() & {"torch", "tensorflow"} and (commit, parts) not in had:
+                had.append((commit, parts))
+    whole = [parts for _, parts in had]
+    for number, (commit, parts) in enumerate(had):
+        if parts not in whole[:number] and whole.count(parts) > 1:
+            source = f"https://github.com/determined-ai/environments/blob/{commit}/Makefile"
+            yield {"of": "determined", "evidence": "recipe", "source": source, "parts": parts}
+
+
+def filled(text: str, names: dict[str, str]) -> str:
+    """Return text of a Makefile with the values of its variables."""
+    for _ in range(6):
+        text = re.sub(r"\$\((\w+)\)", lambda match: names.get(match[1], ""), text)
+    return text
+
+
+def of_arguments(step: str, base: str) -> Parts:
+    """Return the versions that a step of Determined's Makefile names, and its base image."""
+    parts = {"machine": "x86_64"}
+    frameworks = r"tensorflow(?:-cpu|-gpu|-rocm)?==|\S*/tensorflow_gpu-"
+    for name, key, what in (
+        ("horovod", "HOROVOD", "horovod=="),
+        ("tensorflow", "TENSORFLOW", frameworks),
+        ("torch", "TORCH", "torch=="),
+    ):
+        told = re.search(rf'{key}_PIP="(?:{what})(\d+\.\d+(?:\.\d+)?)', step)
+        parts |= {name: told[1]} if told else {}
+    if cuda := re.search(r"cuda[:-](\d+\.\d+)", base):
+        parts["cuda"] = cuda[1]
+    if rocm := BUILT_FOR.search(base):
+        parts |= {"rocm": rocm[1], "python": rocm[2], "torch": rocm[3]}
+    return parts
+
+
+def of_sagemaker(git: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the images of SageMaker's toolkit for TensorFlow are made of."""
+    for path in run(git, "ls-tree", "-r", "--name-only", "HEAD", "docker/").splitlines():
+        text = run(git, "show", f"HEAD:{path}") if "Dockerfile" in path else ""
+        horovod = re.search(r"horovod==([\d.]+\d)", text)
+        if not horovod:
+            continue
+        wheels = re.findall(r"tensorflow(?:_gpu)?-([\d.]+\d)-cp(\d)(\d)-", text)
+        version = path.split("/")[1]
+        parts = {"horovod": horovod[1], "tensorflow": version, "machine": "x86_64"}
+        for name, pattern in (
+            ("openmpi", r"openmpi-(\d+\.\d+\.\d+)"),
+            ("numpy", r"numpy==([\d.]+\d)"),
+            ("cuda", r"FROM nvidia/cuda:(\d+\.\d+)"),
+            ("cudnn", r"libcudnn7=(\d+\.\d+\.\d+)"),
+            ("nccl", r"libnccl2=(\d+\.\d+\.\d+)"),
+        ):
+            match = re.search(pattern, text)
+            parts |= {name: match[1]} if match else {}
+        pythons = [f"{major}.{minor}" for told, major, minor in wheels if told == version]
+        parts |= {"python": pythons[0]} if pythons else {}
+        source = "https://github.com/aws/sagemaker-tensorflow-training-toolkit/blob/master/" + path
+        yield {"of": "sagemaker", "evidence": "recipe", "source": source, "parts": parts}
+
+
+OPEN_CE = ("tensorflow", "torch", "python", "numpy", "gcc", "cmake", "openmpi", "nccl")
+HANGS = "3.1.3"  # of Open MPI, by Horovod's documentation: nobody is told that it works
+
+
+def of_open_ce(git: Path, feedstock: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the builds of Open-CE were made with: of each release the versions that it has for every device."""
+    seen = list[Parts]()
+    for tag in run(feedstock, "tag", "--list", "open-ce-v*", "--sort=-v:refname").split():
+        path = "envs/conda_build_config.yaml"
+        if not run(git, "tag", "--list", tag) or not run(git, "ls-tree", "--name-only", tag, path):
+            continue
+        version = re.search(r'set version = "([\d.]+)"', run(feedstock, "show", f"{tag}:recipe/meta.yaml"))
+        config = run(git, "show", f"{tag}:{path}")
+        for machine in ("x86_64", "ppc64le") if version else ():
+            told = {name: variants(config, name, machine) for name in OPEN_CE}
+            own = {name: found[0] for name, found in told.items() if len(found) == 1 and name != "python"}
+            own |= {"horovod": version[1], "machine": machine} if version else {}
+            if own.get("openmpi") == HANGS:
+                del own["openmpi"]
+            for python in told["python"]:
+                parts = own | {"python": python}
+                # what the list of Pythons has without TensorFlow, which is for 3.7 and later from 2.7 on
+                is_listed_only = python == "3.6" and minor(own.get("tensorflow", "2.0")) > 6
+                if {"tensorflow", "torch"} <= parts.keys() and parts not in seen and not is_listed_only:
+                    seen.append(parts)
+                    source = f"https://github.com/open-ce/open-ce/blob/{tag}/{path}"
+                    yield {"of": "open-ce", "evidence": "recipe", "source": source, "parts": parts}
+
+
+def variants(config: str, name: str, machine: str) -> list[str]:
+    """Return the versions that Open-CE has of a part on a machine, but for those of one device only."""
+    key = {"torch": "pytorch", "gcc": "cxx_compiler_version"}.get(name, name)
+    block = re.search(rf"^{key}:.*\n((?:  - .*\n)+)", config, re.MULTILINE)
+    lines = (
+        re.findall(r"  - '?([\d.]+\d)(?:\.\*)?'?[ \t]*(?:#[ \t]*\[(.*)\])?[ \t]*$", block[1], re.MULTILINE)
+        if block
+        else []
+    )
+    whole = len(lines) == block[1].count("\n") if block else False
+    return [version for version, when in lines if when in ("", "not s390x", machine)] if whole else []
 
 
 # conda-forge

@@ -20,10 +20,10 @@ def compat(versions: tuple[str, ...], file: str | None, here: bool, as_json: boo
     with 9 if it is risky or not known.
 
     Names: horovod, torch, tensorflow, mxnet, keras, python, numpy, gcc, cmake, pip, flatbuffers, cuda, cudnn, nccl,
-    rocm, capability, gfx, driver, glibc, cray-mpich, openmpi, mpich, impi, spark, machine. Also: torch==2.13, cu130,
-    arch=arm64; gpu=h100, gpu='RTX 4090' or gpu=mi250x; driver=535.104 and os=ubuntu22.04: with a GPU of NVIDIA they
-    only limit, for no evidence names them; 'torch>=2.1,<2.3', for the versions in it that work best; foss=2023a, a
-    toolchain of EasyBuild (foss, gompi, intel, iimpi), for its compiler, MPI and Python.
+    rocm, capability, gfx, driver, glibc, protobuf, cray-mpich, openmpi, mpich, impi, spark, machine. Also: torch==2.13,
+    cu130, arch=arm64; gpu=h100, gpu='RTX 4090' or gpu=mi250x; driver=535.104 and os=ubuntu22.04: with a GPU of NVIDIA
+    they only limit, as protobuf does, for no evidence names them; 'torch>=2.1,<2.3', for the newest version in it that
+    is known to work; foss=2023a, a toolchain of EasyBuild (foss, gompi, intel, iimpi), for its compiler, MPI, Python.
     """
     import sys
     from pathlib import Path

@@ -183,13 +183,22 @@ def nonexistent(parts: Mapping[str, str]) -> Iterator[Rule]:
 
 
 def newest(parts: Mapping[str, str]) -> str:
-    """Return the newest Horovod that somebody has had with all of these parts; the newest of all where nobody has."""
+    """Return the newest Horovod that somebody has had with all of these parts; the newest of all where nobody has.
+
+    Another patch level of a part may be what was had: a Horovod that is known to fail with this one is passed over.
+    """
     own = {name: version for name, version in parts.items() if name not in limiting()}
     shown = set(range(len(proofs()))).intersection(*(showing(name, version) for name, version in own.items()))
     having = [proofs()[index] for index in sorted(shown)]
     if len(own) < len(parts):
         having = [one for one in having if allows_all(one, parts)] or having
-    return max((one.parts["horovod"] for one in having), key=release, default=NEWEST)
+    there = sorted({one.parts["horovod"] for one in having}, key=release, reverse=True) or [NEWEST]
+    return next((one for one in there if not refused({**parts, "horovod": one})), there[0])
+
+
+def refused(parts: Mapping[str, str]) -> bool:
+    """Say whether a rule that nothing mends is against versions."""
+    return any(rule.status is Status.FAILS and not rule.cure and about(rule.when, parts) for rule in rules())
 
 
 @lru_cache(maxsize=10_000)

@@ -45,7 +45,8 @@ def verdict(text: str) -> str:
         ("torch=3", "unknown"),
         ("torch=2.13 gcc=9", "unknown"),
         ("torch=2.8 cuda=12", "works"),
-        ("torch=2.8 cuda=12.6", "unknown"),
+        ("torch=2.8 cuda=12.6", "works"),
+        ("torch=2.8 cuda=12.5", "unknown"),
         ("tensorflow=2.10 cuda=12.4", "fails"),
         ("torch=1.14", "fails"),
         ("cuda=12.7 torch=2.6", "fails"),
@@ -78,7 +79,9 @@ def verdict(text: str) -> str:
         ("impi=2021.9", "unknown"),
         ("horovod=0.29 torch=2.0", "unknown"),
         ("horovod=0.28.0 torch=2.0", "works"),
-        ("horovod=0.28.0 torch=2.0 python=3.9", "unknown"),
+        ("horovod=0.28.0 torch=2.0 python=3.9", "works"),
+        ("horovod=0.28.0 torch=2.0 python=3.7", "fails"),
+        ("horovod=0.28.0 torch=2.0 python=3.9 spark=3.4", "unknown"),
         ("torch=1.10.0 python=3.9.5 gcc=10.3.0", "works"),  # with Horovod 0.25.0
         ("torch=1.10.0 python=3.9.5 gcc=10.3.0 horovod=0.28.1", "unknown"),
         ("horovod=0.28 torch=2.0", "works"),
@@ -189,6 +192,13 @@ def test_what_is_unproven_is_named() -> None:
     assert judged.proof and judged.proof.source == "envkit install pytorch-2.13-cpu"
     nothing = judge(parse(["horovod=0.29", "impi=1"]))
     assert (nothing.verdict, nothing.unproven, nothing.proof) == (Verdict.UNKNOWN, ("horovod", "impi"), None)
+
+
+def test_the_newest_horovod_is_one_that_does_not_fail() -> None:
+    """The CI of 0.20 and later had 1.6.0.post0, which has the headers that 1.6.0 lacks."""
+    assert judge({"mxnet": "1.6.0"}).parts["horovod"] == "0.19.5"
+    assert judge({"mxnet": "1.6.0.post0"}).parts["horovod"] == "0.23.0"
+    assert judge({"mxnet": "1.5.1", "horovod": "0.28.1"}).verdict is Verdict.FAILS
 
 
 def test_measures_that_are_taken() -> None:

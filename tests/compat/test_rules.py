@@ -204,9 +204,55 @@ def test_whose_evidence_there_is() -> None:
     count = Counter(one.of for one in recipes_json().recipe)
     assert count["easybuild"] == len(COLLECTION)
     assert count["easybuild-earlier"] >= 20
-    assert count["ci"] >= 200
-    assert count["image"] >= 12
+    assert count["ci"] >= 300
+    assert count["image"] >= 30
+    assert count["determined"] >= 40
+    assert count["sagemaker"] >= 10
+    assert count["open-ce"] >= 35
     assert count["conda-forge"] >= 100
+
+
+CONFIG = """\
+cxx_compiler_version:
+  - 7.5.*                      # [x86_64]
+  - 7.3.*                      # [ppc64le]
+cudnn:
+  - 8.1.1.*    # [cudatoolkit == '11.2']
+numpy:
+  - 1.20.*|1.22.*
+python:
+  - 3.8   # [not s390x]
+  - 3.9
+pytorch:
+  - 1.10.*
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("gcc", ["7.5"]), ("python", ["3.8", "3.9"]), ("torch", ["1.10"]), ("cudnn", []), ("numpy", []), ("cmake", [])],
+)
+def test_the_versions_of_open_ce_that_every_device_has(name: str, found: list[str]) -> None:
+    assert EVIDENCE["variants"](CONFIG, name, "x86_64") == found
+
+
+@pytest.mark.parametrize(
+    ("step", "base", "parts"),
+    [
+        (
+            '--build-arg TENSORFLOW_PIP="tensorflow-rocm==2.10.1.540" --build-arg HOROVOD_PIP="horovod==0.28.1"',
+            "rocm/pytorch:rocm5.6_ubuntu20.04_py3.8_pytorch_2.0.1",
+            {"horovod": "0.28.1", "tensorflow": "2.10.1", "torch": "2.0.1", "python": "3.8", "rocm": "5.6"},
+        ),
+        (
+            'TORCH_PIP="torch==1.12.0+cu113 torchvision==0.13.0+cu113" HOROVOD_PIP="horovod==0.27.0"',
+            "determinedai/environments:cuda-11.3-base-gpu",
+            {"horovod": "0.27.0", "torch": "1.12.0", "cuda": "11.3"},
+        ),
+    ],
+)
+def test_what_a_step_of_determined_s_makefile_names(step: str, base: str, parts: dict[str, str]) -> None:
+    assert EVIDENCE["of_arguments"](step, base) == {"machine": "x86_64", **parts}
 
 
 def test_that_a_rule_needs_every_component_it_names() -> None:
