@@ -152,6 +152,26 @@ def test_find_what_is_not_there(install: Install, prefix: Prefix) -> None:
     assert missing.value.why == f"Installed in {prefix.root}: a."
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("mien", "Perhaps mine is meant. 'envkit list' has all."),
+        ("pytroch", "Perhaps pytorch is meant, which can be installed: envkit install pytorch --prefix {}"),
+        ("pytorch-2.13-cpu", "It can be installed: envkit install pytorch-2.13-cpu --prefix {}"),
+        (
+            "pytorch/2.13-cpu",
+            "Perhaps pytorch-2.13-cpu is meant, which can be installed: envkit install pytorch-2.13-cpu",
+        ),
+        ("x", "See with 'envkit list' what there is and what can be installed."),
+    ],
+)
+def test_what_may_be_meant(name: str, fix: str, install: Install, prefix: Prefix) -> None:
+    install("mine")
+    with pytest.raises(EnvironmentMissing) as missing:
+        installed.find(prefix, name)
+    assert missing.value.fix.startswith(fix.format(prefix.root))
+
+
 @pytest.mark.parametrize("name", ["pytorch", "toy", "toy-c"])
 def test_a_name_may_be_shortened(name: str, install: Callable[..., ModuleReceipt], prefix: Prefix) -> None:
     made = install("toy-cpu")

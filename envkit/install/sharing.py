@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import msgspec
@@ -344,7 +345,7 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
         raise UsageProblem(
             what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
             why="\n".join(wrong),
-            fix="See 'envkit cache list' for their ids.",
+            fix=f"See their ids: envkit cache list {' '.join(quote(one.shown) for one in places)}",
         )
     return next(iter(fitting.values()))
 

@@ -1,5 +1,6 @@
 """What is installed, by whatever method: reading and finding receipts."""
 
+import difflib
 import os
 import re
 import shlex
@@ -24,7 +25,7 @@ from envkit.knowledge import foreign
 from envkit.machine.host import Platform
 from envkit.methods.registry import NAMES, receipt_of
 from envkit.planning.plan import current_recipe
-from envkit.planning.stack import is_stack, stacks
+from envkit.planning.stack import FRAMEWORKS, is_stack, stacks
 from envkit.report import words
 from envkit.system import record
 
@@ -355,5 +356,17 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
     return EnvironmentMissing(
         what="No environment is installed." if name is None else f"There is no environment {name!r}.",
         why=f"{foreign.stack(name or '')}\nInstalled in {prefix}: {names or 'none'}.".strip(),
-        fix="See with 'envkit list' what there is and what can be installed.",
+        fix=perhaps(name or "", there, prefix) or "See with 'envkit list' what there is and what can be installed.",
     )
+
+
+def perhaps(name: str, there: Sequence[str], prefix: Prefix) -> str:
+    """Return what a name that no environment has may mean: one that is installed, or a stack; nothing if neither."""
+    can_be = [*FRAMEWORKS, *(one.name for one in stacks())]
+    called = foreign.as_stack(name)
+    if near := difflib.get_close_matches(name, list(there), 1):
+        return f"Perhaps {shown(near[0])} is meant. 'envkit list' has all."
+    if near := [called] if called in can_be else difflib.get_close_matches(called, can_be, 1, 0.7):
+        what = "It can be installed" if near[0] == name else f"Perhaps {near[0]} is meant, which can be installed"
+        return f"{what}: envkit install {near[0]} --prefix {shlex.quote(str(prefix.root))}"
+    return ""
