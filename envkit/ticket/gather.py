@@ -131,7 +131,7 @@ def verdict(receipt: Receipt | None, name: str | None, private: Private) -> dict
     from envkit.verify import last
     from envkit.verify.report import render
 
-    kept = last.last(receipt.name, receipt.tree) if receipt else None if name else last.latest()
+    kept = last.last(receipt.called, receipt.tree) if receipt else None if name else last.latest()
     if kept is None:
         return {"problem": "There is none: envkit verify, or srun envkit verify in a job, has not run for this user."}
     for row in kept.report.hosts:
