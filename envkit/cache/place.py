@@ -84,9 +84,14 @@ class Place:
         return self.named.startswith(("http://", "https://", "s3://", "oci://"))
 
     @property
+    def is_listed(self) -> bool:
+        """Whether it tells which files it has, which a web server does not."""
+        return not self.named.startswith(("http://", "https://"))
+
+    @property
     def store(self) -> Store:
         """What reads it."""
-        return server if self.named.startswith(("http://", "https://")) else self.writable
+        return self.writable if self.is_listed else server
 
     @property
     def writable(self) -> Writable:
