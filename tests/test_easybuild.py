@@ -256,11 +256,11 @@ def test_hooks_of_the_site_and_the_user(tmp_path: Path) -> None:
 
 def test_eb_needs_a_modules_tool(machine: Machine, tmp_path: Path) -> None:
     with pytest.raises(HostProblem, match="needs a modules tool"):
-        eb_command.beside(machine(modules_tool=None), from_recipe("GCC-system.eb"), Tree(root=tmp_path))
+        eb_command.bundled_eb(machine(modules_tool=None), from_recipe("GCC-system.eb"), Tree(root=tmp_path))
 
 
 def test_eb_gets_no_configuration_of_the_site(machine: Machine, tmp_path: Path) -> None:
-    env = eb_command.beside(machine(), from_recipe("GCC-system.eb"), Tree(root=tmp_path)).settings(tmp_path)
+    env = eb_command.bundled_eb(machine(), from_recipe("GCC-system.eb"), Tree(root=tmp_path)).settings(tmp_path)
     assert env["XDG_CONFIG_HOME"] == env["XDG_CONFIG_DIRS"] == str(tmp_path)
     assert {name for name in env if name.startswith("EASYBUILD_")} <= {
         "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"
@@ -283,7 +283,7 @@ def kept(tmp_path: Path) -> dict[str, int]:
 def test_a_plan_is_kept_until_a_recipe_of_it_changes(real: Host, prefix: Prefix, tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
     stack = from_recipe(str(recipe))
-    eb = eb_command.beside(real, stack, prefix.tree(real.platform))
+    eb = eb_command.bundled_eb(real, stack, prefix.tree(real.platform))
     made = eb_command.plan(eb, stack)
     assert made.steps == (Step(module="Toy/1.0", easyconfig=str(recipe)),)
     written = kept(tmp_path)
@@ -301,7 +301,7 @@ def test_a_recipe_that_eb_cannot_resolve(real: Host, prefix: Prefix, tmp_path: P
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY + "dependencies = [('Nowhere', '9')]\n")
     with pytest.raises(PlanFailed, match=re.escape(f"EasyBuild cannot resolve {recipe}.")) as failed:
         stack = from_recipe(str(recipe))
-        eb_command.plan(eb_command.beside(real, stack, prefix.tree(real.platform)), stack)
+        eb_command.plan(eb_command.bundled_eb(real, stack, prefix.tree(real.platform)), stack)
     assert "Nowhere" in failed.value.why
 
 
@@ -316,7 +316,7 @@ def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
     folder.mkdir()
     tree = prefix.tree(real.platform)
     job = eb_command.Build(
-        eb=replace(eb_command.beside(real, from_recipe(str(recipe)), tree), ccache=False),
+        eb=replace(eb_command.bundled_eb(real, from_recipe(str(recipe)), tree), ccache=False),
         prefix=prefix,
         tree=tree,
         plan=Plan(stack="toy", steps=(step,), robot=robot),
@@ -353,7 +353,7 @@ def test_what_was_compiled_in_one_prefix_is_found_in_another(
     for name in ("one", "another/deeper"):
         prefix = Prefix(root=tmp_path / name)
         tree = prefix.tree(Platform.own())
-        eb = replace(eb_command.beside(machine(), from_recipe(str(recipe)), tree), ccache=True)
+        eb = replace(eb_command.bundled_eb(machine(), from_recipe(str(recipe)), tree), ccache=True)
         plan = Plan(stack="toy", steps=(Step(module="Toy/1.0", easyconfig=str(recipe)),), robot=())
         eb_command.build(
             eb_command.Build(eb=eb, prefix=prefix, tree=tree, plan=plan, folder=tree.root / "log", jobs=1), lambda: None

@@ -311,7 +311,7 @@ def test_verify_reads_an_image_to_its_end(install_image: InstallImage, prefix: P
     installed.require_same_image(made)
     image.write_text("toy-imagf")
     receipt.write(
-        receipt.kept_path(tree, made.name), image_receipt.Seen(identity=identity(image.stat()), sha256=made.sha256)
+        receipt.kept_path(tree, made.name), image_receipt.SeenImage(identity=identity(image.stat()), sha256=made.sha256)
     )
     assert installed.find(prefix, "toy-image") == made
     with pytest.raises(EnvironmentDamaged, match="is not the one that was installed"):
@@ -497,14 +497,14 @@ def test_an_image_has_no_recipes_of_modules(install_image: InstallImage) -> None
 
 
 def test_one_that_is_entered_by_another_module_works_while_one_is_built(install: Install, tree: Tree) -> None:
-    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.has_other_module(tree, "toy-cpu", "Toy/2.0")
     install("toy-cpu")
-    assert receipt.beside(tree, "toy-cpu", "Toy/2.0")
-    assert not receipt.beside(tree, "toy-cpu", "Toy/1.0")
+    assert receipt.has_other_module(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.has_other_module(tree, "toy-cpu", "Toy/1.0")
     (tree.modulepath / "Toy" / "1.0.lua").unlink()
-    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.has_other_module(tree, "toy-cpu", "Toy/2.0")
     receipt.path_of(tree, "toy-cpu").write_text("{")
-    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.has_other_module(tree, "toy-cpu", "Toy/2.0")
 
 
 def test_the_extras_of_an_environment(install: Install, tree: Tree) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from envkit.compat.complete import Complete
-from envkit.compat.evidence import Rule, Workaround, known
+from envkit.compat.evidence import VersionRule, Workaround, known
 from envkit.compat.judge import Judgement, Verdict
 from envkit.report.paper import Paper
 
@@ -66,7 +66,7 @@ def remark(note: str) -> str:
     return f"; {note}" if note else ""
 
 
-def sentence(rule: Rule) -> str:
+def sentence(rule: VersionRule) -> str:
     """Say what a rule says."""
     when = ", ".join(f"{known().component[name].title} {wanted}" for name, wanted in rule.when.items())
     with_what = " as released" if rule.cure else ""

@@ -157,7 +157,7 @@ def usable_cmake(cmake: Program | None) -> bool:
         return False
 
 
-def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
+def bundled_eb(host: Host, stack: Stack, tree: Tree) -> Eb:
     """Return the eb that is installed beside envkit, under the host's Python. Raises HostProblem."""
     if host.modules_tool is None:
         raise HostProblem(what="EasyBuild needs a modules tool.", fix=modules_tool.REMEDY)

@@ -150,7 +150,7 @@ class Prefix:
         """Make the folder, private to the user. Raises NotWritable."""
         try:
             make_private(self.root)
-            with umask.of(self.root):
+            with umask.like(self.root):
                 for folder in (self.sources, self.logs):
                     folder.mkdir(exist_ok=True)
         except OSError as error:

@@ -44,7 +44,7 @@ def read(path: Path) -> Receipt:
         found: Receipt = record.read(path, any_receipt())
     except (OSError, msgspec.DecodeError) as error:
         raise damaged(path, str(getattr(error, "strerror", "") or error)) from error
-    if odd := oddity(path, found):
+    if odd := validation_error(path, found):
         raise damaged(path, odd)
     tree = Tree(root=path.parent.parent)
     if receipt.is_same(Path(found.tree), tree.root):
@@ -52,11 +52,11 @@ def read(path: Path) -> Receipt:
     return found.here(tree)
 
 
-def oddity(path: Path, found: Receipt) -> str:
+def validation_error(path: Path, found: Receipt) -> str:
     """Say what in a receipt cannot be; nothing if all can."""
     if not is_name(found.name) or found.name != path.stem:
         return f"Its name is {found.name!r}, that of its file {path.stem!r}."
-    return found.oddity() if found.tree.startswith("/") else f"Its tree is {found.tree!r}."
+    return found.validation_error() if found.tree.startswith("/") else f"Its tree is {found.tree!r}."
 
 
 def damaged(path: Path, why: str) -> EnvironmentDamaged:
@@ -340,7 +340,7 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
             fix="Name one of them; or in your configuration the one that is meant where you name none: environment = "
             f'"{shown(there[0])}" (envkit config --path).',
         )
-    if name and any(replaced.of(tree, name) for tree in trees(prefix)):
+    if name and any(replaced.find(tree, name) for tree in trees(prefix)):
         return EnvironmentMissing(
             what=f"The environment {name} is being built again.",
             why="It is offered again when the new one has passed, or as it was before if that fails.",

@@ -16,7 +16,7 @@ from envkit.cli import run
 from envkit.commands import verify
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.ticket import gather
-from envkit.ticket.private import Private
+from envkit.ticket.private import Redactor
 from envkit.verify import last
 from tests.verify.test_report import report as recorded
 
@@ -198,7 +198,7 @@ def test_the_verdict_of_a_virtual_environment_is_not_that_of_its_base(
     verify.keep(recorded("rank-killed"), base.within(here / "own"))
     kept = {name: last.last(name, base.tree) for name in ("toy", str(here / "own"))}
     assert [one.report.verdict for one in kept.values() if one] == ["pass", "fail"]
-    told = gather.verdict(base.within(here / "own"), None, Private({}))
+    told = gather.verdict(base.within(here / "own"), None, Redactor({}))
     assert told["summary"].startswith(f"FAIL of {here / 'own'}, ")
 
 

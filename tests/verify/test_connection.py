@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envkit.inside.probe.connection import Connection
+from envkit.inside.probe.connection import CopiedDescriptor
 
 CLIENT = (
     "import socket, sys, time; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); "
@@ -27,7 +27,7 @@ def server() -> Iterator[socket.socket]:
 
 def test_the_server_does_not_see_that_the_client_has_died(server: socket.socket) -> None:
     port = server.getsockname()[1]
-    connection = Connection({"PMIX_SERVER_URI41": f"slurm.pmix.1.0.0;tcp4://127.0.0.1:{port}"})
+    connection = CopiedDescriptor({"PMIX_SERVER_URI41": f"slurm.pmix.1.0.0;tcp4://127.0.0.1:{port}"})
     with subprocess.Popen([sys.executable, "-c", CLIENT, str(port)], stdout=subprocess.PIPE) as client:
         there, _ = server.accept()
         assert there.recv(10) == b"here"
@@ -42,14 +42,14 @@ def test_the_server_does_not_see_that_the_client_has_died(server: socket.socket)
 
 @pytest.mark.parametrize("env", [{}, {"PMIX_SERVER_URI2": "pmix-server;usock://tmp/x"}])
 def test_without_pmix_there_is_nothing_to_hold(env: dict[str, str]) -> None:
-    connection = Connection(env)
+    connection = CopiedDescriptor(env)
     connection.hold(os.getpid())
     assert connection.held is None
 
 
 def test_a_process_that_is_gone_or_not_connected_has_nothing(server: socket.socket) -> None:
     port = server.getsockname()[1]
-    connection = Connection({"PMIX_SERVER_URI41": f"x;tcp4://127.0.0.1:{port}"})
+    connection = CopiedDescriptor({"PMIX_SERVER_URI41": f"x;tcp4://127.0.0.1:{port}"})
     connection.hold(os.getpid())
     assert connection.held is None
     gone = subprocess.Popen(["true"])

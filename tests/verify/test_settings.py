@@ -18,7 +18,7 @@ from envkit.system import process
 from envkit.system.process import Completed
 from envkit.verify import settings
 from envkit.verify.checks import Expected, Status, check, verdict
-from envkit.verify.explain import cut_libraries, interposed, mute
+from envkit.verify.explain import cut_libraries, interposed, unreachable
 from envkit.verify.facts import Ended, Fact, RankFacts
 from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
 from envkit.verify.trials import MPI_ALONE
@@ -296,7 +296,7 @@ def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:
     ssh.write_text('#!/bin/sh\n[ "$5" = up ] && exit\necho "ssh: Could not resolve hostname $5" >&2\nexit 255\n')
     ssh.chmod(0o755)
     wanted = LaunchRequest(ranks=4, hosts=(("up", 1), ("down", 1), ("gone", 2)))
-    found_mute = mute(wanted, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    found_mute = unreachable(wanted, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert [(one.path, one.error) for one in found_mute] == [
         ("down", "ssh: Could not resolve hostname down"),
         ("gone", "ssh: Could not resolve hostname gone"),
