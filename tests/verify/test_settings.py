@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,20 @@ def test_what_mpirun_sets_for_its_ranks_is_not_the_users(inside: bool, shown: li
     env |= {"OMPI_MCA_orte_num_nodes": "1", "PMIX_MCA_gds": "hash"} | ({"OMPI_COMM_WORLD_SIZE": "2"} if inside else {})
     found = named(list(settings.variables(env, env)))
     assert found == shown if inside else len(found) == shown
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_what_horovodrun_sets_for_its_ranks_is_not_the_users(listens: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if not listens:
+            server.close()
+        env = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2"}
+        env |= {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
+        env |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CYCLE_TIME": "5"}
+        found = named(list(settings.variables(env, env)))
+    assert "HOROVOD_CYCLE_TIME=5" in found
+    assert ("HOROVOD_CONTROLLER=gloo" in found) is not listens  # left over from a launcher that has gone
 
 
 @pytest.mark.parametrize(
