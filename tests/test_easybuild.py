@@ -1,6 +1,7 @@
 import ast
 import json
 import re
+import stat
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.easybuild import eb_command
+from envkit.easybuild import eb_command, trial_compiles
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, PlanFailed
@@ -418,6 +419,17 @@ def test_what_eb_is_given_has_no_password() -> None:
     proxy = "http://me:secret@proxy:3128"
     kept = {"https_proxy": "http://proxy:3128", "no_proxy": "a,b", "PATH": "/usr/bin", "LMOD_X": "me@site"}
     assert eb_command.without_passwords({**kept, "http_proxy": proxy, "ALL_PROXY": "socks5://token@p"}) == kept
+    assert eb_command.without_passwords({**kept, "HTTPS_PROXY": "ada:hunter2@proxy:3128"}) == kept
+
+
+def test_plans_are_not_kept_behind_a_link(tmp_path: Path) -> None:
+    """What it leads to would be closed to all others."""
+    (tmp_path / "theirs").mkdir(mode=0o755)
+    (tmp_path / "plans").symlink_to(tmp_path / "theirs")
+    eb_command.write_cached(tmp_path / "plans" / "s.json", Plan(stack="s", steps=(), robot=()))
+    trial_compiles.keep(tmp_path / "plans" / "t.json", trial_compiles.TrialResult())
+    assert list((tmp_path / "theirs").iterdir()) == []
+    assert stat.S_IMODE((tmp_path / "theirs").stat().st_mode) == 0o755
 
 
 def test_a_plan_of_another_user_is_not_read(tmp_path: Path) -> None:

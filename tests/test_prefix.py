@@ -143,6 +143,9 @@ def test_the_compiler_cache_is_one_for_all_prefixes(monkeypatch: pytest.MonkeyPa
     prefix = Prefix(root=tmp_path / "prefix")
     assert compiler_cache(prefix, {}) == tmp_path / "cache" / "envkit" / "ccache"
     assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "own")}) == tmp_path / "own"
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o2777)
+    assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "open")}) == prefix.root / "ccache"
     (tmp_path / "file").touch()
     assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "file" / "cache")}) == prefix.root / "ccache"
 

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import threading
@@ -10,7 +11,7 @@ import pytest
 from envkit.apptainer import receipt as image_receipt
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import receipt, replaced
+from envkit.environments import receipt, replaced, venv
 from envkit.environments.lockfile import Lock
 from envkit.environments.lockfile import LockedMachine as LockedMachine
 from envkit.environments.prefix import Prefix, Tree
@@ -600,11 +601,35 @@ def test_the_name_of_an_environment_counts_more_than_a_folder_of_that_name(
     install: Install, prefix: Prefix, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(own.parent)
-    assert installed.venv_named(prefix, "own") == own
+    assert installed.venv_named(prefix, "./own") == own
     assert (installed.venv_named(prefix, "other"), installed.venv_named(prefix, None)) == (None, None)
     made = install("own")
     assert installed.venv_named(prefix, "own") is None
     assert installed.find(prefix, "own") == installed.placed(prefix, "own")[1] == made
+
+
+def test_no_folder_of_where_one_is_takes_the_place_of_an_environment(
+    install: Install, prefix: Prefix, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In somebody's repository, that would be theirs, called by a short name of the user's own environment."""
+    made = install("pytorch-2.13-cpu")
+    own.rename(own.with_name("pytorch"))
+    monkeypatch.chdir(own.parent)
+    assert installed.venv_named(prefix, "pytorch") is None
+    assert installed.find(prefix, "pytorch") == made
+    with pytest.raises(EnvironmentMissing):
+        installed.find(prefix, "tensorflow")
+
+
+@pytest.mark.parametrize("changes", [{"folder": "own"}, {"tree": "/proc/self/cwd/p/x86_64-py3.11"}, {"tree": "p"}])
+def test_a_record_that_leads_to_where_one_is(
+    changes: dict[str, str], own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = own / venv.RECORD
+    record.write_text(json.dumps({**json.loads(record.read_text()), **changes}))
+    monkeypatch.chdir(own.parent)
+    with pytest.raises(EnvironmentDamaged, match="cannot be used"):
+        venv.read(own)
 
 
 def test_why_a_receipt_cannot_be_read(tree: Tree) -> None:

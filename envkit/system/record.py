@@ -15,7 +15,7 @@ import msgspec
 from envkit.system import files
 
 T = TypeVar("T")
-LARGEST = 256 << 20  # bytes
+LARGEST = 32 << 20  # bytes: many times what any record has; as objects they take ten times as much
 MEETING = Lock()  # held while msgspec looks at a type
 
 

@@ -22,6 +22,7 @@ CLIENT = (
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as made:
+        made.settimeout(60)
         yield made
 
 
@@ -62,8 +63,8 @@ def test_it_is_kept_until_the_folder_is_gone(server: socket.socket, tmp_path_fac
     folder = tmp_path_factory.mktemp("meeting")
     port = server.getsockname()[1]
     code = (
-        "import os, sys; from envkit.inside.probe.connection import Connection; import socket\n"
-        f"c = Connection({{'PMIX_SERVER_URI4': 'x;tcp4://127.0.0.1:{port}'}})\n"
+        "import os, sys; from envkit.inside.probe.connection import CopiedDescriptor; import socket\n"
+        f"c = CopiedDescriptor({{'PMIX_SERVER_URI4': 'x;tcp4://127.0.0.1:{port}'}})\n"
         f"c.held = socket.create_connection(('127.0.0.1', {port}))\n"
         f"c.keep({str(folder)!r})\n"
     )
