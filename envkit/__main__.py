@@ -37,17 +37,24 @@ def isolate() -> None:
 
 
 def live_at_home() -> None:
-    """Begin anew with root's own home where HOME is that of another user (sudo): what is made there would be root's."""
+    """Begin anew with root's own home where HOME is that of another user (sudo): what is made there would be root's.
+
+    The same holds for the folders that XDG_*_HOME name, which ``sudo -E`` leaves where it does not leave HOME.
+    """
     home = os.environ.get("HOME", "")
-    if os.geteuid() or owner(home) in (0, None):
+    if os.geteuid():
+        return
+    for name in [name for name, value in os.environ.items() if is_moved(name) and owner_of_nearest(value)]:
+        print(f"envkit: {name} is another user's folder, so it is not used", file=sys.stderr, flush=True)
+        del os.environ[name]
+    if owner(home) in (0, None):
         return
     import pwd
 
     own = pwd.getpwuid(0).pw_dir
     if owner(own) == 0:
         print(f"envkit: {home} is another user's home, so that of root is used: {own}", file=sys.stderr, flush=True)
-        kept = {name: value for name, value in os.environ.items() if not is_below(name, value, home)}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**kept, "HOME": own})
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "HOME": own})
 
 
 def owner(path: str) -> "int | None":
@@ -58,9 +65,18 @@ def owner(path: str) -> "int | None":
         return None
 
 
-def is_below(name: str, value: str, home: str) -> bool:
-    """Say whether a variable moves a folder of this user's to one below a home."""
-    return name.startswith("XDG_") and name.endswith("_HOME") and value.startswith(home.rstrip("/") + "/")
+def owner_of_nearest(path: str) -> int:
+    """Return the uid of who owns a folder, or the nearest one above it that is there; root's for no absolute path."""
+    while path.startswith("/") and path != "/":
+        if (uid := owner(path)) is not None:
+            return uid
+        path = os.path.dirname(path.rstrip("/"))  # noqa: PTH120
+    return 0
+
+
+def is_moved(name: str) -> bool:
+    """Say whether a variable moves a folder of this user's."""
+    return name.startswith("XDG_") and name.endswith("_HOME")
 
 
 def begin_anew() -> None:

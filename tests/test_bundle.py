@@ -14,7 +14,7 @@ from envkit.cli import run
 from envkit.errors import BundleInvalid, ChecksumMismatch, DiskFull, EnvkitError, NotWritable, SourcesMissing
 from envkit.sources.bundle import is_bundle
 from envkit.sources.cache import SourceCache
-from envkit.sources.fetch import Manifest, Source, admit, missing, read_bundle, write_bundle
+from envkit.sources.fetch import BundleManifest, Source, admit, missing, read_bundle, write_bundle
 
 from .small_disk import PAGE, leave, small_disk
 
@@ -71,7 +71,7 @@ def refusal(path: Path, cache: Path) -> BundleInvalid:
 def test_round_trip(tmp_path: Path, bundle: Path) -> None:
     target = tmp_path / "elsewhere" / "cache"
     manifest = read_bundle(bundle, target)
-    assert isinstance(manifest, Manifest)
+    assert isinstance(manifest, BundleManifest)
     assert manifest.stack == "pytorch"
     assert [file.filename for file in manifest.files] == sorted(CONTENT)
     assert {path.name: path.read_bytes() for path in target.iterdir() if path.name[0] != "."} == CONTENT

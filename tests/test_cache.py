@@ -872,7 +872,7 @@ class TestTaken:
         [bad, good] = self.entries(tree, first, second)
         (first / layout.object_of(bad.manifest.sha256)).write_text("damaged")
         one, said = work(tmp_path / "none", first, second), io.StringIO()
-        assert [(each.place, each.taken) for each in cached.told(one.looked)] == [
+        assert [(each.place, each.taken) for each in cached.offers(one.looked)] == [
             (str(first), True),
             (str(second), False),
         ]

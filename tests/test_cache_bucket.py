@@ -1,5 +1,6 @@
 """The cache of builds in a bucket of S3, on a real server."""
 
+import io
 import json
 import os
 import shutil
@@ -148,6 +149,11 @@ class TestBucket:
         assert HERE.names() == []
         fetch(sources(), tmp_path / "new", offline=False, progress=lambda _: None, kept=[HERE])
         assert contents(tmp_path / "new") == TEXTS
+        assert [one.wrong for one in sharing.verified([HERE], []).sources] == ["", ""]
+        bad = layout.source_of(sources()[0].sha256 or "")
+        HERE.writable.put(HERE.named, bad, io.BytesIO(b"damaged"))
+        assert sharing.prune(HERE, 0, dry_run=False).removed == (bad,)
+        assert len(sharing.verified([HERE], []).sources) == 1
 
     def test_credentials_in_a_file(
         self, tree: Tree, tmp_path: Path, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch

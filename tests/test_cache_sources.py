@@ -156,6 +156,22 @@ class TestPut:
         assert sharing.push_sources(there, sources(), tmp_path / "own") == 1
         assert path.read_bytes() == TEXTS["two.whl"]
 
+    def test_what_is_damaged_is_told_and_removed(self, there: Place) -> None:
+        good, bad = (layout.source_of(sha(TEXTS[name])) for name in ("one.tar.gz", "two.whl"))
+        assert [one.wrong for one in sharing.verified([there], []).sources] == ["", ""]
+        (Path(there.named) / bad).write_bytes(b"damaged")
+        found = {one.sha256: one.wrong for one in sharing.verified([there], []).sources}
+        assert found[good.removeprefix("sources/")] == ""
+        assert found[bad.removeprefix("sources/")] == f"It has the SHA-256 {sha(b'damaged')}."
+        assert sharing.prune(there, 0, dry_run=True).removed == (bad,)
+        assert sharing.prune(there, 0, dry_run=False).removed == (bad,)
+        assert [one.sha256 for one in sharing.verified([there], []).sources] == [good.removeprefix("sources/")]
+
+    def test_a_web_server_lists_none(self, there: Place) -> None:
+        (Path(there.named) / layout.INDEX).write_text('{"manifests": []}')
+        with serving(Path(there.named)) as url:
+            assert sharing.verified([Place(named=url)], []).sources == ()
+
     def test_they_stay_when_builds_are_removed(self, there: Place) -> None:
         left = Path(there.named) / "sources/.envkit-1-left"
         left.write_text("half")

@@ -17,8 +17,8 @@ import pytest
 
 from envkit.cli import run
 from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, rules
-from envkit.diagnose.rule import Sign, done, made
-from envkit.diagnose.scan import CHUNK, Scan, Seen, scan, whole_lines
+from envkit.diagnose.rule import Sign, done, parse_rule
+from envkit.diagnose.scan import CHUNK, Scan, ScannedLog, scan, whole_lines
 from envkit.diagnose.surroundings import Surroundings
 from envkit.knowledge.known import catalogue
 from tests.diagnose_recall import AREAS, FILE, WHOLE, Thread, table, threads, verdict, written
@@ -92,7 +92,7 @@ def rule(literal: str = "broken", **fields: Any) -> Rule:
     return Rule(find=(literal,), **given)
 
 
-def seen(text: str, *rules: Rule) -> Seen:
+def seen(text: str, *rules: Rule) -> ScannedLog:
     return scan([text.encode()], rules, sign("all went well"))
 
 
@@ -100,14 +100,14 @@ def seen(text: str, *rules: Rule) -> Seen:
 def test_how_near_a_line_above_must_stand(between: int, near: bool) -> None:
     """At most four lines, where a rule does not say how many; the nearest of several counts."""
     for first in ("", "the head\n" + "\n" * 9):
-        found = seen(first + "the head\n" + "\n" * between + "broken\n", rule(below=sign("the head")))
+        found = seen(first + "the head\n" + "\n" * between + "broken\n", rule(preceded_by=sign("the head")))
         assert (found.hits.keys() == {"broken"}) == near
         if near:
             line = first.count("\n") + 1
             above = found.hits["broken"].above
             assert above is not None and (above.number, above.text) == (line, "the head")
             assert found.hits["broken"].line.number == line + between + 1
-    assert not seen("broken\nthe head\n", rule(below=sign("the head"))).hits
+    assert not seen("broken\nthe head\n", rule(preceded_by=sign("the head"))).hits
 
 
 def test_lines_are_counted_from_1_over_all_blocks() -> None:
@@ -162,11 +162,11 @@ def test_blocks_are_cut_behind_lines() -> None:
 def test_a_rule_without_words_has_those_of_its_check() -> None:
     table = {"find": ["x"], "example": "x", "source": []}
     case = catalogue()["extension-loads"]["symbol"]
-    told = made("n", "build", {**table, "words": "extension-loads.symbol"})
+    told = parse_rule("n", "build", {**table, "words": "extension-loads.symbol"})
     assert (told.id, told.about, told.cause, told.fix) == ("n", "build", case["cause"], case["remedy"])
-    own = made("n", "build", {**table, "words": "extension-loads.symbol", "cause": "c", "fix": "f"})
+    own = parse_rule("n", "build", {**table, "words": "extension-loads.symbol", "cause": "c", "fix": "f"})
     assert (own.cause, own.fix) == ("c", "f")
-    none = made("n", "build", {**table, "words": "rank-hung.pass"})
+    none = parse_rule("n", "build", {**table, "words": "rank-hung.pass"})
     assert (none.cause, none.fix) == ("", "")
 
 

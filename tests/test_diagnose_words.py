@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from envkit.diagnose import source, words
 from envkit.diagnose.judge import Certainty, Diagnosis
 from envkit.diagnose.rule import Conditions, Rule, Sign
-from envkit.diagnose.scan import Deadline, Seen
+from envkit.diagnose.scan import Deadline, ScannedLog
 from envkit.diagnose.surroundings import FULL, Surroundings
 from envkit.errors import LogUnreadable
 from envkit.system import xz
@@ -91,7 +91,7 @@ def test_long_words_are_wrapped_behind_their_name() -> None:
             "a line with 'c' or the machine (--here)",
         ),
         (
-            {"below": Sign(find=("c", "d")), "also": Sign(find=("e",)), "unless": Sign(find=("f",))},
+            {"preceded_by": Sign(find=("c", "d")), "also": Sign(find=("e",)), "unless": Sign(find=("f",))},
             ", shortly below one with 'c' or 'd', with one with 'e', without one with 'f'",
             "that alone",
         ),
@@ -137,7 +137,7 @@ def test_how_to_read_on(tmp_path: Path) -> None:
     log, packed = tmp_path / "a log", tmp_path / "log.gz"
     log.write_text("0123456789")
     packed.write_bytes(gzip.compress(b"0123456789"))
-    seen = Seen(lines=1234, size=9, whole=False)
+    seen = ScannedLog(lines=1234, size=9, whole=False)
     said = "envkit: the first 1,234 lines (0.0 MB) of {} were read, no more: to look at all of it takes too long."
     assert words.cut(str(log), seen) == (said.format(log) + f" To go on: tail -c +10 '{log}' | envkit diagnose -")
     seen.size = 10

@@ -1,6 +1,7 @@
 import ast
 import json
 import re
+import stat
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.easybuild import eb_command
+from envkit.easybuild import eb_command, trial_compiles
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, PlanFailed
@@ -256,11 +257,11 @@ def test_hooks_of_the_site_and_the_user(tmp_path: Path) -> None:
 
 def test_eb_needs_a_modules_tool(machine: Machine, tmp_path: Path) -> None:
     with pytest.raises(HostProblem, match="needs a modules tool"):
-        eb_command.beside(machine(modules_tool=None), from_recipe("GCC-system.eb"), Tree(root=tmp_path))
+        eb_command.bundled_eb(machine(modules_tool=None), from_recipe("GCC-system.eb"), Tree(root=tmp_path))
 
 
 def test_eb_gets_no_configuration_of_the_site(machine: Machine, tmp_path: Path) -> None:
-    env = eb_command.beside(machine(), from_recipe("GCC-system.eb"), Tree(root=tmp_path)).settings(tmp_path)
+    env = eb_command.bundled_eb(machine(), from_recipe("GCC-system.eb"), Tree(root=tmp_path)).settings(tmp_path)
     assert env["XDG_CONFIG_HOME"] == env["XDG_CONFIG_DIRS"] == str(tmp_path)
     assert {name for name in env if name.startswith("EASYBUILD_")} <= {
         "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"
@@ -283,7 +284,7 @@ def kept(tmp_path: Path) -> dict[str, int]:
 def test_a_plan_is_kept_until_a_recipe_of_it_changes(real: Host, prefix: Prefix, tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
     stack = from_recipe(str(recipe))
-    eb = eb_command.beside(real, stack, prefix.tree(real.platform))
+    eb = eb_command.bundled_eb(real, stack, prefix.tree(real.platform))
     made = eb_command.plan(eb, stack)
     assert made.steps == (Step(module="Toy/1.0", easyconfig=str(recipe)),)
     written = kept(tmp_path)
@@ -301,7 +302,7 @@ def test_a_recipe_that_eb_cannot_resolve(real: Host, prefix: Prefix, tmp_path: P
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY + "dependencies = [('Nowhere', '9')]\n")
     with pytest.raises(PlanFailed, match=re.escape(f"EasyBuild cannot resolve {recipe}.")) as failed:
         stack = from_recipe(str(recipe))
-        eb_command.plan(eb_command.beside(real, stack, prefix.tree(real.platform)), stack)
+        eb_command.plan(eb_command.bundled_eb(real, stack, prefix.tree(real.platform)), stack)
     assert "Nowhere" in failed.value.why
 
 
@@ -316,7 +317,7 @@ def test_a_build_tells_its_events_and_calls_the_hooks_of_the_site(
     folder.mkdir()
     tree = prefix.tree(real.platform)
     job = eb_command.Build(
-        eb=replace(eb_command.beside(real, from_recipe(str(recipe)), tree), ccache=False),
+        eb=replace(eb_command.bundled_eb(real, from_recipe(str(recipe)), tree), ccache=False),
         prefix=prefix,
         tree=tree,
         plan=Plan(stack="toy", steps=(step,), robot=robot),
@@ -353,7 +354,7 @@ def test_what_was_compiled_in_one_prefix_is_found_in_another(
     for name in ("one", "another/deeper"):
         prefix = Prefix(root=tmp_path / name)
         tree = prefix.tree(Platform.own())
-        eb = replace(eb_command.beside(machine(), from_recipe(str(recipe)), tree), ccache=True)
+        eb = replace(eb_command.bundled_eb(machine(), from_recipe(str(recipe)), tree), ccache=True)
         plan = Plan(stack="toy", steps=(Step(module="Toy/1.0", easyconfig=str(recipe)),), robot=())
         eb_command.build(
             eb_command.Build(eb=eb, prefix=prefix, tree=tree, plan=plan, folder=tree.root / "log", jobs=1), lambda: None
@@ -418,6 +419,17 @@ def test_what_eb_is_given_has_no_password() -> None:
     proxy = "http://me:secret@proxy:3128"
     kept = {"https_proxy": "http://proxy:3128", "no_proxy": "a,b", "PATH": "/usr/bin", "LMOD_X": "me@site"}
     assert eb_command.without_passwords({**kept, "http_proxy": proxy, "ALL_PROXY": "socks5://token@p"}) == kept
+    assert eb_command.without_passwords({**kept, "HTTPS_PROXY": "ada:hunter2@proxy:3128"}) == kept
+
+
+def test_plans_are_not_kept_behind_a_link(tmp_path: Path) -> None:
+    """What it leads to would be closed to all others."""
+    (tmp_path / "theirs").mkdir(mode=0o755)
+    (tmp_path / "plans").symlink_to(tmp_path / "theirs")
+    eb_command.write_cached(tmp_path / "plans" / "s.json", Plan(stack="s", steps=(), robot=()))
+    trial_compiles.keep(tmp_path / "plans" / "t.json", trial_compiles.TrialResult())
+    assert list((tmp_path / "theirs").iterdir()) == []
+    assert stat.S_IMODE((tmp_path / "theirs").stat().st_mode) == 0o755
 
 
 def test_a_plan_of_another_user_is_not_read(tmp_path: Path) -> None:

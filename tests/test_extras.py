@@ -122,14 +122,14 @@ def test_one_that_has_gone_is_damage(install: Install, prefix: Prefix) -> None:
 @pytest.mark.parametrize("named", [{"a b": "Added/1.0"}, {"added": "; touch /tmp/x"}])
 def test_a_receipt_with_what_cannot_be_one_is_refused(named: dict[str, str], install: Install) -> None:
     made = install("toy-cpu", extras=named)
-    assert made.oddity()
+    assert made.validation_error()
 
 
 def test_what_is_asked_for_later_makes_it_another_one(install: Install, prefix: Prefix) -> None:
     made = install(TORCH.name, "Python/system", "Toy/1.0", extras={"mpi4py": "Toy/1.0"})
     for asked, is_other in ((), False), (("mpi4py",), False), (("tutorials",), True):
         assert method.is_other(Request(prefix=prefix, extras=asked), TORCH, made) is is_other
-    assert method.asked(prefix, made).extras == ("mpi4py",)  # a repair and an upgrade keep it
+    assert method.request_of(prefix, made).extras == ("mpi4py",)  # a repair and an upgrade keep it
     assert receipt.extras(Tree(root=Path(made.tree)), TORCH.name) == ["mpi4py"]
     assert installed.find(prefix, TORCH.name).extras == {"mpi4py": "Toy/1.0"}
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pytest
 
 from envkit.errors import EnvkitError, NotWritable
-from envkit.system import files
+from envkit.system import files, umask
 
 from .small_disk import PAGE, leave, small_disk
 
@@ -123,7 +123,7 @@ def test_a_failure_of_what_writes_leaves_nothing(tmp_path: Path) -> None:
 WRITE = """
 import sys
 from pathlib import Path
-from envkit.system import files
+from envkit.system import files, umask
 print("before")
 files.write(Path(sys.argv[1]), b"it\\n")
 print("after")
@@ -224,6 +224,30 @@ def test_a_link_that_another_user_has_planted_is_not_followed(tmp_path: Path) ->
     os.lchown(open_to_all / "report", os.geteuid(), -1)
     files.write(open_to_all / "report", NEW)
     assert thesis.read_bytes() == NEW
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
+def test_nor_one_in_the_folder_of_a_group(tmp_path: Path) -> None:
+    """Be it to nothing: a start-up file of a shell would be made."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project").chmod(0o2775)
+    (tmp_path / "project/job.sh").symlink_to(tmp_path / ".bash_login")
+    os.lchown(tmp_path / "project/job.sh", 12345, 12345)
+    with pytest.raises(NotWritable) as told:
+        files.deliver(tmp_path / "project/job.sh", NEW, "It")
+    assert told.value.why == "It is a link that another user has put there."
+    assert not (tmp_path / ".bash_login").exists()
+    files.deliver(tmp_path / "project/job.sh", NEW, "It", own=True)
+    assert (tmp_path / "project/job.sh").read_bytes() == NEW
+    assert not (tmp_path / ".bash_login").exists()
+
+
+def test_nobody_else_may_write_to_what_a_user_asked_for(tmp_path: Path) -> None:
+    with umask.set_to(0):
+        files.deliver(tmp_path / "report", NEW, "It")
+        files.write(tmp_path / "kept", NEW)
+    assert stat.S_IMODE((tmp_path / "report").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o664
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")

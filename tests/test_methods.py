@@ -135,7 +135,7 @@ def is_other(request, stack, found):
     return False
 
 
-def asked(prefix, found):
+def request_of(prefix, found):
     raise NotImplementedError
 
 

@@ -11,7 +11,7 @@ from envkit.cli import run
 from envkit.environments.prefix import Prefix, compiler_cache, locate, not_writable, prune_logs
 from envkit.errors import HostProblem, NotWritable
 from envkit.machine.host import Platform
-from envkit.system.umask import of
+from envkit.system.umask import like
 
 ALL = {"ENVKIT_PREFIX": "/envkit", "EBU_USER_PREFIX": "/ebu"}
 
@@ -93,7 +93,7 @@ def test_files_have_the_mode_of_the_prefix(
     before = os.umask(umask)
     try:
         made.create()
-        with of(made.root):
+        with like(made.root):
             (made.root / "file").touch()
         (tmp_path / "after").touch()
     finally:
@@ -143,6 +143,9 @@ def test_the_compiler_cache_is_one_for_all_prefixes(monkeypatch: pytest.MonkeyPa
     prefix = Prefix(root=tmp_path / "prefix")
     assert compiler_cache(prefix, {}) == tmp_path / "cache" / "envkit" / "ccache"
     assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "own")}) == tmp_path / "own"
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o2777)
+    assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "open")}) == prefix.root / "ccache"
     (tmp_path / "file").touch()
     assert compiler_cache(prefix, {"CCACHE_DIR": str(tmp_path / "file" / "cache")}) == prefix.root / "ccache"
 

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import threading
@@ -10,7 +11,7 @@ import pytest
 from envkit.apptainer import receipt as image_receipt
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments import receipt, replaced
+from envkit.environments import receipt, replaced, venv
 from envkit.environments.lockfile import Lock
 from envkit.environments.lockfile import LockedMachine as LockedMachine
 from envkit.environments.prefix import Prefix, Tree
@@ -152,6 +153,26 @@ def test_find_what_is_not_there(install: Install, prefix: Prefix) -> None:
     assert missing.value.why == f"Installed in {prefix.root}: a."
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("mien", "Perhaps mine is meant. 'envkit list' has all."),
+        ("pytroch", "Perhaps pytorch is meant, which can be installed: envkit install pytorch --prefix {}"),
+        ("pytorch-2.13-cpu", "It can be installed: envkit install pytorch-2.13-cpu --prefix {}"),
+        (
+            "pytorch/2.13-cpu",
+            "Perhaps pytorch-2.13-cpu is meant, which can be installed: envkit install pytorch-2.13-cpu",
+        ),
+        ("x", "See with 'envkit list' what there is and what can be installed."),
+    ],
+)
+def test_what_may_be_meant(name: str, fix: str, install: Install, prefix: Prefix) -> None:
+    install("mine")
+    with pytest.raises(EnvironmentMissing) as missing:
+        installed.find(prefix, name)
+    assert missing.value.fix.startswith(fix.format(prefix.root))
+
+
 @pytest.mark.parametrize("name", ["pytorch", "toy", "toy-c"])
 def test_a_name_may_be_shortened(name: str, install: Callable[..., ModuleReceipt], prefix: Prefix) -> None:
     made = install("toy-cpu")
@@ -291,7 +312,7 @@ def test_verify_reads_an_image_to_its_end(install_image: InstallImage, prefix: P
     installed.require_same_image(made)
     image.write_text("toy-imagf")
     receipt.write(
-        receipt.kept_path(tree, made.name), image_receipt.Seen(identity=identity(image.stat()), sha256=made.sha256)
+        receipt.kept_path(tree, made.name), image_receipt.SeenImage(identity=identity(image.stat()), sha256=made.sha256)
     )
     assert installed.find(prefix, "toy-image") == made
     with pytest.raises(EnvironmentDamaged, match="is not the one that was installed"):
@@ -477,14 +498,14 @@ def test_an_image_has_no_recipes_of_modules(install_image: InstallImage) -> None
 
 
 def test_one_that_is_entered_by_another_module_works_while_one_is_built(install: Install, tree: Tree) -> None:
-    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.has_other_module(tree, "toy-cpu", "Toy/2.0")
     install("toy-cpu")
-    assert receipt.beside(tree, "toy-cpu", "Toy/2.0")
-    assert not receipt.beside(tree, "toy-cpu", "Toy/1.0")
+    assert receipt.has_other_module(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.has_other_module(tree, "toy-cpu", "Toy/1.0")
     (tree.modulepath / "Toy" / "1.0.lua").unlink()
-    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.has_other_module(tree, "toy-cpu", "Toy/2.0")
     receipt.path_of(tree, "toy-cpu").write_text("{")
-    assert not receipt.beside(tree, "toy-cpu", "Toy/2.0")
+    assert not receipt.has_other_module(tree, "toy-cpu", "Toy/2.0")
 
 
 def test_the_extras_of_an_environment(install: Install, tree: Tree) -> None:
@@ -580,11 +601,35 @@ def test_the_name_of_an_environment_counts_more_than_a_folder_of_that_name(
     install: Install, prefix: Prefix, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(own.parent)
-    assert installed.venv_named(prefix, "own") == own
+    assert installed.venv_named(prefix, "./own") == own
     assert (installed.venv_named(prefix, "other"), installed.venv_named(prefix, None)) == (None, None)
     made = install("own")
     assert installed.venv_named(prefix, "own") is None
     assert installed.find(prefix, "own") == installed.placed(prefix, "own")[1] == made
+
+
+def test_no_folder_of_where_one_is_takes_the_place_of_an_environment(
+    install: Install, prefix: Prefix, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In somebody's repository, that would be theirs, called by a short name of the user's own environment."""
+    made = install("pytorch-2.13-cpu")
+    own.rename(own.with_name("pytorch"))
+    monkeypatch.chdir(own.parent)
+    assert installed.venv_named(prefix, "pytorch") is None
+    assert installed.find(prefix, "pytorch") == made
+    with pytest.raises(EnvironmentMissing):
+        installed.find(prefix, "tensorflow")
+
+
+@pytest.mark.parametrize("changes", [{"folder": "own"}, {"tree": "/proc/self/cwd/p/x86_64-py3.11"}, {"tree": "p"}])
+def test_a_record_that_leads_to_where_one_is(
+    changes: dict[str, str], own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = own / venv.RECORD
+    record.write_text(json.dumps({**json.loads(record.read_text()), **changes}))
+    monkeypatch.chdir(own.parent)
+    with pytest.raises(EnvironmentDamaged, match="cannot be used"):
+        venv.read(own)
 
 
 def test_why_a_receipt_cannot_be_read(tree: Tree) -> None:

@@ -126,7 +126,7 @@ def test_what_was_copied_is_refused(
 
 def test_a_recipe_that_has_gone(prefix: Prefix, made: ModuleReceipt) -> None:
     with pytest.raises(EnvironmentDamaged, match="its recipe has gone") as refused:
-        easybuild.asked(prefix, made)
+        easybuild.request_of(prefix, made)
     assert refused.value.fix.endswith(f"envkit remove toy-cpu --prefix {prefix.root}")
 
 
@@ -149,16 +149,16 @@ def test_a_receipt_that_has_gone_is_told_with_what_puts_it_back(
 
 
 def test_what_is_asked_for_again(prefix: Prefix, install: Install, tmp_path: Path) -> None:
-    request = easybuild.asked(prefix, install("pytorch-2.13-cpu", *MODULES, load=("gcc/13",)))
+    request = easybuild.request_of(prefix, install("pytorch-2.13-cpu", *MODULES, load=("gcc/13",)))
     assert (request.wanted, request.method, request.load) == ("pytorch-2.13-cpu", "easybuild", ("gcc/13",))
     recipe = tmp_path / "toy-1.0.eb"
     recipe.touch()
     module = receipt.Module(name="Toy/1.0", easyconfig=str(recipe), sha256="")
     own = msgspec.structs.replace(install("toy-1.0", "Toy/1.0"), modules=(module,))
-    assert easybuild.asked(prefix, own).wanted == str(recipe)
+    assert easybuild.request_of(prefix, own).wanted == str(recipe)
     given = {name: getattr(own, name) for name in EessiReceipt.__struct_fields__ if hasattr(own, name)}
     on_top = EessiReceipt(**given, release="2023.06", copy="/copy")
-    request = eessi.asked(prefix, on_top)
+    request = eessi.request_of(prefix, on_top)
     assert (request.wanted, request.method) == (str(recipe), "eessi")
     assert (request.release, request.access) == ("2023.06", "dir:/copy")
 
@@ -175,12 +175,12 @@ def test_an_image_that_is_asked_for_again(
     prefix: Prefix, install_image: Callable[..., ImageReceipt], origin: str, expected: dict[str, Any]
 ) -> None:
     found = msgspec.structs.replace(install_image(), source=origin, binds=("/scratch",))
-    request = apptainer.asked(prefix, found)
+    request = apptainer.request_of(prefix, found)
     assert {name: getattr(request, name) for name in expected} == expected
     assert (request.wanted, request.method, request.binds) == ("toy-image", "apptainer", ("/scratch",))
     for unknown in ({"source": "toy.sif"}, {"settings": {"A": "1"}}, {"srun": ("--mpi=pmi2",)}):
         with pytest.raises(EnvironmentDamaged, match="the command that it was installed with"):
-            apptainer.asked(prefix, msgspec.structs.replace(found, **unknown))
+            apptainer.request_of(prefix, msgspec.structs.replace(found, **unknown))
 
 
 def test_an_image(

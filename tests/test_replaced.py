@@ -110,7 +110,7 @@ def test_stopped_at_any_rename(tree: Tree, stop_at: int, stop_again_at: int, mon
 def test_a_note_that_names_what_lies_elsewhere_is_none(tree: Tree, note: str) -> None:
     tree.replaced.mkdir()
     (tree.replaced / "toy.json").write_text(note)
-    assert replaced.of(tree, "toy") is None
+    assert replaced.find(tree, "toy") is None
 
 
 def test_what_cannot_be_moved_leaves_all_as_it_was(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,6 +221,15 @@ class TestSomebodyElse:
         done = persons["ada"].envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root)
         assert done.returncode == 6 and "Traceback" not in done.stderr
 
+    def test_root_uses_no_folder_that_a_user_has_moved(self, persons: dict[str, Person]) -> None:
+        """As sudo -E with HOME set: a cache of hers, be it not there yet."""
+        ada, own = persons["ada"], Path(pwd.getpwuid(0).pw_dir)
+        env = {"HOME": str(own), "PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), "LANG": "C.UTF-8"}
+        env |= {"XDG_CACHE_HOME": f"{ada.home}/cache/new", "XDG_DATA_HOME": f"{own}/.local/share"}
+        argv = [*shown(own), sys.executable, "-m", "envkit", "config", "--path"]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+        assert done.stderr == "envkit: XDG_CACHE_HOME is another user's folder, so it is not used\n"
+
     @pytest.mark.parametrize("moved", [False, True])
     def test_root_leaves_nothing_in_a_users_home(self, persons: dict[str, Person], moved: bool) -> None:
         """As with sudo -E."""

@@ -146,7 +146,7 @@ def test_an_environment_of_another_module_is_offered_until_the_new_one_has_passe
     install("toy", "Base/1", "Top/1")
     tree = prefix.tree(Platform.own())
 
-    assert receipt.beside(tree, "toy", "Top/2") and not receipt.beside(tree, "toy", "Top/1")
-    assert not receipt.beside(tree, "other", "Top/2")
+    assert receipt.has_other_module(tree, "toy", "Top/2") and not receipt.has_other_module(tree, "toy", "Top/1")
+    assert not receipt.has_other_module(tree, "other", "Top/2")
     receipt.path_of(tree, "toy").write_text("{")
-    assert not receipt.beside(tree, "toy", "Top/2")
+    assert not receipt.has_other_module(tree, "toy", "Top/2")

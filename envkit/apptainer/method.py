@@ -76,7 +76,7 @@ def is_other(request: Request, stack: Stack, found: Receipt) -> bool:
     return [layer.key for layer in plan.layers] != [layer.key for layer in found.layers]
 
 
-def asked(prefix: Prefix, found: Receipt) -> Request:
+def request_of(prefix: Prefix, found: Receipt) -> Request:
     """Return the request that installs what a receipt describes. Raises EnvironmentDamaged where it cannot be told."""
     assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
     request = Request(prefix=prefix, wanted=found.name, method=found.method, binds=found.binds)

@@ -16,7 +16,7 @@ from envkit.system import record
 from envkit.system.files import identity, read, sha256
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SeenImage(msgspec.Struct, frozen=True, kw_only=True):
     """What the file of an image was (``files.identity``) when it was last read, and its SHA-256 then."""
 
     identity: tuple[int, int, int, int]
@@ -72,13 +72,13 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
         return bytes(self.built)
 
     @property
-    def shut(self) -> str:
+    def venv_refusal(self) -> str:
         """Why it can be used only by what is started in it."""
         seen = "its Python is seen only by what is started in it"
         return f"It is an image: {seen}, and what is added to it is part of it."
 
     @property
-    def instead(self) -> str:
+    def venv_alternative(self) -> str:
         """What to do where a virtual environment is wanted."""
         built_in = "Have the packages built into an image: 'envkit export' writes the recipe to add them to."
         other = "Or install an environment by EasyBuild ('envkit install --method easybuild'), which can."
@@ -98,23 +98,23 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
             now = identity(Path(self.image).stat())
         except OSError:
             return f"its image {self.image} has gone"
-        if not self.sha256 or self.seen() == Seen(identity=now, sha256=self.sha256):
+        if not self.sha256 or self.seen() == SeenImage(identity=now, sha256=self.sha256):
             return ""
         if now[0] == self.size and sha256(Path(self.image)) == self.sha256:
             self.keep(now)
             return ""
         return f"its image {self.image} is not the one that was installed (SHA-256 {self.sha256})"
 
-    def seen(self) -> Seen | None:
+    def seen(self) -> SeenImage | None:
         """Return what its file was when it was last hashed, None if that was not kept."""
         with suppress(OSError, msgspec.DecodeError, RecursionError):
-            return record.decode(read(kept_path(Tree(root=Path(self.tree)), self.name)), Seen)
+            return record.decode(read(kept_path(Tree(root=Path(self.tree)), self.name)), SeenImage)
         return None
 
     def keep(self, now: tuple[int, int, int, int]) -> None:
         """Keep what its file was before it was hashed, and found right; where that cannot be, it is hashed again."""
         with suppress(OSError):
-            write(kept_path(Tree(root=Path(self.tree)), self.name), Seen(identity=now, sha256=self.sha256))
+            write(kept_path(Tree(root=Path(self.tree)), self.name), SeenImage(identity=now, sha256=self.sha256))
 
     def damaged(self, *, is_quick: bool = False) -> list[Damage]:
         """Return the image if it is not the one that was installed: read, or if quick only if its time differs."""
@@ -139,7 +139,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
         unlisted = () if is_file else (self.name,)
         return Measure(modules=is_file, files=is_file, size=self.size, unlisted=unlisted, behind=())
 
-    def oddity(self) -> str:
+    def validation_error(self) -> str:
         """Say what in it cannot be."""
         places = [str(Path(self.tree) / "images" / f"{self.name}{kind}") for kind in ("", ".sif")]
         if self.image not in places:

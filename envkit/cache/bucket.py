@@ -125,7 +125,7 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
 
 def stored(named: str) -> list[Stored]:
     """Return its files. Raises RefusedError."""
-    return [one for start in ("manifests/", "objects/") for one in listed(named, start)]
+    return [one for start in ("manifests/", "objects/", "sources/") for one in listed(named, start)]
 
 
 def remove(named: str, name: str) -> None:

@@ -123,7 +123,7 @@ def holds(named: str, name: str, size: int, sha256: str) -> bool:
 def put(named: str, name: str, stream: BinaryIO) -> None:
     """Write a file. Raises OSError."""
     folder = path_of(named)
-    with umask.of(folder):
+    with umask.like(folder):
         path = place_of(named, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.whole(path, own=True) as new:

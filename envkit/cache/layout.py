@@ -18,6 +18,7 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 NAME = re.compile(r"(?P<module>[A-Za-z0-9_][\w.+@=~-]*)/(?P<key>[0-9a-f]{64})\.json", re.ASCII)
+SOURCE = re.compile(r"sources/[0-9a-f]{64}")
 INDEX = "index.json"
 CONNECT_S, SLOWEST, PATIENCE_S = 10.0, 50_000, 30.0  # a server gives so many bytes/s, after so many seconds
 PIECE = 1 << 20  # bytes

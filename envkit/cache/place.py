@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
+from shlex import quote
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
@@ -83,9 +84,14 @@ class Place:
         return self.named.startswith(("http://", "https://", "s3://", "oci://"))
 
     @property
+    def is_listed(self) -> bool:
+        """Whether it tells which files it has, which a web server does not."""
+        return not self.named.startswith(("http://", "https://"))
+
+    @property
     def store(self) -> Store:
         """What reads it."""
-        return server if self.named.startswith(("http://", "https://")) else self.writable
+        return self.writable if self.is_listed else server
 
     @property
     def writable(self) -> Writable:
@@ -118,7 +124,7 @@ class Place:
         try:
             there = tuple(islice(self.store.names(self.named, module), MOST_BUILDS + 1))
         except RefusedError as error:
-            raise self.invalid(f"{error}.") from error
+            raise self.invalid(f"{error}.", "Check its name, the network and your right to read it.") from error
         if len(there) > MOST_BUILDS:
             raise self.invalid(f"It has more than {MOST_BUILDS} builds.")
         own = [match for name in dict.fromkeys(there) if (match := NAME.fullmatch(name))]
@@ -158,12 +164,13 @@ class Place:
         with self.store.opened(self.named, source_of(sha256), LIMIT_BYTES) as chunks:
             yield chunks
 
-    def invalid(self, why: str) -> CacheInvalid:
+    def invalid(self, why: str, fix: str = "") -> CacheInvalid:
         """Say that the place, or something in it, cannot be used."""
+        at = quote(self.shown)
         return CacheInvalid(
             what=f"The cache {self.shown} cannot be used.",
             why=why,
-            fix="See 'envkit cache verify' for all that is wrong with it, and 'envkit cache prune' to remove that.",
+            fix=fix or f"All that is wrong with it: envkit cache verify {at}\nTo remove that: envkit cache prune {at}",
         )
 
 

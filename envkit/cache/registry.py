@@ -23,7 +23,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from envkit.cache import manifest
-from envkit.cache.layout import CONNECT_S, INDEX, PATIENCE_S, PIECE, Stored, in_time, object_of, whole
+from envkit.cache.layout import CONNECT_S, INDEX, PATIENCE_S, PIECE, Stored, in_time, object_of, source_of, whole
 from envkit.system import record
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ NAMED = re.compile(
     re.ASCII,
 )
 TAG = re.compile(r"(?P<folder>[A-Za-z0-9_][\w.-]*)\.(?P<key>[0-9a-f]{64})", re.ASCII)
+SOURCE_TAG = re.compile("source-(?P<sha256>[0-9a-f]{64})")
 LONGEST = 128  # characters of a tag
 MOST_TAGS = 100_000
 ARTIFACT = "application/vnd.envkit.build.v1"
@@ -261,6 +262,12 @@ def tag_of(name: str) -> str:
 def names(named: str, module: str) -> list[str]:
     """Return the names of its manifests. Raises RefusedError."""
     folder = manifest.folder_of(module)
+    matches = [match for tag in tags(named) if (match := TAG.fullmatch(tag))]
+    return [f"{one['folder']}/{one['key']}.json" for one in matches if not module or one["folder"] == folder]
+
+
+def tags(named: str) -> list[str]:
+    """Return all of its tags, whoever's. Raises RefusedError."""
     with asking():
         reached = Reached(named)
         found, what = list[str](), "tags/list?n=1000"
@@ -271,8 +278,7 @@ def names(named: str, module: str) -> list[str]:
             what = answer.links.get("next", {}).get("url", "") if page else ""
             if len(found) > MOST_TAGS:
                 raise ValueError(f"it has more than {MOST_TAGS} tags")
-    matches = [match for tag in found if (match := TAG.fullmatch(tag))]
-    return [f"{one['folder']}/{one['key']}.json" for one in matches if not module or one["folder"] == folder]
+    return found
 
 
 @contextmanager
@@ -349,16 +355,23 @@ def described(kind: str, size: int, sha256: str) -> dict[str, Any]:
 
 
 def stored(named: str) -> Iterator[Stored]:
-    """Yield its files: the manifests and the objects that they name. Raises RefusedError."""
-    for name in names(named, ""):
+    """Yield its files: the manifests, the objects that they name, and the sources. Raises RefusedError."""
+    for tag in tags(named):
+        match, source = TAG.fullmatch(tag), SOURCE_TAG.fullmatch(tag)
+        if not match and not source:
+            continue
         with asking():
-            found = Reached(named).tagged(tag_of(name))
+            found = Reached(named).tagged(tag)
         changed = time.time()
         with suppress(ValueError):
             changed = float(calendar.timegm(time.strptime(found.annotations.get(CREATED, ""), CREATED_FORM)))
-        if layer := found.layer(MANIFEST):
-            yield Stored(name=f"manifests/{name}", size=layer.size, changed=changed)
-        if layer := found.layer(OBJECT):
+        if source:
+            size = sum(one.size for one in found.layers)
+            yield Stored(name=source_of(source["sha256"]), size=size, changed=changed)
+        elif match and (layer := found.layer(MANIFEST)):
+            name = f"manifests/{match['folder']}/{match['key']}.json"
+            yield Stored(name=name, size=layer.size, changed=changed)
+        if match and (layer := found.layer(OBJECT)):
             yield Stored(name=object_of(layer.digest.removeprefix("sha256:")), size=layer.size, changed=changed)
 
 
@@ -367,9 +380,10 @@ def remove(named: str, name: str) -> None:
 
     Raises RefusedError.
     """
-    if name.startswith("manifests/"):
+    if name.startswith(("manifests/", "sources/")):
         with asking():
-            reached, tag = Reached(named), tag_of(name)
+            reached = Reached(named)
+            tag = tag_of(name) if name.startswith("manifests/") else f"source-{sha256_of(name)}"
             answer = reached.ask("HEAD", f"manifests/{tag}", 200, NO_SUCH, headers={"Accept": IMAGE})
             if answer.status_code != NO_SUCH:
                 digest = answer.headers.get("Docker-Content-Digest")

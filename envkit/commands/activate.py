@@ -16,17 +16,17 @@ class Evaluated(click.Command):
 
     def make_context(self, *words: Any, **named: Any) -> click.Context:
         """Parse the command line."""
-        with told():
+        with print_false_on_error():
             return super().make_context(*words, **named)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
-        with told():
+        with print_false_on_error():
             return super().invoke(ctx)
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def print_false_on_error() -> Iterator[None]:
     """Print what fails in bash, zsh and fish if the block fails, except for a person to read."""
     try:
         yield

@@ -214,7 +214,8 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
 def verify(places: tuple[str, ...], as_json: bool) -> int:
     """Read every build in each PLACE, or in the caches of your configuration, and hold it against its manifest.
 
-    With keys in your configuration ('cache.keys') signatures are checked as well. Ends with 4 where one is bad.
+    With keys in your configuration ('cache.keys') signatures are checked as well, and sources by their names, but for
+    those behind a web server, which lists none. Ends with 4 where one is bad.
     """
     from envkit.commands import json_types
     from envkit.install import sharing
@@ -222,13 +223,18 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
 
     found = sharing.verified(named(places), keys())
     bad = [one for one in found.builds if one.state == "bad"]
+    wrong = [one for one in found.sources if one.wrong]
     if as_json:
         echo_json(json_types.text(found))
     else:
         for one in found.builds:
             echo(f"{one.state:<8} {one.id[:12]} {one.module} in {one.place}{f': {one.wrong}' if one.wrong else ''}")
         echo(f"{words.count(len(found.builds), 'build')}, {len(bad) or 'none'} bad.")
-    return 4 if bad else 0
+        for source in wrong:
+            echo(f"bad      source {source.sha256[:12]} in {source.place}: {source.wrong}")
+        if found.sources:
+            echo(f"{words.count(len(found.sources), 'source')}, {len(wrong) or 'none'} bad.")
+    return 4 if bad or wrong else 0
 
 
 @cache.command(short_help="Remove what is damaged, half written or old from a cache.")
@@ -239,7 +245,7 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @JSON
 def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) -> None:
-    """Remove damaged builds from a folder, a bucket or a registry.
+    """Remove damaged builds and sources from a folder, a bucket or a registry.
 
     Also removed are objects without a manifest, and what killed processes have left.
 

@@ -55,7 +55,7 @@ def doctor(
         if there is None:
             return status
     found = rules.judge(gather.gather(place.locate(prefix), load, os.environ, wanted))
-    found = compare.beside(there, found) if there else found
+    found = compare.with_comparison(there, found) if there else found
     if as_json:
         echo_json(report.to_json(found))
     else:

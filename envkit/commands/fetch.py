@@ -79,7 +79,7 @@ def fetch(
         configured=options.configured(context),
     )
     prepared = work.prepare(request)
-    with process.interruptible(), umask.of(request.prefix.root):
+    with process.interruptible(), umask.like(request.prefix.root):
         request.prefix.create()
         if recheck:
             wrong = cache.recheck(request.prefix.sources)

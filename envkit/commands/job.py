@@ -125,6 +125,7 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
     if given["array"] and not scheduler.TASK:
         raise no_arrays(scheduler)
     found, site = batch.environment(name, given)
+    warn_of_gpus(found, given)
     words = prepared_example(command, found, site, given)
     made = batch.prepared(words, found.called, site, (), given, verify=bool(found.horovod))
     told = {"array": given["array"] or "", "is_followed": given["follow"]}
@@ -145,6 +146,12 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
         return follow.follow(taken)
     click.echo(taken.number)
     return 0
+
+
+def warn_of_gpus(found: "Receipt", given: dict[str, Any]) -> None:
+    """Say that an environment for CPUs leaves GPUs idle."""
+    if given["gpus_per_node"] and found.accelerator == "cpu":
+        echo(f"envkit: {found.called} is for CPUs: it uses no GPU, and --gpus-per-node asks for some", err=True)
 
 
 def no_arrays(scheduler: Scheduler) -> UsageProblem:
@@ -231,6 +238,8 @@ def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> 
         usage("--uid: say where the home of that user is in the image: --home DIR")
     given = {**given, **batch.sizes(given)}
     found = None if given["image"] else batch.environment(name, {**given, "site": None})[0]
+    if found:
+        warn_of_gpus(found, given)
     family = found.mpi.family if found and found.mpi else given["mpi"] or "Open MPI"
     source = found.source if found else ""
     return engine.MpiJob(

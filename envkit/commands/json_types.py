@@ -19,7 +19,7 @@ from envkit.planning.method import Offered
 
 TYPES = {
     "list": "install.listing:Listing",
-    "install --dry-run": "commands.json_types:Plan",
+    "install --dry-run": "commands.json_types:ReportedPlan",
     "fetch": "commands.json_types:Fetched",
     "upgrade": "install.upgrade:Upgrade",
     "repair": "commands.json_types:Repaired",
@@ -37,11 +37,11 @@ TYPES = {
     "verify": "verify.report.model:Report",
     "eessi list": "commands.json_types:Sessions",
     "eessi repositories": "commands.json_types:Repositories",
-    **{f"job {name}": "commands.json_types:Job" for name in SCHEDULERS},
+    **{f"job {name}": "commands.json_types:WrittenJob" for name in SCHEDULERS},
 }  # by command; the receipts of 'show' are of the method's own type
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A module or layer of a plan; ``there``: it need not be made."""
 
     name: str
@@ -56,7 +56,7 @@ class ListedSource(msgspec.Struct, frozen=True, kw_only=True):
     there: bool
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What ``envkit install --dry-run`` tells: ``problems`` is what stands in its way, ``cached`` what caches have."""
 
     version: int = 1
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     framework: str
     accelerator: str
     prefix: str
-    steps: tuple[Step, ...]
+    steps: tuple[ReportedStep, ...]
     sources: tuple[ListedSource, ...]
     problems: tuple[Lacking, ...]
     lock: Lock
@@ -118,7 +118,7 @@ class BuildCheck(msgspec.Struct, frozen=True, kw_only=True):
     build: BuildFlags
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class WrittenJob(msgspec.Struct, frozen=True, kw_only=True):
     """What ``envkit job slurm`` and ``envkit job pbs`` tell: the script, the file it was written to, the job.
 
     ``job`` is the number that the scheduler gave it, null where it was not submitted; ``log`` is "" where the scheduler
@@ -139,10 +139,10 @@ class Sessions(msgspec.Struct, frozen=True, kw_only=True):
     """What ``envkit eessi list`` tells."""
 
     version: int
-    sessions: tuple["Session", ...]
+    sessions: tuple["ReportedSession", ...]
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session of EESSI."""
 
     name: str
@@ -172,9 +172,9 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     file: str
 
 
-def job(name: str, scheduler: str, script: bytes, file: Path | None, taken: Submitted | None) -> Job:
+def job(name: str, scheduler: str, script: bytes, file: Path | None, taken: Submitted | None) -> WrittenJob:
     """Return what is told of a job."""
-    return Job(
+    return WrittenJob(
         name=name,
         scheduler=scheduler,
         script=script.decode(errors="replace"),

@@ -33,13 +33,13 @@ def show_json(work: Installation) -> int:
 
     problems, missing = install.problems(work), set(work.missing)
     absent = {one.place for one in preflight.lacking(work.sources, work.request.prefix, work.request.carried)}
-    told = json_types.Plan(
+    told = json_types.ReportedPlan(
         name=work.stack.name,
         method=work.stack.method,
         framework=work.stack.framework,
         accelerator=work.stack.accelerator.value,
         prefix=str(work.request.prefix.root),
-        steps=tuple(json_types.Step(name=one, there=one not in missing) for one in work.steps),
+        steps=tuple(json_types.ReportedStep(name=one, there=one not in missing) for one in work.steps),
         sources=tuple(
             json_types.ListedSource(name=one.place, sha256=one.sha256, there=one.place not in absent)
             for one in work.sources

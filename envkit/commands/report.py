@@ -44,7 +44,7 @@ def report(name: str | None, output: Path | None, logs: tuple[str, ...], as_json
     from envkit.ticket import gather
     from envkit.ticket import logs as read
 
-    to_stdout = output == Path("-") or (as_json and output is None)
+    to_stdout, is_usual = output == Path("-") or (as_json and output is None), output is None
     if output is None and not to_stdout:
         require_own(DEFAULT)
     output = output or DEFAULT
@@ -69,6 +69,7 @@ def report(name: str | None, output: Path | None, logs: tuple[str, ...], as_json
         output,
         text.encode(errors="replace"),
         "The report",
+        own=is_usual,  # what somebody has put in its place meanwhile is not followed
         fix="Name another file: -o FILE, or '-' for standard output.",
     )
     echo(f"envkit: the report is in {output}. {LEFT_OUT}", err=True)

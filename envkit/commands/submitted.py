@@ -188,7 +188,7 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     cpus = given["jobs"] or CPUS
     site = sites.find(given["site"]) if given["site"] else None
     asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
-    with work.stoppable(), umask.of(request.prefix.root):
+    with work.stoppable(), umask.like(request.prefix.root):
         request.prefix.create()
         wanted = work.supplied(request)
         named = (*filter(None, [wanted.request.wanted]), *words, "--method", wanted.stack.method)

@@ -216,10 +216,10 @@ def submitted_one(context: click.Context, name: str | None, given: dict[str, Any
 
 
 def keep(made: "Report", receipt: "Receipt | None") -> None:
-    """Keep a report for 'envkit report'."""
+    """Keep a report for 'envkit report'; that of a virtual environment is not one of what it lies on."""
     from envkit.verify import last
 
-    last.keep(made, receipt.name if receipt else made.environment, receipt.tree if receipt else "")
+    last.keep(made, receipt.called if receipt else made.environment, receipt.tree if receipt else "")
 
 
 def shown(made: "Report", given: Mapping[str, Any]) -> int:

@@ -11,7 +11,7 @@ from envkit.system import record, toml
 from envkit.system.resources import data
 
 
-class Status(StrEnum):
+class RuleStatus(StrEnum):
     """What a rule says of the combinations that it is about; ``fails`` may have a cure."""
 
     FAILS = "fails"
@@ -88,7 +88,7 @@ class Workaround(Struct, frozen=True, kw_only=True):
     envkit: bool = False
 
 
-class Rule(Struct, frozen=True, kw_only=True):
+class VersionRule(Struct, frozen=True, kw_only=True):
     """What is wrong with the combinations that have all of ``when`` (PEP 440, or a name), and how that is known.
 
     ``cure`` are lists of measures, each of which mends what fails.
@@ -96,7 +96,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     id: str
     when: dict[str, str]
-    status: Status
+    status: RuleStatus
     evidence: Evidence
     source: str
     note: str = ""
@@ -111,17 +111,17 @@ class RuleTable(Struct, frozen=True, kw_only=True):
     id: str
     of: str
     other: str
-    status: Status
+    status: RuleStatus
     evidence: Evidence
     source: str
     note: str
     rows: dict[str, tuple[str, ...]]
 
-    def rules(self) -> Iterator[Rule]:
+    def rules(self) -> Iterator[VersionRule]:
         """Yield a rule for each cell."""
         for release, cells in self.rows.items():
             for cell in cells:
-                yield Rule(
+                yield VersionRule(
                     id=f"{self.id}-{release}{cell}",
                     when={self.of: f"=={release}.*", self.other: cell},
                     status=self.status,
@@ -227,7 +227,7 @@ class EvidenceTables(Struct, frozen=True, kw_only=True):
 
     component: dict[str, Component]
     measure: dict[str, Workaround]
-    rule: tuple[Rule, ...]
+    rule: tuple[VersionRule, ...]
     table: tuple[RuleTable, ...]
     evidence: tuple[Proof, ...]
     combination: tuple[Combination, ...]
@@ -240,18 +240,18 @@ def known() -> EvidenceTables:
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[VersionRule, ...]:
     """Return every rule, those in tables and those of drivers among them."""
     return (*known().rule, *(rule for table in known().table for rule in table.rules()), *of_drivers())
 
 
-def of_drivers() -> Iterator[Rule]:
+def of_drivers() -> Iterator[VersionRule]:
     """Yield a rule for the lowest driver of each major release of CUDA, as knowledge/gpu.toml has it."""
     for major, least in knowledge("gpu")["minor_compatible"].items():
-        yield Rule(
+        yield VersionRule(
             id=f"cuda-{major}-driver",
             when={"cuda": f"=={major}.*", "driver": f"<{least}"},
-            status=Status.FAILS,
+            status=RuleStatus.FAILS,
             evidence=Evidence.DOCS,
             note=f"CUDA {major} needs a driver of {least} at least, but for cuda-compat on data centre GPUs",
             source="https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",

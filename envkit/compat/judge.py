@@ -11,7 +11,7 @@ from itertools import chain
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from envkit.compat.evidence import Evidence, Proof, Rule, Status, Struct, known, limiting, proofs, rules
+from envkit.compat.evidence import Evidence, Proof, RuleStatus, Struct, VersionRule, known, limiting, proofs, rules
 from envkit.errors import UsageProblem
 
 NEWEST = "0.28.1"
@@ -39,12 +39,12 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
     parts: dict[str, str]
     verdict: Verdict
-    rules: tuple[Rule, ...]
+    rules: tuple[VersionRule, ...]
     cures: tuple[tuple[tuple[str, ...], ...], ...] = ()
     unproven: tuple[str, ...] = ()
     proof: Proof | None = None
     silent: tuple[str, ...] = ()
-    against: tuple[Rule, ...] = ()
+    against: tuple[VersionRule, ...] = ()
 
 
 @cache
@@ -106,11 +106,11 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
     unproven = tuple(name for name, version in parts.items() if name not in silent and not shows(proof, name, version))
     meant = parts if unproven else {name: exact(name, parts[name], proof.parts.get(name, "")) for name in parts}
     found = (*nonexistent(parts), *(rule for rule in rules() if about(rule.when, meant)))
-    failing = [rule for rule in found if rule.status is Status.FAILS]
+    failing = [rule for rule in found if rule.status is RuleStatus.FAILS]
     verdict = Verdict.WORKS
     if any(not is_cured(rule, measures) for rule in failing):
         verdict = Verdict.FAILS
-    elif any(rule.status is Status.RISKY for rule in found):
+    elif any(rule.status is RuleStatus.RISKY for rule in found):
         verdict = Verdict.RISKY
     elif unproven:
         verdict = Verdict.UNKNOWN
@@ -142,7 +142,7 @@ def allows(proof: Proof, name: str, parts: Mapping[str, str]) -> bool:
     return is_there and not any(name in rule.when for rule in opposing(proof, parts))
 
 
-def opposing(proof: Proof, parts: Mapping[str, str]) -> tuple[Rule, ...]:
+def opposing(proof: Proof, parts: Mapping[str, str]) -> tuple[VersionRule, ...]:
     """Return the rules that are against what somebody has had, with what limits it among other parts.
 
     Of a whole series, such as CUDA 12, a rule is enough that is about one of its releases.
@@ -156,9 +156,9 @@ def opposing(proof: Proof, parts: Mapping[str, str]) -> tuple[Rule, ...]:
 
 
 @cache
-def limiting_rules() -> tuple[Rule, ...]:
+def limiting_rules() -> tuple[VersionRule, ...]:
     """Return the rules that are about a component that only limits others."""
-    return tuple(rule for rule in rules() if limiting() & rule.when.keys() and rule.status is not Status.UNTRIED)
+    return tuple(rule for rule in rules() if limiting() & rule.when.keys() and rule.status is not RuleStatus.UNTRIED)
 
 
 @lru_cache(maxsize=10_000)
@@ -167,15 +167,15 @@ def may_fit(name: str, wanted: str, version: str) -> bool:
     return version == wanted if known().component[name].names else reaches(wanted, version)
 
 
-def nonexistent(parts: Mapping[str, str]) -> Iterator[Rule]:
+def nonexistent(parts: Mapping[str, str]) -> Iterator[VersionRule]:
     """Yield a rule for each version that there has never been."""
     for name, version in parts.items():
         one = known().component[name]
         if not one.names and one.never(release(version)):
-            yield Rule(
+            yield VersionRule(
                 id=f"{name}-never",
                 when={name: f"=={version}"},
-                status=Status.FAILS,
+                status=RuleStatus.FAILS,
                 evidence=Evidence.DOCS,
                 note=f"there has been no such release of {one.title}",
                 source="its list of releases",
@@ -198,7 +198,7 @@ def newest(parts: Mapping[str, str]) -> str:
 
 def refused(parts: Mapping[str, str]) -> bool:
     """Say whether a rule that nothing mends is against versions."""
-    return any(rule.status is Status.FAILS and not rule.cure and about(rule.when, parts) for rule in rules())
+    return any(rule.status is RuleStatus.FAILS and not rule.cure and about(rule.when, parts) for rule in rules())
 
 
 @lru_cache(maxsize=10_000)
@@ -231,7 +231,7 @@ def exact(name: str, asked: str, version: str) -> str:
     return asked if one.names or not version or len(release(asked)) >= one.series else version
 
 
-def is_cured(rule: Rule, measures: Sequence[str] | None) -> bool:
+def is_cured(rule: VersionRule, measures: Sequence[str] | None) -> bool:
     """Say whether what a rule is about is mended by the measures that are taken; None: by any."""
     if measures is None:
         return bool(rule.cure)

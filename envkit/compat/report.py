@@ -3,7 +3,7 @@
 import msgspec
 
 from envkit.compat.complete import Complete
-from envkit.compat.evidence import Evidence, Proof, Rule, Status, Struct
+from envkit.compat.evidence import Evidence, Proof, RuleStatus, Struct, VersionRule
 from envkit.compat.judge import Judgement, Verdict
 
 VERSION = 1
@@ -15,7 +15,7 @@ class Cited(Struct, frozen=True, kw_only=True):
 
     id: str
     when: dict[str, str]
-    status: Status
+    status: RuleStatus
     evidence: Evidence
     source: str
     note: str
@@ -78,7 +78,7 @@ def report(asked: Judgement, best: Complete | None, ranges: dict[str, str]) -> R
     )
 
 
-def cited(rule: Rule) -> Cited:
+def cited(rule: VersionRule) -> Cited:
     """Return a rule without its examples."""
     return Cited(**{name: getattr(rule, name) for name in Cited.__struct_fields__})
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from envkit.compat.complete import Complete
-from envkit.compat.evidence import Rule, Workaround, known
+from envkit.compat.evidence import VersionRule, Workaround, known
 from envkit.compat.judge import Judgement, Verdict
 from envkit.report.paper import Paper
 
@@ -70,7 +70,7 @@ def remark(note: str) -> str:
     return f"; {note}" if note else ""
 
 
-def sentence(rule: Rule, mended: str = "") -> str:
+def sentence(rule: VersionRule, mended: str = "") -> str:
     """Say what a rule says, and whether that is mended."""
     when = ", ".join(f"{known().component[name].title} {wanted}" for name, wanted in rule.when.items())
     with_what = " as released" if rule.cure else ""

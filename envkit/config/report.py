@@ -25,7 +25,7 @@ class Level(StrEnum):
     DEFAULT = "default"
 
 
-class State(StrEnum):
+class FileState(StrEnum):
     """What becomes of a file: there is none; it is used; others can change it; there is a mistake in it."""
 
     ABSENT = "absent"
@@ -34,7 +34,7 @@ class State(StrEnum):
     INVALID = "invalid"
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class ConfiguredKey(msgspec.Struct, frozen=True, kw_only=True):
     """A key: what it is for, its value, and the variable or file and line (0: not known) that this is from."""
 
     key: str
@@ -45,12 +45,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     line: int
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file, and why it is not used."""
 
     level: Level
     path: str
-    state: State
+    state: FileState
     why: tuple[str, ...]
 
 
@@ -58,8 +58,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration: the version of its form, which changes with it, every key, every file, every mistake."""
 
     version: int
-    settings: tuple[Setting, ...]
-    files: tuple[File, ...]
+    settings: tuple[ConfiguredKey, ...]
+    files: tuple[ReportedFile, ...]
     mistakes: tuple[str, ...]
 
 
@@ -68,11 +68,14 @@ def report(found: Configuration) -> Report:
     none = Value(value=None, level="default", place="")
     counts = {key: found.values.get(key, none) for key in KEYS}
     settings = tuple(
-        Setting(key=key, text=KEYS[key].text, value=one.value, level=Level(one.level), place=one.place, line=one.line)
+        ConfiguredKey(
+            key=key, text=KEYS[key].text, value=one.value, level=Level(one.level), place=one.place, line=one.line
+        )
         for key, one in counts.items()
     )
     files = tuple(
-        File(level=Level(one.level), path=str(one.path), state=State(one.state), why=one.why) for one in found.files
+        ReportedFile(level=Level(one.level), path=str(one.path), state=FileState(one.state), why=one.why)
+        for one in found.files
     )
     return Report(version=VERSION, settings=settings, files=files, mistakes=found.mistakes)
 
@@ -91,17 +94,20 @@ def of_keys(found: Report, paper: Paper) -> list[str]:
         (one.key, shown(one), f"{one.level}, line {one.line}" if one.line else place(one)) for one in found.settings
     ]
     used = [
-        line for one in found.files if one.state is State.USED for line in paper.paragraph(one.level, "dim", one.path)
+        line
+        for one in found.files
+        if one.state is FileState.USED
+        for line in paper.paragraph(one.level, "dim", one.path)
     ]
     return [*paper.table(HEADER, rows), *([""] if used else []), *used]
 
 
-def shown(one: Setting) -> str:
+def shown(one: ConfiguredKey) -> str:
     """Return a value in words."""
     return ", ".join(one.value) if isinstance(one.value, tuple) else "-" if one.value is None else str(one.value)
 
 
-def place(one: Setting) -> str:
+def place(one: ConfiguredKey) -> str:
     """Return the level that a value is from, and where exactly."""
     where = f"{one.place}:{one.line}" if one.line else one.place
     return f"{one.level}: {where}" if where else str(one.level)
@@ -110,5 +116,5 @@ def place(one: Setting) -> str:
 def of_files(found: Report, paper: Paper) -> list[str]:
     """Return the table of the files, and of those that are refused why."""
     rows = [(str(one.level), one.path, str(one.state)) for one in found.files]
-    refused = [line for one in found.files if one.state is State.REFUSED for line in one.why]
+    refused = [line for one in found.files if one.state is FileState.REFUSED for line in one.why]
     return [*paper.table(("LEVEL", "FILE", "STATE"), rows), *refused]

@@ -12,7 +12,7 @@ import msgspec
 
 from envkit.diagnose.reader import Reader
 from envkit.diagnose.rule import Rule, done, rules
-from envkit.diagnose.scan import Hit, LogLine, Seen, blocks, scan
+from envkit.diagnose.scan import Hit, LogLine, ScannedLog, blocks, scan
 from envkit.knowledge.known import owner
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def first_cause(lines: Iterable[str | bytes], place: Surroundings | None = None)
     return judged(seen_in(lines), place)
 
 
-def seen_in(lines: Iterable[str | bytes]) -> Seen:
+def seen_in(lines: Iterable[str | bytes]) -> ScannedLog:
     """Return what a log has, given as lines or as blocks of bytes."""
     read = (line.encode(errors="replace") + b"\n" if isinstance(line, str) else line for line in lines)
     return scan(read, rules(), done())
@@ -65,7 +65,7 @@ def first_cause_in(path: Path) -> Diagnosis | None:
         return first_cause(blocks(stream))
 
 
-def judged(seen: Seen, place: Surroundings | None, reader: Reader | None = None) -> Diagnosis | None:
+def judged(seen: ScannedLog, place: Surroundings | None, reader: Reader | None = None) -> Diagnosis | None:
     """Return the weightiest of what was seen that is not refuted, of equals the first; or what explains that."""
     candidates = [(rule, seen.hits[rule.id]) for rule in rules() if rule.id in seen.hits]
     candidates.sort(key=lambda item: (item[0].order, item[1].line.number))
@@ -83,7 +83,7 @@ def explains(rule: Rule, hit: Hit, found: Diagnosis) -> bool:
     return hit.line.number < found.number and found.rule.id in rule.explains
 
 
-def diagnosis(rule: Rule, hit: Hit, seen: Seen, place: Surroundings | None, reader: Reader) -> Diagnosis | None:
+def diagnosis(rule: Rule, hit: Hit, seen: ScannedLog, place: Surroundings | None, reader: Reader) -> Diagnosis | None:
     """Return what a rule says of a log to one who reads it; None if something refutes it."""
     signs = [seen.signs.get(sign) if sign else None for sign in (rule.also, rule.proof)]
     if (rule.also and signs[0] is None) or (rule.unless and rule.unless in seen.signs):
@@ -131,9 +131,9 @@ def fit(groups: Mapping[str, str]) -> Mapping[str, str]:
 
 def filled(text: str, names: Mapping[str, str]) -> str:
     """Return words with what stands for the names in braces put in."""
-    return PLACE.sub(lambda match: put(match, names.get(match[2])), text)
+    return PLACE.sub(lambda match: substitute(match, names.get(match[2])), text)
 
 
-def put(match: re.Match[str], value: str | None) -> str:
+def substitute(match: re.Match[str], value: str | None) -> str:
     """Return what takes the place of a name in braces, and of the blank before it; nothing for one that is empty."""
     return match[0] if value is None else value and (match[1] or "") + value

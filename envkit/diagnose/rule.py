@@ -57,10 +57,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 class Rule(Sign, frozen=True, kw_only=True):
     """One known failure: the line that shows it, what confirms it, the words for it.
 
-    ``below`` must stand at most ``within`` lines above, ``also`` anywhere, ``unless`` nowhere. Without ``proof``, a
-    line anywhere, and ``machine``, that is enough; else one of them makes the rule certain. A lower ``order`` outranks
-    an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without a known cause;
-    ``quiet`` for one that the machine alone shows; ``bare`` for a line that proves nothing, as a signal's.
+    ``preceded_by`` must stand at most ``within`` lines above, ``also`` anywhere, ``unless`` nowhere. Without
+    ``proof``, a line anywhere, and ``machine``, that is enough; else one of them makes the rule certain. A lower
+    ``order`` outranks an earlier line. ``survives`` is for a failure that ends in success; ``unknown`` for one without
+    a known cause; ``quiet`` for one that the machine alone shows; ``bare`` for a line that proves nothing, as a
+    signal's.
     ``wraps``: the pattern sees the line below, too, behind a blank. ``explains`` names rules whose lines below are
     echoes of this one. ``library``: the group "missing" is one of the "files" or "symbols" that are known.
     Names in braces are groups of ``pattern``. ``words`` is the CHECK.CASE whose cause and remedy are the rule's, too.
@@ -73,7 +74,7 @@ class Rule(Sign, frozen=True, kw_only=True):
     example: str
     source: tuple[str, ...]
     near: tuple[str, ...] = ()
-    below: Sign | None = None
+    preceded_by: Sign | None = None
     within: int = 4
     also: Sign | None = None
     unless: Sign | None = None
@@ -97,7 +98,7 @@ class Rule(Sign, frozen=True, kw_only=True):
     @property
     def context(self) -> tuple[Sign, ...]:
         """The signs that it asks for besides its own line."""
-        return tuple(sign for sign in (self.below, self.also, self.unless, self.proof) if sign is not None)
+        return tuple(sign for sign in (self.preceded_by, self.also, self.unless, self.proof) if sign is not None)
 
 
 @cache
@@ -106,11 +107,11 @@ def rules() -> tuple[Rule, ...]:
     files = sorted(data("diagnose/rules").glob("*.toml"))
     tables = [(file.stem, toml.read(file, toml.Tables)) for file in files]
     return tuple(
-        made(name, about, table) for about, rules in tables for name, table in rules.items() if name not in SIGNS
+        parse_rule(name, about, table) for about, rules in tables for name, table in rules.items() if name not in SIGNS
     )
 
 
-def made(name: str, about: str, table: dict[str, object]) -> Rule:
+def parse_rule(name: str, about: str, table: dict[str, object]) -> Rule:
     """Return a rule, with the words of the check that it names."""
     check, _, case = str(table.get("words", "")).partition(".")
     words = catalogue()[check][case] if check else {}

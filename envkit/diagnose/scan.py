@@ -60,7 +60,7 @@ class Hit:
 
 
 @dataclass(kw_only=True)
-class Seen:
+class ScannedLog:
     """What a log has: the first hit of each rule by its name, the first line of each sign; ``size`` in bytes.
 
     Where it is not ``whole``, the time for it was over after so many lines and bytes.
@@ -102,7 +102,7 @@ class Scan:
     """One pass over a log, a chunk of whole lines at a time."""
 
     def __init__(self, rules: Iterable[Rule], done: Sign) -> None:
-        self.seen = Seen()
+        self.seen = ScannedLog()
         self.done = WatchedSign(sign=done, always=True)
         self.context = {done: self.done}
         watches = [self.watch(rule) for rule in rules]
@@ -124,7 +124,7 @@ class Scan:
         """Return the watch of a rule, and begin those of its context."""
         for sign in rule.context:
             watch = self.context.setdefault(sign, WatchedSign(sign=sign))
-            watch.always |= sign == rule.below
+            watch.always |= sign == rule.preceded_by
             watch.survives |= rule.survives
         return WatchedSign(sign=rule, rule=rule, survives=rule.survives, wraps=rule.wraps)
 
@@ -168,8 +168,8 @@ class Scan:
 
     def hit(self, watch: WatchedSign, rule: Rule, line: LogLine, match: re.Match[str]) -> None:
         """Take note of a rule's line, if the line that it asks for above is there."""
-        above = self.context[rule.below].last if rule.below is not None else None
-        if rule.below is not None and (above is None or line.number - above.number > rule.within):
+        above = self.context[rule.preceded_by].last if rule.preceded_by is not None else None
+        if rule.preceded_by is not None and (above is None or line.number - above.number > rule.within):
             return
         groups = {name: value or "" for name, value in match.groupdict().items()}
         self.seen.hits[rule.id] = Hit(line=line, groups=groups, above=above)
@@ -203,7 +203,7 @@ def below(chunk: bytes, at: int) -> str:
     return chunk[begin : end if end >= 0 else begin + LONGEST].decode(errors="replace").strip() if begin else ""
 
 
-def scan(blocks: Iterable[bytes], rules: Iterable[Rule], done: Sign) -> Seen:
+def scan(blocks: Iterable[bytes], rules: Iterable[Rule], done: Sign) -> ScannedLog:
     """Return what a log has of what rules look for, as far as the time for it goes, or its blocks raise OverError."""
     one, began = Scan(rules, done), time.thread_time()
     try:

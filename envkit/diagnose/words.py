@@ -9,7 +9,7 @@ from typing import Any
 
 from envkit.diagnose.judge import Certainty, Diagnosis
 from envkit.diagnose.rule import Rule
-from envkit.diagnose.scan import Seen
+from envkit.diagnose.scan import ScannedLog
 from envkit.diagnose.source import is_packed
 
 VERSION = 1
@@ -38,7 +38,7 @@ def paragraph(name: str, words: str, width: int) -> Iterator[str]:
         yield f"{name if not number else '':>10}   {line}"
 
 
-def cut(log: str, seen: Seen) -> str:
+def cut(log: str, seen: ScannedLog) -> str:
     """Say how much of a log was read, and how to read on in one that is not compressed."""
     path = Path(log)
     goes_on = path.is_file() and path.stat().st_size > seen.size and not is_packed(path)
@@ -83,7 +83,7 @@ def as_object(found: Diagnosis) -> dict[str, Any]:
 def explained(rule: Rule, width: int) -> str:
     """Return all that is known of a rule."""
     asks = [f"a line with {' or '.join(map(repr, rule.find))}"]
-    for sign, where in ((rule.below, "shortly below"), (rule.also, "with"), (rule.unless, "without")):
+    for sign, where in ((rule.preceded_by, "shortly below"), (rule.also, "with"), (rule.unless, "without")):
         asks += [f"{where} one with {' or '.join(map(repr, sign.find))}"] if sign else []
     proofs = [f"a line with {' or '.join(map(repr, rule.proof.find))}"] if rule.proof else []
     proofs += ["the machine (--here)"] if rule.machine else []

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
-from envkit.doctor.facts import Facts, Node
+from envkit.doctor.facts import Facts, NodeFacts
 from envkit.doctor.report import Comparison, Difference, Report
 from envkit.doctor.rules import problem
 from envkit.doctor.terminal import lines
@@ -15,7 +15,7 @@ Fact = TypeVar("Fact", bound=msgspec.Struct)
 NOT_TOLD = "not known"
 
 
-def beside(node: Report, here: Report) -> Report:
+def with_comparison(node: Report, here: Report) -> Report:
     """Return the report on a node with what differs from another host, and what that means for an installation."""
     found = Comparison(node=name(node), here=name(here), differences=tuple(differences(node, here)))
     return msgspec.structs.replace(node, notes=(*node.notes, *notes(node.facts, here.facts)), comparison=found)
@@ -57,7 +57,7 @@ def steady(facts: Facts) -> Facts:
     )
 
 
-def steady_node(node: Node) -> Node:
+def steady_node(node: NodeFacts) -> NodeFacts:
     """Return a node without its name, its addresses, and how full its memory is."""
     fabric = changed(node.fabric, interfaces=dict.fromkeys(node.fabric.interfaces))
     return changed(node, hostname="", shm_free=0, fabric=fabric)

@@ -49,7 +49,7 @@ class Cpu(Struct, frozen=True, kw_only=True):
     cores: int
 
 
-class Gpus(Struct, frozen=True, kw_only=True):
+class KernelGpus(Struct, frozen=True, kw_only=True):
     """The GPUs that the kernel knows: models or architectures, device files, kernel drivers; ``mig``: in slices."""
 
     nvidia: tuple[str, ...]
@@ -69,7 +69,7 @@ class Driver(Struct, frozen=True, kw_only=True):
     problem: str
 
 
-class Fabric(Struct, frozen=True, kw_only=True):
+class Networks(Struct, frozen=True, kw_only=True):
     """Networks: interfaces that are up with their address, RDMA devices with the link layers of their active ports.
 
     ``slingshot`` are HPE's devices, ``libraries`` tells where the loader finds what uses a fabric.
@@ -81,7 +81,7 @@ class Fabric(Struct, frozen=True, kw_only=True):
     libraries: dict[str, str | None]
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class NodeFacts(Struct, frozen=True, kw_only=True):
     """What the probe of ``verify`` states of a node; /dev/shm in bytes, ``container`` its kind inside of one."""
 
     hostname: str
@@ -90,11 +90,11 @@ class Node(Struct, frozen=True, kw_only=True):
     container: str | None
     shm_size: int
     shm_free: int
-    fabric: Fabric
-    gpus: Gpus
+    fabric: Networks
+    gpus: KernelGpus
 
 
-class Mpi(Struct, frozen=True, kw_only=True):
+class MpiLibrary(Struct, frozen=True, kw_only=True):
     """An MPI library.
 
     ``launcher`` is its mpirun, nothing without one; ``library`` the file of the name that programs of its ABI are
@@ -126,7 +126,7 @@ class RepositoryAccess(Struct, frozen=True, kw_only=True):
     refusal: Problem | None
 
 
-class Scheduler(Struct, frozen=True, kw_only=True):
+class SchedulerClient(Struct, frozen=True, kw_only=True):
     """A scheduler whose client is here; ``job``: this process is in one; ``mpi`` is what ``srun --mpi=list`` names."""
 
     name: str
@@ -181,17 +181,17 @@ class Facts(Struct, frozen=True, kw_only=True):
     uid: int
     cpu: Cpu | None = None
     builder: Builder | None = None
-    node: Node | None = None
+    node: NodeFacts | None = None
     gpu_driver: Driver | None = None
     nvidia_smi: str | None = None
     toolkits: tuple[Tool, ...] | None = None
-    mpi: tuple[Mpi, ...] | None = None
+    mpi: tuple[MpiLibrary, ...] | None = None
     modules: Tool | None = None
     container: Container | None = None
     namespaces: str | None = None
     mounts: tuple[str, ...] | None = None
     ways: tuple[RepositoryAccess, ...] = ()
-    schedulers: tuple[Scheduler, ...] | None = None
+    schedulers: tuple[SchedulerClient, ...] | None = None
     limits: Limits | None = None
     room: Room | None = None
     indexes: tuple[PackageIndex, ...] | None = None

@@ -4,7 +4,7 @@ import sys
 
 import msgspec
 
-from envkit.doctor.facts import Driver, Fabric, Gpus, Node
+from envkit.doctor.facts import Driver, KernelGpus, Networks, NodeFacts
 from envkit.system import process, record
 from envkit.system.resources import data
 from envkit.verify import facts
@@ -31,11 +31,11 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
     gpus: facts.NodeGpus
 
 
-def node() -> Node:
+def node() -> NodeFacts:
     """Ask the probe of ``verify`` for the node, in a process of its own."""
     told = record.decode(stated(NODE), Stated)
     shm = told.machine.shm or facts.Space()
-    return Node(
+    return NodeFacts(
         hostname=told.machine.hostname,
         kernel=told.machine.kernel,
         libc=told.machine.libc,
@@ -47,9 +47,9 @@ def node() -> Node:
     )
 
 
-def fabric(told: facts.Fabric) -> Fabric:
+def fabric(told: facts.Fabric) -> Networks:
     """Return the networks."""
-    return Fabric(
+    return Networks(
         interfaces={one.name: one.address for one in told.interfaces if one.up and one.kind != "loopback"},
         rdma={one.name: one.active for one in told.infiniband},
         slingshot=told.cxi,
@@ -57,9 +57,9 @@ def fabric(told: facts.Fabric) -> Fabric:
     )
 
 
-def gpus(told: facts.NodeGpus) -> Gpus:
+def gpus(told: facts.NodeGpus) -> KernelGpus:
     """Return the GPUs."""
-    return Gpus(
+    return KernelGpus(
         nvidia=tuple(one.name for one in told.nvidia),
         nvidia_files=told.nvidia_files,
         nvidia_driver=told.nvidia_driver,

@@ -16,11 +16,11 @@ from envkit.doctor.facts import (
     Container,
     Cpu,
     Limits,
-    Mpi,
+    MpiLibrary,
     PackageIndex,
     RepositoryAccess,
     Room,
-    Scheduler,
+    SchedulerClient,
     Tool,
 )
 from envkit.eessi import access
@@ -74,7 +74,7 @@ def toolkits(env: Mapping[str, str]) -> Iterator[Tool]:
         yield Tool(path=str(rocm), family="ROCm", version=(rocm / ".info" / "version").read_text().strip())
 
 
-def mpi(env: Mapping[str, str]) -> Iterator[Mpi]:
+def mpi(env: Mapping[str, str]) -> Iterator[MpiLibrary]:
     """Yield the MPI libraries: each whose mpirun is on PATH, and Cray's, which has none, and another of MPICH's ABI."""
     found = dict[Path, host.Program]()
     for folder in env.get("PATH", os.defpath).split(os.pathsep):
@@ -93,13 +93,13 @@ def mpi(env: Mapping[str, str]) -> Iterator[Mpi]:
             yield alone
 
 
-def described(family: str, version: str, path: Path | None, env: Mapping[str, str]) -> Mpi:
+def described(family: str, version: str, path: Path | None, env: Mapping[str, str]) -> MpiLibrary:
     """Return an MPI with its ABI and what it speaks."""
     abi = image_launch.table()["bind"].get(family, "")
     first = f"{path.parent}:{env.get('PATH', '')}" if path else env.get("PATH", "")
     library = host_mpi.find(abi, {**env, "PATH": first}) if abi else None
     words = launcher.table()["mpi"].get(family, {})
-    return Mpi(
+    return MpiLibrary(
         family=family,
         version=version,
         launcher=str(path or ""),
@@ -110,7 +110,7 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
     )
 
 
-def of_cray(found: host.Program, env: Mapping[str, str]) -> Mpi:
+def of_cray(found: host.Program, env: Mapping[str, str]) -> MpiLibrary:
     """Return Cray MPICH with the library that programs are linked with by its wrapper."""
     told = described(found.family, found.version, found.path, env)
     own = sorted(Path(env.get("CRAY_MPICH_DIR") or env.get("MPICH_DIR", "/nowhere"), "lib").glob("libmpi_*.so.12"))
@@ -169,7 +169,7 @@ def way(
     )
 
 
-def schedulers(env: Mapping[str, str]) -> Iterator[Scheduler]:
+def schedulers(env: Mapping[str, str]) -> Iterator[SchedulerClient]:
     """Yield the schedulers whose client is on PATH, or whose job this is."""
     for words in known("schedulers").values():
         client, job = process.which(words["client"], path=env.get("PATH")), bool(env.get(words["job"]))
@@ -177,7 +177,7 @@ def schedulers(env: Mapping[str, str]) -> Iterator[Scheduler]:
             continue
         told = process.capture(words["version"], env=env) if client else None
         match = re.search(r"\d+(?:\.\d+)+\S*", told.stdout + told.stderr) if told else None
-        yield Scheduler(
+        yield SchedulerClient(
             name=words["title"],
             version=match[0] if match else "",
             job=job,

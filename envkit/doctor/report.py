@@ -12,7 +12,7 @@ from envkit.errors import Problem
 VERSION = 1
 
 
-class State(StrEnum):
+class MethodState(StrEnum):
     """Whether a method works: wholly; in part, as the problems say; not; or it could not be found out."""
 
     WORKS = "works"
@@ -25,7 +25,7 @@ class MethodVerdict(Struct, frozen=True, kw_only=True):
     """What becomes of a method here, why, and what to do about each problem."""
 
     method: str
-    state: State
+    state: MethodState
     why: str
     problems: tuple[Problem, ...] = ()
 
@@ -61,7 +61,7 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def works(self) -> bool:
         """Whether an environment can be had by at least one method."""
-        return any(verdict.state in (State.WORKS, State.PARTLY) for verdict in self.methods)
+        return any(verdict.state in (MethodState.WORKS, MethodState.PARTLY) for verdict in self.methods)
 
 
 def to_json(report: Report) -> str:

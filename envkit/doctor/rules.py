@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
-from envkit.doctor.report import VERSION, MethodVerdict, Report, State
+from envkit.doctor.report import VERSION, MethodState, MethodVerdict, Report
 from envkit.errors import Problem
 from envkit.knowledge import methods
 from envkit.system import toml
@@ -38,7 +38,7 @@ def easybuild(facts: Facts) -> MethodVerdict:
     with_what += [f"{one.family} {one.version}" for one in (facts.builder.mpi,) if one]
     with_what += [facts.modules.family] if facts.modules else []
     return MethodVerdict(
-        method="easybuild", state=State.WORKS, why=f"{found.stack} can be built ({', '.join(with_what)})"
+        method="easybuild", state=MethodState.WORKS, why=f"{found.stack} can be built ({', '.join(with_what)})"
     )
 
 
@@ -58,7 +58,7 @@ def apptainer(facts: Facts) -> MethodVerdict:
     if lacking:
         return partly("apptainer", RUN_ALONE, lacking)
     with_what = f" ({here.runtime.family} {here.runtime.version})" if here else ""
-    return MethodVerdict(method="apptainer", state=State.WORKS, why=f"{found.stack} can be built{with_what}")
+    return MethodVerdict(method="apptainer", state=MethodState.WORKS, why=f"{found.stack} can be built{with_what}")
 
 
 def eessi(facts: Facts) -> MethodVerdict:
@@ -66,14 +66,14 @@ def eessi(facts: Facts) -> MethodVerdict:
     fitting = [way for way in facts.ways if way.refusal is None]
     if fitting:
         why = f"{fitting[0].why} (--access {fitting[0].access})"
-        return MethodVerdict(method="eessi", state=State.WORKS, why=why, problems=(problem("no-horovod"),))
+        return MethodVerdict(method="eessi", state=MethodState.WORKS, why=why, problems=(problem("no-horovod"),))
     problems = tuple(
         Problem(what=f"{way.access}: {way.refusal.what}.", fix=way.refusal.fix) for way in facts.ways if way.refusal
     )
     cut = [one for one in facts.missing if one.probe.startswith("eessi ")]
-    state, why = State.FAILS, "there is no way to its repository; one of these is enough"
+    state, why = MethodState.FAILS, "there is no way to its repository; one of these is enough"
     if cut:
-        state, why = State.UNKNOWN, f"no other way fits, and --access {cut[0].probe.split()[1]}: {cut[0].why}"
+        state, why = MethodState.UNKNOWN, f"no other way fits, and --access {cut[0].probe.split()[1]}: {cut[0].why}"
     return MethodVerdict(method="eessi", state=state, why=why, problems=problems)
 
 
@@ -87,7 +87,7 @@ def usual(method: str, facts: Facts) -> MethodVerdict:
         return not_told(method, facts)
     if found.problems:
         return fails(method, found, None)
-    return MethodVerdict(method=method, state=State.WORKS, why=f"{found.stack} can be installed")
+    return MethodVerdict(method=method, state=MethodState.WORKS, why=f"{found.stack} can be installed")
 
 
 def fails(method: str, found: Preflight, lacking: Problem | None) -> MethodVerdict:
@@ -95,18 +95,18 @@ def fails(method: str, found: Preflight, lacking: Problem | None) -> MethodVerdi
     problems = (*found.problems, *((lacking,) if lacking else ()))
     number = "one thing stands" if len(problems) == 1 else f"{len(problems)} things stand"
     why = f"{found.stack} cannot be installed: {number} in its way"
-    return MethodVerdict(method=method, state=State.FAILS, why=why, problems=problems)
+    return MethodVerdict(method=method, state=MethodState.FAILS, why=why, problems=problems)
 
 
 def partly(method: str, why: str, *problems: Problem) -> MethodVerdict:
     """Return that a method works in part."""
-    return MethodVerdict(method=method, state=State.PARTLY, why=why, problems=problems)
+    return MethodVerdict(method=method, state=MethodState.PARTLY, why=why, problems=problems)
 
 
 def not_told(method: str, facts: Facts) -> MethodVerdict:
     """Return that it could not be found out, and what was waited for."""
     why = next((one.why for one in facts.missing if one.probe in ("host", f"preflight {method}")), "nothing was told")
-    return MethodVerdict(method=method, state=State.UNKNOWN, why=f"it could not be found out: {why}")
+    return MethodVerdict(method=method, state=MethodState.UNKNOWN, why=f"it could not be found out: {why}")
 
 
 def no_index(facts: Facts, found: Preflight) -> Problem | None:

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 
-from envkit.doctor.facts import Driver, Facts, Mpi, Node, Tool
-from envkit.doctor.report import Comparison, Report, State
+from envkit.doctor.facts import Driver, Facts, MpiLibrary, NodeFacts, Tool
+from envkit.doctor.report import Comparison, MethodState, Report
 from envkit.report.paper import Paper
 from envkit.report.words import size
 
-STYLES = {State.WORKS: "green", State.PARTLY: "yellow", State.FAILS: "red", State.UNKNOWN: "yellow"}
+STYLES = {
+    MethodState.WORKS: "green",
+    MethodState.PARTLY: "yellow",
+    MethodState.FAILS: "red",
+    MethodState.UNKNOWN: "yellow",
+}
 LABEL = 10
 
 
@@ -120,7 +125,7 @@ def machine(facts: Facts) -> Iterator[tuple[str, str]]:
         )
 
 
-def gpus(node: Node, driver: Driver | None) -> str:
+def gpus(node: NodeFacts, driver: Driver | None) -> str:
     """Say which GPUs there are."""
     found = node.gpus
     names = [*found.nvidia, *found.amd] or list(driver.devices if driver else ())
@@ -131,7 +136,7 @@ def gpus(node: Node, driver: Driver | None) -> str:
     return joined((*counted, *drivers, *(["in slices (MIG)"] if found.mig else [])))
 
 
-def mpi(one: Mpi) -> str:
+def mpi(one: MpiLibrary) -> str:
     """Describe an MPI."""
     where = one.launcher or "no mpirun"
     library = f"ABI {one.abi} ({one.library})" if one.library else f"no {one.abi} is found"
@@ -139,7 +144,7 @@ def mpi(one: Mpi) -> str:
     return f"{one.family} {one.version} ({where}); {library}; speaks {', '.join(one.pmi) or 'nothing known'}{srun}"
 
 
-def fabric(node: Node) -> str:
+def fabric(node: NodeFacts) -> str:
     """Say which networks there are."""
     found = node.fabric
     rdma = [f"{layer or 'no active port'}: {name}" for name, ports in found.rdma.items() for layer in ports or ("",)]

@@ -192,7 +192,7 @@ def lines(looked: FoundBuilds) -> Iterator[str]:
         yield f"Cache:    {text}"
 
 
-def told(looked: FoundBuilds) -> tuple[Offered, ...]:
+def offers(looked: FoundBuilds) -> tuple[Offered, ...]:
     """Return the same for scripts."""
     return tuple(
         Offered(

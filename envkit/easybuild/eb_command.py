@@ -157,7 +157,7 @@ def usable_cmake(cmake: Program | None) -> bool:
         return False
 
 
-def beside(host: Host, stack: Stack, tree: Tree) -> Eb:
+def bundled_eb(host: Host, stack: Stack, tree: Tree) -> Eb:
     """Return the eb that is installed beside envkit, under the host's Python. Raises HostProblem."""
     if host.modules_tool is None:
         raise HostProblem(what="EasyBuild needs a modules tool.", fix=modules_tool.REMEDY)
@@ -224,8 +224,12 @@ def as_read_by_all() -> tuple[str, ...]:
 
 
 def without_passwords(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings but for those that hold a URL with a user or a password, as that of a proxy may."""
-    return {name: value for name, value in env.items() if not USER_IN_URL.search(value)}
+    """Return the settings but for those that hold a URL with a user or a password, as that of a proxy may.
+
+    A proxy needs no ``http://`` in front for curl, wget and pip.
+    """
+    is_open = {name for name, value in env.items() if name.lower().endswith("_proxy") and "@" in value}
+    return {name: value for name, value in env.items() if name not in is_open and not USER_IN_URL.search(value)}
 
 
 def as_root() -> dict[str, str]:
@@ -365,10 +369,10 @@ def write_cached(path: Path, made: Plan) -> None:
     kept = CachedPlan(format=3, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
     try:
         files.make_private(path.parent)
-        if path.parent.stat().st_uid == os.geteuid():
-            path.parent.chmod(0o700)
+        files.require_own(path.parent)
+        path.parent.chmod(0o700)
         files.write(path, msgspec.json.encode(kept), own=True, mode=0o600)
-    except OSError:
+    except (OSError, HostProblem):
         return
 
 

@@ -25,7 +25,7 @@ from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.environments.receipt import Parts, Receipt
 from envkit.errors import BuildFailed, EnvironmentDamaged, ModuleNotLoaded, Problem
 from envkit.machine import host
-from envkit.machine.modules_tool import entered
+from envkit.machine.modules_tool import require_entered
 from envkit.planning import extras, preflight
 from envkit.planning.method import Offered
 from envkit.planning.plan import Plan, current_recipe
@@ -104,7 +104,7 @@ class ModulesInstallation:
     @property
     def offered(self) -> Sequence[Offered]:
         """What the caches have of it, as it is told."""
-        return cached.told(self.looked)
+        return cached.offers(self.looked)
 
     @property
     def to_build(self) -> list[str]:
@@ -250,7 +250,7 @@ class ModulesInstallation:
         """Fetch the sources that are missing; return the build that is left to do. What is built again is set aside."""
         for line in eb_command.cuda_limits(self.plan):
             say(console, line)
-        is_begun = replaced.of(self.tree, self.stack.name) is not None
+        is_begun = replaced.find(self.tree, self.stack.name) is not None
         outdated = build.outdated(self.plan, self.tree) if self.request.rebuild else []
         again = {*outdated, *self.again} if not is_begun else set[str]()
         rebuild, accepted = [step.module for step in self.plan.steps if step.module in again], self.accepted_eulas
@@ -265,7 +265,9 @@ class ModulesInstallation:
         receipt.begin(self.tree, self.stack.name, "building", folder, self.stack.extras)
         if rebuild:
             self.set_aside(rebuild, console, in_jobs=in_jobs)
-        elif self.stack.module in self.missing and not receipt.beside(self.tree, self.stack.name, self.stack.module):
+        elif self.stack.module in self.missing and not receipt.has_other_module(
+            self.tree, self.stack.name, self.stack.module
+        ):
             receipt.path_of(self.tree, self.stack.name).unlink(missing_ok=True)
         return eb_command.Build(
             eb=self.eb,
@@ -325,7 +327,7 @@ class ModulesInstallation:
         """Ask it. Raises BuildFailed, ModuleNotLoaded."""
         inside, tree = self.inside, str(self.tree.root)
         argv = inside.command(["python3", str(data("inside/interpreter.py"))])
-        told = entered(process.capture(argv, env=inside.variables(self.env), cwd=process.NEUTRAL))
+        told = require_entered(process.capture(argv, env=inside.variables(self.env), cwd=process.NEUTRAL))
         if told.status:
             raise BuildFailed(
                 what=f"The module {self.stack.module} was built but cannot be entered.",
@@ -352,7 +354,7 @@ class ModulesInstallation:
             module=self.stack.module,
             modules=tuple(self.made_from()),
             extras=self.extras,
-            mpi=mpi.of(self.plan, self.host, inside, self.env) if facts["horovod"] else None,
+            mpi=mpi.built_mpi(self.plan, self.host, inside, self.env) if facts["horovod"] else None,
             horovod=facts["horovod"],
             site_packages=tuple(facts["site_packages"]),
             library_path=tuple(facts["library_path"]),
@@ -386,7 +388,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     there = [name for name in receipt.extras(tree, stack.name) if name in extras.of_stack(stack.name)]
     stack = extras.added(stack, [*there, *request.extras])
     stack, machine = mpi.fitted(request, machine, stack, tree)
-    eb = eb_command.beside(machine, stack, tree)
+    eb = eb_command.bundled_eb(machine, stack, tree)
     plan = eb_command.plan(eb, stack)
     assert machine.modules_tool is not None  # noqa: S101  (demanded above)
     tool = machine.modules_tool
@@ -454,7 +456,7 @@ def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: A
     return bool(request.mpi) and (found.mpi is None or found.mpi.family != request.mpi or found.mpi.embedded)
 
 
-def asked(prefix: Prefix, found: Receipt) -> Request:
+def request_of(prefix: Prefix, found: Receipt) -> Request:
     """Return the request that installs what a receipt describes. Raises EnvironmentDamaged: its recipe has gone."""
     assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
     load = found.load if isinstance(found, ModuleReceipt) else ()
@@ -511,7 +513,7 @@ def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Prob
     """Return what is said of the sources where they are sought; None of a stack that eb would have to resolve first."""
     tree = request.prefix.tree(machine.platform)
     fitted, seen = mpi.fitted(request, machine, stack, tree)
-    if not eb_command.is_planned(eb_command.beside(seen, fitted, tree), fitted):
+    if not eb_command.is_planned(eb_command.bundled_eb(seen, fitted, tree), fitted):
         return None
     return prepare(request, machine, stack).refused
 

@@ -214,7 +214,7 @@ def abi(machine: Host, plan: Plan) -> str:
     return f"; ABI {found}" if found else ""
 
 
-def of(plan: Plan, machine: Host, inside: Environment, env: Mapping[str, str]) -> Mpi:
+def built_mpi(plan: Plan, machine: Host, inside: Environment, env: Mapping[str, str]) -> Mpi:
     """Return the MPI of what was built, by its launcher where that tells: that of MPICH may be another's."""
     one = machine.mpi
     if one and one.family in ("MVAPICH", "Cray MPICH") and module_of(plan):

@@ -81,7 +81,7 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
         """Return how much of it is compared."""
         return manifest.measure(Tree(root=Path(self.tree)), [module.name for module in self.modules])
 
-    def oddity(self) -> str:
+    def validation_error(self) -> str:
         """Say what in it cannot be."""
         return odd_text(self, self.words)
 
@@ -124,7 +124,7 @@ class ModuleReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method
         """Return it as it is with a virtual environment on top of it."""
         return msgspec.structs.replace(self, venv=str(venv))
 
-    def oddity(self) -> str:
+    def validation_error(self) -> str:
         """Say what in it cannot be."""
         words = [*self.words, *self.load]
         return f"It names {self.venv!r}." if self.venv else odd_text(self, words)

@@ -16,7 +16,7 @@ import platformdirs
 
 from envkit.binary.elf import Elf, ElfError
 from envkit.easybuild.eb_command import state
-from envkit.errors import Problem
+from envkit.errors import HostProblem, Problem
 from envkit.machine.host import Host, Program, compiling
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
@@ -94,8 +94,9 @@ def keep(path: Path, found: TrialResult) -> None:
     """Keep what has passed; a cache that cannot be written is no failure."""
     try:
         files.make_private(path.parent)
+        files.require_own(path.parent)
         files.write(path, msgspec.json.encode(found), own=True, mode=0o600)
-    except OSError:
+    except (OSError, HostProblem):
         return
 
 

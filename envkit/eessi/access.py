@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from envkit.eessi import release
-from envkit.eessi.answer import LIMIT_S, within
 from envkit.eessi.cache import is_warm
 from envkit.eessi.release import Release
+from envkit.eessi.time_limit import LIMIT_S, with_time_limit
 from envkit.errors import HostProblem, Problem, UsageProblem
 from envkit.knowledge.eessi import Repository, known, symptom, usual
 from envkit.machine import runtime
@@ -95,7 +95,7 @@ def lines(probe: Probe) -> Iterator[str]:
 
 def require_release(root: Path, version: str, repository: Repository) -> None:
     """Raise UsageProblem for a release that the repository does not have."""
-    there = within(root / "versions", lambda _: release.versions(root))
+    there = with_time_limit(root / "versions", lambda _: release.versions(root))
     if version not in there:
         raise UsageProblem(
             what=f"{repository.title} has no release {version}.",

@@ -25,8 +25,8 @@ def is_archive(path: Path) -> bool:
 
 
 def place() -> Path:
-    """Return the folder of what is unpacked, on local disk beside the caches."""
-    return sessions.caches().with_name(f"{sessions.caches().name}-unpacked")
+    """Return the folder of what is unpacked, on local disk beside the caches; as there if another has its name."""
+    return sessions.caches_in(sessions.caches().parent, "-unpacked")
 
 
 def unpacked(path: Path, say: Callable[[str], None], env: Mapping[str, str] = os.environ) -> Path:
@@ -51,7 +51,7 @@ def unpacked(path: Path, say: Callable[[str], None], env: Mapping[str, str] = os
         unpack(path, partial, env)
         inner = list(partial.iterdir())
         found = partial if sessions.is_legacy(partial) else inner[0] if len(inner) == 1 else partial
-        if not sessions.is_legacy(found):
+        if found.is_symlink() or not sessions.is_legacy(found):  # a link's folder would be closed, whosever it is
             words = symptom("archive-other", path=path)
             raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
         found.chmod(0o700)

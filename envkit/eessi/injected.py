@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from envkit.environments.environment import Environment
 from envkit.errors import HostProblem, Problem
 from envkit.knowledge.eessi import known, symptom
-from envkit.machine.modules_tool import entered
+from envkit.machine.modules_tool import require_entered
 from envkit.system import process
 from envkit.system.resources import data
 
@@ -42,7 +42,7 @@ def find(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.enviro
     """Look inside for what is needed. Raises HostProblem if it cannot be entered."""
     paths = (*wanted.driver, *wanted.libraries.values())
     argv = inside.command(["sh", str(data("environments/shell/injected.sh")), *paths])
-    told = entered(process.capture(argv, env=inside.variables(env)))
+    told = require_entered(process.capture(argv, env=inside.variables(env)))
     if told.status or not told.stdout:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
     target, *there = told.stdout.splitlines()

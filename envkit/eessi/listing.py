@@ -11,12 +11,12 @@ import msgspec
 import platformdirs
 
 from envkit.eessi import release
-from envkit.eessi.answer import within
 from envkit.eessi.release import Release
+from envkit.eessi.time_limit import with_time_limit
 from envkit.environments.environment import Environment
 from envkit.errors import HostProblem
 from envkit.machine.host import capability
-from envkit.machine.modules_tool import entered
+from envkit.machine.modules_tool import require_entered
 from envkit.system import process
 from envkit.system.resources import data
 
@@ -65,13 +65,13 @@ def read(found: Release, here: Hardware, env: Mapping[str, str] = os.environ) ->
             names += release.modules(folder, cache(folder), see)
         return Modules(release=found.version, target=subdir, modules=tuple(names))
 
-    return within(found.software, work)
+    return with_time_limit(found.software, work)
 
 
 def read_inside(inside: Environment, version: str) -> Modules:
     """Read the modules of a release that can be read inside alone, with what it chose as target there."""
     argv = inside.command(["sh", str(data("environments/shell/eessi_modules.sh"))])
-    told = entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=600))
+    told = require_entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=600))
     if told.status:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
     path, *files = told.stdout.splitlines()

@@ -115,11 +115,11 @@ def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: A
     return not isinstance(found, EessiReceipt)
 
 
-def asked(prefix: Prefix, found: Receipt) -> Request:
+def request_of(prefix: Prefix, found: Receipt) -> Request:
     """Return the request that installs what a receipt describes, on the same release, by the same copy of it."""
     assert isinstance(found, EessiReceipt)  # noqa: S101  (the registry says so)
     access = f"dir:{found.copy}" if found.copy else None
-    return replace(easybuild.asked(prefix, found), release=found.release, access=access)
+    return replace(easybuild.request_of(prefix, found), release=found.release, access=access)
 
 
 removable, remove = easybuild.removable, easybuild.remove

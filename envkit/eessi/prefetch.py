@@ -18,7 +18,7 @@ from envkit.environments.eessi import EessiEnvironment
 from envkit.errors import DiskFull, HostProblem
 from envkit.knowledge.eessi import Repository, known, symptom
 from envkit.machine.host import writable_parent
-from envkit.machine.modules_tool import entered
+from envkit.machine.modules_tool import require_entered
 from envkit.system import files, process
 from envkit.system.resources import data
 
@@ -120,7 +120,7 @@ def require_room(cache: Cache, total: int) -> None:
 
 def listed(inside: EessiEnvironment, env: Mapping[str, str]) -> list[int]:
     """Return the size (bytes) of every file that is to be read, found by entering."""
-    told = entered(process.capture(command(inside, "list"), env=inside.variables(env), timeout_s=3600))
+    told = require_entered(process.capture(command(inside, "list"), env=inside.variables(env), timeout_s=3600))
     if told.status or not told.stdout:
         raise HostProblem(what="EESSI could not be entered.", why=told.stderr.strip())
     return [int(line) for line in told.stdout.split()]

@@ -18,7 +18,7 @@ class EessiReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method"
     copy: str = ""
 
     @property
-    def shut(self) -> str:
+    def venv_refusal(self) -> str:
         """Why it can be used only by what is started in it."""
         return "It is on top of a release of EESSI, which is mounted only for what is started in it."
 
@@ -42,9 +42,9 @@ class EessiReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method"
         gone = entry.gone(self.release, Path(self.copy) if self.copy else None)
         return f"its release of EESSI has gone: {gone}" if gone else ""
 
-    def oddity(self) -> str:
+    def validation_error(self) -> str:
         """Say what in it cannot be."""
-        return super().oddity() if is_name(self.release) else f"It names {self.release!r}."
+        return super().validation_error() if is_name(self.release) else f"It names {self.release!r}."
 
     def described(self) -> dict[str, str]:
         """Return how it is loaded by hand, and its modules."""

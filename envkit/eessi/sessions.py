@@ -120,15 +120,15 @@ def caches() -> Path:
 
 
 @cache
-def caches_in(folder: Path) -> Path:
-    """Return it, the same for as long as this process lives."""
-    usual = folder / f"envkit-eessi-{os.getuid()}"
+def caches_in(folder: Path, of: str = "") -> Path:
+    """Return it, or that ``of`` something else, the same for as long as this process lives."""
+    usual = folder / f"envkit-eessi-{os.getuid()}{of}"
     try:
         found = usual.lstat()
     except FileNotFoundError:
         return usual
     is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return usual if is_own else folder / f"{usual.name}-{temporary.unguessable('eessi', platform.node())}"
+    return usual if is_own else folder / f"{usual.name}-{temporary.unguessable('eessi' + of, platform.node())}"
 
 
 def resume(named: str) -> SessionFolder:

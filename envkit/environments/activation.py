@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from envkit.environments.environment import Environment
 from envkit.errors import HostProblem
-from envkit.machine.modules_tool import entered
+from envkit.machine.modules_tool import require_entered
 from envkit.system import process
 
 SHELLS = ("bash", "zsh", "fish")
@@ -36,7 +36,7 @@ def parent() -> str:
 
 def changed(inside: Environment, env: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that differ inside, None for one that is not there. Raises ModuleNotLoaded, HostProblem."""
-    told = entered(process.capture(inside.command(["env", "-0"]), env=inside.variables(env), timeout_s=300))
+    told = require_entered(process.capture(inside.command(["env", "-0"]), env=inside.variables(env), timeout_s=300))
     if told.status:
         raise HostProblem(what=f"{inside.name} cannot be entered.", why=told.stderr.strip()[-2000:])
     pairs = (entry.partition("=") for entry in told.stdout.split("\0") if "=" in entry)

@@ -49,7 +49,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     is_program: bool = False
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class FileManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a module, by their paths in the tree."""
 
     module: str
@@ -89,16 +89,16 @@ def write(tree: Tree, module: str) -> None:
     made = at_once(kept, there.values())
     found = {name: one for name, one in zip(there, made, strict=True) if one is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, msgspec.json.encode(Manifest(module=module, files=found)), own=True)
+    files.write(path, msgspec.json.encode(FileManifest(module=module, files=found)), own=True)
 
 
-def read(tree: Tree, module: str) -> Manifest | None:
+def read(tree: Tree, module: str) -> FileManifest | None:
     """Return the list of a module, None without one. Raises ValueError for one that is damaged itself."""
     path = path_of(tree, module)
     try:
         if path.lstat().st_size > MOST:
             raise ValueError(f"It is larger than {MOST // 1_000_000} MB.")
-        found = record.decode(files.read(path), Manifest)
+        found = record.decode(files.read(path), FileManifest)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -200,7 +200,7 @@ def is_dangling(path: str) -> bool:
 
 def measure(tree: Tree, modules: Sequence[str]) -> Measure:
     """Return how much of some modules can be compared."""
-    found, unlisted, behind = list[Manifest](), list[str](), list[str]()
+    found, unlisted, behind = list[FileManifest](), list[str](), list[str]()
     for module in modules:
         known = None
         with suppress(ValueError):
@@ -312,7 +312,7 @@ def is_unreadable(known: StoredFile, path: Path, state: os.stat_result) -> bool:
     return state.st_mtime_ns == known.changed or not bytecode.is_whole(data)
 
 
-def added(known: Manifest, there: dict[str, Found]) -> set[str]:
+def added(known: FileManifest, there: dict[str, Found]) -> set[str]:
     """Return what was added that takes the place of something or is loaded: files, and packages by their folder."""
     unknown = [name for name in there if name not in known.files and not name.endswith(".pyc")]
     if not unknown:

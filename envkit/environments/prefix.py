@@ -31,7 +31,7 @@ import platformdirs
 from envkit.config import configuration as config
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.machine.host import Platform
-from envkit.system import umask
+from envkit.system import owners, umask
 from envkit.system.files import at_home, discard, make_private
 
 ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
@@ -150,7 +150,7 @@ class Prefix:
         """Make the folder, private to the user. Raises NotWritable."""
         try:
             make_private(self.root)
-            with umask.of(self.root):
+            with umask.like(self.root):
                 for folder in (self.sources, self.logs):
                     folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -246,14 +246,16 @@ def is_kernels(path: Path) -> bool:
 def compiler_cache(prefix: Prefix, env: Mapping[str, str] = os.environ) -> Path:
     """Return the compiler cache, which is one for all of a user's prefixes: ``CCACHE_DIR``, else envkit's own.
 
-    Where that cannot be written to it is a folder of the prefix.
+    Where that cannot be written to, or somebody who is not trusted can, it is a folder of the prefix: what is in it is
+    linked into what others run.
     """
     folder = Path(env.get("CCACHE_DIR") or platformdirs.user_cache_path("envkit") / "ccache")
     try:
         make_private(folder)
+        who = owners.stranger(folder.stat(), owners.known(config.read(env).get("trust") or ()))
     except OSError:
         return prefix.root / "ccache"
-    return folder if os.access(folder, os.W_OK) else prefix.root / "ccache"
+    return folder if who is None and os.access(folder, os.W_OK) else prefix.root / "ccache"
 
 
 def not_writable(path: Path, error: OSError) -> NotWritable:

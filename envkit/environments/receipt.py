@@ -110,12 +110,12 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return self.name
 
     @property
-    def shut(self) -> str:
+    def venv_refusal(self) -> str:
         """Why it can be used only by what is started in it, where that is so."""
         return "It can be used only by what is started in it."
 
     @property
-    def instead(self) -> str:
+    def venv_alternative(self) -> str:
         """What to do where a virtual environment is wanted and there can be none on top of it."""
         return "Use an environment by EasyBuild ('envkit install --method easybuild'), which can."
 
@@ -123,8 +123,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         """Return it as it is with a virtual environment on top of it. Raises HostProblem where there can be none."""
         raise HostProblem(
             what=f"{self.name} cannot have a virtual environment on top of it.",
-            why=self.shut,
-            fix=self.instead,
+            why=self.venv_refusal,
+            fix=self.venv_alternative,
         )
 
     def damage(self) -> str:
@@ -147,7 +147,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         """Return how much of it is compared."""
         raise NotImplementedError
 
-    def oddity(self) -> str:
+    def validation_error(self) -> str:
         """Say what in it cannot be: each of its words ends in a path, a shell or a terminal. Nothing if all can."""
         raise NotImplementedError
 
@@ -211,7 +211,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         where = f"{self.name} --prefix {Path(self.tree).parent}"
         raise HostProblem(
             what=f"{self.name} cannot be entered in a shell that runs already.",
-            why=self.shut,
+            why=self.venv_refusal,
             fix=f"Start what you need inside: 'envkit shell {where}', or 'envkit run {where} -- COMMAND'.",
         )
 
@@ -352,7 +352,7 @@ def parts_in(tree: Tree) -> Iterator[Parts]:
                 yield found
 
 
-def beside(tree: Tree, name: str, module: str) -> bool:
+def has_other_module(tree: Tree, name: str, module: str) -> bool:
     """Say whether an environment is there that is entered by another module, so that it works while one is built."""
     with suppress(OSError, msgspec.DecodeError):
         there = record.read(path_of(tree, name), Entered).module

@@ -48,7 +48,7 @@ def lock_path(tree: Tree, name: str) -> Path:
     return tree.locks / f"replaced-{name}.lock"
 
 
-def of(tree: Tree, name: str) -> Aside | None:
+def find(tree: Tree, name: str) -> Aside | None:
     """Return what of an environment is set aside, None if nothing is."""
     with suppress(OSError, ValueError, RecursionError):
         found = read(tree.replaced / f"{name}.json", Aside)
@@ -173,7 +173,7 @@ def settle(tree: Tree, name: str) -> None:
 
 def put_back(tree: Tree, name: str) -> bool:
     """Put back what is set aside, and keep the modules that were built in its place; say whether there was any."""
-    aside = of(tree, name)
+    aside = find(tree, name)
     if aside is None:
         return False
     require_own(tree, name)
@@ -218,7 +218,7 @@ def guarded(tree: Tree, name: str, tell: Callable[[], None] = lambda: None) -> I
                 why=f"Something of it still holds {lock_path(tree, name)}.",
                 fix="Wait for it, or end it, then run the same command again.",
             )
-        if (aside := of(tree, name)) and not aside.in_jobs:
+        if (aside := find(tree, name)) and not aside.in_jobs:
             put_back(tree, name)
     with locked(lock_path(tree, name), fcntl.LOCK_SH, PATIENCE_S):
         try:
@@ -233,7 +233,7 @@ def recover(tree: Tree) -> None:
     with suppress(OSError, HostProblem):
         trust.require(tree.root.parent, tree)
         for path in tree.replaced.glob("[!.]*.json"):
-            aside = of(tree, path.stem)
+            aside = find(tree, path.stem)
             if aside is None or aside.in_jobs or path.lstat().st_uid != os.geteuid():
                 continue
             require_own(tree, path.stem)

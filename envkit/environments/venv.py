@@ -42,8 +42,12 @@ class Venv(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named(word: str | None) -> Path | None:
-    """Return the folder that a word names, as an absolute path, if it is such a virtual environment; else None."""
-    if not word:
+    """Return the folder that a word names, as an absolute path, if it is such a virtual environment; else None.
+
+    A folder is named by a path with a slash, as programs are: what lies where one happens to be, such as in somebody's
+    repository, never takes the place of an environment.
+    """
+    if not word or "/" not in word:
         return None
     with suppress(OSError, ValueError):
         if (Path(word) / RECORD).is_file():
@@ -67,8 +71,9 @@ def read(folder: Path) -> Venv:
     except (OSError, msgspec.DecodeError) as error:
         raise damaged(folder, shown(str(error))) from error
     odd = next((text for text in (found.folder, found.name, found.tree) if not text.isprintable()), "")
-    if odd or not found.tree.startswith("/"):
-        raise damaged(folder, f"Its record names {(odd or found.tree)!r}.")
+    relative = next((one for one in (found.folder, found.tree) if not one.startswith("/")), "")
+    if odd or relative or found.tree.startswith("/proc/"):
+        raise damaged(folder, f"Its record names {(odd or relative or found.tree)!r}.")
     if not os.path.isdir(found.folder) or not folder.samefile(found.folder):  # noqa: PTH112  (raises nothing)
         raise damaged(folder, f"It was made as {found.folder}, and the paths in its files are still those.")
     if not (folder / "bin" / "python").exists():

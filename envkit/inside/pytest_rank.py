@@ -35,7 +35,7 @@ class Borrowed:
         return importlib.machinery.PathFinder.find_spec(name, [self.folder])
 
 
-class Recorder:
+class OutcomeRecorder:
     """A plugin of pytest that notes the outcome of the one test."""
 
     def __init__(self, rank: int, folder: str) -> None:
@@ -83,7 +83,7 @@ def main() -> int:
     with open(sys.argv[1]) as stream:
         job = json.load(stream)  # type: Dict[str, Any]
     rank = number()
-    recorder = Recorder(rank, folder)
+    recorder = OutcomeRecorder(rank, folder)
     own = [os.path.join(folder, "%s-%d" % (kind, rank)) for kind in ("stack", "stopped")]
     with open(own[0], "w") as stack, open(own[1], "w") as stopped:
         faulthandler.dump_traceback_later(job["limit_s"], file=stack)

@@ -14,7 +14,7 @@ import sys
 from typing import Any, Dict, Set  # noqa: F401  (a comment says it)
 
 
-class Recorder:
+class EventRecorder:
     """A plugin of pytest that writes a line where a test begins, and one with its outcome.
 
     Of a test that has subtests their outcomes are noted: it passes itself where each of them is skipped.
@@ -72,7 +72,7 @@ def main() -> int:
     os.chdir(os.path.dirname(job["test"]))
     with open(os.path.join(folder, "stack-%d" % rank), "w") as stack:
         with open(os.path.join(folder, "rank-%d" % rank), "w") as stream:
-            recorder = Recorder(stream)
+            recorder = EventRecorder(stream)
             faulthandler.dump_traceback_later(job["limit_s"], file=stack)
             if importlib.util.find_spec("tf_keras"):  # the tests were written for Keras 2
                 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")

@@ -232,7 +232,7 @@ def left_behind(prefix: Prefix) -> Iterator[Item]:
             for name in listed(tree.replaced / kind):
                 path = tree.replaced / kind / name
                 is_aside = is_name(name) and path.is_dir() and not path.is_symlink() and {*listed(path)} <= OF_ASIDE
-                if is_aside and replaced.of(tree, name) is None:
+                if is_aside and replaced.find(tree, name) is None:
                     yield item("replaced", path)
 
 
@@ -285,7 +285,7 @@ def chosen(found: Sequence[Item], older_s: float, larger: int) -> list[Item]:
 
 def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
     """Remove items; return each as it then is. What an installation under way may use is kept, and said why."""
-    with umask.of(prefix.root), ExitStack() as stack:
+    with umask.like(prefix.root), ExitStack() as stack:
         busy = next(filter(None, [at_work(tree, stack) for tree in trees(prefix)]), "")
         elsewhere = at_work_elsewhere(stack)
         now = {one.path: one for one in find(prefix, list(dict.fromkeys(one.kind for one in found)))}

@@ -71,7 +71,7 @@ def install(request: Request, console: Console) -> "Report | None":
 
 def install_now(request: Request, console: Console) -> "Report | None":
     """Install a stack that did not seem to be there."""
-    with umask.of(request.prefix.root):
+    with umask.like(request.prefix.root):
         return install_into(request, console)
 
 

@@ -32,7 +32,7 @@ SAID = {
 }
 
 
-class State(StrEnum):
+class EnvironmentState(StrEnum):
     """What there is of an environment, or of a stack that is not installed.
 
     ``refused``: somebody may change it who is not trusted. ``unfinished``: an installation has begun and ended early.
@@ -87,7 +87,7 @@ class ListedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    state: State
+    state: EnvironmentState
     method: str
     framework: str
     accelerator: str
@@ -174,8 +174,8 @@ def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | No
 
 def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> ListedEnvironment:
     """Return the line of an environment of which an installation has begun, and no more."""
-    state = State.INSTALLING if one.running else State.UNFINISHED
-    has_ended = state is State.UNFINISHED
+    state = EnvironmentState.INSTALLING if one.running else EnvironmentState.UNFINISHED
+    has_ended = state is EnvironmentState.UNFINISHED
     again = f"envkit install {name}" + (f" --with {','.join(one.extras)}" if one.extras else "")
     return ListedEnvironment(
         name=name,
@@ -193,7 +193,9 @@ def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> ListedEnv
 
 def possible(stack: Stack, lacking: Sequence[Problem] | None) -> ListedEnvironment:
     """Return the line of a stack that is not installed."""
-    state = State.UNKNOWN if lacking is None else State.LACKS if lacking else State.FITS
+    state = (
+        EnvironmentState.UNKNOWN if lacking is None else EnvironmentState.LACKS if lacking else EnvironmentState.FITS
+    )
     problems = tuple(Lacking(what=one.what, fix=one.fix) for one in lacking or ())
     first = problems[0] if problems else None
     return ListedEnvironment(
@@ -217,7 +219,7 @@ def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> ListedE
     if isinstance(found, EnvironmentDamaged):
         return ListedEnvironment(
             name=shown(name),
-            state=State.DAMAGED,
+            state=EnvironmentState.DAMAGED,
             method="unknown",
             framework="unknown",
             accelerator="unknown",
@@ -249,16 +251,16 @@ def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> ListedE
     )
 
 
-def state_of(tree: Tree, found: Receipt) -> tuple[State, str, str]:
+def state_of(tree: Tree, found: Receipt) -> tuple[EnvironmentState, str, str]:
     """Return the state of an environment that is there, why, and what to do."""
     if found.copied_from:
         fix = f"Move it back, or remove it here: envkit remove {found.name} --prefix {tree.root.parent}"
-        return State.DAMAGED, f"it was copied or moved here from {found.copied_from}", fix
+        return EnvironmentState.DAMAGED, f"it was copied or moved here from {found.copied_from}", fix
     if lost := broken(found):
-        return State.DAMAGED, lost, repair(found)
+        return EnvironmentState.DAMAGED, lost, repair(found)
     if refused := distrust(tree, found):
-        return State.REFUSED, refused, "ENVKIT_TRUST names whom you trust."
-    return State.INSTALLED, "", ""
+        return EnvironmentState.REFUSED, refused, "ENVKIT_TRUST names whom you trust."
+    return EnvironmentState.INSTALLED, "", ""
 
 
 def distrust(tree: Tree, found: Receipt) -> str:
@@ -308,7 +310,7 @@ TITLES = {
 
 def section(one: ListedEnvironment) -> str:
     """Return the heading that an entry stands under, as TITLES names it."""
-    if one.state is not State.FITS:
+    if one.state is not EnvironmentState.FITS:
         return one.state.value
     return "never-built" if not one.built else "fits" if one.gpu else "fits-elsewhere"
 
@@ -334,7 +336,7 @@ def text(found: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper) -> st
 
 def details(one: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
     """Yield what there is to say of an entry in its line."""
-    if one.state is State.INSTALLED:
+    if one.state is EnvironmentState.INSTALLED:
         yield f"verified {one.verified}" if one.verified else f"{(one.created or '')[:10]}, no Horovod"
     if one.extras:
         yield f"with {' '.join(one.extras)}"
@@ -349,7 +351,7 @@ def details(one: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
 def remark(one: ListedEnvironment) -> str:
     """Return who is at work on an entry, or what is wrong with it and what to do; nothing if neither is."""
     if one.begun and one.begun.running:
-        again = "Built again" if one.state is State.INSTALLED else "Built"
+        again = "Built again" if one.state is EnvironmentState.INSTALLED else "Built"
         where = f"process {one.begun.pid} on {one.begun.host}"
         return f"{again} by {one.begun.user or 'somebody'}, {where}, since {one.begun.since}; now {one.begun.stage}."
     if not one.why:

@@ -5,6 +5,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from shlex import quote
 from typing import BinaryIO, Literal
 
 import msgspec
@@ -97,11 +98,12 @@ def chosen(
         if one.id.startswith(name):
             by_id[one.id].append(one)
     if len(by_id) != 1:
+        at = {quote(one.place.shown) for one in found}
         known = sorted({one.manifest.provenance.lock.name for one in found})
         raise UsageProblem(
             what=f"More than one build begins with {name!r}." if by_id else f"There is no build for {name!r}.",
             why="\n".join([*wrong, f"There are builds for {', '.join(known) or 'nothing'}."]),
-            fix="Name one of these, or a build by its id: 'envkit cache list' has them.",
+            fix=f"Name one of these, or a build by its id: envkit cache list {' '.join(sorted(at))}",
         )
     return list(by_id.values()), True
 

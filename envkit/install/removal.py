@@ -37,7 +37,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, d
     before = [module.name for module in found.recipes if is_there(tree, module.name)]
     lock, message = f"stack-{found.name}", f"Another process is installing {found.name}; waiting for it."
     try:
-        with umask.of(tree.root.parent), filelocks.held(tree, lock, console, message):
+        with umask.like(tree.root.parent), filelocks.held(tree, lock, console, message):
             remove_from(tree, found, dependencies=dependencies, console=console)
             receipt.end(tree, found.name)
     except PermissionError as error:
@@ -78,7 +78,7 @@ def remove_begun(
         )
     message = f"Another process is installing {name}; waiting for it."
     try:
-        with umask.of(tree.root.parent), filelocks.held(tree, f"stack-{name}", console, message):
+        with umask.like(tree.root.parent), filelocks.held(tree, f"stack-{name}", console, message):
             busy = filelocks.in_use(tree, name)
             parts = list(receipt.parts_in(tree))
             used = {module.name for one in parts for module in one.modules}

@@ -59,7 +59,7 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
 
 def asked(prefix: Prefix, root: Path, found: Receipt) -> Request:
     """Return the request that builds an environment again. Raises HostProblem where that would be in another tree."""
-    request = registry.method(found.method).asked(prefix, found)
+    request = registry.method(found.method).request_of(prefix, found)
     own = prefix.tree(Platform.own(), request.release or "")
     if own.root != root:
         raise HostProblem(

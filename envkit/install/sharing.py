@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import msgspec
@@ -88,11 +89,21 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     wrong: str
 
 
+class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that was read to its end; ``wrong`` says what of it is, if anything is."""
+
+    place: str
+    sha256: str
+    size: int
+    wrong: str
+
+
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache verify`` tells."""
+    """What ``envkit cache verify`` tells; of sources, which a web server does not list, only those of other places."""
 
     version: int = 1
     builds: tuple[Checked, ...]
+    sources: tuple[CheckedSource, ...] = ()
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
@@ -344,7 +355,7 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
         raise UsageProblem(
             what=f"There is no build {wanted!r}." if not fitting else f"More than one build begins with {wanted!r}.",
             why="\n".join(wrong),
-            fix="See 'envkit cache list' for their ids.",
+            fix=f"See their ids: envkit cache list {' '.join(quote(one.shown) for one in places)}",
         )
     return next(iter(fitting.values()))
 
@@ -352,7 +363,41 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
 def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
     """Read every build of some caches to its end. Raises CacheInvalid for a cache that cannot be read at all."""
     checked = [one for each in places for name in each.names() for one in [check(each, name, keys)]]
-    return Verified(builds=tuple(checked))
+    sources = [check_source(each, one) for each in places if each.is_listed for one in stored(each) if is_source(one)]
+    return Verified(builds=tuple(checked), sources=tuple(sources))
+
+
+def stored(of: Place) -> list[Stored]:
+    """Return the files of a place. Raises CacheInvalid."""
+    from envkit.sources.connection import RefusedError
+
+    try:
+        return [*of.writable.stored(of.named)]
+    except (RefusedError, OSError) as error:
+        raise of.invalid(f"{error}.") from error
+
+
+def is_source(one: Stored) -> bool:
+    """Say whether a file of a place is a source."""
+    return layout.SOURCE.fullmatch(one.name) is not None
+
+
+def check_source(of: Place, one: Stored) -> CheckedSource:
+    """Read a source to its end: its name is its SHA-256."""
+    import hashlib
+
+    from envkit.sources.connection import LIMIT_BYTES
+
+    sha256, digest, wrong = one.name.rpartition("/")[2], hashlib.sha256(), ""
+    try:
+        with of.opened(one.name, LIMIT_BYTES) as chunks:
+            for chunk in chunks:
+                digest.update(chunk)
+    except CacheInvalid as error:
+        wrong = error.why
+    if not wrong and digest.hexdigest() != sha256:
+        wrong = f"It has the SHA-256 {digest.hexdigest()}."
+    return CheckedSource(place=of.shown, sha256=sha256, size=one.size, wrong=wrong)
 
 
 def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
@@ -379,7 +424,7 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
 
 
 def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
-    """Remove from a place what is of no use: what is damaged or half written, and builds that are older.
+    """Remove from a place what is of no use: what is damaged or half written, and builds that are older, not sources.
 
     Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
     """
@@ -399,6 +444,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
             else:
                 kept.add(layout.object_of(of.entry(name).manifest.sha256))
         doomed += [one for one in there.values() if is_unused(one, kept)]
+        doomed += [one for one in there.values() if is_source(one) and check_source(of, one).wrong]
         for one in () if dry_run else doomed:
             store.remove(of.named, one.name)
         if there and not dry_run:

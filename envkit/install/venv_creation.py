@@ -29,7 +29,7 @@ from envkit.errors import (
     SourcesMissing,
     UsageProblem,
 )
-from envkit.machine.modules_tool import entered
+from envkit.machine.modules_tool import require_entered
 from envkit.system import files, process, temporary, toml
 from envkit.system.resources import data
 
@@ -172,7 +172,7 @@ def require_file(path: Path) -> None:
 def versions(inside: "Environment") -> dict[str, str]:
     """Return the versions of an environment's packages, by normalized name. Raises ModuleNotLoaded, HostProblem."""
     argv = inside.command(["python", str(data("inside/packages.py"))])
-    told = entered(process.capture(argv, env=inside.variables(os.environ), cwd=process.NEUTRAL, timeout_s=300))
+    told = require_entered(process.capture(argv, env=inside.variables(os.environ), cwd=process.NEUTRAL, timeout_s=300))
     if told.status:
         raise HostProblem(
             what=f"The Python of {inside.name} does not say what packages it has.",
@@ -258,7 +258,7 @@ def remove_empty(*folders: Sequence[Path]) -> None:
 def create(inside: "Environment", folder: Path) -> None:
     """Make a bare virtual environment with the environment's Python. Raises HostProblem."""
     argv = inside.command(["python", "-I", "-m", "venv", "--without-pip", str(folder)])
-    told = entered(process.capture(argv, env=inside.variables(os.environ), cwd=process.NEUTRAL, timeout_s=300))
+    told = require_entered(process.capture(argv, env=inside.variables(os.environ), cwd=process.NEUTRAL, timeout_s=300))
     if told.status:
         raise HostProblem(
             what=f"The Python of {inside.name} makes no virtual environment in {folder}.",
@@ -331,7 +331,7 @@ def pip_variables(inside: "Environment") -> dict[str, str]:
 def require_here(inside: "Environment", folder: Path) -> None:
     """Require that pip's configuration has it install into the folder that it belongs to. Raises HostProblem."""
     argv = inside.command([*pip_of(folder), "config", "list"])
-    told = entered(process.capture(argv, env=pip_variables(inside), timeout_s=300))
+    told = require_entered(process.capture(argv, env=pip_variables(inside), timeout_s=300))
     if told.status:
         raise HostProblem(
             what="pip cannot read its configuration.",

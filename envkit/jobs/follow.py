@@ -12,7 +12,7 @@ from typing import TextIO
 
 from envkit.errors import EnvkitError, Interrupted, JobLost, JobRefused
 from envkit.jobs.registry import SCHEDULERS
-from envkit.jobs.scheduler import WAITING, JobReason, JobStatus, Scheduler, Silence
+from envkit.jobs.scheduler import WAITING, JobReason, JobStatus, NoAnswer, Scheduler
 from envkit.jobs.submit import Submitted
 from envkit.report.words import shown
 from envkit.system import files, process
@@ -80,7 +80,7 @@ def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus]:
     end = time.monotonic() + PATIENCE_S
     while True:
         answer = SCHEDULERS[job.scheduler].poll(job, last)
-        if not isinstance(answer, Silence):
+        if not isinstance(answer, NoAnswer):
             return answer
         if answer.final or time.monotonic() > end:
             if isinstance(answer.outcome, EnvkitError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.errors import JobRefused, UsageProblem
 from envkit.jobs.job import Job, clock, heading, require_lines, require_shape, settings, span, steps
-from envkit.jobs.scheduler import JobReason, JobStatus, Silence
+from envkit.jobs.scheduler import JobReason, JobStatus, NoAnswer
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
 from envkit.system import files, process, toml
@@ -141,7 +141,7 @@ def submit(script: bytes) -> Submitted:
     return Submitted(number=number, scheduler=NAME, log=str(Path(log).absolute()) if log else "")
 
 
-def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] | Silence:
+def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] | NoAnswer:
     """Ask PBS for a job; of one that it has forgotten, what its script has left counts."""
     done = process.capture(["qstat", "-f", job.number], timeout_s=ANSWER_S)
     if done.status == HAS_FINISHED:
@@ -156,7 +156,7 @@ def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] 
         why=said,
         fix=f"See with 'qstat -xf {job.number}', and in its log.",
     )
-    return Silence(outcome=problem)
+    return NoAnswer(outcome=problem)
 
 
 def fields(text: str) -> dict[str, str]:
@@ -237,14 +237,14 @@ def at_end(job: Submitted, found: JobStatus) -> JobStatus:
     return found
 
 
-def forgotten(job: Submitted, last: JobStatus, said: str) -> Sequence[JobStatus] | Silence:
+def forgotten(job: Submitted, last: JobStatus, said: str) -> Sequence[JobStatus] | NoAnswer:
     """Return how a job ended that PBS has forgotten, by the status that its script has left."""
     path = status_file(job)
     left = ""
     with suppress(OSError):
         left = files.read(path, 100).decode(errors="replace").strip()
     if not (left.isascii() and left.isdigit()):
-        return Silence(outcome=replace(last, state="FORGOTTEN", reason=said.rstrip(".")))
+        return NoAnswer(outcome=replace(last, state="FORGOTTEN", reason=said.rstrip(".")))
     number = int(left)
     return [at_end(job, replace(last, state="FAILED" if number else "COMPLETED", status=number))]
 

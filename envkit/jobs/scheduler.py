@@ -48,7 +48,7 @@ class JobStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Silence:
+class NoAnswer:
     """The scheduler says nothing of a job. If that goes on, or at once if ``final``, ``outcome`` is used or raised."""
 
     outcome: JobStatus | EnvkitError
@@ -92,7 +92,7 @@ class Scheduler(Protocol):
     def submit(self, script: bytes) -> Submitted:
         """Hand a script over. Raises JobRefused, which says what to do."""
 
-    def poll(self, job: Submitted, last: Sequence[JobStatus]) -> Sequence[JobStatus] | Silence:
+    def poll(self, job: Submitted, last: Sequence[JobStatus]) -> Sequence[JobStatus] | NoAnswer:
         """Ask once how a job is, a record for each task of an array; ``last`` is what was said before."""
 
     def explain(self, number: str, found: JobStatus) -> JobReason:

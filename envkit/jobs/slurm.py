@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.errors import JobRefused, UsageProblem
 from envkit.jobs.job import Job, called, clock, heading, require_lines, require_shape, settings, steps
-from envkit.jobs.scheduler import JobReason, JobStatus, Silence
+from envkit.jobs.scheduler import JobReason, JobStatus, NoAnswer
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
 from envkit.system import process, toml
@@ -161,7 +161,7 @@ def place(job: Submitted) -> tuple[str, ...]:
     return ("-M", job.cluster) if job.cluster else ()
 
 
-def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] | Silence:  # noqa: ARG001
+def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] | NoAnswer:  # noqa: ARG001
     """Ask Slurm for a job; its accounting, where the controller has forgotten it."""
     done = process.capture(["scontrol", *place(job), "show", "job", job.number], timeout_s=ANSWER_S)
     if done.status == 0 and (found := records(done.stdout)):
@@ -174,7 +174,7 @@ def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] 
         why=done.stderr.strip(),
         fix=f"See with 'squeue -j {job.number}', or 'sacct -j {job.number}', and in its log.",
     )
-    return Silence(outcome=problem, final=gone)
+    return NoAnswer(outcome=problem, final=gone)
 
 
 def records(text: str) -> list[JobStatus]:

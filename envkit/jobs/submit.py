@@ -1,6 +1,7 @@
 """Handing a job to its scheduler."""
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,15 +41,23 @@ def refused(program: str, done: process.Completed, rows: Sequence[Mapping[str, A
     """Say why a scheduler did not take a job."""
     said = (done.stderr.strip() or done.stdout.strip()).replace(f"{program}: error: ", "")
     if done.status == 127:
-        return absent(program, said)
+        return cannot_start(program, said) if shutil.which(program) else absent(program)
     return JobRefused(what="The job was not taken.", why=f"{program} says: {said}", fix=remedy(said, rows))
 
 
-def absent(program: str, said: str = "") -> JobRefused:
+def cannot_start(program: str, said: str) -> JobRefused:
+    """Say that the program of a scheduler is here, and does not start."""
+    return JobRefused(
+        what=f"The job cannot be submitted: {shutil.which(program)} does not start.",
+        why=re.sub(r"^\[Errno \d+\] ", "", said),
+        fix="Ask whoever keeps the scheduler of this machine, or leave --submit out.",
+    )
+
+
+def absent(program: str) -> JobRefused:
     """Say that there is no scheduler here."""
     return JobRefused(
         what=f"The job cannot be submitted: there is no {program} on PATH.",
-        why=said,
         fix="Submit it from a login node of the cluster, or leave --submit out.",
     )
 

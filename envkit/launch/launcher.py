@@ -15,7 +15,7 @@ from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.inside.probe.started import counts, leftovers, whole
 from envkit.knowledge.known import known
 from envkit.machine.host import MPI_FAMILIES, cores
-from envkit.machine.modules_tool import entered
+from envkit.machine.modules_tool import require_entered
 from envkit.system import files, process, toml
 from envkit.system.resources import data
 
@@ -336,7 +336,7 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
 def mpi_of(environment: Environment, env: Mapping[str, str], *, embedded: bool = False) -> Mpi:
     """Ask the environment which MPI it brings. Raises EnvironmentDamaged, ModuleNotLoaded."""
     argv = ["sh", "-c", "command -v mpirun; mpirun --version"]
-    told = entered(process.capture(environment.command(argv), env=environment.variables(variables(env)))).stdout
+    told = require_entered(process.capture(environment.command(argv), env=environment.variables(variables(env)))).stdout
     for family, pattern in MPI_FAMILIES:
         if match := re.search(pattern, told):
             return Mpi(family=family, version=match[1], embedded=embedded)

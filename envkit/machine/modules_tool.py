@@ -88,7 +88,7 @@ def loaded(env: Mapping[str, str], tool: ModulesTool, load: Sequence[str]) -> di
     words = ["load.sh", str(tool.command), "/nonexistent", *load, "--"]
     argv = ["bash", "--noprofile", "--norc", str(data("environments/shell/enter.sh")), *words, "--", "env", "-0"]
     try:
-        done = entered(process.capture(argv, env={**env, "PATH": env["PATH"]}))
+        done = require_entered(process.capture(argv, env={**env, "PATH": env["PATH"]}))
     except ModuleNotLoaded as failed:
         what = f"The modules {', '.join(load)} could not be loaded." if load else failed.what
         raise HostProblem(what=what, why=failed.why, fix=failed.fix) from failed
@@ -102,7 +102,7 @@ def loaded(env: Mapping[str, str], tool: ModulesTool, load: Sequence[str]) -> di
     }
 
 
-def entered(told: process.Completed) -> process.Completed:
+def require_entered(told: process.Completed) -> process.Completed:
     """Return what a command inside an environment left. Raises ModuleNotLoaded where it was not reached.
 
     What enters has then said why, in three parts as every error has them, after what the modules tool said.

@@ -1,5 +1,6 @@
 """What is installed, by whatever method: reading and finding receipts."""
 
+import difflib
 import os
 import re
 import shlex
@@ -24,7 +25,7 @@ from envkit.knowledge import foreign
 from envkit.machine.host import Platform
 from envkit.methods.registry import NAMES, receipt_of
 from envkit.planning.plan import current_recipe
-from envkit.planning.stack import is_stack, stacks
+from envkit.planning.stack import FRAMEWORKS, is_stack, stacks
 from envkit.report import words
 from envkit.system import record
 
@@ -43,7 +44,7 @@ def read(path: Path) -> Receipt:
         found: Receipt = record.read(path, any_receipt())
     except (OSError, msgspec.DecodeError) as error:
         raise damaged(path, str(getattr(error, "strerror", "") or error)) from error
-    if odd := oddity(path, found):
+    if odd := validation_error(path, found):
         raise damaged(path, odd)
     tree = Tree(root=path.parent.parent)
     if receipt.is_same(Path(found.tree), tree.root):
@@ -51,11 +52,11 @@ def read(path: Path) -> Receipt:
     return found.here(tree)
 
 
-def oddity(path: Path, found: Receipt) -> str:
+def validation_error(path: Path, found: Receipt) -> str:
     """Say what in a receipt cannot be; nothing if all can."""
     if not is_name(found.name) or found.name != path.stem:
         return f"Its name is {found.name!r}, that of its file {path.stem!r}."
-    return found.oddity() if found.tree.startswith("/") else f"Its tree is {found.tree!r}."
+    return found.validation_error() if found.tree.startswith("/") else f"Its tree is {found.tree!r}."
 
 
 def damaged(path: Path, why: str) -> EnvironmentDamaged:
@@ -339,7 +340,7 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
             fix="Name one of them; or in your configuration the one that is meant where you name none: environment = "
             f'"{shown(there[0])}" (envkit config --path).',
         )
-    if name and any(replaced.of(tree, name) for tree in trees(prefix)):
+    if name and any(replaced.find(tree, name) for tree in trees(prefix)):
         return EnvironmentMissing(
             what=f"The environment {name} is being built again.",
             why="It is offered again when the new one has passed, or as it was before if that fails.",
@@ -355,5 +356,17 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
     return EnvironmentMissing(
         what="No environment is installed." if name is None else f"There is no environment {name!r}.",
         why=f"{foreign.stack(name or '')}\nInstalled in {prefix}: {names or 'none'}.".strip(),
-        fix="See with 'envkit list' what there is and what can be installed.",
+        fix=perhaps(name or "", there, prefix) or "See with 'envkit list' what there is and what can be installed.",
     )
+
+
+def perhaps(name: str, there: Sequence[str], prefix: Prefix) -> str:
+    """Return what a name that no environment has may mean: one that is installed, or a stack; nothing if neither."""
+    can_be = [*FRAMEWORKS, *(one.name for one in stacks())]
+    called = foreign.as_stack(name)
+    if near := difflib.get_close_matches(name, list(there), 1):
+        return f"Perhaps {shown(near[0])} is meant. 'envkit list' has all."
+    if near := [called] if called in can_be else difflib.get_close_matches(called, can_be, 1, 0.7):
+        what = "It can be installed" if near[0] == name else f"Perhaps {near[0]} is meant, which can be installed"
+        return f"{what}: envkit install {near[0]} --prefix {shlex.quote(str(prefix.root))}"
+    return ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from envkit.compat.complete import GPU, MachineParts
-from envkit.compat.evidence import Combination, Rule, Status, known
+from envkit.compat.evidence import Combination, RuleStatus, VersionRule, known
 from envkit.compat.judge import is_cured, judge
 from envkit.errors import Problem
 from envkit.machine.host import Accelerator, Host, capability
@@ -36,17 +36,17 @@ def known_bad(stack: Stack, machine: Host, modules: Iterable[str] = ()) -> Itera
     """Yield what is known to fail of a stack on this machine; ``modules`` are those of its plan, once it is made."""
     parts, measures = versions(stack, machine, modules)
     for rule in judge(parts, measures).rules if parts else ():
-        if rule.status is Status.FAILS and not is_cured(rule, measures):
+        if rule.status is RuleStatus.FAILS and not is_cured(rule, measures):
             yield Problem(what=f"Known to fail: {said(rule, parts)}.", fix=remedy(rule))
 
 
-def said(rule: Rule, parts: dict[str, str]) -> str:
+def said(rule: VersionRule, parts: dict[str, str]) -> str:
     """Say what a rule is about, why it fails, and how that is known."""
     pair = " with ".join(f"{known().component[name].title} {parts[name]}" for name in rule.when)
     return f"{pair}{f'; {rule.note}' if rule.note else ''} ({rule.evidence}; {rule.source})"
 
 
-def remedy(rule: Rule) -> str:
+def remedy(rule: VersionRule) -> str:
     """Say what to do about a rule."""
     words = " ".join(f"{name}=VERSION" for name in rule.when)
     cures = " or ".join(", ".join(known().measure[name].what for name in one) for one in rule.cure)

@@ -125,7 +125,7 @@ class Method(Protocol):
     def is_other(self, request: Request, stack: Stack, found: Receipt) -> bool:
         """Say whether what is asked for is another environment than the one that a receipt describes."""
 
-    def asked(self, prefix: Prefix, found: Receipt) -> Request:
+    def request_of(self, prefix: Prefix, found: Receipt) -> Request:
         """Return the request that installs what a receipt describes. Raises EnvironmentDamaged where none can."""
 
     def removable(self, tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:

@@ -132,7 +132,7 @@ def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], h
             )
 
 
-def lacking(wanted: Sequence[fetch.Source], prefix: Prefix, carried: fetch.Manifest | None) -> list[fetch.Source]:
+def lacking(wanted: Sequence[fetch.Source], prefix: Prefix, carried: fetch.BundleManifest | None) -> list[fetch.Source]:
     """Return the sources that are not in the cache, nor in a bundle that is yet to be unpacked into it."""
     there = {entry.filename: entry.sha256 for entry in carried.files} if carried else {}
     absent = fetch.missing(wanted, prefix.sources) if prefix.sources.is_dir() else wanted
@@ -140,7 +140,7 @@ def lacking(wanted: Sequence[fetch.Source], prefix: Prefix, carried: fetch.Manif
 
 
 def source_problems(
-    wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, carried: fetch.Manifest | None = None
+    wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, carried: fetch.BundleManifest | None = None
 ) -> Iterable[Problem]:
     """Yield each source that is not in the cache, for an installation without a network."""
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from envkit.environments.lockfile import Lock
 from envkit.environments.prefix import Prefix
 from envkit.report.paper import is_quiet
-from envkit.sources.bundle import Manifest
+from envkit.sources.bundle import BundleManifest
 
 
 def tell(text: str) -> None:
@@ -38,7 +38,7 @@ class Request:
     access: str | None = None
     accepted_eulas: tuple[str, ...] = ()
     bundle: Path | None = None
-    carried: Manifest | None = None
+    carried: BundleManifest | None = None
     configured: frozenset[str] = frozenset()
     offline: bool = False
     rebuild: bool = False

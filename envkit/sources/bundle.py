@@ -42,7 +42,7 @@ class BundledFile(msgspec.Struct, frozen=True, kw_only=True):
     needed_by: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a bundle holds, and for which stack."""
 
     version: int
@@ -56,7 +56,7 @@ def is_bundle(path: Path) -> bool:
         return stream.read(len(MANIFEST) + 1) == MANIFEST.encode() + b"\0"
 
 
-def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stack: str) -> Manifest:
+def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stack: str) -> BundleManifest:
     """Write the sources, all of which must be in the cache, to ``tar_path``; an older file there is replaced.
 
     A source without a pinned SHA-256 is pinned to what the cache has. Raises SourcesMissing,
@@ -75,7 +75,7 @@ def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stac
     return manifest
 
 
-def read_bundle(tar_path: Path, cache: Path) -> Manifest:
+def read_bundle(tar_path: Path, cache: Path) -> BundleManifest:
     """Put the files of a bundle into the cache, each only after its SHA-256 has been found right.
 
     A file that the cache has already with another content lies beside it then, until ``admit`` knows which is wanted.
@@ -93,7 +93,7 @@ def read_bundle(tar_path: Path, cache: Path) -> Manifest:
     return manifest
 
 
-def read_manifest(tar_path: Path) -> Manifest:
+def read_manifest(tar_path: Path) -> BundleManifest:
     """Return what a bundle holds, after all of it has been read; nothing is kept.
 
     Raises BundleInvalid and ChecksumMismatch as ``read_bundle`` does.
@@ -105,7 +105,7 @@ def read_manifest(tar_path: Path) -> Manifest:
 
 
 def _require_all(
-    tar: tarfile.TarFile, manifest: Manifest, take: Callable[[IO[bytes], BundledFile], None], tar_path: Path
+    tar: tarfile.TarFile, manifest: BundleManifest, take: Callable[[IO[bytes], BundledFile], None], tar_path: Path
 ) -> None:
     wrong = _take_all(tar, manifest, take, tar_path)
     if wrong:
@@ -116,7 +116,7 @@ def _require_all(
         )
 
 
-def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> Manifest:
+def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> BundleManifest:
     entries = []
     absent = []
     for source in sorted(distinct(sources), key=lambda source: source.place):
@@ -132,7 +132,7 @@ def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> Manif
             why="\n".join(f"{source.place} (for {source.needed_by})" for source in absent),
             fix=f"envkit fetch {stack}",
         )
-    return Manifest(version=VERSION, stack=stack, files=tuple(entries))
+    return BundleManifest(version=VERSION, stack=stack, files=tuple(entries))
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
@@ -200,7 +200,7 @@ def _opened(tar_path: Path) -> Iterator[tarfile.TarFile]:
         raise _invalid(tar_path, f"It cannot be read: {error.strerror}.") from error
 
 
-def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
+def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> BundleManifest:
     member = tar.next()
     if member is None or member.name != MANIFEST or member.size > MANIFEST_LIMIT_BYTES:
         raise _invalid(tar_path, f"Its first member is not {MANIFEST}: another program has written it.")
@@ -208,7 +208,7 @@ def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
         listing = msgspec.json.decode(_content(tar, member, tar_path).read())
         if isinstance(listing, dict) and listing.get("version") != VERSION:
             raise _invalid(tar_path, f"It has version {listing.get('version')}; this envkit reads {VERSION}.")
-        manifest = record.convert(listing, Manifest)
+        manifest = record.convert(listing, BundleManifest)
         for entry in manifest.files:
             folder, _, name = entry.filename.rpartition("/")
             Source(filename=name, folder=folder, sha256=entry.sha256, needed_by=entry.needed_by)
@@ -218,7 +218,7 @@ def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> Manifest:
 
 
 def _take_all(
-    tar: tarfile.TarFile, manifest: Manifest, take: Callable[[IO[bytes], BundledFile], None], tar_path: Path
+    tar: tarfile.TarFile, manifest: BundleManifest, take: Callable[[IO[bytes], BundledFile], None], tar_path: Path
 ) -> list[str]:
     rest = {entry.filename: entry for entry in manifest.files}
     wrong = []
@@ -247,7 +247,7 @@ def _take(stream: IO[bytes], entry: BundledFile, here: SourceCache) -> None:
     if present == entry.sha256:
         _require_right(stream, entry)
         return
-    here.store(entry.filename if present is None else beside(entry), _chunks(stream), entry.sha256)
+    here.store(entry.filename if present is None else partial_path(entry), _chunks(stream), entry.sha256)
 
 
 def _require_right(stream: IO[bytes], entry: BundledFile) -> None:
@@ -256,12 +256,12 @@ def _require_right(stream: IO[bytes], entry: BundledFile) -> None:
         raise WrongContentError(actual)
 
 
-def beside(entry: BundledFile) -> str:
+def partial_path(entry: BundledFile) -> str:
     """Return where a file of a bundle lies whose place in the cache another one has: as what is half written."""
     return f"{entry.filename}.bundle-{entry.sha256[:8]}.{part_of_process()}"
 
 
-def admit(manifest: Manifest, sources: Sequence[Source], cache: Path, tar_path: Path) -> None:
+def admit(manifest: BundleManifest, sources: Sequence[Source], cache: Path, tar_path: Path) -> None:
     """Hold what a bundle has brought against the pins of recipes.
 
     It takes the place of another file only where it is what a recipe pins. Raises ChecksumMismatch where a recipe pins
@@ -270,7 +270,7 @@ def admit(manifest: Manifest, sources: Sequence[Source], cache: Path, tar_path: 
     here, pins = SourceCache(cache), {source.place: source for source in distinct(sources)}
     wrong = contradictions(manifest, sources)
     for entry in manifest.files:
-        place, other = entry.filename, here.path(beside(entry))
+        place, other = entry.filename, here.path(partial_path(entry))
         source = pins.get(place)
         pin, present = (source.sha256 if source else None), here.sha256(place)
         if pin == entry.sha256 and present not in (None, pin) and other.is_file():
@@ -286,7 +286,7 @@ def admit(manifest: Manifest, sources: Sequence[Source], cache: Path, tar_path: 
         raise ChecksumMismatch(what=what, why="\n".join(wrong), fix=AGAIN)
 
 
-def contradictions(manifest: Manifest, sources: Sequence[Source]) -> list[str]:
+def contradictions(manifest: BundleManifest, sources: Sequence[Source]) -> list[str]:
     """Return what to say of each file of a bundle that is not what a recipe pins."""
     pins = {source.place: source for source in distinct(sources)}
     return [

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from envkit.errors import ChecksumMismatch, SourcesMissing
 from envkit.sources.ask import refused
-from envkit.sources.bundle import Manifest, admit, contradictions, read_bundle, read_manifest, write_bundle
+from envkit.sources.bundle import BundleManifest, admit, contradictions, read_bundle, read_manifest, write_bundle
 from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.sources.download import Download, FetchEvent, FetchState, Unavailable
 from envkit.sources.index import FileStore
 
 __all__ = [
+    "BundleManifest",
     "FetchEvent",
     "FetchState",
     "FileStore",
-    "Manifest",
     "Source",
     "admit",
     "contradictions",

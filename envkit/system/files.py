@@ -21,10 +21,13 @@ READER_S = 10.0  # that a reader of a pipe may come later
 ANOTHER = "Free some room there, or name a file in a folder with room that you may write to."
 
 
-def deliver(path: Path, content: bytes, what: str, *, new: bool = False, fix: str = ANOTHER) -> None:
-    """Write what a user asked for, as ``write`` does; ``what`` it is begins the message of NotWritable."""
+def deliver(path: Path, content: bytes, what: str, *, new: bool = False, own: bool = False, fix: str = ANOTHER) -> None:
+    """Write what a user asked for, as ``write`` does; ``what`` it is begins the message of NotWritable.
+
+    Nobody else may write to it, whatever the umask.
+    """
     try:
-        write(path, content, new=new)
+        write(path, content, new=new, own=own, mode=0o644)
     except FileExistsError:
         raise
     except OSError as error:
@@ -32,14 +35,14 @@ def deliver(path: Path, content: bytes, what: str, *, new: bool = False, fix: st
         raise NotWritable(what=f"{what} could not be written to {path}.", why=why, fix=fix) from error
 
 
-def write(path: Path, content: bytes, *, new: bool = False, own: bool = False, mode: int = 0o666) -> None:
+def write(path: Path, content: bytes, *, new: bool = False, own: bool = False, mode: int = 0o664) -> None:
     """Write a file whole or not at all. Raises what ``whole`` does."""
     with whole(path, new=new, own=own, mode=mode) as stream:
         stream.write(content)
 
 
 @contextmanager
-def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o666) -> Iterator[BinaryIO]:
+def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o664) -> Iterator[BinaryIO]:
     """Write a file that appears by rename, complete and on the disk, or not at all; ``new``: where there is none.
 
     A link is followed, and an older file keeps its mode. What is no file, such as /dev/stdout, a device or a pipe, is
@@ -115,15 +118,15 @@ def beyond(path: Path) -> BinaryIO | None:
 def is_planted(path: Path) -> bool:
     """Say whether a path is a link, or leads over one, that the system would not follow (fs.protected_symlinks).
 
-    That is one of another user in a folder that is open to all and sticky, such as /tmp.
+    That is one of another user in a folder that is open to all, such as /tmp, or to a group, be it sticky or not.
     """
     for _ in range(40):  # as many links as Linux follows
         path = Path(os.path.realpath(path.parent)) / path.name
         if not path.is_symlink():
             return False
         link, around = path.lstat(), path.parent.stat()
-        is_open = around.st_mode & stat.S_ISVTX and around.st_mode & stat.S_IWOTH
-        if is_open and link.st_uid not in (os.geteuid(), around.st_uid):
+        is_open = around.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
+        if is_open and link.st_uid not in (0, os.geteuid(), around.st_uid):
             return True
         path = path.parent / path.readlink()
     return False

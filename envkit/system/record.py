@@ -15,7 +15,7 @@ import msgspec
 from envkit.system import files
 
 T = TypeVar("T")
-LARGEST = 256 << 20  # bytes
+LARGEST = 32 << 20  # bytes: many times what any record has; as objects they take ten times as much
 MEETING = Lock()  # held while msgspec looks at a type
 
 
@@ -26,11 +26,11 @@ class RecordInvalid(msgspec.DecodeError):
 def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     """Return what reads JSON as a type; it may be used by several threads."""
     with MEETING:
-        return kept(cast("Hashable", kind))
+        return decoder_of(cast("Hashable", kind))
 
 
 @cache
-def kept(kind: Hashable) -> msgspec.json.Decoder[Any]:
+def decoder_of(kind: Hashable) -> msgspec.json.Decoder[Any]:
     """Return the one decoder of a type."""
     return msgspec.json.Decoder(kind)
 

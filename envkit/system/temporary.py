@@ -101,6 +101,16 @@ def folder(kind: str, place: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
+def is_kept_apart(place: Path) -> bool:
+    """Say whether nobody else can rename what this user has in it: it is sticky, or this user alone writes to it."""
+    try:
+        found = place.stat()
+    except OSError:
+        return False
+    is_open = bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    return found.st_uid in (0, os.geteuid()) and (not is_open or bool(found.st_mode & stat.S_ISVTX))
+
+
 def has_ended(pid: int) -> bool:
     """Say whether no process of this namespace has a number."""
     try:
@@ -113,8 +123,11 @@ def has_ended(pid: int) -> bool:
 
 
 def sweep(places: Iterable[Path]) -> None:
-    """Remove the folders of this user that processes of this node have left which were killed."""
-    for path in (path for place in places for path in place.glob("envkit-*of-*")):
+    """Remove the folders of this user that processes of this node have left which were killed.
+
+    Where others can rename what is this user's, a name says nothing: nothing is removed there.
+    """
+    for path in (path for place in places if is_kept_apart(place) for path in place.glob("envkit-*of-*")):
         match = OF_PROCESS.fullmatch(path.name)
         if match and match["node"] == this_node() and has_ended(int(match["pid"])):
             with suppress(OSError):

@@ -20,7 +20,7 @@ def fitting(mode: int, *, is_root: bool) -> int:
 
 
 @contextmanager
-def of(folder: Path) -> Iterator[None]:
+def like(folder: Path) -> Iterator[None]:
     """Have what is made in this block be as open as a folder is, which may not be there yet: then it is private."""
     try:
         mode = folder.stat().st_mode

@@ -16,7 +16,7 @@ import msgspec
 import envkit
 from envkit.errors import EnvironmentMissing, EnvkitError
 from envkit.system import record
-from envkit.ticket.private import Private
+from envkit.ticket.private import Redactor
 
 if TYPE_CHECKING:
     from envkit.environments.prefix import Prefix
@@ -61,7 +61,7 @@ def gather(name: str | None, prefix: Prefix, logs: Sequence[Log], env: Mapping[s
     of_environment = made("environment", "Environment", lambda: environment(name, prefix, found))
     receipt = found[0] if found else None
     asked = receipt.name if receipt else name or ""
-    private = Private(env)
+    private = Redactor(env)
     parts = [
         made("logs", "Logs", lambda: diagnoses(logs, private)),
         made("verdict", "Last verdict", lambda: verdict(receipt, name, private)),
@@ -102,7 +102,7 @@ def made(part: str, title: str, make: Callable[[], dict[str, Any] | None]) -> Pa
     return Part(id=part, title=title, **told) if told is not None else None
 
 
-def without(part: Part, private: Private) -> Part:
+def without(part: Part, private: Redactor) -> Part:
     """Return a part without anything private."""
     return msgspec.structs.replace(
         part,
@@ -113,7 +113,7 @@ def without(part: Part, private: Private) -> Part:
     )
 
 
-def diagnoses(logs: Sequence[Log], private: Private) -> dict[str, Any] | None:
+def diagnoses(logs: Sequence[Log], private: Redactor) -> dict[str, Any] | None:
     """Return what diagnose says of each log, with the lines about it and the last ones."""
     for one in logs:
         private.learn("\n".join((*one.around, *one.end)))
@@ -126,12 +126,12 @@ def diagnoses(logs: Sequence[Log], private: Private) -> dict[str, Any] | None:
     }
 
 
-def verdict(receipt: Receipt | None, name: str | None, private: Private) -> dict[str, Any]:
+def verdict(receipt: Receipt | None, name: str | None, private: Redactor) -> dict[str, Any]:
     """Return the last report of verify: on the environment, else, where none was named, on any."""
     from envkit.verify import last
     from envkit.verify.report import render
 
-    kept = last.last(receipt.name, receipt.tree) if receipt else None if name else last.latest()
+    kept = last.last(receipt.called, receipt.tree) if receipt else None if name else last.latest()
     if kept is None:
         return {"problem": "There is none: envkit verify, or srun envkit verify in a job, has not run for this user."}
     for row in kept.report.hosts:
@@ -148,7 +148,7 @@ def verdict(receipt: Receipt | None, name: str | None, private: Private) -> dict
     }
 
 
-def shown(report: Report, private: Private) -> Report:
+def shown(report: Report, private: Redactor) -> Report:
     """Return a verdict without anything private, whose tables fit what is left."""
     return record.convert(private.out_of_all(bounded(report)), type(report))
 

@@ -35,7 +35,7 @@ AFTER = re.compile(rf"(<host-\d{{1,6}}>)(?!{A_FILE})(?:\.(?:[A-Za-z][\w-]{{0,62}
 REMEMBERED = 50_000  # texts that come again, as those of ranks that say the same
 
 
-class Private:
+class Redactor:
     """What is private here: of the variables of a session, of the account and this machine, and what is learned."""
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:

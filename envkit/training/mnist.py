@@ -155,7 +155,7 @@ def alone(folder: Path) -> Iterator[None]:
 
     lock = FileLock(folder / "mnist.lock")
     try:
-        with umask.of(folder.parent):
+        with umask.like(folder.parent):
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
     except OSError as error:
@@ -164,7 +164,7 @@ def alone(folder: Path) -> Iterator[None]:
             why=str(error.strerror),
             fix="Name another folder with 'envkit data mnist --to', or one that has MNIST with ENVKIT_DATA.",
         ) from error
-    with umask.of(folder), lock:
+    with umask.like(folder), lock:
         yield
 
 

@@ -34,7 +34,7 @@ WHOLE = {"ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER", "AD
 
 
 @dataclass(kw_only=True)
-class Phase:
+class TensorPhase:
     """How long at least one tensor was in a phase, in microseconds; how many are now, and since when one is."""
 
     total: float = 0.0
@@ -51,7 +51,7 @@ class Summary:
 
     first: float | None = None
     latest: float = 0.0
-    phases: dict[str, Phase] = field(default_factory=lambda: defaultdict(Phase))
+    phases: dict[str, TensorPhase] = field(default_factory=lambda: defaultdict(TensorPhase))
     tensors: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     operations: Counter[str] = field(default_factory=Counter)
     last: Counter[str] = field(default_factory=Counter)

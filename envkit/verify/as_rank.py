@@ -156,7 +156,7 @@ def report(own: Attendance, show: Callable[[Report], int], patience_s: float = P
     found = gathered(own, patience_s)
     is_reporter(own)
     with beating(own):
-        status = show(made(own, found))
+        status = show(build_report(own, found))
     announce(own, status)
     part(own)
     deadline = time.time() + PARTING_S
@@ -173,14 +173,14 @@ def report_in_haste(own: Attendance, show: Callable[[Report], int]) -> None:
     """
     deadline = time.time() + HASTE_S
     found = gather(own.meeting.shared)
-    made(own, found, in_haste=True)  # its files are read while the others may still leave their facts
+    build_report(own, found, in_haste=True)  # its files are read while the others may still leave their facts
     while not (found.complete and all(found.complete.values())) and time.time() < deadline:
         time.sleep(0.02)
         found = gather(own.meeting.shared)
     first_has_gone = not any(facts.launcher_rank == 0 and facts.ended for facts in found.facts)
     if (own.is_first or first_has_gone) and is_reporter(own):
         shutil.rmtree(own.meeting.shared, ignore_errors=True)
-        show(made(own, found, in_haste=True))
+        show(build_report(own, found, in_haste=True))
     part(own)
 
 
@@ -217,7 +217,7 @@ def gathered(own: Attendance, patience_s: float) -> Gathered:
         pause = min(2 * pause, 0.5)
 
 
-def made(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
+def build_report(own: Attendance, found: Gathered, *, in_haste: bool = False) -> Report:
     """The report on what was found; in haste, without looking for what explains it."""
     target, started, options = own.target, own.started, own.options
     expected = Expected(

@@ -57,7 +57,7 @@ def seen(expected: Expected, target: Target, env: Mapping[str, str]) -> Expected
     )
 
 
-def mute(wanted: LaunchRequest, env: Mapping[str, str]) -> list[UnusablePlace]:
+def unreachable(wanted: LaunchRequest, env: Mapping[str, str]) -> list[UnusablePlace]:
     """The hosts that were named and that ssh does not reach without being asked anything, all tried at once."""
     words = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}"]
 
@@ -145,7 +145,7 @@ def explained(
     """
     expected = seen(expected, target, env)
     if not made.ranks:
-        expected = replace(expected, mute=tuple(mute(wanted, env)))
+        expected = replace(expected, unreachable=tuple(unreachable(wanted, env)))
     if options.quick or is_plain(expected, len(made.ranks)) or not any(map(can_be_explained, made.results)):
         return expected
     first = f"{made.cause.id}: {made.cause.message}" if made.cause else ""

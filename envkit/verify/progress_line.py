@@ -15,7 +15,7 @@ from envkit.system import record
 QUIET_S = 3.0
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class RankStep(msgspec.Struct, frozen=True, kw_only=True):
     """The step that a rank, or all of a node, have come to."""
 
     phase: str = ""
@@ -24,8 +24,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """What counts here of the file of a node."""
 
-    common: Step
-    ranks: tuple[Step, ...]
+    common: RankStep
+    ranks: tuple[RankStep, ...]
 
 
 class Waiting:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from envkit.inside.probe.started import ancestors
+from envkit.inside.probe.started import ancestors, detect, is_unseen, variables_of
 from envkit.knowledge.known import known
 from envkit.launch import launcher
 from envkit.system import files, process
@@ -45,13 +45,15 @@ def is_harmless(one: Setting) -> bool:
 
 
 def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield those variables that a user sets; those that envkit sets for root are none of them."""
-    table = known("settings")
+    """Yield those variables that a user sets; those of the launcher of this rank, and of envkit for root, are not."""
+    table, by = known("settings"), detect(env)
+    own = {*variables_of(by, env)} if by and not is_unseen(by, env) else set()
     not_own = f"{table['unless']}|{table['of_mpirun']}" if "OMPI_COMM_WORLD_SIZE" in env else table["unless"]
     for pattern in table["variables"]:
         for name in sorted(ranks):
             by_python = name == "LC_CTYPE" and env.get(name) == "C.UTF-8"  # Python's own, where there is no locale
-            if name in env and re.fullmatch(pattern, name) and not re.fullmatch(not_own, name) and not by_python:
+            others = name in own or by_python or re.fullmatch(not_own, name)
+            if name in env and re.fullmatch(pattern, name) and not others:
                 yield Setting(kind="variable", name=name, value=env[name])
 
 

@@ -21,7 +21,7 @@ from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Mpi, Receipt
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, UsageProblem
 from envkit.launch import launcher
-from envkit.machine.modules_tool import entered
+from envkit.machine.modules_tool import require_entered
 from envkit.methods import installed as receipts
 from envkit.system import process, record
 from envkit.system.resources import data
@@ -210,7 +210,7 @@ def find(name: str | None, prefix: str | None = None, framework: str | None = No
 
     Raises EnvironmentMissing, EnvironmentDamaged, HostProblem, UsageProblem.
     """
-    if name is None and (here := standing(os.environ, framework)) is not None:
+    if name is None and (here := current(os.environ, framework)) is not None:
         return here
     try:
         found = with_horovod(name, prefix)
@@ -285,11 +285,11 @@ def read_built(text: bytes) -> BuildFlags | None:
 def read_inside(inside: EessiEnvironment) -> BuildFlags | None:
     """The build flags, read inside; None where that cannot be done. Raises ModuleNotLoaded."""
     argv = inside.command(["python", str(data("inside/image_facts.py"))])
-    told = entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=300))
+    told = require_entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=300))
     return None if told.status else read_built(json.dumps(json.loads(told.stdout)["built"]).encode())
 
 
-def standing(env: Mapping[str, str] = os.environ, framework: str | None = None) -> Target | None:
+def current(env: Mapping[str, str] = os.environ, framework: str | None = None) -> Target | None:
     """The target that the caller stands in: the first of python and python3 on PATH that has Horovod; else None."""
     for python in ("python", "python3"):
         told = process.capture([python, str(data("inside/probe/inside.py"))], env=env)

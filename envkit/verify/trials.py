@@ -84,7 +84,7 @@ def differences(
             # without the same start as it was, in as long as ranks need to pass, nothing is proven
             needed = CONTROL * trials.done[-1].seconds
             if is_first or (trials.left_s > needed and not trials.run(AGAIN, Attempt(wanted=wanted))):
-                least = fewest(trials, whole)
+                least = minimal_set(trials, whole)
                 trials.done.append(replaced(trials.done, least))
             return
     for name, attempt in others(wanted, other_launcher=other_launcher, fabric=fabric):
@@ -94,7 +94,7 @@ def differences(
         trials.run(MPI_ALONE, Attempt(wanted=wanted, mpi=mpi))
 
 
-def fewest(trials: Trials, passing: Attempt) -> tuple[Setting, ...]:
+def minimal_set(trials: Trials, passing: Attempt) -> tuple[Setting, ...]:
     """The fewest settings found without which ranks pass, of those without which they have passed.
 
     Parts are tried, then all but a part, then smaller parts (Zeller and Hildebrandt, "Simplifying and isolating

@@ -14,7 +14,7 @@ import pytest
 
 from envkit.cli import run
 from envkit.compat.complete import Complete, MachineParts, best, distance
-from envkit.compat.evidence import Evidence, Rule, Status, known, limiting, proofs, recipes, rules
+from envkit.compat.evidence import Evidence, RuleStatus, VersionRule, known, limiting, proofs, recipes, rules
 from envkit.compat.judge import Verdict, covers, fits, is_cured, judge
 from envkit.compat.wanted import parse as asked_for
 from envkit.planning import compatibility
@@ -349,7 +349,7 @@ def test_a_version_is_of_the_release_that_is_asked_for(name: str, version: str, 
 def test_a_rule_is_cured_by_all_of_one_list(
     cure: tuple[tuple[str, ...], ...], measures: list[str] | None, cured: bool
 ) -> None:
-    rule = Rule(id="r", when={}, status=Status.FAILS, evidence=Evidence.OBSERVED, source="s", cure=cure)
+    rule = VersionRule(id="r", when={}, status=RuleStatus.FAILS, evidence=Evidence.OBSERVED, source="s", cure=cure)
     assert is_cured(rule, measures) == cured
 
 

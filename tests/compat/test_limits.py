@@ -8,7 +8,7 @@ import re
 import pytest
 
 from envkit.cli import run
-from envkit.compat.evidence import Status, known, limiting, proofs, rules
+from envkit.compat.evidence import RuleStatus, known, limiting, proofs, rules
 from envkit.compat.judge import Verdict, allows_all, judge, limiting_rules, release, within
 from envkit.compat.wanted import parse
 from envkit.compat.words import gpu
@@ -47,7 +47,7 @@ def test_each_gpu_with_each_cuda(name: str, model: dict[str, str]) -> None:
     assert told.parts == {one: value for one, value in model.items() if one != "names"}
     assert parse([f"gpu=NVIDIA {name.upper()}"]) == parse([f"gpu={name.lower().replace(' ', '-')}"]) == told
     for cuda in CUDAS if "capability" in model else ():
-        failing = [rule for rule in judge({"cuda": cuda, **told.parts}).rules if rule.status is Status.FAILS]
+        failing = [rule for rule in judge({"cuda": cuda, **told.parts}).rules if rule.status is RuleStatus.FAILS]
         assert (not failing) == makes_code(cuda, told.parts["capability"]), (cuda, [rule.id for rule in failing])
 
 
@@ -112,7 +112,7 @@ def test_a_limit_never_makes_anything_better(limits: dict[str, str]) -> None:
                 shown = judge({**found.proof.parts, **limits}, found.proof.taken())
                 assert shown.verdict is judge(found.proof.parts, found.proof.taken()).verdict
             if found.verdict is Verdict.FAILS and plain.verdict is not Verdict.FAILS:
-                assert any(set(limits) & rule.when.keys() for rule in found.rules if rule.status is Status.FAILS)
+                assert any(set(limits) & rule.when.keys() for rule in found.rules if rule.status is RuleStatus.FAILS)
 
 
 def test_known_good_combinations_stay_with_a_gpu_in_range() -> None:

@@ -15,9 +15,9 @@ from envkit.compat.evidence import (
     Combination,
     Evidence,
     Proof,
-    Rule,
+    RuleStatus,
     RuleTable,
-    Status,
+    VersionRule,
     combinations,
     known,
     limiting,
@@ -44,17 +44,17 @@ OWN = [one for one in COMBINATIONS if one.stack]
 
 
 def named(value: object) -> str | None:
-    return value.id if isinstance(value, Rule) else value.how if isinstance(value, Combination) else None
+    return value.id if isinstance(value, VersionRule) else value.how if isinstance(value, Combination) else None
 
 
 @pytest.mark.parametrize(("rule", "case"), CASES, ids=named)
-def test_what_a_rule_is_about(rule: Rule, case: str) -> None:
+def test_what_a_rule_is_about(rule: VersionRule, case: str) -> None:
     judged = judge(parse(case.split()))
     assert rule in judged.rules
-    if rule.status is Status.FAILS:
+    if rule.status is RuleStatus.FAILS:
         assert judge(parse(case.split()), ()).verdict is Verdict.FAILS
         assert (judged.verdict is Verdict.FAILS) == any(
-            one.status is Status.FAILS and not one.cure for one in judged.rules
+            one.status is RuleStatus.FAILS and not one.cure for one in judged.rules
         )
         assert all(
             judge(
@@ -63,14 +63,14 @@ def test_what_a_rule_is_about(rule: Rule, case: str) -> None:
             is not Verdict.FAILS
             for cure in rule.cure
         )
-    if rule.status is Status.RISKY:
+    if rule.status is RuleStatus.RISKY:
         assert judged.verdict in (Verdict.RISKY, Verdict.FAILS)
-    if rule.status is Status.UNTRIED:
+    if rule.status is RuleStatus.UNTRIED:
         assert judged.verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(("rule", "case"), OTHERS, ids=named)
-def test_what_a_rule_is_not_about(rule: Rule, case: str) -> None:
+def test_what_a_rule_is_not_about(rule: VersionRule, case: str) -> None:
     assert rule not in judge(parse(case.split())).rules
 
 
@@ -86,7 +86,7 @@ def test_rules_and_evidence_name_what_there_is() -> None:
     for rule in rules():
         assert set(rule.when) <= set(known().component)
         assert set(chain.from_iterable(rule.cure)) <= set(known().measure)
-        assert not rule.cure or rule.status is Status.FAILS
+        assert not rule.cure or rule.status is RuleStatus.FAILS
     for proof in proofs():
         assert set(proof.parts) <= set(known().component)
         assert set(proof.taken()) <= set(known().measure)
@@ -124,8 +124,8 @@ def test_what_somebody_has_had_fails_by_no_rule(proof: Proof) -> None:
     assert proof.evidence in PROOFS
     assert proof.parts["horovod"]
     judged = judge(proof.parts, proof.taken())
-    failing = [rule.id for rule in judged.rules if rule.status is Status.FAILS]
-    is_risky = any(rule.status is Status.RISKY for rule in judged.rules)
+    failing = [rule.id for rule in judged.rules if rule.status is RuleStatus.FAILS]
+    is_risky = any(rule.status is RuleStatus.RISKY for rule in judged.rules)
     assert (judged.verdict, judged.unproven) == (Verdict.RISKY if is_risky else Verdict.WORKS, ()), failing
 
 

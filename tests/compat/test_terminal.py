@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from envkit.compat.complete import Complete
-from envkit.compat.evidence import Combination, Evidence, Proof, Rule, Status
+from envkit.compat.evidence import Combination, Evidence, Proof, RuleStatus, VersionRule
 from envkit.compat.judge import Judgement, Verdict
 from envkit.compat.terminal import render
 from envkit.report.paper import Paper
@@ -59,16 +59,16 @@ def test_what_nobody_had_together() -> None:
 
 
 def test_the_rules_and_what_mends_what_they_are_about() -> None:
-    rule = Rule(
+    rule = VersionRule(
         id="x",
         when={"torch": ">=2.1", "horovod": "==0.28.1"},
-        status=Status.FAILS,
+        status=RuleStatus.FAILS,
         evidence=Evidence.REPORT,
         source="an issue",
         note="it does not compile",
         cure=(("cxx17", "no-build-isolation"), ("without-gloo",)),
     )
-    plain = replace(rule, status=Status.RISKY, evidence=Evidence.DOCS, note="", cure=())
+    plain = replace(rule, status=RuleStatus.RISKY, evidence=Evidence.DOCS, note="", cure=())
     asked = replace(ASKED, verdict=Verdict.RISKY, rules=(rule, plain), cures=(rule.cure,))
     site = "https://github.com/horovod/horovod"
     assert said(asked)[1:5] == [
@@ -101,7 +101,9 @@ def test_the_version_that_was_chosen_of_a_range(verdict: Verdict, why: str) -> N
 
 
 def test_that_a_rule_without_a_source_names_none() -> None:
-    rule = Rule(id="r", when={"torch": ">=2.14"}, status=Status.UNTRIED, evidence=Evidence.INFERRED, source="none")
+    rule = VersionRule(
+        id="r", when={"torch": ">=2.14"}, status=RuleStatus.UNTRIED, evidence=Evidence.INFERRED, source="none"
+    )
     assert said(replace(ASKED, rules=(rule,)))[2] == " inferred  PyTorch >=2.14 untried"
 
 

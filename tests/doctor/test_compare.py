@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.doctor.compare import beside
+from envkit.doctor.compare import with_comparison
 from envkit.doctor.facts import Cpu, Facts, PackageIndex, Room
 from envkit.doctor.report import Comparison
 from envkit.doctor.rules import judge
@@ -16,7 +16,7 @@ from .test_rules import facts, inner
 
 
 def compared(node: Facts, here: Facts) -> Comparison:
-    found = beside(judge(node), judge(here)).comparison
+    found = with_comparison(judge(node), judge(here)).comparison
     assert found is not None
     return found
 
@@ -39,7 +39,7 @@ def within(found: Facts, *path: str, **changes: Any) -> Facts:
 
 def test_a_host_does_not_differ_from_itself() -> None:
     assert differs(facts(), facts()) == {}
-    assert "differs     nothing between" in render(beside(judge(facts()), judge(facts())), Paper(width=200))
+    assert "differs     nothing between" in render(with_comparison(judge(facts()), judge(facts())), Paper(width=200))
 
 
 def test_a_node_of_the_lab_is_like_its_login_node() -> None:
@@ -97,13 +97,13 @@ def test_what_changes_from_one_second_to_the_next_is_no_difference() -> None:
 def test_what_it_means_for_an_installation() -> None:
     node = facts(cpu=Cpu(machine="x86_64", target="zen4", cores=64))
     node = within(node, "builder", accelerator="cuda")
-    found = beside(judge(node), judge(facts()))
+    found = with_comparison(judge(node), judge(facts()))
     told = {note.id: note for note in found.notes}
     assert "The CPU of the node is zen4, and here it is x86_64_v4" in told["other-cpu"].what
     assert told["other-gpu"].fix == "Say it: envkit install --accelerator cuda"
     said = render(found, Paper(width=200))
     assert "differs     CPU\n     there  x86_64 (zen4), 64 cores (" in said
-    assert not {"other-cpu", "other-gpu"} & {note.id for note in beside(judge(facts()), judge(facts())).notes}
+    assert not {"other-cpu", "other-gpu"} & {note.id for note in with_comparison(judge(facts()), judge(facts())).notes}
 
 
 @pytest.mark.parametrize("unknown", ["node", "builder", "cpu", "room", "limits", "indexes", "schedulers", "mpi"])
@@ -111,11 +111,11 @@ def test_what_is_not_known_of_one(unknown: str) -> None:
     less = inner("root", "node", hostname="n1")
     less = msgspec.structs.replace(less, **{unknown: None})
     for one, other in ((less, facts()), (facts(), less)):
-        report = beside(judge(one), judge(other))
+        report = with_comparison(judge(one), judge(other))
         assert report.comparison is not None and render(report, Paper(width=40))
 
 
 def test_hostile_texts_stay_texts() -> None:
     node = inner("root", "node", hostname="n\x1b[31m\n1", kernel="{here}")
-    said = render(beside(judge(node), judge(facts())), Paper(width=80))
+    said = render(with_comparison(judge(node), judge(facts())), Paper(width=80))
     assert "\x1b" not in said

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envkit.doctor.compare import beside
+from envkit.doctor.compare import with_comparison
 from envkit.doctor.report import to_json
 from envkit.doctor.rules import judge
 
@@ -73,6 +73,6 @@ def test_recordings_name_nothing_of_the_machine_they_are_of() -> None:
 
 
 def test_a_report_beside_that_of_another_host_satisfies_it(validator: Draft202012Validator) -> None:
-    found = beside(judge(facts("job")), judge(facts("user")))
+    found = with_comparison(judge(facts("job")), judge(facts("user")))
     assert found.comparison and found.comparison.differences
     validator.validate(json.loads(to_json(found)))

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.doctor.facts import Driver, Facts, Missing, PackageIndex, Preflight, RepositoryAccess, Scheduler, Tool
-from envkit.doctor.report import MethodVerdict, Report, State
+from envkit.doctor.facts import Driver, Facts, Missing, PackageIndex, Preflight, RepositoryAccess, SchedulerClient, Tool
+from envkit.doctor.report import MethodState, MethodVerdict, Report
 from envkit.doctor.rules import RULES, judge, words
 from envkit.doctor.terminal import render
 from envkit.errors import Problem
@@ -73,7 +73,7 @@ def test_what_fails_has_a_reason_and_a_remedy(name: str, width: int) -> None:
     report = judge(facts(name))
     for verdict in (of(report, method) for method in RULES):
         assert verdict.why and "{" not in verdict.why
-        assert verdict.problems or verdict.state is State.WORKS
+        assert verdict.problems or verdict.state is MethodState.WORKS
         assert all(problem.what and problem.fix for problem in verdict.problems)
     said = render(report, Paper(width=width))
     assert all(len(line) <= max(width, 60) or " " not in line.strip() for line in said.splitlines())
@@ -136,14 +136,14 @@ def test_images_that_can_be_run_and_not_built() -> None:
 def test_one_way_to_eessi_is_enough() -> None:
     way = RepositoryAccess(access="dir", why="/data/eessi is a copy of it", refusal=None)
     verdict = of(judge(facts("container", ways=(*facts().ways[:1], way))), "eessi")
-    assert (verdict.state, verdict.why) == (State.WORKS, "/data/eessi is a copy of it (--access dir)")
+    assert (verdict.state, verdict.why) == (MethodState.WORKS, "/data/eessi is a copy of it (--access dir)")
     assert "No release of EESSI has Horovod" in verdict.problems[0].what
 
 
 def test_a_way_to_eessi_that_was_cut_off() -> None:
     cut = facts(ways=facts().ways[1:], missing=(Missing(probe="eessi native", why="it has not answered", hung=True),))
     verdict = of(judge(cut), "eessi")
-    assert verdict.state is State.UNKNOWN
+    assert verdict.state is MethodState.UNKNOWN
     assert "--access native: it has not answered" in verdict.why
 
 
@@ -162,7 +162,9 @@ def test_what_hangs_is_named_with_its_remedy() -> None:
 
 
 def test_a_login_node_is_told_to_ask_in_a_job() -> None:
-    slurm = Scheduler(name="Slurm", version="24.05.1", job=False, mpi=("pmix",), attempt="srun -N 1 -n 1 {command}")
+    slurm = SchedulerClient(
+        name="Slurm", version="24.05.1", job=False, mpi=("pmix",), attempt="srun -N 1 -n 1 {command}"
+    )
     [note] = [note for note in judge(facts(schedulers=(slurm,))).notes if note.id == "login-node"]
     assert "srun -N 1 -n 1 envkit doctor" in note.fix
     assert "login-node" not in noted(facts(schedulers=(msgspec.structs.replace(slurm, job=True),)))

@@ -40,7 +40,7 @@ from envkit.methods import installed
 from envkit.report.words import plain
 from envkit.sources.bundle import read_bundle
 from envkit.system.resources import data as resource
-from envkit.ticket.private import Private
+from envkit.ticket.private import Redactor
 from envkit.training import timeline
 from envkit.verify import baseline, facts, last, progress_line
 from envkit.verify.report import render
@@ -319,7 +319,7 @@ def verdict_of(data: bytes, folder: Path) -> None:
     found = last.read(path)
     if found is not None:
         render(found.report)
-        Private({"USER": "annamiller"}).out_of_all(msgspec.to_builtins(found.report))
+        Redactor({"USER": "annamiller"}).out_of_all(msgspec.to_builtins(found.report))
     path.write_bytes(data)
     last.read(path)
 
@@ -392,7 +392,7 @@ def texts(folder: Path) -> list[bytes]:
 
 
 def text_of(data: bytes, folder: Path) -> None:
-    text, private = data.decode(errors="replace"), Private({"USER": "annamiller", "A_TOKEN": SECRET})
+    text, private = data.decode(errors="replace"), Redactor({"USER": "annamiller", "A_TOKEN": SECRET})
     private.learn(text)
     told = private.out_of(text)
     assert SECRET not in told and "annamiller" not in re.split("[^A-Za-z0-9]", told)

@@ -131,6 +131,12 @@ class TestRegistry:
         assert cache.names() == [] and sharing.prune(cache, 0, dry_run=False).removed == ()
         fetch(sources(), tmp_path / "new", offline=False, progress=lambda _: None, kept=[cache])
         assert contents(tmp_path / "new") == TEXTS
+        found = sharing.verified([cache], []).sources
+        assert {one.sha256: (one.size, one.wrong) for one in found} == {
+            one.sha256: (len(TEXTS[one.filename]), "") for one in sources()
+        }
+        cache.writable.remove(cache.named, f"sources/{found[0].sha256}")
+        assert [one.sha256 for one in sharing.verified([cache], []).sources] == [found[1].sha256]
 
     def test_pushes_at_the_same_time(self, here: Callable[[], Place], tree: Tree, tmp_path: Path) -> None:
         cache, of, errors = here(), packed(tree, tmp_path / "packed"), list[Exception]()

@@ -698,6 +698,14 @@ def test_an_archive_of_anything_else(place: Place) -> None:
         done = place.run("--resume", str(archive), "--", "echo", "reached")
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
         assert said in done.stderr and archive.exists()
+    (place.home / "victim" / "home").mkdir(parents=True)
+    (place.home / "victim").chmod(0o755)
+    (place.home / "link").symlink_to(place.home / "victim")
+    leading = place.home / "leading.tar"
+    subprocess.run(["tar", "-C", str(place.home), "-cf", str(leading), "link"], check=True)
+    done = place.run("--resume", str(leading), "--", "echo", "reached")
+    assert (done.returncode, done.stdout) == (2, "") and "holds no session of eessi_container.sh" in done.stderr
+    assert (place.home / "victim").stat().st_mode & 0o777 == 0o755  # it would be closed
     unpacked = place.home / "tmp" / f"envkit-eessi-{os.getuid()}-unpacked"
     assert list(unpacked.iterdir()) == []
 

@@ -41,7 +41,7 @@ def with_all(name: str) -> list[Stack]:
 )
 def test_eb_resolves_them_with_every_source_pinned(stack: Stack, tmp_path: Path) -> None:
     machine = host.detect()
-    made = eb_command.plan(eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
+    made = eb_command.plan(eb_command.bundled_eb(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
     assert made.steps[-1].module == stack.module
     assert list(method.modules_of(made, stack)) == extras.of_stack(stack.name)
     assert [source.filename for source in distinct(made.sources) if source.sha256 is None] == []

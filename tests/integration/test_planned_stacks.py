@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 def test_eb_resolves_it_with_every_source_pinned(name: str, tmp_path: Path) -> None:
     machine = host.detect()
     stack = select(name, platform=machine.platform)
-    made = eb_command.plan(eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
+    made = eb_command.plan(eb_command.bundled_eb(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
     assert made.steps[-1].module == stack.module
     assert {step.eula for step in made.steps} == PLANNED[name]
     assert [source.filename for source in distinct(made.sources) if source.sha256 is None] == []
@@ -42,7 +42,7 @@ def test_sources_of_parts_of_a_bundle_and_whole_urls(tmp_path: Path) -> None:
     found: dict[str, tuple[str, ...]] = {}
     for name in ("pytorch-2.9-foss-2024a-cuda", "pytorch-2.1-foss-2023a-cuda"):
         stack = select(name, platform=machine.platform)
-        eb = eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
+        eb = eb_command.bundled_eb(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
         found |= {source.place: source.urls for source in eb_command.plan(eb, stack).sources}
     assert found["p/PyYAML/6.0.2.tar.gz"] == ("https://github.com/yaml/pyyaml/archive/refs/tags",)
     assert "https://xcb.freedesktop.org/dist/" in found["x/X11/libpthread-stubs-0.4.tar.gz"]
@@ -88,7 +88,7 @@ def test_a_dry_run_tells_what_the_machine_lacks(words: list[str], status: int, s
 
 def test_eb_finds_nothing_wrong_with_the_style_and_the_checksums_of_the_recipes(tmp_path: Path) -> None:
     machine = host.detect()
-    eb = eb_command.beside(
+    eb = eb_command.bundled_eb(
         machine, select("pytorch", platform=machine.platform), Prefix(root=tmp_path).tree(machine.platform)
     )
     files = sorted(map(str, Path(recipes("easyconfigs")).rglob("*.eb")))

@@ -249,7 +249,7 @@ def test_the_cpu_wheel_of_pytorch_is_sought_where_pytorch_publishes_it(tmp_path:
     """The plain wheel of the package index is the CUDA build; this one has a name of its own."""
     machine = host.detect()
     stack = select("pytorch-2.13-cpu", platform=machine.platform)
-    eb = eb_command.beside(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
+    eb = eb_command.bundled_eb(machine, stack, Prefix(root=tmp_path).tree(machine.platform))
     sources = eb_command.plan(eb, stack).sources
     [wheel] = [source for source in sources if source.project == "torch"]
     name = f"torch-2.13.0+cpu-cp{machine.python.minor.replace('.', '')}"

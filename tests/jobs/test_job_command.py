@@ -113,8 +113,9 @@ def test_a_job_that_is_lost_has_a_code_of_its_own(fake_slurm: FakeSlurm, capfd: 
 
 def test_one_rank_per_gpu(capsys: Output) -> None:
     assert run(["job", "slurm", "toy-cpu", "--nodes", "1", "--gpus-per-node", "a100:4", "--", "true"]) == 0
-    said = capsys.readouterr().out
-    assert "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=a100:4\n" in said
+    said = capsys.readouterr()
+    assert "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=a100:4\n" in said.out
+    assert said.err == "envkit: toy-cpu is for CPUs: it uses no GPU, and --gpus-per-node asks for some\n"
 
 
 def test_what_the_site_says_and_what_the_caller_says(tmp_path: Path, capsys: Output) -> None:

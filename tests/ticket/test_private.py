@@ -19,7 +19,7 @@ import pytest
 
 from envkit.ticket import forms, names
 from envkit.ticket.gather import Part, Ticket, without
-from envkit.ticket.private import Private, unfolded
+from envkit.ticket.private import Redactor, unfolded
 
 from .made_up_logs import MadeUpLog
 
@@ -89,7 +89,7 @@ class MadeUp:
 def test_no_secret_no_user_no_host_is_in_any_form(seed: int) -> None:
     made = MadeUp(seed)
     lines = list(made.lines())
-    private = Private(made.env)
+    private = Redactor(made.env)
     private.learn("\n".join(lines))
     told = Part(
         id="logs",
@@ -109,7 +109,7 @@ def test_no_secret_no_user_no_host_is_in_any_form(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_who_runs_a_job_who_pays_and_where_is_in_no_log(seed: int) -> None:
     log = MadeUpLog(seed)
-    private = Private({"USER": "root", "HOME": "/root"})
+    private = Redactor({"USER": "root", "HOME": "/root"})
     private.learn(log.text)
     private.domain(log.private["domain"][0])
     told = private.out_of(log.text)
@@ -123,7 +123,7 @@ def test_the_domain_of_the_site_is_known_from_its_machine(tmp_path: Path, monkey
     (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n10.0.0.1 {own}.int.supercomp.example.eu {own}\n")
     (tmp_path / "resolv.conf").write_text("search hpc.uni-example.de example-lab.fr # x\nnameserver 10.0.0.2\n")
     monkeypatch.setattr(names, "NAMED_IN", tuple(tmp_path / name for name in ("hosts", "resolv.conf", "none")))
-    private = Private({})
+    private = Redactor({})
     lines = (
         "proxy.hpc.uni-example.de unreachable", "www.uni-example.de", "x@y.example-lab.fr", "in example.eu.", "a supercomp.example.eu b",
     )  # fmt: skip
@@ -134,7 +134,7 @@ def test_the_domain_of_the_site_is_known_from_its_machine(tmp_path: Path, monkey
 
 
 def test_a_domain_is_known_from_a_host_of_it() -> None:
-    private = Private({"SLURM_JOB_NODELIST": "login7"})
+    private = Redactor({"SLURM_JOB_NODELIST": "login7"})
     text = "login7.hpc.uni-example.de: x\nproxy.hpc.uni-example.de unreachable\nlogin7.out.log login7.py"
     private.learn(text)
     own = private.hosts["login7"]
@@ -147,7 +147,7 @@ ODD = "p&ss\"w'o<rd/ü\\x9 +=:z"
 
 @pytest.mark.parametrize("secret", [WORD, ODD, "0123456789abcdef" * 2])
 def test_a_secret_is_known_however_it_is_coded(secret: str) -> None:
-    private = Private({"MY_TOKEN": secret})
+    private = Redactor({"MY_TOKEN": secret})
     coded = secret.encode()
     forms = [
         *(base64.b64encode(before + coded + b"\n").decode() for before in (b"", b"a", b"ab", b"anna:")),
@@ -171,7 +171,7 @@ def test_a_long_secret_of_many_lines_takes_no_long_time() -> None:
     """As the private key of a CI job, and one that is a whole file."""
     lines = ["".join(random.Random(at).choices(string.ascii_letters + "+/", k=64)) for at in range(3000)]
     began = time.thread_time()
-    private = Private({"DEPLOY_KEY": "\n".join(lines[:50]), "OTHER_KEY": "\n".join(lines)})
+    private = Redactor({"DEPLOY_KEY": "\n".join(lines[:50]), "OTHER_KEY": "\n".join(lines)})
     text = "\n".join(f"line {at} of a log {lines[at]}" for at in range(50)) * 4
     told = private.out_of(text)
     assert time.thread_time() - began < 20
@@ -206,14 +206,14 @@ SHAPES = (
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_secret_is_known_by_what_stands_around_it(shape: str) -> None:
     text = shape.format(WORD, WORD)
-    told = Private({}).out_of(text)
+    told = Redactor({}).out_of(text)
     assert WORD not in told, told
     packed = base64.b64encode(f'{{"password": "{WORD}"}}'.encode()).decode()
-    assert Private({}).out_of(f"x {packed}") == "x <secret>"
+    assert Redactor({}).out_of(f"x {packed}") == "x <secret>"
 
 
 def test_of_very_many_names_each_is_taken_out_in_one_pass() -> None:
-    private = Private({"USER": "annamiller"})
+    private = Redactor({"USER": "annamiller"})
     for number in range(5000):
         private.host(f"nid{number:06d}")
     text = "\n".join(f"nid{number:06d} and xnid{number:06d} of annamiller-x" for number in range(5000))
@@ -225,7 +225,7 @@ def test_of_very_many_names_each_is_taken_out_in_one_pass() -> None:
 
 
 def test_the_same_host_is_the_same_everywhere() -> None:
-    private = Private({"SLURM_JOB_NODELIST": "gpu[001-002],login1"})
+    private = Redactor({"SLURM_JOB_NODELIST": "gpu[001-002],login1"})
     private.learn("srun: error: cn7.site.de: task 1: Exited\n[cn8:12] x")
     first, second, third = (
         private.out_of("gpu001 gpu002 cn7"),
@@ -251,14 +251,14 @@ def test_the_same_host_is_the_same_everywhere() -> None:
     ],
 )
 def test_what_is_not_private_stays(text: str) -> None:
-    assert Private({"MPI_TOKEN_ENABLED": "true", "SSH_AUTH_SOCK": "/tmp/x", "USER": "root"}).out_of(text) == text
+    assert Redactor({"MPI_TOKEN_ENABLED": "true", "SSH_AUTH_SOCK": "/tmp/x", "USER": "root"}).out_of(text) == text
 
 
 def test_everyday_logs_are_still_read_the_same() -> None:
     from envkit.diagnose import first_cause
 
     for one in tomllib.loads(EVERYDAY.read_text())["log"]:
-        private = Private({})
+        private = Redactor({})
         private.learn(one["log"])
         found = first_cause([private.out_of(one["log"]).encode()])
         assert found is not None and found.rule.id == one["rule"], one["log"]
@@ -266,7 +266,7 @@ def test_everyday_logs_are_still_read_the_same() -> None:
 
 @pytest.mark.integration
 def test_the_time_grows_as_the_text_does() -> None:
-    private = Private({"A_TOKEN": "s3cr3tvalue"})
+    private = Redactor({"A_TOKEN": "s3cr3tvalue"})
     units = (
         "a", "password=", "/home/", "x@", "10.0.0.", "http://a", "-----BEGIN PRIVATE KEY-----\n", "fe80:", "aa:", " ",
         "curl -u ", "docker login ", "mysql ", "redis-cli ", "password=&quot;", "%2525", "a1.b.", "n7-", "machine a login b ",

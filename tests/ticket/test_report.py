@@ -6,13 +6,17 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from envkit.cli import run
+from envkit.commands import verify
+from envkit.easybuild.receipt import ModuleReceipt
 from envkit.ticket import gather
+from envkit.ticket.private import Redactor
 from envkit.verify import last
 from tests.verify.test_report import report as recorded
 
@@ -184,6 +188,18 @@ def test_of_many_verdicts_the_last_few_are_kept_privately(here: Path, monkeypatc
     assert not last.path_of("e9", "/p").exists()  # an older one would mislead
     last.path_of("e8", "/p").write_bytes(b"no record")
     assert last.last("e8", "/p") is None
+
+
+def test_the_verdict_of_a_virtual_environment_is_not_that_of_its_base(
+    here: Path, install: Callable[..., ModuleReceipt]
+) -> None:
+    base = install("toy")
+    verify.keep(recorded("pytorch-2ranks"), base)
+    verify.keep(recorded("rank-killed"), base.within(here / "own"))
+    kept = {name: last.last(name, base.tree) for name in ("toy", str(here / "own"))}
+    assert [one.report.verdict for one in kept.values() if one] == ["pass", "fail"]
+    told = gather.verdict(base.within(here / "own"), None, Redactor({}))
+    assert told["summary"].startswith(f"FAIL of {here / 'own'}, ")
 
 
 def test_a_verdict_that_cannot_be_kept_is_no_matter(here: Path) -> None:

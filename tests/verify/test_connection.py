@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envkit.inside.probe.connection import Connection
+from envkit.inside.probe.connection import CopiedDescriptor
 
 CLIENT = (
     "import socket, sys, time; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); "
@@ -22,12 +22,13 @@ CLIENT = (
 @pytest.fixture
 def server() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as made:
+        made.settimeout(60)
         yield made
 
 
 def test_the_server_does_not_see_that_the_client_has_died(server: socket.socket) -> None:
     port = server.getsockname()[1]
-    connection = Connection({"PMIX_SERVER_URI41": f"slurm.pmix.1.0.0;tcp4://127.0.0.1:{port}"})
+    connection = CopiedDescriptor({"PMIX_SERVER_URI41": f"slurm.pmix.1.0.0;tcp4://127.0.0.1:{port}"})
     with subprocess.Popen([sys.executable, "-c", CLIENT, str(port)], stdout=subprocess.PIPE) as client:
         there, _ = server.accept()
         assert there.recv(10) == b"here"
@@ -42,14 +43,14 @@ def test_the_server_does_not_see_that_the_client_has_died(server: socket.socket)
 
 @pytest.mark.parametrize("env", [{}, {"PMIX_SERVER_URI2": "pmix-server;usock://tmp/x"}])
 def test_without_pmix_there_is_nothing_to_hold(env: dict[str, str]) -> None:
-    connection = Connection(env)
+    connection = CopiedDescriptor(env)
     connection.hold(os.getpid())
     assert connection.held is None
 
 
 def test_a_process_that_is_gone_or_not_connected_has_nothing(server: socket.socket) -> None:
     port = server.getsockname()[1]
-    connection = Connection({"PMIX_SERVER_URI41": f"x;tcp4://127.0.0.1:{port}"})
+    connection = CopiedDescriptor({"PMIX_SERVER_URI41": f"x;tcp4://127.0.0.1:{port}"})
     connection.hold(os.getpid())
     assert connection.held is None
     gone = subprocess.Popen(["true"])
@@ -62,8 +63,8 @@ def test_it_is_kept_until_the_folder_is_gone(server: socket.socket, tmp_path_fac
     folder = tmp_path_factory.mktemp("meeting")
     port = server.getsockname()[1]
     code = (
-        "import os, sys; from envkit.inside.probe.connection import Connection; import socket\n"
-        f"c = Connection({{'PMIX_SERVER_URI4': 'x;tcp4://127.0.0.1:{port}'}})\n"
+        "import os, sys; from envkit.inside.probe.connection import CopiedDescriptor; import socket\n"
+        f"c = CopiedDescriptor({{'PMIX_SERVER_URI4': 'x;tcp4://127.0.0.1:{port}'}})\n"
         f"c.held = socket.create_connection(('127.0.0.1', {port}))\n"
         f"c.keep({str(folder)!r})\n"
     )

@@ -347,7 +347,7 @@ def test_how_often_a_nodes_file_is_written(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     clock = [1000.0]
     monkeypatch.setattr("envkit.inside.probe.node.time.time", lambda: clock[0])
-    watching = node.Node("often", str(tmp_path), 2)
+    watching = node.NodeView("often", str(tmp_path), 2)
     written = set()
     for _ in range(3000):
         watching.stopped()

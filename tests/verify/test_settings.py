@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from envkit.system import process
 from envkit.system.process import Completed
 from envkit.verify import settings
 from envkit.verify.checks import Expected, Status, check, verdict
-from envkit.verify.explain import cut_libraries, interposed, mute
+from envkit.verify.explain import cut_libraries, interposed, unreachable
 from envkit.verify.facts import Ended, Fact, RankFacts
 from envkit.verify.outcome import EndedJob, HostFile, Result, SessionLimit, Setting, Trial, UnusablePlace
 from envkit.verify.trials import MPI_ALONE
@@ -80,6 +81,20 @@ def test_what_mpirun_sets_for_its_ranks_is_not_the_users(inside: bool, shown: li
     env |= {"OMPI_MCA_orte_num_nodes": "1", "PMIX_MCA_gds": "hash"} | ({"OMPI_COMM_WORLD_SIZE": "2"} if inside else {})
     found = named(list(settings.variables(env, env)))
     assert found == shown if inside else len(found) == shown
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_what_horovodrun_sets_for_its_ranks_is_not_the_users(listens: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if not listens:
+            server.close()
+        env = {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2"}
+        env |= {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
+        env |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CYCLE_TIME": "5"}
+        found = named(list(settings.variables(env, env)))
+    assert "HOROVOD_CYCLE_TIME=5" in found
+    assert ("HOROVOD_CONTROLLER=gloo" in found) is not listens  # left over from a launcher that has gone
 
 
 @pytest.mark.parametrize(
@@ -296,7 +311,7 @@ def test_hosts_that_ssh_does_not_reach_are_named(tmp_path: Path) -> None:
     ssh.write_text('#!/bin/sh\n[ "$5" = up ] && exit\necho "ssh: Could not resolve hostname $5" >&2\nexit 255\n')
     ssh.chmod(0o755)
     wanted = LaunchRequest(ranks=4, hosts=(("up", 1), ("down", 1), ("gone", 2)))
-    found_mute = mute(wanted, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    found_mute = unreachable(wanted, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert [(one.path, one.error) for one in found_mute] == [
         ("down", "ssh: Could not resolve hostname down"),
         ("gone", "ssh: Could not resolve hostname gone"),

@@ -48,7 +48,7 @@ TORCH, TENSORFLOW = (f"{stem}{EXTENSION_SUFFIXES[0]}" for stem in ("torch/mpi_li
 def test_what_the_caller_stands_in(
     tmp_path: Path, extensions: tuple[str, ...], metadata: str, installed: str, framework: str, others: tuple[str, ...]
 ) -> None:
-    found = target.standing(site(tmp_path, *extensions, metadata=metadata, installed=installed))
+    found = target.current(site(tmp_path, *extensions, metadata=metadata, installed=installed))
     assert found is not None
     assert (found.name, found.framework, found.others) == ("mine", framework, others)
     assert found.horovod == tmp_path / "site-packages" / "horovod"
@@ -58,20 +58,20 @@ def test_what_the_caller_stands_in(
 
 def test_one_framework_can_be_asked_for(tmp_path: Path) -> None:
     env = site(tmp_path, TORCH, TENSORFLOW)
-    found = target.standing(env, "pytorch")
+    found = target.current(env, "pytorch")
     assert found is not None
     assert (found.framework, found.others) == ("torch", ())
     with pytest.raises(UsageProblem, match="mine has no Horovod for tensorflow"):
-        target.standing(site(tmp_path / "b", TORCH), "tensorflow")
+        target.current(site(tmp_path / "b", TORCH), "tensorflow")
 
 
 def test_a_horovod_that_is_for_nothing(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentDamaged, match="neither PyTorch nor TensorFlow"):
-        target.standing(site(tmp_path))
+        target.current(site(tmp_path))
 
 
 def test_no_horovod_at_all() -> None:
-    assert target.standing({"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}) is None
+    assert target.current({"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}) is None
 
 
 def test_nothing_of_the_probe_is_taken_for_the_environments(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_nothing_of_the_probe_is_taken_for_the_environments(tmp_path: Path) -> N
 
 
 def test_what_stands_before_the_packages_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = target.standing(site(tmp_path, TORCH, installed="numpy"))
+    found = target.current(site(tmp_path, TORCH, installed="numpy"))
     work = tmp_path / "work"
     for path in ("horovod/__init__.py", "numpy.py", "torch/README", "mine.py", "data/__init__.py"):
         (work / path).parent.mkdir(parents=True, exist_ok=True)

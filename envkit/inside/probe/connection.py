@@ -18,7 +18,7 @@ LONGEST_S = 60.0
 AFTER_S = 2.0
 
 
-class Connection:
+class CopiedDescriptor:
     """A copy of the descriptor of another process, once it has been had; needs Linux 5.6."""
 
     def __init__(self, env: Mapping[str, str]) -> None:

@@ -87,7 +87,7 @@ def private(path: str) -> str:
     return path
 
 
-class Node:
+class NodeView:
     """This rank's view of its node."""
 
     def __init__(self, session: str, shared: str, ranks: int, leave: bool = False, local: str = "") -> None:
@@ -208,7 +208,7 @@ def salvage(session: str, shared: str, temporary: Optional[str] = None) -> None:
     bases = (temporary, os.environ.get("TMPDIR"), "/tmp")
     places = {path: 0 for base in bases for path in local_folders(session, shared, base) if os.path.isdir(path)}
     for local in places:
-        node = Node(session, shared, 0, local=private(local))
+        node = NodeView(session, shared, 0, local=private(local))
         if node.holds():
             records = node.records()
             if records:

@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 from .measure import measure
-from .node import Node, name_of_node, plain
+from .node import NodeView, name_of_node, plain
 from .record import Record
 from .started import detect
 from .watch import die_with_parent, pending, start, watch
@@ -19,7 +19,7 @@ def main() -> int:
     die_with_parent(signal.SIGTERM)
     launched = detect(os.environ)
     ranks = given.node_ranks or (launched.local_size if launched else 1) or 0
-    node = Node(given.session, given.shared, ranks, given.attended)
+    node = NodeView(given.session, given.shared, ranks, given.attended)
     name = "%s-%d-%d.jsonl" % (plain(given.framework), launched.rank if launched else 0, os.getpid())
     path = os.path.join(node.local, name)
     record = Record(path)

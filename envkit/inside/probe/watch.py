@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from .connection import Connection
+from .connection import CopiedDescriptor
 from .process import memory_kills, state
 from .record import Record
 
@@ -28,7 +28,7 @@ ABORTING = "abort_delay is < 0"
 class Child:
     """The process that measures; the pipe tells its steps, and `connection` is what holds it to its launcher."""
 
-    def __init__(self, pid: int, pipe: int, path: str, connection: Connection) -> None:
+    def __init__(self, pid: int, pipe: int, path: str, connection: CopiedDescriptor) -> None:
         self.pid, self.pipe, self.path, self.connection = pid, pipe, path, connection
 
     def told(self, name: str) -> str:
@@ -111,7 +111,7 @@ def start(path: str, measure: Callable[[Record], Any]) -> Child:
     pid = os.fork()
     if pid:
         os.close(writer)
-        return Child(pid, reader, path, Connection(os.environ))
+        return Child(pid, reader, path, CopiedDescriptor(os.environ))
     os.close(reader)
     status = 1
     try:

@@ -15,7 +15,7 @@ POLL_S = 0.1
 Found = TypeVar("Found")
 
 
-def within(first: Path, work: Callable[[Callable[[Path], None]], Found], limit_s: float = LIMIT_S) -> Found:
+def with_time_limit(first: Path, work: Callable[[Callable[[Path], None]], Found], limit_s: float = LIMIT_S) -> Found:
     """Return the result of ``work``, which tells of each path before it reads it; it begins with the ``first``.
 
     Raises HostProblem, which names the path, when one takes longer; Ctrl-C counts all the while.
