@@ -107,7 +107,7 @@ def test_states_are_an_enumeration(there: Prefix, capsys: pytest.CaptureFixture[
     states = {one["name"]: one["state"] for one in valid("list", capsys.readouterr().out)["environments"]}
     assert states == {"toy": "installed", "bad": "damaged", "half": "unfinished"}
     definitions = msgspec.json.schema(json_types.type_of("list"))["$defs"]
-    assert "installed" in definitions["State"]["enum"]
+    assert "installed" in definitions["EnvironmentState"]["enum"]
 
 
 def test_what_was_removed_is_told(there: Prefix, capsys: pytest.CaptureFixture[str]) -> None:

@@ -153,7 +153,7 @@ from envkit.environments.receipt import Receipt
 class ToyReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="toy"):
     """A toy."""
 
-    def oddity(self):
+    def validation_error(self):
         return ""
 
 
