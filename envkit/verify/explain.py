@@ -145,7 +145,7 @@ def explained(
     """
     expected = seen(expected, target, env)
     if not made.ranks:
-        expected = replace(expected, unreachable=tuple(unreachable(wanted, env)))
+        expected = replace(expected, mute=tuple(unreachable(wanted, env)))
     if options.quick or is_plain(expected, len(made.ranks)) or not any(map(can_be_explained, made.results)):
         return expected
     first = f"{made.cause.id}: {made.cause.message}" if made.cause else ""
