@@ -28,7 +28,7 @@ from envkit.compat.judge import (
 )
 from envkit.compat.words import gpu, system
 from envkit.errors import UsageProblem
-from envkit.sources.connection import redact
+from envkit.sources.addresses import redact
 from envkit.system import files
 
 LARGEST = 1_000_000  # bytes of a file that is read

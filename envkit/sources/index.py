@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
+from envkit.sources.addresses import shown
 from envkit.sources.cache import Source
-from envkit.sources.connection import Connection, RefusedError, file_path, shown
+from envkit.sources.connection import Connection, RefusedError, file_path
 
 if TYPE_CHECKING:
     import httpx2
