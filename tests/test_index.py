@@ -7,8 +7,9 @@ import pytest
 
 from envkit.errors import HostProblem
 from envkit.sources.addresses import redact, shown
+from envkit.sources.cache import Source
 from envkit.sources.connection import Connection
-from envkit.sources.index import whole_url
+from envkit.sources.index import candidates, whole_url
 from envkit.sources.pipconfig import PipSettings, default_index, pip_settings
 
 BARE = {"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null", "HOME": "/nonexistent"}
@@ -167,6 +168,16 @@ def test_a_proxy_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("ada:hunter2@proxy:3128", "proxy:3128", "proxy", "http://ada:p%23w@proxy:3128/"):
         monkeypatch.setenv("https_proxy", value)
         Connection(PipSettings(trusted_hosts=("host",))).close()
+
+
+def test_a_page_with_a_link_that_is_no_address(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "index.html").write_text("<a href='http://[::1/a-1.tar.gz'>a</a>")
+    source, notes = Source(filename="a-1.tar.gz", sha256="0" * 64, urls=(), project="a", needed_by="x"), list[str]()
+    connection = Connection(PipSettings(index_urls=(tmp_path.as_uri(),)), backoff_s=())
+    assert not [*candidates(source, connection, notes.append)]
+    connection.close()
+    assert notes == ["a: a page of an index has a link that is no address: Invalid IPv6 URL"]
 
 
 @pytest.mark.skipif(find_spec("socksio") is not None, reason="socksio is installed here")
