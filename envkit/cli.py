@@ -175,9 +175,7 @@ def run(arguments: list[str] | None = None) -> int:
         lost = printed()  # whatever the status is: the program ends without another look at what is left to print
         return status or lost
     except click.ClickException as error:
-        error.show()
-        if hint := advice(error):
-            print(f"What to do: {hint}", file=sys.stderr)
+        explain_usage(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         print("envkit: stopped by Ctrl-C.", file=sys.stderr)
@@ -279,6 +277,19 @@ def explain(error: EnvkitError) -> None:
         parts += ["", *folded(f"What to do: {error.fix}")]
     with suppress(OSError):  # a terminal that is closed
         print(shown("\n".join(parts)), file=sys.stderr, flush=True)
+
+
+def explain_usage(error: click.ClickException) -> None:
+    """Say what click has not understood, which quotes the command line, on standard error."""
+    import io
+
+    from envkit.report.words import shown
+
+    said = io.StringIO()
+    error.show(said)
+    hint = advice(error)
+    with suppress(OSError):  # a terminal that is closed
+        print(shown(said.getvalue() + (f"What to do: {hint}\n" if hint else "")), end="", file=sys.stderr, flush=True)
 
 
 def folded(text: str, indent: str = "") -> list[str]:

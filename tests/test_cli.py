@@ -26,6 +26,32 @@ CLASSES = [
 Output = pytest.CaptureFixture[str]
 
 
+ODD = "b\x1b]0;EVIL\x07\x1b[2J\x9b31m\u202elog"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["diagnose", "a.log", ODD],
+        ["diagnose", f"--{ODD}"],
+        [ODD],
+        ["job", ODD],
+        ["job", "slurm", "x", "--nodes", ODD],
+        ["example", ODD],
+        ["completion", ODD],
+        ["help", ODD],
+        ["install", "a", ODD],
+        ["report", "-o"],
+    ],
+)
+def test_a_terminal_is_not_obeyed_by_what_is_typed(words: list[str], capsys: Output) -> None:
+    """A shell makes words of the names of files, which others may have given."""
+    assert run(words) == 2
+    said = capsys.readouterr()
+    assert said.err and not said.out
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said.err)
+
+
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     """Add a command 'fail' that ends with an error."""

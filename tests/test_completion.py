@@ -73,6 +73,17 @@ def test_environments(command: str, prefix: Prefix, install: Install) -> None:
         assert re.findall(r"toy-\w+", said) == ["toy-cpu", "toy-two"]
 
 
+def test_names_that_a_shell_would_run(prefix: Prefix, install: Install) -> None:
+    install("toy-cpu")
+    receipt = next(prefix.root.glob("*/environments/toy-cpu.json"))
+    for name in ("toy$(touch x)", "toy`id`", "toy;id", "toy x", "toy&", "toy'"):
+        (receipt.with_name(f"{name}.json")).write_bytes(receipt.read_bytes())
+    for shell in ("bash", "zsh", "fish"):
+        said = offered("envkit run to", shell, ENVKIT_PREFIX=str(prefix.root))
+        assert [line for line in said if "toy" in line and not line.endswith("toy-cpu")] == []
+        assert "toy-cpu" in " ".join(said)
+
+
 def test_of_a_configured_prefix(prefix: Prefix, install: Install, tmp_path: Path) -> None:
     install("toy-cpu")
     (tmp_path / "envkit").mkdir()

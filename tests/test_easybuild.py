@@ -419,7 +419,8 @@ def test_what_eb_is_given_has_no_password() -> None:
     proxy = "http://me:secret@proxy:3128"
     kept = {"https_proxy": "http://proxy:3128", "no_proxy": "a,b", "PATH": "/usr/bin", "LMOD_X": "me@site"}
     assert eb_command.without_passwords({**kept, "http_proxy": proxy, "ALL_PROXY": "socks5://token@p"}) == kept
-    assert eb_command.without_passwords({**kept, "HTTPS_PROXY": "ada:hunter2@proxy:3128"}) == kept
+    without_scheme = {"http_proxy": "me:secret@proxy:3128", "HTTPS_PROXY": "token@proxy:3128", "X": "me:secret@host"}
+    assert eb_command.without_passwords({**kept, **without_scheme}) == kept
 
 
 def test_plans_are_not_kept_behind_a_link(tmp_path: Path) -> None:

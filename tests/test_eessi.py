@@ -501,6 +501,41 @@ def test_the_image_is_pulled_once_by_digest(registry: str, tool: Runtime, tmp_pa
     assert (image.clean(env), path.exists()) == (1, False)
 
 
+def test_no_image_is_used_that_others_can_change(
+    registry: str, tool: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one in a shared cache that is open to others, nor one that they have put there before it was closed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    env = {**os.environ, "ENVKIT_EESSI_IMAGE": registry, "APPTAINER_CACHEDIR": str(tmp_path / "cache")}
+    shared, said = tmp_path / "cache" / "envkit", list[str]()
+    planted = image.file_of(shared, DIGEST)
+    eessi_tree.write(planted, "planted\n")
+    for mode, mine in ((0o777, False), (0o755, True)):
+        shared.chmod(mode)
+        planted.chmod(0o666 if mine else 0o644)
+        for used in ("", DIGEST):
+            path, _ = image.find(tool, env, said.append, used)
+            assert path.is_relative_to(shared) == mine and path.read_text() == "image\n"
+            assert path.stat().st_mode & 0o022 == 0
+    assert (tmp_path / "pulls").read_text().count("docker://") == 2
+    assert said[0] == f"{shared} is left aside, since others can change it: {shared}: Everybody may write to it."
+    planted.unlink()
+    planted.symlink_to("/etc/hostname")
+    assert image.find(tool, env, said.append)[0].read_text() == "image\n" and not planted.is_symlink()
+
+
+def test_an_own_cache_that_others_can_change(
+    registry: str, tool: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_CACHEDIR")}
+    image.own().mkdir(parents=True)
+    image.own().chmod(0o777)
+    with pytest.raises(HostProblem, match="is run: others can change it") as problem:
+        image.find(tool, {**env, "ENVKIT_EESSI_IMAGE": registry}, print)
+    assert f"{image.own()}: Everybody may write to it." in problem.value.why
+
+
 def test_an_image_that_has_no_room(registry: str, tool: Runtime, tmp_path: Path) -> None:
     Registry.size = 10**16
     env = {"ENVKIT_EESSI_IMAGE": registry, "APPTAINER_CACHEDIR": str(tmp_path)}

@@ -1,12 +1,16 @@
 import sys
+import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from envkit.errors import HostProblem
-from envkit.sources.connection import redact, shown
-from envkit.sources.index import whole_url
-from envkit.sources.pipconfig import default_index, pip_settings
+from envkit.sources.addresses import redact, shown
+from envkit.sources.cache import Source
+from envkit.sources.connection import Connection
+from envkit.sources.index import candidates, whole_url
+from envkit.sources.pipconfig import PipSettings, default_index, pip_settings
 
 BARE = {"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null", "HOME": "/nonexistent"}
 
@@ -84,3 +88,98 @@ def test_passwords_are_taken_out() -> None:
     assert shown("https://me:s3cret@host/simple/?token=s3cret#s3cret") == "https://***@host/simple/"
     assert "s3cret" not in redact("see https://me:s3cret@host/x and http://s3cret@host: it failed")
     assert redact("mail me@host about https://host/a@b") == "mail me@host about https://host/a@b"
+    for odd in ("http://me:s3cret#w@host:3128", "http://me:s3cret?w@host", "http://me:s3cret@[::1", "me:s3cret@host"):
+        assert shown(odd).startswith(("http://***@", "***@"))
+    quoted = ("{'a': 'me:s3@cret@10.0.0.1'}", '\\"me:s3cret@host\\"')
+    for text in ("proxy=me:s3cret@host:80,x", *quoted, "x?y=me:s3cret@[::1]"):
+        assert "***@" in redact(text) and "cret" not in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ubuntu:22.04@sha256:1234", "docker://host/x:1@sha256:99", "libm.so.6:exp@GLIBC_2.29", "gcc:cuda@12.1",
+        "git@github.com:org/repo", "10:22:33 ada@host", "ada@host:/path",
+    ],
+)  # fmt: skip
+def test_what_is_no_login_is_shown(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize("part", ["a:b,", "a:", "a@", "a:b@c_", "a:b@cccc.", "://", "a:b@1.1.1.", "x"])
+def test_passwords_are_sought_in_a_time_that_grows_as_the_text(part: str) -> None:
+    began = time.thread_time()
+    redact(part * 200_000)
+    assert time.thread_time() - began < 5
+
+
+PROXIES = ("https_proxy", "http_proxy", "all_proxy")
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy of the environment's."""
+    for name in (*PROXIES, *map(str.upper, PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+
+
+def refused(settings: PipSettings) -> str:
+    """Return what is refused of proxies and indexes, in which no value is shown."""
+    with pytest.raises(HostProblem) as problem:
+        Connection(settings)
+    assert "hunter2" not in f"{problem.value.what} {problem.value.why} {problem.value.fix}"
+    return problem.value.what
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://ada:hunter2#w@127.0.0.1:9", "http://ada:1#hunter2@127.0.0.1:9", "http://ada:12/hunter2@127.0.0.1:9",
+        "hunter2:port", "http://[hunter2", "http://hunter2:99999", "ftp://hunter2", "http://",
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("no_proxy")
+def test_a_proxy_that_is_none(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for hosts in ((), ("host",)):
+        assert "PIP_PROXY" in refused(PipSettings(proxy=value, trusted_hosts=hosts))
+        for name in (*PROXIES, "HTTPS_PROXY"):
+            with monkeypatch.context() as changed:
+                changed.setenv(name, value)
+                assert refused(PipSettings(trusted_hosts=hosts)) == f"{name} is no address of a proxy."
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://ada:hunter2#w@host/simple", "https://ada:1#hunter2@host/simple", "https://ada:1?hunter2@host/simple",
+        "http://[hunter2", "http://hunter2:port/simple", "ftp://hunter2/simple",
+    ],
+)  # fmt: skip
+def test_an_index_that_is_none(value: str) -> None:
+    assert "PIP_INDEX_URL" in refused(PipSettings(index_urls=(value,)))
+    assert "PIP_EXTRA_INDEX_URL" in refused(PipSettings(index_urls=("https://host/simple", value)))
+    assert "PIP_FIND_LINKS" in refused(PipSettings(find_links=("/folder", value)))
+
+
+@pytest.mark.usefixtures("no_proxy")
+def test_a_proxy_without_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is one by HTTP, as pip takes it, also for the hosts that are trusted without a certificate."""
+    assert pip_settings(BARE | {"PIP_PROXY": "ada:pw@proxy"}).proxy == "http://ada:pw@proxy"
+    for value in ("ada:hunter2@proxy:3128", "proxy:3128", "proxy", "http://ada:p%23w@proxy:3128/"):
+        monkeypatch.setenv("https_proxy", value)
+        Connection(PipSettings(trusted_hosts=("host",))).close()
+
+
+def test_a_page_with_a_link_that_is_no_address(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "index.html").write_text("<a href='http://[::1/a-1.tar.gz'>a</a>")
+    source, notes = Source(filename="a-1.tar.gz", sha256="0" * 64, urls=(), project="a", needed_by="x"), list[str]()
+    connection = Connection(PipSettings(index_urls=(tmp_path.as_uri(),)), backoff_s=())
+    assert not [*candidates(source, connection, notes.append)]
+    connection.close()
+    assert notes == ["a: a page of an index has a link that is no address: Invalid IPv6 URL"]
+
+
+@pytest.mark.skipif(find_spec("socksio") is not None, reason="socksio is installed here")
+def test_a_socks_proxy_lacks_a_package() -> None:
+    assert "is a SOCKS proxy" in refused(PipSettings(proxy="socks5://ada:hunter2@proxy"))

@@ -19,6 +19,7 @@ from envkit.environments import manifest, receipt, trust
 from envkit.environments.prefix import Prefix, Tree, locate
 from envkit.errors import HostProblem
 from envkit.machine.host import Platform
+from envkit.system import owners
 from envkit.system.umask import fitting
 
 from .people import REPOSITORY, Person, open_folder, people, shown
@@ -529,3 +530,9 @@ def test_a_name_that_is_nobodys_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_colon_in_the_name_of_one_prefix_is_refused(named: str) -> None:
     with pytest.raises(HostProblem, match="it has ':' in it"):
         locate(named, {})
+
+
+def test_a_number_without_end_is_nobody() -> None:
+    words = ["9" * 5000, "@" + "9" * 5000]
+    assert owners.known(words) == owners.known([])
+    assert [one[:17] for one in owners.absent(words)] == ["there is no user ", "there is no group"]

@@ -24,7 +24,8 @@ REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 @contextmanager
 def asking() -> Iterator[None]:
     """Say in one way what S3 refuses. Raises RefusedError."""
-    from envkit.sources.connection import RefusedError, redact
+    from envkit.sources.addresses import redact
+    from envkit.sources.connection import RefusedError
 
     try:
         from botocore.exceptions import BotoCoreError, ClientError

@@ -111,10 +111,10 @@ class Place:
     @property
     def shown(self) -> str:
         """It, as it may be shown: a URL without its password."""
-        from envkit.sources import connection
+        from envkit.sources import addresses
 
         if self.is_remote:
-            return connection.shown(self.named)
+            return addresses.shown(self.named)
         return os.fsencode(folder.path_of(self.named)).decode(errors="backslashreplace")
 
     def names(self, module: str = "") -> list[str]:

@@ -127,7 +127,7 @@ def gpus(text: str) -> tuple[str, int]:
     """Read [TYPE:]NUMBER; ends with a usage error for anything else."""
     import re
 
-    match = re.fullmatch(r"(?:([\w.-]+):)?(\d+)", text, re.ASCII)
+    match = re.fullmatch(r"(?:([\w.-]+):)?(\d{1,9})", text, re.ASCII)
     if text and match is None:
         usage(f"--gpus-per-node {text!r}: write it as 4, or with a type as a100:4.")
     return (match[1] or "", int(match[2])) if match else ("", 0)

@@ -1,4 +1,7 @@
-"""What a shell offers for a word: environments, stacks, examples, sites, rules. Where that fails it offers nothing."""
+"""What a shell offers for a word: environments, stacks, examples, sites, rules. Where that fails it offers nothing.
+
+A shell runs what is in a word that it has put on the command line: only plain names are offered.
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -17,8 +20,10 @@ def offering(names: Callable[[click.Context], Iterable[str]], *, paths: str = ""
             return [CompletionItem(word, type="file")]
         if paths and ("/" in word or word.startswith((".", "~"))):
             return [CompletionItem(word, type=paths)]
+        from envkit.environments.name_syntax import is_name
+
         try:
-            return [CompletionItem(name) for name in names(context) if name.startswith(word) and name.isprintable()]
+            return [CompletionItem(name) for name in names(context) if name.startswith(word) and is_name(name)]
         except Exception:  # a shell that completes shows no message
             return []
 

@@ -16,6 +16,7 @@ from envkit.errors import UsageProblem
 
 NEWEST = "0.28.1"
 LAST = 9999  # more than any release of a series
+ENDLESS = re.compile(r"\d{19}")  # in no version; Python makes no number of some thousand digits
 NEAR = 0.87  # how alike a name has to be for a hint
 
 
@@ -79,7 +80,7 @@ def checked(name: str, version: str) -> str:
     if one.names and version not in one.names:
         raise UsageProblem(what=f"{name}={version}: {version!r} is none.", fix=f"There are: {', '.join(one.names)}.")
     try:
-        if not one.names and Version(version).epoch:
+        if not one.names and (ENDLESS.search(version) or Version(version).epoch):
             raise InvalidVersion
         return version if one.names else str(Version(version))
     except InvalidVersion:

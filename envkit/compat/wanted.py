@@ -10,18 +10,25 @@ from urllib.parse import unquote
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 from envkit.compat.evidence import Struct, known, proofs, recipes
-from envkit.compat.judge import Judgement, Verdict, checked, component, covers, judge, names, reaches, release, written
+from envkit.compat.judge import (
+    ENDLESS,
+    Judgement,
+    Verdict,
+    checked,
+    component,
+    covers,
+    judge,
+    names,
+    reaches,
+    release,
+    written,
+)
 from envkit.compat.words import gpu, system
 from envkit.errors import UsageProblem
+from envkit.sources.addresses import redact
 from envkit.system import files
 
 LARGEST = 1_000_000  # bytes of a file that is read
@@ -151,9 +158,8 @@ def ranged(name: str, text: str) -> str:
     """Return a range. Raises UsageProblem where it is none, or where no release is in it."""
     one, text = known().component[name], text.removesuffix(",")
     try:
-        if not all(part.strip() for part in text.split(",")) or any(
-            one.operator == "===" for one in SpecifierSet(text)
-        ):
+        parts = [part.strip() for part in text.split(",")]
+        if not all(parts) or ENDLESS.search(text) or any(one.operator == "===" for one in SpecifierSet(text)):
             raise InvalidSpecifier
     except InvalidSpecifier:
         fix = f"Write it as {name}>=2.1,<2.3 (PEP 440)."
@@ -234,7 +240,7 @@ def of_file(path: Path) -> list[str]:
     component of envkit's does not say which version it is.
     """
     try:
-        text = files.read(path, LARGEST).decode("utf-8-sig")
+        text = redact(files.read(path, LARGEST).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         why = error.strerror or "" if isinstance(error, OSError) else "It is no text."
         raise UsageProblem(what=f"{path} cannot be read.", why=why, fix="Name a text file.") from None
@@ -344,7 +350,7 @@ def of_address(name: str, address: str, place: str) -> Iterator[str]:
             own, version, _, tags = parse_wheel_filename(file)
         else:
             own, version = parse_sdist_filename(file)
-    except (InvalidWheelFilename, InvalidSdistFilename):
+    except ValueError:  # no such name, or with a number in it that has no end
         own = canonicalize_name("")
     if names().get(own) != names()[name]:
         raise unreadable(place, f"{name} comes from {address or 'an address'}", f"Write {name}=VERSION")

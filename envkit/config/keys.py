@@ -12,8 +12,8 @@ Take = Callable[[Any], Any]  # returns a value as it is used; raises ValueError 
 BATCH = ("job", "install", "verify", "doctor")
 CHOOSING = ("install", "fetch", "export image", "export patches")
 WORD = re.compile(r"[A-Za-z0-9_][\w.,@+:/-]*", re.ASCII)  # of a scheduler: it becomes a word of a script
-TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", re.ASCII)
-GPUS = re.compile(r"([\w.-]+:)?\d+", re.ASCII)
+TIME = re.compile(r"\d{1,9}(:\d{1,9}){0,2}|\d{1,9}-\d{1,9}(:\d{1,9}){0,2}", re.ASCII)
+GPUS = re.compile(r"([\w.-]+:)?\d{1,9}", re.ASCII)
 MODULE = re.compile(r"\.?[A-Za-z0-9_][A-Za-z0-9_.+@=~/-]*", re.ASCII)
 
 
@@ -47,11 +47,15 @@ def one_of(*choices: str) -> tuple[Take, str]:
     return take, f"one of {', '.join(choices)}"
 
 
-def number(value: Any) -> int:
-    """A whole number that can be a count of something."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
-        raise ValueError
-    return value
+def count(most: int) -> tuple[Take, str]:
+    """A whole number of things, up to more than anybody means: a project's file may not have a million started."""
+
+    def take(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise ValueError
+        return value
+
+    return take, f"a whole number from 1 to {most}"
 
 
 def digits(text: str) -> int | str:
@@ -122,7 +126,7 @@ METHOD, FRAMEWORK, ACCELERATOR, MPI = (
     one_of(methods.AUTO, *methods.names()), one_of("pytorch", "tensorflow"),
     one_of("auto", "cpu", "cuda", "rocm"), one_of(*FAMILIES),
 )  # fmt: skip
-COUNT = "a whole number from 1 to 1000000"
+JOBS, RANKS, CPUS, NODES = count(1024), count(4096), count(4096), count(1_000_000)
 NAME = "letters, digits and _ . , @ + : / -"
 
 KEYS: Mapping[str, Key] = {
@@ -159,7 +163,7 @@ KEYS: Mapping[str, Key] = {
     ),
     "jobs": Key(
         text="How many files to compile at a time.",
-        take=number, of_text=digits, expected=COUNT, option="jobs", commands=("install", "upgrade"),
+        take=JOBS[0], of_text=digits, expected=JOBS[1], option="jobs", commands=("install", "upgrade"),
     ),
     "load": Key(
         text="Modules of the site to load before a build and on entering.",
@@ -172,7 +176,8 @@ KEYS: Mapping[str, Key] = {
         option="site", commands=(*BATCH, "data"), in_project=False,
     ),
     "ranks": Key(
-        text="How many ranks 'envkit verify' starts outside of a job.", take=number, of_text=digits, expected=COUNT,
+        text="How many ranks 'envkit verify' starts outside of a job.",
+        take=RANKS[0], of_text=digits, expected=RANKS[1],
     ),
     "cache.from": Key(
         text="The caches that a build of Horovod is taken from, in this order: folders, buckets, registries and URLs.",
@@ -188,11 +193,11 @@ KEYS: Mapping[str, Key] = {
     ),
     "job.nodes": Key(
         text="How many nodes a job has.",
-        take=number, of_text=digits, expected=COUNT, option="nodes", commands=("job",),
+        take=NODES[0], of_text=digits, expected=NODES[1], option="nodes", commands=("job",),
     ),
     "job.ranks-per-node": Key(
         text="How many ranks each of its nodes has.",
-        take=number, of_text=digits, expected=COUNT, option="ranks_per_node", commands=("job",),
+        take=RANKS[0], of_text=digits, expected=RANKS[1], option="ranks_per_node", commands=("job",),
     ),
     "job.gpus-per-node": Key(
         text="How many GPUs each of its nodes has for its ranks.",
@@ -201,7 +206,7 @@ KEYS: Mapping[str, Key] = {
     ),
     "job.cpus-per-rank": Key(
         text="How many CPUs each rank is bound to.",
-        take=number, of_text=digits, expected=COUNT, option="cpus_per_rank", commands=("job",),
+        take=CPUS[0], of_text=digits, expected=CPUS[1], option="cpus_per_rank", commands=("job",),
     ),
     "job.time": Key(
         text="Its time limit.",

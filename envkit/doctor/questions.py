@@ -206,7 +206,8 @@ def indexes(until: float) -> tuple[PackageIndex, ...]:
     """Ask each index and folder that pip takes packages from, at the same time, until a time (time.monotonic)."""
     from concurrent.futures import ThreadPoolExecutor, wait
 
-    from envkit.sources.connection import Connection, shown
+    from envkit.sources.addresses import shown
+    from envkit.sources.connection import Connection
     from envkit.sources.pipconfig import pip_settings
 
     found = pip_settings()
@@ -226,7 +227,8 @@ def indexes(until: float) -> tuple[PackageIndex, ...]:
 
 def index(connection: "Connection", url: str, is_index: bool) -> PackageIndex:
     """Ask one for Horovod; a folder, whether it is there."""
-    from envkit.sources.connection import RefusedError, file_path, shown
+    from envkit.sources.addresses import shown
+    from envkit.sources.connection import RefusedError, file_path
 
     if "://" not in url or url.startswith("file://"):
         path = file_path(url) if "://" in url else Path(url).expanduser()

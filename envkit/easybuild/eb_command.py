@@ -24,6 +24,7 @@ from envkit.machine import modules_tool
 from envkit.machine.host import Host, Program
 from envkit.planning.plan import ConfigGuess, Patch, Plan, Step
 from envkit.planning.stack import Stack, shelf
+from envkit.sources.addresses import redact
 from envkit.sources.fetch import Source
 from envkit.system import files, process, record, temporary, toml
 from envkit.system.resources import data, easybuild_collection, recipes
@@ -224,12 +225,13 @@ def as_read_by_all() -> tuple[str, ...]:
 
 
 def without_passwords(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings but for those that hold a URL with a user or a password, as that of a proxy may.
+    """Return the settings but for those that hold an address with a user or a password, as that of a proxy may."""
 
-    A proxy needs no ``http://`` in front for curl, wget and pip.
-    """
-    is_open = {name for name, value in env.items() if name.lower().endswith("_proxy") and "@" in value}
-    return {name: value for name, value in env.items() if name not in is_open and not USER_IN_URL.search(value)}
+    def has_login(name: str, value: str) -> bool:
+        is_token = "@" in value and name.lower().endswith("_proxy")
+        return is_token or bool(USER_IN_URL.search(value)) or redact(value) != value
+
+    return {name: value for name, value in env.items() if not has_login(name, value)}
 
 
 def as_root() -> dict[str, str]:

@@ -5,9 +5,11 @@ import os
 import platform
 import re
 import shutil
+import stat
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,12 @@ from urllib.parse import urlencode
 import platformdirs
 from filelock import FileLock
 
-from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
+from envkit.environments import trust
+from envkit.errors import DiskFull, HostProblem, NotWritable, SourcesMissing, UsageProblem
 from envkit.knowledge.eessi import symptom
 from envkit.machine.runtime import Runtime
 from envkit.sources.connection import PAGE_LIMIT_BYTES
-from envkit.system import process
+from envkit.system import owners, process
 from envkit.system.files import make_private
 
 LIMIT_S = 20.0
@@ -53,38 +56,83 @@ class Remote:
 
 
 def folder(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the shared cache: in that of Apptainer or Singularity if one is named, else in the user's."""
-    named = env.get("APPTAINER_CACHEDIR") or env.get("SINGULARITY_CACHEDIR")
-    return Path(named) / "envkit" if named else platformdirs.user_cache_path("envkit") / "images"
+    """Return the shared cache: in that of Apptainer or Singularity if one is named that no stranger can change.
+
+    Else it is the user's own.
+    """
+    place = named(env)
+    return own() if place is None or changer(place, env) else place
+
+
+def named(env: Mapping[str, str]) -> Path | None:
+    """Return the cache in that of Apptainer or Singularity, if one is named."""
+    place = env.get("APPTAINER_CACHEDIR") or env.get("SINGULARITY_CACHEDIR")
+    return Path(place) / "envkit" if place else None
+
+
+def own() -> Path:
+    """Return the user's own cache."""
+    return platformdirs.user_cache_path("envkit") / "images"
+
+
+def changer(place: Path, env: Mapping[str, str]) -> str:
+    """Say which stranger can change a folder, or put another in its place; nothing if none can."""
+    known = trust.trusted(env)
+    for path in trust.above(place):
+        if (who := trust.usurper(path, known)) is not None:
+            return f"{path}: {who[0]}."
+    with suppress(FileNotFoundError):
+        if (who := owners.stranger(place.stat(), known)) is not None:
+            return f"{place}: {who[0]}."
+    return ""
+
+
+def is_ours(path: Path, env: Mapping[str, str]) -> bool:
+    """Say whether an image is there, is no link, and no stranger can change it."""
+    with suppress(OSError):
+        state = path.lstat()
+        return not stat.S_ISLNK(state.st_mode) and owners.stranger(state, trust.trusted(env)) is None
+    return False
 
 
 def find(tool: Runtime, env: Mapping[str, str], say: Callable[[str], None], digest: str = "") -> tuple[Path, str]:
     """Return the image that ENVKIT_EESSI_IMAGE names, and its digest ("" for a file); pulled first if it is not there.
 
-    The one with the digest that is given, which was used before, if it is still there.
-    Raises SourcesMissing, DiskFull, UsageProblem.
+    The one with the digest that is given, which was used before, if it is still there. None that a stranger can change.
+    Raises SourcesMissing, DiskFull, HostProblem, UsageProblem.
     """
     place = folder(env)
-    if digest and file_of(place, digest).exists():
+    who = changer(place, env)  # of the user's own, as it is used where the shared one can be changed
+    if digest and not who and is_ours(file_of(place, digest), env):
         return file_of(place, digest), digest
-    named = env.get("ENVKIT_EESSI_IMAGE", "")
-    if "://" not in named:
-        if not named or not Path(named).exists():
-            raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: there is no {named}.", fix="Correct it, or unset it.")
-        return Path(named).absolute(), ""
-    match = REFERENCE.fullmatch(named)
+    image = env.get("ENVKIT_EESSI_IMAGE", "")
+    if "://" not in image:
+        if not image or not Path(image).exists():
+            raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: there is no {image}.", fix="Correct it, or unset it.")
+        return Path(image).absolute(), ""
+    match = REFERENCE.fullmatch(image)
     if match is None:
         fix = "Write docker://HOST/NAME@sha256:DIGEST, since what a tag means changes; or name a file."
-        raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: {named} is no image by digest.", fix=fix)
+        raise UsageProblem(what=f"ENVKIT_EESSI_IMAGE: {image} is no image by digest.", fix=fix)
     host, name, digest = match.groups()
     target = file_of(place, digest)
+    if who:
+        raise HostProblem(
+            what=f"No image in {place} is run: others can change it.",
+            why=f"{who} What they put there would run as you.",
+            fix="Set APPTAINER_CACHEDIR to a folder of your own.",
+        )
+    if is_ours(target, env):
+        return target, digest
     try:
         make_private(place)
     except OSError as error:
         fix = "Set APPTAINER_CACHEDIR to a folder of your own."
         raise NotWritable(what=f"{place} cannot be made.", why=f"{error.strerror}.", fix=fix) from error
     with process.interruptible(), FileLock(place / "lock"):
-        if not target.exists():
+        if not is_ours(target, env):
+            if (shared := named(env)) not in (None, place):
+                say(f"{shared} is left aside, since others can change it: {changer(shared, env)}")
             pull(tool, sized(Remote(host=host, name=name, digest=digest, size=0)), target, env, say)
         return target, digest
 
@@ -111,6 +159,7 @@ def pull(tool: Runtime, remote: Remote, target: Path, env: Mapping[str, str], sa
         if status:
             last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-3:])
             raise missing(image, last or f"{tool.path.name} ended with {status}")
+        partial.chmod(partial.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
         partial.replace(target)
         log.unlink()
     finally:

@@ -30,6 +30,7 @@ from envkit.errors import (
     UsageProblem,
 )
 from envkit.machine.modules_tool import require_entered
+from envkit.sources.addresses import redact
 from envkit.system import files, process, temporary, toml
 from envkit.system.resources import data
 
@@ -42,7 +43,6 @@ CONSTRAINTS = "constraints.txt"
 TAKEN = ".envkit-venv"  # in a folder while a process makes a virtual environment of it
 PLAIN_VERSION = re.compile(r"[\w.+!-]+", re.ASCII)
 STAMP = re.compile(r"^\S+T\S+ ", re.MULTILINE)
-PASSWORD = re.compile(r"://[^\s/]*@")
 BUILDING = re.compile(r"\[present-rich\]|subprocess-exited-with-error|Failed (?:to build|building)")
 INSTALLED = re.compile(r"^\s*Successfully installed (.+)$", re.MULTILINE)
 WOULD = re.compile(r"^\s*Would install ", re.MULTILINE)
@@ -335,7 +335,7 @@ def require_here(inside: "Environment", folder: Path) -> None:
     if told.status:
         raise HostProblem(
             what="pip cannot read its configuration.",
-            why=PASSWORD.sub("://***@", told.stderr.strip()[-2000:]),
+            why=redact(told.stderr.strip()[-2000:]),
             fix="Mend the file that it names. Nothing was left behind.",
         )
     if found := ELSEWHERE.findall(told.stdout):
@@ -372,7 +372,7 @@ def failed(made: Venv, folder: Path, status: int, log: str) -> EnvkitError:
         return Interrupted(
             signal_number=number, what="Stopped while pip was installing.", why=f"Nothing is left of {folder}."
         )
-    errors = [PASSWORD.sub("://***@", line.strip()) for line in log.splitlines() if line.startswith("ERROR: ")]
+    errors = [redact(line.strip()) for line in log.splitlines() if line.startswith("ERROR: ")]
     if lines := list(contradictions(made, log)):
         return RequirementsRefused(
             what=f"What is required does not go with {made.name}.",
@@ -380,14 +380,12 @@ def failed(made: Venv, folder: Path, status: int, log: str) -> EnvkitError:
             fix="Require a version that goes with it, leave it out, or use an environment that has what it needs "
             "('envkit list'). Nothing was left behind.",
         )
-    warned = [
-        PASSWORD.sub("://***@", line.strip()) for line in log.splitlines() if line.startswith("WARNING: Retrying")
-    ]
+    warned = [redact(line.strip()) for line in log.splitlines() if line.startswith("WARNING: Retrying")]
     lines = [line.removeprefix("ERROR: ").removeprefix("[present-rich] ") for line in errors][:REASONS]
     why = "\n".join(lines) or f"It ended with {status}."
     ended = "\n".join(errors)
     if CONFLICT.search(ended):
-        told = [PASSWORD.sub("://***@", line) for line in conflict(log)[:REASONS]]
+        told = [redact(line) for line in conflict(log)[:REASONS]]
         return RequirementsRefused(
             what="What is required does not go together, or not with this Python.",
             why="\n".join([*told, *lines]),

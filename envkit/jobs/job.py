@@ -9,8 +9,8 @@ from envkit import __version__
 from envkit.errors import UsageProblem
 
 TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+)(?::(?P<seconds>\d+))?)?)"
-    r"|(?:(?P<h>\d+):(?P<m>\d+):(?P<s>\d+))|(?:(?P<min>\d+)(?::(?P<sec>\d+))?)"
+    r"(?:(?P<days>\d{1,9})-(?P<hours>\d{1,9})(?::(?P<minutes>\d{1,9})(?::(?P<seconds>\d{1,9}))?)?)"
+    r"|(?:(?P<h>\d{1,9}):(?P<m>\d{1,9}):(?P<s>\d{1,9}))|(?:(?P<min>\d{1,9})(?::(?P<sec>\d{1,9}))?)"
 )
 UNITS = {"days": 86400, "hours": 3600, "h": 3600, "minutes": 60, "m": 60, "min": 60, "seconds": 1, "s": 1, "sec": 1}
 

@@ -1,20 +1,22 @@
 """Downloads over HTTP and from ``file://``, with pip's certificates, proxies, credentials and timeouts.
 
-No password leaves this module: URLs in messages go through ``shown``, other texts through ``redact``, and the
-log records of the HTTP libraries, some of which hold whole URLs, are dropped while a connection is open.
+No password leaves this module: URLs in messages go through ``shown`` of ``addresses.py``, other texts through its
+``redact``, and the log records of the HTTP libraries, some of which hold whole URLs, are dropped while a connection is
+open.
 """
 
 import logging
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from envkit.errors import HostProblem
+from envkit.sources.addresses import host_of, is_address, is_proxy, redact, shown, whole_proxy
 from envkit.sources.cache import CHUNK_BYTES
 from envkit.sources.pipconfig import PipSettings
 from envkit.system.files import open_plain
@@ -36,6 +38,8 @@ LOGGERS = (
     *("httpx2", "httpcore2.connection", "httpcore2.http11", "httpcore2.proxy", "httpcore2.socks"),
     *("unearth.auth", "unearth.collector", "unearth.evaluator", "unearth.utils"),
 )
+INDEXES = "'index-url' or 'extra-index-url' (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL)"
+FIND_LINKS = "'find-links' (PIP_FIND_LINKS)"
 ASK_FOR_PASSWORD = {401, 403, 407}
 
 T = TypeVar("T")
@@ -57,11 +61,13 @@ class Connection:
     """One HTTP client for all downloads of a fetch; its methods may be called from several threads.
 
     ``connect_s`` is how long a host may take to accept a connection, ``backoff_s`` the waits before another try.
+    Raises HostProblem for a proxy or an index that is none.
     """
 
     def __init__(
         self, settings: PipSettings, *, connect_s: float = CONNECT_S, backoff_s: tuple[float, ...] = BACKOFF_S
     ) -> None:
+        require_addresses(settings)
         self.settings = settings
         self._backoff_s = backoff_s
         self.stopped = threading.Event()
@@ -122,7 +128,7 @@ class Connection:
             try:
                 return attempt()
             except TransientError as error:
-                host = urlsplit(url).netloc
+                host = host_of(url)
                 if wait_s is None and isinstance(error, UnreachableError):
                     self._unreachable.setdefault(host, str(error))
                 if wait_s is None or host in self._unreachable:
@@ -136,7 +142,7 @@ class Connection:
     def _translated(self, url: str) -> Iterator[None]:
         import httpx2
 
-        if known := self._unreachable.get(urlsplit(url).netloc):
+        if known := self._unreachable.get(host_of(url)):
             raise UnreachableError(known)
         try:
             yield
@@ -150,6 +156,44 @@ class Connection:
             raise TransientError(_said(error)) from None
 
 
+def require_addresses(settings: PipSettings) -> None:
+    """Require that proxies and indexes are addresses. Raises HostProblem, which shows no password."""
+    for name, value in proxies(settings):
+        if value.startswith("socks") and not find_spec("socksio"):
+            fix = "Name a proxy for HTTP, or add the package socksio to envkit's own Python."
+            raise HostProblem(what=f"{name} is a SOCKS proxy, for which envkit lacks a package.", fix=fix)
+        if not is_proxy(value):
+            raise misspelt(f"{name} is no address of a proxy.", "http://HOST:PORT", "http://USER:PASSWORD@HOST:PORT")
+    for name, values in {INDEXES: settings.index_urls, FIND_LINKS: settings.find_links}.items():
+        urls = [one for one in values if "://" in one and not one.startswith("file://")]
+        if not all(is_address(one, ("http", "https")) for one in urls):
+            what = f"pip's {name} has something in it that is no address."
+            raise misspelt(what, "https://HOST/PATH", "https://USER:PASSWORD@HOST/PATH")
+
+
+def misspelt(what: str, plain: str, with_login: str) -> HostProblem:
+    """Say that an address is none, and how it is written."""
+    return HostProblem(
+        what=what,
+        why="What it says is not shown: there may be a password in it.",
+        fix=f"Write it as {plain}, or as {with_login}; in a password %23 is #, %2F is /, %3A is : and %40 is @.",
+    )
+
+
+def proxies(settings: PipSettings) -> Iterator[tuple[str, str]]:
+    """Yield where a proxy is from, and the proxy: pip's, else those of the environment."""
+    from urllib.request import getproxies
+
+    if settings.proxy:
+        yield "pip's 'proxy' (PIP_PROXY)", settings.proxy
+        return
+    found = getproxies()
+    for kind in ("https", "http", "all"):
+        if proxy := found.get(kind):
+            name = f"{kind}_proxy"
+            yield name if os.environ.get(name) else name.upper(), whole_proxy(proxy)
+
+
 def limited(chunks: Iterable[bytes], size: int | None, limit: int) -> Iterator[bytes]:
     """Yield what comes, up to the size that was told, else to the limit. Raises RefusedError for more."""
     most, done = limit if size is None else min(size, limit), 0
@@ -160,16 +204,6 @@ def limited(chunks: Iterable[bytes], size: int | None, limit: int) -> Iterator[b
         if done > most:
             raise RefusedError(f"more comes than {most} bytes, which {'is the limit' if size is None else 'it has'}")
         yield chunk
-
-
-def redact(text: str) -> str:
-    """Replace the user and password of every URL in a text."""
-    return re.sub(r"://[^\s/'\"]*@", "://***@", text)
-
-
-def shown(url: str) -> str:
-    """Return a URL as it may be shown: without password, query and fragment."""
-    return redact(urlunsplit(urlsplit(url)._replace(query="", fragment="")))
 
 
 def file_path(url: str) -> Path:
@@ -241,8 +275,9 @@ def _proxy_for(host: str, settings: PipSettings) -> str | None:
 
     if settings.proxy or proxy_bypass(host):
         return settings.proxy
-    proxies = getproxies()
-    return proxies.get("https") or proxies.get("all")
+    found = getproxies()
+    proxy = found.get("https") or found.get("all")
+    return whole_proxy(proxy) if proxy else None
 
 
 def _tls(settings: PipSettings) -> "ssl.SSLContext":

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
+from envkit.sources.addresses import redact, shown
 from envkit.sources.cache import Source
-from envkit.sources.connection import Connection, RefusedError, file_path, shown
+from envkit.sources.connection import Connection, RefusedError, file_path
 
 if TYPE_CHECKING:
     import httpx2
@@ -104,10 +105,13 @@ def _linked(
     for url in index_urls:
         if _is_trusted(url, pages, note):
             finder.add_index_url(url)
-    for package in finder.find_all_packages(source.project or "", allow_yanked=True):
-        if package.link.filename == source.filename:
-            stated = (package.link.hash_option or {}).get("sha256", [None])[0]
-            yield Candidate(package.link.url_without_fragment, stated)
+    try:
+        for package in finder.find_all_packages(source.project or "", allow_yanked=True):
+            if package.link.filename == source.filename:
+                stated = (package.link.hash_option or {}).get("sha256", [None])[0]
+                yield Candidate(package.link.url_without_fragment, stated)
+    except ValueError as error:
+        note(f"{source.project}: a page of an index has a link that is no address: {redact(str(error))}")
 
 
 def _existing(place: str, note: Callable[[str], None]) -> str | None:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import msgspec
 
 from envkit.errors import HostProblem
+from envkit.sources.addresses import redact, whole_proxy
 from envkit.system.process import capture, which
 
 PRECEDENCE = {"global": 0, "install": 1, "download": 2, ":env:": 3}
@@ -53,7 +54,7 @@ def pip_settings(environ: Mapping[str, str] | None = None) -> PipSettings:
         trusted_hosts=tuple(options.get("trusted-host", "").split()),
         cert=options.get("cert"),
         client_cert=options.get("client-cert"),
-        proxy=f"http://{proxy}" if proxy and "://" not in proxy else proxy,
+        proxy=whole_proxy(proxy) if proxy else None,
         timeout_s=float(options.get("timeout") or options.get("default-timeout") or TIMEOUT_S),
     )
 
@@ -86,7 +87,7 @@ def _configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     if done.status:
         raise HostProblem(
             what="pip cannot read its own configuration.",
-            why=re.sub(r"://[^\s/]*@", "://***@", "\n".join(done.stderr.strip().splitlines()[-3:])),
+            why=redact("\n".join(done.stderr.strip().splitlines()[-3:])),
             fix="'python -m pip config debug' names the files: correct the one that is wrong.",
         )
     for line in done.stdout.splitlines():

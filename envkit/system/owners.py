@@ -3,10 +3,13 @@
 import grp
 import os
 import pwd
+import re
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+
+NUMBER = re.compile(r"\d{1,10}", re.ASCII)  # an id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +27,9 @@ def known(words: Iterable[str]) -> Trusted:
         name = word.removeprefix("@")
         with suppress(KeyError):
             if word.startswith("@"):
-                groups.add(int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid)
+                groups.add(int(name) if NUMBER.fullmatch(name) else grp.getgrnam(name).gr_gid)
             else:
-                users.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+                users.add(int(name) if NUMBER.fullmatch(name) else pwd.getpwnam(name).pw_uid)
     return Trusted(users=frozenset(users), groups=frozenset(groups))
 
 
@@ -36,7 +39,7 @@ def absent(words: Iterable[str]) -> list[str]:
     for word in words:
         name = word.removeprefix("@")
         try:
-            _ = name.isdecimal() or (grp.getgrnam(name) if word.startswith("@") else pwd.getpwnam(name))
+            _ = NUMBER.fullmatch(name) or (grp.getgrnam(name) if word.startswith("@") else pwd.getpwnam(name))
         except KeyError:
             said.append(f"there is no {'group' if word.startswith('@') else 'user'} {name!a} here")
     return said

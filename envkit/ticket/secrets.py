@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
+from envkit.sources.addresses import IN_URL, logins
 from envkit.system import toml
 from envkit.system.resources import data
 from envkit.ticket.names import vocabulary
@@ -156,11 +157,17 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of variables that are secrets, and users and passwords of URLs in any of them."""
+    """Yield the values of variables that are secrets, and users and passwords of addresses in any of them.
+
+    One without a scheme is looked for where the name tells an address: of two modules, a:b@c may be the names.
+    """
     for name, value in env.items():
         if is_secret(name.upper(), value) and len(value) >= SHORTEST and value.lower() not in vocabulary():
             yield value
-        for place in re.findall(r"://([^\s/'\"]*)@", value):
+        told = known()["secret"]
+        without_scheme = [*logins(value)] if re.search(told["address"], name) else []
+        without_scheme += re.findall(r"^[^\s/:'\"]+(?=@)", value) if re.search(told["proxy"], name) else []
+        for place in (*IN_URL.findall(value), *without_scheme):
             user, _, password = place.partition(":")
             yield from (one for part in (user, password) for one in (part, unquote(part)) if len(one) >= SHORTEST)
 

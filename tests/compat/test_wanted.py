@@ -120,6 +120,22 @@ def test_what_cannot_be_understood(words: list[str], what: str, fix: str) -> Non
     assert "component" not in what or all(name in refused.value.why for name in known().component)
 
 
+def test_versions_without_end(tmp_path: Path, capsys: Output) -> None:
+    endless = "1" * 5000
+    for name in ("torch", "cuda", "glibc"):
+        with pytest.raises(UsageProblem, match="is no version"):
+            asked_for([f"{name}={endless}"])
+    with pytest.raises(UsageProblem, match="this is no range of versions"):
+        asked_for([f"torch<{endless}"])
+    for line, said in (
+        (f"torch=={endless}", "is no version."),
+        (f"torch @ https://x/torch-{endless}-py3-none-any.whl", "which version it is, this does not say."),
+    ):
+        (tmp_path / "file").write_text(f"{line}\n")
+        assert run(["compat", "--from", str(tmp_path / "file")]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("words", "parts", "ranges"),
     [
@@ -345,6 +361,23 @@ def test_files_that_do_not_say_which_version(text: str, what: str, tmp_path: Pat
     file.write_text(text)
     assert run(["compat", "--from", str(file)]) == 2
     assert what in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("torch @ git+https://ada:hunter2@host/torch", "torch comes from git+https://***@host/torch"),
+        ("-e git+https://ada:hunter2@host/torch.git@v2#egg=torch", "comes from git+https://***@host/torch.git@v2#egg"),
+        ("https://ada:hunter2@host/x#egg=torch", "torch comes from https://***@host/x#egg=torch"),
+        ("-r https://ada:hunter2@host/r.txt", "'-r https://***@host/r.txt' names another file"),
+        ("torch==2.1@https://ada:hunter2@host/x", "is no version"),
+    ],
+)
+def test_no_password_of_an_address_is_shown(text: str, what: str, tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "file").write_text(text)
+    assert run(["compat", "--from", str(tmp_path / "file")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert what in said and "hunter2" not in said and "ada" not in said
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,15 @@ class TestProject:
         assert f"{path}:1: the file of a project may not set '{key}'" in error.value.why
         assert error.value.exit_code == 2
 
+    @pytest.mark.parametrize("key", ["jobs", "ranks", "job.ranks-per-node", "job.cpus-per-rank"])
+    def test_has_no_million_of_anything_started(self, write: Write, key: str) -> None:
+        path = write("project", f"\n{key} = 1000000\n")
+        [mistake] = configuration.read().mistakes
+        assert re.fullmatch(
+            rf"{path}:2: '{key}': expected a whole number from 1 to (1024|4096), found 1000000.", mistake
+        )
+        assert configuration.read().get(key) is None
+
     def test_names_no_folder_as_an_environment(self, write: Write) -> None:
         path = write("project", 'environment = "/project/env"')
         assert configuration.read().mistakes == (
@@ -143,12 +153,14 @@ def test_a_file_of_the_user_that_everybody_can_change_is_a_mistake(write: Write)
         ("acount = 3", ":1: there is no key 'acount'. Did you mean 'account' in [job]?"),
         ("[job]\n\ntim = 3", ":3: there is no key 'job.tim'. Did you mean 'time' in [job]?"),
         ("xyzzy = 3", ":1: there is no key 'xyzzy'."),
-        ("jobs = 0", ":1: 'jobs': expected a whole number from 1 to 1000000, found 0."),
-        ("jobs = true", ":1: 'jobs': expected a whole number from 1 to 1000000, found true."),
+        ("jobs = 0", ":1: 'jobs': expected a whole number from 1 to 1024, found 0."),
+        ("jobs = true", ":1: 'jobs': expected a whole number from 1 to 1024, found true."),
         ('# jobs = 1\nmethod = "x"', ":2: 'method': expected one of auto, easybuild, apptainer, eessi"),
         ('prefix = "here"', ":1: 'prefix': expected an absolute path"),
         ("job.nodes = 'two'", ":1: 'job.nodes': expected a whole number"),
         ('[job]\nnodes = "2"', ":2: 'job.nodes': expected a whole number from 1 to 1000000, found '2'."),
+        pytest.param(f'[job]\ntime = "{"9" * 5000}"', ":2: 'job.time': expected minutes", id="time"),
+        pytest.param(f'[job]\ngpus-per-node = "{"9" * 5000}"', ":2: 'job.gpus-per-node': expected a number", id="gpus"),
         ('load = "X"', ":1: 'load': expected a list of modules, such as [\"PrgEnv-gnu\"], found 'X'."),
         ('trust = "me"', ":1: 'trust': expected a list of users"),
         ("job = {nodes = 'two'}", ":1: 'job.nodes': expected a whole number"),
@@ -212,7 +224,7 @@ def test_every_mistake_is_told_at_once(write: Write, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ENVKIT_RANKS", "two")
     found = configuration.read().mistakes
     assert len(found) == 4
-    assert found[0] == "ENVKIT_RANKS: expected a whole number from 1 to 1000000, found 'two'."
+    assert found[0] == "ENVKIT_RANKS: expected a whole number from 1 to 4096, found 'two'."
 
 
 COMMANDS = ["list", "run toy -- true", "verify toy", "install --dry-run", "job slurm toy --nodes 1 -- true", "remove x"]
@@ -488,7 +500,7 @@ def test_what_a_strangers_file_of_the_project_names_is_not_entered(
         (f"ranks = {'[' * 400}{']' * 400}", "brackets are nested more than 20 deep."),
         (f"jobs = 1\nranks = {'{a = ' * 300}1{'}' * 300}", "config.toml:2: brackets are nested more than 20 deep."),
         ("prefix = '/[[[[[[[[[[[[[[[[[[[[[[[[[[['\nranks = true", "config.toml:2: 'ranks': expected"),
-        ("ranks = 9223372036854775808999", "expected a whole number from 1 to 1000000"),
+        ("ranks = 9223372036854775808999", "expected a whole number from 1 to 4096"),
     ],
 )
 def test_a_file_that_was_made_to_take_long_is_told_shortly(write: Write, text: str, said: str) -> None:

@@ -172,6 +172,8 @@ def test_the_model_of_an_image_is_handed_on(install_image: Callable[..., ImageRe
         (["--gpus-per-node", "x"], "--gpus-per-node 'x': write it as 4"),
         (["--gpus-per-node", "1"], "2 ranks per node do not fit 1 GPU per node."),
         (["--time", "soon"], "--time: 'soon' is no time."),
+        pytest.param(["--time", "9" * 5000], "9' is no time.", id="a time without end"),
+        pytest.param(["--gpus-per-node", "9" * 5000], "9': write it as 4", id="a number without end"),
         (["--follow"], "--follow goes with --submit."),
         (["--site", "nowhere"], "There is no site 'nowhere'."),
         (["--account", "a\nb"], "has a line break"),

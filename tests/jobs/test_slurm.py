@@ -180,7 +180,9 @@ def test_times_are_those_of_slurm(text: str, seconds: int, limit: str) -> None:
     assert slurm.limit(seconds) == limit
 
 
-@pytest.mark.parametrize("text", ["", "0", "0:00", "x", "1h", "-5", "1-", "1:2:3:4", "10 ", "10\n"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "0:00", "x", "1h", "-5", "1-", "1:2:3:4", "10 ", "10\n", pytest.param("9" * 5000, id="endless")]
+)
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(UsageProblem, match="is no time"):
         job.seconds(text)

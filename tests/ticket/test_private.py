@@ -203,6 +203,17 @@ SHAPES = (
 )  # fmt: skip
 
 
+def test_a_proxy_without_a_scheme() -> None:
+    """In a variable, wherever its password stands again, and in a log, where nothing else tells it."""
+    private = Redactor({"https_proxy": "anna:Pq7-Zz99@proxy:3128", "LOADEDMODULES": "gcc:openmpi@main"})
+    assert "Pq7-Zz99" not in private.out_of("the proxy has not taken Pq7-Zz99")
+    assert "openmpi" in private.out_of("openmpi cannot be loaded")
+    told = Redactor({}).out_of("https_proxy=anna:Pq7-Zz99@proxy.site.de:3128, proxy = anna:Pq7-Zz99@10.0.0.1:80")
+    assert "Pq7-Zz99" not in told and "anna" not in told
+    token = Redactor({"HTTPS_PROXY": "Pq7-Zz99Pq7@proxy:3128"}).out_of("the proxy has not taken Pq7-Zz99Pq7")
+    assert "Pq7-Zz99" not in token
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_secret_is_known_by_what_stands_around_it(shape: str) -> None:
     text = shape.format(WORD, WORD)

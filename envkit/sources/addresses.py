@@ -1,0 +1,70 @@
+"""Addresses as they may be shown, without users and passwords, and which of them can be used.
+
+A proxy may be written without a scheme, as pip, curl and git take it: ``user:password@host:port``.
+"""
+
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+IN_URL = re.compile(r"://([^\s/'\"]*)@")
+# What ends before a host, as ada:pw does, in what has no blank in it: no digest of an image, no version of a symbol.
+RUN = re.compile(
+    r"(?<![^\s/'\"])[^\s/'\"]+@(?=\[|[^\W\d]|\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))(?!sha\d|[\w.-]*_)"
+)  # begins where nothing else can: it takes a time in proportion to the text
+USER = re.compile(r"(?<![\w.%~+-])\w[\w.%~+-]*:(?=.)")
+
+
+def redact(text: str) -> str:
+    """Replace the user and password of every address in a text, be it a URL or ``user:password@host``."""
+    return RUN.sub(_without, IN_URL.sub("://***@", text))
+
+
+def shown(url: str) -> str:
+    """Return a URL as it may be shown: without password, query and fragment. A password may have ? and # in it."""
+    return redact(url).partition("#")[0].partition("?")[0]
+
+
+def logins(text: str) -> Iterator[str]:
+    """Yield ``user:password`` of each address in a text that has no scheme."""
+    for run in RUN.findall(IN_URL.sub("://", text)):
+        if found := USER.search(run):
+            yield run[found.start() : -1]
+
+
+def whole_proxy(proxy: str) -> str:
+    """Return a proxy with its scheme, which is http:// where none is written."""
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL with all that is told with it; the URL itself where it has none."""
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return url
+
+
+def is_proxy(url: str) -> bool:
+    """Say whether a URL is one of a proxy: nothing but a host, with or without port and login."""
+    if not is_address(url, ("http", "https", "socks5", "socks5h")):
+        return False
+    parts = urlsplit(url)
+    return parts.path in ("", "/") and not parts.query + parts.fragment
+
+
+def is_address(url: str, schemes: tuple[str, ...]) -> bool:
+    """Say whether a URL has a host, a port that is one, and no login behind them, as one with # in it would be."""
+    import httpx2
+
+    try:
+        parts = urlsplit(url)
+        _ = parts.port, httpx2.URL(url)
+    except (ValueError, httpx2.InvalidURL):
+        return False
+    return parts.scheme in schemes and bool(parts.hostname) and "@" not in parts.query + parts.fragment
+
+
+def _without(match: re.Match[str]) -> str:
+    found = USER.search(match[0])
+    return f"{match[0][: found.start()]}***@" if found else match[0]
