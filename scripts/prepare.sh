@@ -13,7 +13,7 @@ required_of=(gcc:gcc g++:g++ make:make patch:patch)
 optional_of=(mpicxx:libopenmpi-dev mpirun:openmpi-bin cmake:cmake ccache:ccache)
 test_of=(
     tclsh:tcl ip:iproute2 srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge sshd:openssh-server
-    ssh:openssh-client ps:procps chromium:chromium docker-registry:docker-registry openssl:openssl
+    zsh:zsh fish:fish ssh:openssh-client ps:procps chromium:chromium docker-registry:docker-registry openssl:openssl
     aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross
 )
 

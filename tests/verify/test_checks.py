@@ -122,6 +122,7 @@ ERROR = Fact(error="RuntimeError: broken")
         (changed(0, load=ERROR), "extension-loads", "broken"),
         (within(0, "flags", gloo=False), "flag-required", "not built with gloo"),
         (changed(0, init=ERROR), "init", "broken"),
+        ((replace(GOOD[0], shutdown=Fact(error="RuntimeError: no end")), *GOOD[1:]), "shutdown", "no end"),
         (within(-1, "world", rank=0, size=1), "world-size", "mpirun of Open MPI"),
         (within(-1, "world", size=3), "world-size", "worlds of 3"),
         (within(-1, "world", rank=1), "ranks-unique", "1, 1"),

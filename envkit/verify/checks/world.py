@@ -20,6 +20,14 @@ def init(ranks: Ranks) -> list[Result]:
     return [ranks.not_measured("init", lacking) if lacking else ranks.outcome("init", "pass")]
 
 
+def shutdown(ranks: Ranks) -> list[Result]:
+    """Whether hvd.shutdown() failed on a rank."""
+    for facts in ranks.facts:
+        if facts.shutdown and facts.shutdown.error:
+            return [ranks.outcome("shutdown", "error", rank=facts.label, error=facts.shutdown.error)]
+    return []
+
+
 def world_size(ranks: Ranks) -> list[Result]:
     wanted = ranks.expected.size
     unknown = next((facts for facts in ranks.facts if facts.size is None), None)
@@ -130,4 +138,4 @@ def mpi_paths(facts: RankFacts) -> tuple[str, ...]:
     return tuple(paths)
 
 
-CHECKS = (init, world_size, one_rank, leftover, ranks_unique, hosts_used, local_ranks)
+CHECKS = (init, shutdown, world_size, one_rank, leftover, ranks_unique, hosts_used, local_ranks)
