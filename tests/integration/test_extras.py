@@ -52,6 +52,7 @@ def test_they_are_added_to_what_is_there_and_ranks_agree(
     stacks: Site, installed: Callable[[str], str], tmp_path: Path
 ) -> None:
     installed(STACK)
+    (tmp_path / "cache").mkdir()
     done = stacks.envkit("cache", "push", STACK, "--unsigned", "--to", str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     site, env = Site(tmp_path / "prefix"), {"ENVKIT_CACHE_FROM": str(tmp_path / "cache")}
