@@ -12,8 +12,7 @@ from envkit.apptainer import receipt as image_receipt
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt, replaced, venv
-from envkit.environments.lockfile import Lock
-from envkit.environments.lockfile import LockedMachine as LockedMachine
+from envkit.environments.lockfile import Lock, LockedMachine
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Built, BuiltLayer, Cached, Fingerprint, Fingerprints, Module, Mpi, Parts
 from envkit.environments.venv import Venv
