@@ -362,7 +362,7 @@ def test_a_folder_on_the_way_there_and_back_may_go(
     Path("aside").mkdir()
     assert run(["venv", "toy", "aside/../own"]) == 0
     Path("aside").rmdir()
-    assert installed.find(prefix, "own").name == "toy-cpu"
+    assert installed.find(prefix, "./own").name == "toy-cpu"
     assert venv.read(tmp_path / "own").folder == str(tmp_path / "own")
     done = subprocess.run(["own/bin/pip", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and "aside" not in done.stdout, done.stderr
