@@ -361,6 +361,7 @@ def test_a_line_without_an_end_is_read_in_little_memory() -> None:
     assert max(map(len, whole_lines(blocks))) <= 3 * CHUNK
 
 
+@pytest.mark.integration
 def test_a_large_log_is_read_in_little_memory() -> None:
     line = "[ 12%] Building CXX object horovod/common/CMakeFiles/common.dir/operations.cc.o\\n"
     code = f"""
@@ -588,6 +589,7 @@ def test_a_verdict_on_what_others_met_is_the_one_that_is_kept(thread: Thread) ->
     assert verdict(thread.log) == thread.after, "python -m tests.diagnose_recall --write keeps the new one"
 
 
+@pytest.mark.integration
 def test_the_reports_of_others_are_written_as_they_are_read() -> None:
     assert written(threads()) == FILE.read_text()
     assert len({thread.address for thread in threads()}) == len(threads())

@@ -388,6 +388,7 @@ def easyblocks() -> dict[str, tuple[set[str], set[str | None]]]:
     return found
 
 
+@pytest.mark.integration
 def test_every_easyblock_that_asks_for_a_licence_is_known() -> None:
     classes = easyblocks()
 

@@ -70,6 +70,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, prefix: Prefix, install:
     assert [line for line in text.splitlines() if len(line) > width and line not in titles] == []
 
 
+@pytest.mark.integration
 def test_it_agrees_with_the_doctor(prefix: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
     """A method that the doctor says does not work gives none of its stacks."""
     import os

@@ -20,6 +20,7 @@ TAG = "SPDX-License-" + "Identifier"  # in one piece it would be of this file
 GPL = {"envkit/easybuild/hooks.py", "envkit/easybuild/run_eb.py"}
 
 
+@pytest.mark.integration
 @checkout
 def test_every_file_has_a_licence() -> None:
     done = subprocess.run([sys.executable, "-m", "reuse", "lint"], cwd=ROOT, capture_output=True, text=True)

@@ -120,6 +120,7 @@ def test_a_kernel_where_the_nvcc_of_the_plan_is_here(
         assert "--accelerator cpu" in found[0].fix
 
 
+@pytest.mark.integration
 def test_the_real_nvcc_with_the_real_compiler() -> None:
     """Where there is one; no GPU is needed."""
     env, compiler = {"PATH": os.environ["PATH"]}, Program(path=Path("/usr/bin/g++"), version="")

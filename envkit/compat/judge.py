@@ -106,7 +106,7 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
     silent = tuple(name for name in limits if most and allows(proof, name, parts))
     unproven = tuple(name for name, version in parts.items() if name not in silent and not shows(proof, name, version))
     meant = parts if unproven else {name: exact(name, parts[name], proof.parts.get(name, "")) for name in parts}
-    found = (*nonexistent(parts), *(rule for rule in rules() if about(rule.when, meant)))
+    found = (*nonexistent(parts), *(rule for rule in rules_of(frozenset(meant)) if about(rule.when, meant)))
     failing = [rule for rule in found if rule.status is RuleStatus.FAILS]
     verdict = Verdict.WORKS
     if any(not is_cured(rule, measures) for rule in failing):
@@ -151,15 +151,21 @@ def opposing(proof: Proof, parts: Mapping[str, str]) -> tuple[VersionRule, ...]:
     whole = proof.parts | {name: parts[name] for name in limiting() & parts.keys()}
     return tuple(
         rule
-        for rule in limiting_rules()
-        if all(name in whole and may_fit(name, wanted, whole[name]) for name, wanted in rule.when.items())
+        for rule in limiting_rules(frozenset(whole))
+        if all(may_fit(name, wanted, whole[name]) for name, wanted in rule.when.items())
     )
 
 
-@cache
-def limiting_rules() -> tuple[VersionRule, ...]:
-    """Return the rules that are about a component that only limits others."""
-    return tuple(rule for rule in rules() if limiting() & rule.when.keys() and rule.status is not RuleStatus.UNTRIED)
+@lru_cache(maxsize=10_000)
+def rules_of(names: frozenset[str]) -> tuple[VersionRule, ...]:
+    """Return the rules that are about these components and no others."""
+    return tuple(rule for rule in rules() if rule.when.keys() <= names)
+
+
+@lru_cache(maxsize=10_000)
+def limiting_rules(names: frozenset[str]) -> tuple[VersionRule, ...]:
+    """Return the rules that are about these components, one of which only limits others."""
+    return tuple(r for r in rules_of(names) if limiting() & r.when.keys() and r.status is not RuleStatus.UNTRIED)
 
 
 @lru_cache(maxsize=10_000)
@@ -199,7 +205,8 @@ def newest(parts: Mapping[str, str]) -> str:
 
 def refused(parts: Mapping[str, str]) -> bool:
     """Say whether a rule that nothing mends is against versions."""
-    return any(rule.status is RuleStatus.FAILS and not rule.cure and about(rule.when, parts) for rule in rules())
+    failing = (rule for rule in rules_of(frozenset(parts)) if rule.status is RuleStatus.FAILS and not rule.cure)
+    return any(about(rule.when, parts) for rule in failing)
 
 
 @lru_cache(maxsize=10_000)
@@ -241,9 +248,10 @@ def is_cured(rule: VersionRule, measures: Sequence[str] | None) -> bool:
 
 def about(when: Mapping[str, str], parts: Mapping[str, str]) -> bool:
     """Say whether a rule is about versions."""
-    return all(name in parts and fits(name, wanted, parts[name]) for name, wanted in when.items())
+    return when.keys() <= parts.keys() and all(fits(name, wanted, parts[name]) for name, wanted in when.items())
 
 
+@lru_cache(maxsize=10_000)
 def fits(name: str, wanted: str, version: str) -> bool:
     """Say whether a version is one of those that are wanted, and a whole series only where its ends are; or a name."""
     one = known().component[name]

@@ -140,6 +140,7 @@ def nothing_works_without_evidence(parts: dict[str, str]) -> bool:
     return judged.verdict is Verdict.WORKS
 
 
+@pytest.mark.integration
 def test_no_pair_works_without_joint_evidence() -> None:
     every = [dict(pair) for pair in combinations(PARTS, 2) if pair[0][0] != pair[1][0]]
     pairs = random.Random(1).sample(every, 1500)
@@ -147,6 +148,7 @@ def test_no_pair_works_without_joint_evidence() -> None:
     assert 0.03 * len(pairs) < working < 0.3 * len(pairs)
 
 
+@pytest.mark.integration
 def test_no_triple_or_more_works_without_joint_evidence() -> None:
     """Drawn at random from what is known, and from the parts of one piece of evidence with one exchanged."""
     chance = random.Random(28)

@@ -163,4 +163,4 @@ def test_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_limits_is_in_no_evidence_and_has_rules() -> None:
     assert limiting() == {"capability", "driver", "glibc", "protobuf"}
-    assert {name for rule in limiting_rules() for name in rule.when} >= limiting()
+    assert {name for rule in limiting_rules(frozenset(known().component)) for name in rule.when} >= limiting()

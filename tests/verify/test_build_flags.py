@@ -202,6 +202,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("style", ["gnu", "sysv"])
 def test_a_damaged_extension_is_no_traceback(style: str, tmp_path: Path) -> None:
     library = shared_object(tmp_path / "lib" / "libinner.so", "int inner(void) { return 1; }")

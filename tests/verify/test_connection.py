@@ -59,6 +59,7 @@ def test_a_process_that_is_gone_or_not_connected_has_nothing(server: socket.sock
     assert connection.held is None
 
 
+@pytest.mark.integration
 def test_it_is_kept_until_the_folder_is_gone(server: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("meeting")
     port = server.getsockname()[1]

@@ -298,6 +298,7 @@ def test_the_json_has_every_fact_of_every_rank(name: str) -> None:
     assert tuple(records(read)) == recorded.case(name).facts
 
 
+@pytest.mark.integration
 def test_thousands_of_ranks_are_reported_on_quickly_and_with_little_memory(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.verify.simulated", str(tmp_path), "4096", "8"]
     took = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout)
