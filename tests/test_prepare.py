@@ -175,6 +175,13 @@ def test_a_machine_that_has_all(tree: Tree) -> None:
     assert tree.envkit() == "I am envkit\n"
     again = tree.prepare()
     assert (again.returncode, "Making" in again.stdout) == (0, False)
+    assert "Installing envkit" not in again.stdout
+    (tree.folder / ".venv/bin/envkit").unlink()
+    assert "Installing envkit" in tree.prepare().stdout
+    with (tree.folder / "pyproject.toml").open("a") as end:
+        end.write("# another\n")
+    assert "Installing envkit" in tree.prepare().stdout
+    assert tree.envkit() == "I am envkit\n"
     assert not (tree.programs / "asked").exists()
 
 

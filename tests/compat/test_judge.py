@@ -384,6 +384,7 @@ MACHINES = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("here", MACHINES, ids=lambda here: f"{here.accelerator} {here.parts}")
 def test_the_evidence_of_the_best_is_of_the_whole_line(here: MachineParts) -> None:
     """What the line has and its evidence does not is named, and then it does not work here by that evidence."""

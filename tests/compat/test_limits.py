@@ -41,6 +41,7 @@ def makes_code(cuda: str, capability: str) -> bool:
     return first <= wanted < int(last) + 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("name", "model"), MODELS, ids=lambda one: one if isinstance(one, str) else "")
 def test_each_gpu_with_each_cuda(name: str, model: dict[str, str]) -> None:
     told = parse([f"gpu={name}"])
