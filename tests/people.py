@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .integration.site import SYSTEM_PATH, needs
+from .integration.site import SYSTEM_PATH, TOYS, needs
 
 REPOSITORY = Path(__file__).parents[1]
 LIMIT_S = 240
@@ -105,6 +105,19 @@ def forget(*names: str, group: str = "") -> None:
         subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
     if group:
         subprocess.run(["groupdel", group], check=False, capture_output=True)
+
+
+def recipes_of_toys(folder: Path, *persons: Person) -> Path:
+    """Put the recipes of the toys where every user can read them, and in homes what their builds look for."""
+    made = folder / "recipes"
+    shutil.copytree(TOYS, made)
+    for recipe in made.glob("*.eb"):
+        recipe.write_text(recipe.read_text().replace("/toy-sources", str(made)))
+    for person in persons:
+        shutil.copy(TOYS / "step.sh", person.home)
+        (person.home / "more-sources").touch()
+        person.owns(person.home / "step.sh", person.home / "more-sources")
+    return made
 
 
 @contextmanager

@@ -6,6 +6,7 @@ tried in many forms by the tests that SECURITY.md names.
 
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -27,7 +28,8 @@ from envkit.machine.host import Platform
 from envkit.sources.bundle import write_bundle
 from envkit.sources.fetch import Source
 
-from .people import REPOSITORY, Person, open_folder, people
+from .integration.test_hostile_folder import MODULES, PROGRAMS
+from .people import REPOSITORY, Person, open_folder, people, recipes_of_toys
 
 pytestmark = [
     pytest.mark.integration,
@@ -101,6 +103,12 @@ def forged(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+@pytest.fixture
+def toys(folder: Path, ada: Person) -> Path:
+    """The recipes of toys that eb builds in seconds."""
+    return recipes_of_toys(folder, ada)
+
+
 @pytest.mark.parametrize("how", ["module", "name", "tree"])
 def test_01_remove_deletes_nothing_that_a_receipt_of_eve_names(
     ada: Person, eve: Person, install: Install, prefix: Prefix, tree: Tree, how: str
@@ -120,6 +128,34 @@ def test_01_remove_deletes_nothing_that_a_receipt_of_eve_names(
     for words in (["remove", "toy-cpu"], ["remove", "toy-cpu", "--dependencies"]):
         said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=eve.name), 0, 3, 6, 7)
     assert is_whole(ada)
+
+
+def test_01_remove_deletes_no_image_that_a_receipt_of_eve_names(
+    ada: Person, eve: Person, install_image: Callable[..., ImageReceipt], prefix: Prefix, tree: Tree
+) -> None:
+    install_image("toy-image", debian="a1")
+    forged(receipt.path_of(tree, "toy-image"), image=str(ada.home / "thesis"))
+    eve.owns(prefix.root)
+    os.chown(prefix.root, ada.uid, -1)
+    for words in (["remove", "toy-image"], ["remove", "toy-image", "--dependencies"]):
+        said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=eve.name), 6)
+    assert is_whole(ada)
+
+
+def test_01_remove_in_a_copy_of_eve_leaves_the_original(
+    ada: Person, eve: Person, folder: Path, install: Install, prefix: Prefix, tree: Tree
+) -> None:
+    """Eve hands Ada a copy of Ada's own prefix, to be tidied up."""
+    install("toy-cpu")
+    ada.owns(prefix.root)
+    files = sorted(str(path) for path in prefix.root.rglob("*"))
+    assert eve.run("cp", "-r", prefix.root, folder / "handed").returncode == 0
+    assert ada.run("cp", "-r", folder / "handed", ada.home / "copy").returncode == 0
+    ada.run("chmod", "700", ada.home / "copy")
+    said(ada.envkit("remove", "toy-cpu", "--dependencies", ENVKIT_PREFIX=ada.home / "copy"), 0)
+    assert sorted(str(path) for path in prefix.root.rglob("*")) == files
+    assert not [*(ada.home / "copy").rglob("Toy")]
+    assert "toy-cpu" in said(ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root), 0)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -153,6 +189,28 @@ def test_03_nothing_of_eves_folder_is_run(ada: Person, eve: Person, folder: Path
     assert not sprung.exists()
 
 
+def test_03_a_build_in_eves_folder_is_whole(ada: Person, eve: Person, folder: Path, toys: Path) -> None:
+    """As in a clone of Horovod, whose folders are called as what is imported; built, and built again."""
+    trap, sprung = folder / "trap", folder / "sprung"
+    for name in MODULES:
+        path = trap / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"open({str(sprung)!r}, 'a').write({name!r})\nraise SystemExit('trapped')\n")
+    for name in PROGRAMS:
+        (trap / name).write_text(f"#!/bin/sh\necho {name} >>{sprung}\nexit 9\n")
+        (trap / name).chmod(0o755)
+    eve.owns(trap)
+    program, place = Path(sys.executable).with_name("envkit"), ada.home / "prefix"
+
+    def within(*words: str | Path) -> str:
+        return said(ada.run("env", f"--chdir={trap}", program, *words, ENVKIT_PREFIX=place), 0)
+
+    for more in ([], ["--rebuild"]):
+        assert "Installed toy-top-1.0." in within("install", toys / "toy-top-1.0.eb", "--jobs", "1", *more)
+        assert within("run", "toy-top-1.0", "--", "toy-top") == "toy 0"
+    assert not sprung.exists()
+
+
 @pytest.mark.parametrize("source", ["link", "../../../../..{home}/thesis", "{home}/thesis"])
 def test_04_a_dockerfile_of_eve_reaches_no_file_of_ada(ada: Person, eve: Person, folder: Path, source: str) -> None:
     context = folder / "context"
@@ -164,6 +222,30 @@ def test_04_a_dockerfile_of_eve_reaches_no_file_of_ada(ada: Person, eve: Person,
     words = ("install", "own", "--method", "apptainer", "--from-dockerfile", context / "Dockerfile", "--dry-run")
     told = said(ada.envkit(*words, ENVKIT_PREFIX=ada.home / "prefix"), 2, 3)
     assert f"{context}/Dockerfile:2: COPY takes" in told and SECRET not in told
+
+
+def test_04_what_eve_has_changed_is_not_what_was_planned(ada: Person, eve: Person, folder: Path) -> None:
+    """A file of a Dockerfile's folder, and one of an image in a folder: of the same size, at the same time."""
+    context = folder / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text(f"FROM debian@sha256:{'0' * 64}\nCOPY data /taken\n")
+    data = context / "data"
+    data.write_text("good")
+    eve.owns(context)
+
+    def key(*words: str | Path) -> str:
+        done = ada.envkit("install", "own", "--method", "apptainer", *words, "--dry-run",
+                          ENVKIT_PREFIX=ada.home / "prefix")  # fmt: skip
+        said(done, 0, 3)
+        [found] = re.findall(r"layers/own-([0-9a-f]{20})\.sif", done.stdout)
+        return str(found)
+
+    given = (("--from-dockerfile", context / "Dockerfile"), ("--from", context))
+    planned, before = [key(*words) for words in given], data.stat()
+    assert planned == [key(*words) for words in given]
+    assert eve.run("sh", "-c", f"printf evil >{data}; touch -d @{before.st_mtime:.9f} {data}").returncode == 0
+    assert data.stat().st_size == before.st_size and data.read_text() == "evil"
+    assert not set(planned) & {key(*words) for words in given}
 
 
 def test_05_an_image_that_eve_has_changed_is_not_entered(
@@ -187,19 +269,29 @@ def test_06_a_log_of_eve_is_read_to_its_end(ada: Person, eve: Person, folder: Pa
     for name, text in (("line", "error: " * 300_000), ("returns", "\r 1/2 [====>...] - loss: 0.1" * 60_000)):
         (folder / name).write_text(text)
         eve.owns(folder / name)
-        said(ada.envkit("diagnose", folder / name), 0, 1, 9)
+        limited = ("prlimit", "--cpu=15", sys.executable, "-m", "envkit")  # s, of which one or two are needed
+        said(ada.run(*limited, "diagnose", folder / name, PYTHONPATH=REPOSITORY), 0, 1, 9)
 
 
-def test_07_a_damaged_extension_ends_in_no_traceback(ada: Person, install: Install, prefix: Prefix, tree: Tree) -> None:
+def test_07_a_damaged_extension_ends_in_no_traceback(
+    ada: Person, eve: Person, install: Install, prefix: Prefix, tree: Tree
+) -> None:
+    """Emptied, cut off, or changed by Eve at random, in a prefix of hers that Ada looks after."""
     home = tree.software / "Toy/1.0/lib/horovod"
     install("toy-cpu", horovod=str(home))
     library = home / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
     library.parent.mkdir(parents=True)
-    whole = Path(sys.executable).resolve().read_bytes()[:200_000]
-    for content in (b"", b"\x7fELF\x02\x01\x01" + bytes(5000), whole, whole[:64] + bytes(len(whole) - 64)):
+    whole, chance = Path(sys.executable).resolve().read_bytes()[:200_000], random.Random(7)
+    contents = [b"", b"\x7fELF\x02\x01\x01" + bytes(5000), whole, whole[:64] + bytes(len(whole) - 64)]
+    for _ in range(12):
+        changed = bytearray(whole)
+        for _ in range(chance.randint(1, 40)):
+            changed[chance.randrange(64 if chance.random() < 0.3 else len(whole))] = chance.randrange(256)
+        contents.append(bytes(changed))
+    for content in contents:
         library.write_bytes(content)
-        ada.owns(prefix.root)
-        said(ada.envkit("check-build", "toy-cpu", ENVKIT_PREFIX=prefix.root), 1)
+        eve.owns(prefix.root)
+        said(ada.envkit("check-build", "toy-cpu", ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=eve.name), 1)
 
 
 def ranges(name: str) -> list[range]:
@@ -237,6 +329,24 @@ def test_09_a_password_of_ada_is_read_by_nobody(ada: Person, eve: Person, person
         ada.home.chmod(0o700)
 
 
+def test_09_a_password_is_in_nothing_that_eb_has_built(ada: Person, eve: Person, folder: Path, toys: Path) -> None:
+    """Where the prefix is shared on purpose, so that Eve can read all of it."""
+    place = folder / "shared"
+    place.mkdir(mode=0o755)
+    ada.owns(place)
+    proxy = f"http://ada:{SECRET}@127.0.0.1:9"
+    names = ("http_proxy", "https_proxy", "HTTPS_PROXY", "ALL_PROXY", "ftp_proxy", "PIP_PROXY")
+    settings: dict[str, Any] = {**dict.fromkeys(names, proxy), "ENVKIT_PREFIX": place}
+    settings["PIP_INDEX_URL"] = f"http://ada:{SECRET}@127.0.0.1:9/simple"
+    told = said(ada.envkit("install", toys / "toy-top-1.0.eb", "--jobs", "1", **settings), 0)
+    assert SECRET not in told
+    assert eve.run("ls", *place.glob("*/software/toy-top/1.0/easybuild")).returncode == 0
+    assert eve.run("grep", "-r", SECRET, place).returncode in (1, 2)  # 2: there is what she cannot read
+    assert "hunter2" not in eve.run("grep", "-rh", "hunter2", place).stdout
+    (ada.home / "thesis").unlink()
+    assert ada.run("grep", "-r", SECRET, place, ada.home).returncode == 1
+
+
 def test_10_a_receipt_of_eve_hides_no_other(
     ada: Person, eve: Person, install: Install, prefix: Prefix, tree: Tree
 ) -> None:
@@ -264,6 +374,18 @@ def test_11_a_cache_of_eve_is_not_believed(ada: Person, eve: Person, folder: Pat
     for words in (["fetch", "pytorch"], ["install", "pytorch", "--offline"]):
         told = said(ada.envkit(*words, ENVKIT_PREFIX=place), 3)
         assert f"{place}: It belongs to {eve.name}." in told
+
+
+def test_11_a_source_that_rots_is_found(ada: Person, toys: Path) -> None:
+    """Of the same size, at the same time, beside a stamp that says that it was checked."""
+    place = ada.home / "prefix"
+    said(ada.envkit("fetch", toys / "toy-base-1.0.eb", ENVKIT_PREFIX=place), 0)
+    [source] = (place / "sources").rglob("toy.c")
+    whole, before = source.read_bytes(), source.stat()
+    source.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    told = said(ada.envkit("fetch", toys / "toy-base-1.0.eb", "--recheck", ENVKIT_PREFIX=place), 0, 4)
+    assert "toy.c" in told and source.read_bytes() == whole
 
 
 def test_12_a_bundle_of_eve_displaces_nothing(ada: Person, eve: Person, folder: Path) -> None:
@@ -312,6 +434,20 @@ def test_14_names_that_eve_has_given_run_nothing(
     assert not [*ada.home.rglob("sprung"), *folder.rglob("sprung")]
 
 
+@pytest.mark.parametrize("name", ["$(touch sprung)", "`touch sprung`", "a\n`touch sprung`", "';touch sprung;'"])
+def test_14_nor_do_modules_and_prompts(
+    ada: Person, eve: Person, install: Install, prefix: Prefix, tree: Tree, name: str
+) -> None:
+    said(ada.envkit("install", "pytorch", "--dry-run", "--load", name), 2)
+    install("toy-cpu")
+    path = receipt.path_of(tree, "toy-cpu")
+    forged(path, name=name)
+    eve.owns(prefix.root)
+    for words in (["list"], ["shell", "toy-cpu"], ["shell", name], ["activate", name]):
+        said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=eve.name), 0, 2, 3, 6)
+    assert not [*ada.home.rglob("sprung"), *prefix.root.rglob("sprung")]
+
+
 def test_15_what_eve_leads_elsewhere_is_not_opened_up(
     ada: Person, eve: Person, folder: Path, install: Install, prefix: Prefix
 ) -> None:
@@ -327,6 +463,35 @@ def test_15_what_eve_leads_elsewhere_is_not_opened_up(
     said(ada.envkit("job", "slurm", "toy-cpu", *words[:4], "--output", own, "--", "true", umask=0o077,
                     ENVKIT_PREFIX=prefix.root), 0)  # fmt: skip
     assert stat.S_IMODE(own.stat().st_mode) == 0o600
+
+
+def test_15_a_receipt_is_not_written_where_eve_leads_it(ada: Person, eve: Person, folder: Path, toys: Path) -> None:
+    """She may write to the folder of receipts, and has put links there to what is Ada's."""
+    place = folder / "own"
+    place.mkdir(mode=0o755)
+    environments = place / str(Platform.own()) / "environments"
+    environments.mkdir(parents=True)
+    ada.owns(place)
+    environments.chmod(0o777)
+    for name in ("toy-base-1.0.json", ".toy-base-1.0.json", "toy-base-1.0.partial.json"):
+        assert eve.run("ln", "-s", ada.home / "thesis", environments / name).returncode == 0
+    told = said(ada.envkit("install", toys / "toy-base-1.0.eb", "--jobs", "1", ENVKIT_PREFIX=place), 0, 3, 6, 7)
+    assert is_whole(ada), told
+
+
+def test_15_a_timeline_of_eve_changes_no_status(ada: Person, eve: Person, folder: Path, toys: Path) -> None:
+    place, timeline = ada.home / "prefix", folder / "timeline.json"
+    said(ada.envkit("install", toys / "toy-base-1.0.eb", "--jobs", "1", ENVKIT_PREFIX=place), 0)
+    hostile = '[{"ph": "B", "name": "\\u001b]0;evil\\u0007", "pid": 1, "ts": ' + "9" * 5000 + "}]"
+    timeline.write_text(hostile)
+    timeline.chmod(0o666)
+    eve.owns(timeline)
+    own = ada.home / "timeline.json"
+    for path, script in ((timeline, "exit 7"), (own, f"cat {timeline} >{own}; exit 7")):
+        words = ("run", "toy-base-1.0", "--timeline", path, "--", "sh", "-c", script)
+        done = ada.envkit(*words, ENVKIT_PREFIX=place)
+        said(done, 7)
+        assert "\x1b" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("kind", ["pipe", "loop", "socket", "/dev/zero", "/dev/tty"])

@@ -1,7 +1,6 @@
 """A prefix of a project: each of its members installs, verifies, repairs and removes what another one has made."""
 
 import os
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ..people import Person, open_folder, people
-from .site import TOYS, needs
+from ..people import Person, open_folder, people, recipes_of_toys
+from .site import needs
 
 pytestmark = [
     pytest.mark.integration,
@@ -29,24 +28,15 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def recipes(folder: Path) -> Path:
-    """The recipes of the toys, where every user can read them."""
-    made = folder / "recipes"
-    shutil.copytree(TOYS, made)
-    for recipe in made.glob("*.eb"):
-        recipe.write_text(recipe.read_text().replace("/toy-sources", str(made)))
-    return made
-
-
-@pytest.fixture
 def persons(folder: Path) -> Iterator[dict[str, Person]]:
     needs("envkit", "eb", "lmod", "gcc", "g++", "make", "patch")
     with people("cat", "dan", "eve", group=GROUP, members=("cat", "dan")) as made:
-        for person in made.values():
-            shutil.copy(TOYS / "step.sh", person.home)
-            (person.home / "more-sources").touch()
-            person.owns(person.home)
         yield made
+
+
+@pytest.fixture
+def recipes(folder: Path, persons: dict[str, Person]) -> Path:
+    return recipes_of_toys(folder, *persons.values())
 
 
 @pytest.fixture
