@@ -227,6 +227,56 @@ def test_a_link_that_another_user_has_planted_is_not_followed(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
+def test_nor_one_on_the_way(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "open").mkdir()
+    for mode, is_followed in ((0o1777, False), (0o777, False), (0o775, True)):
+        (tmp_path / "open").chmod(mode)
+        link = tmp_path / "open" / f"{mode}"
+        link.symlink_to("../home")
+        os.lchown(link, 12345, 12345)
+        if is_followed:
+            files.deliver(link / "report", NEW, "It")
+            assert (tmp_path / "home" / "report").read_bytes() == NEW
+            continue
+        with pytest.raises(NotWritable, match="could not be written"):
+            files.deliver(link / "report", NEW, "It")
+        assert not [*(tmp_path / "home").iterdir()]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
+def test_a_link_that_is_planted_between_look_and_write_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thesis, path, looked = tmp_path / "thesis", tmp_path / "open" / "report", files.followed
+    thesis.write_text("years of work")
+    path.parent.mkdir()
+    path.parent.chmod(0o1777)
+
+    def followed(path: Path) -> Path:
+        found = looked(path)
+        path.symlink_to(thesis)
+        os.lchown(path, 12345, 12345)
+        return found
+
+    monkeypatch.setattr(files, "followed", followed)
+    files.write(path, NEW)
+    assert thesis.read_text() == "years of work" and not path.is_symlink() and path.read_bytes() == NEW
+
+
+def test_links_that_go_round(tmp_path: Path) -> None:
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(NotWritable) as told:
+        files.deliver(tmp_path / "round" / "report", NEW, "It")
+    assert told.value.why == "Too many levels of symbolic links."
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").symlink_to("a/../a/.")
+    (tmp_path / "c").symlink_to(tmp_path / "b")
+    files.deliver(tmp_path / "c" / ".." / "a" / "report", NEW, "It")
+    assert (tmp_path / "a" / "report").read_bytes() == NEW
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
 def test_nor_one_in_the_folder_of_a_group(tmp_path: Path) -> None:
     """Be it to nothing: a start-up file of a shell would be made."""
     (tmp_path / "project").mkdir()

@@ -17,6 +17,7 @@ from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.system import process
 
 MOST = 64_000_000  # bytes of a file that is read at once
+MOST_LINKS = 40  # as Linux follows
 READER_S = 10.0  # that a reader of a pipe may come later
 ANOTHER = "Free some room there, or name a file in a folder with room that you may write to."
 
@@ -49,14 +50,11 @@ def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o664
     written to as it is. But the file takes the place of a link or pipe where it is envkit's ``own``, which no user
     names. ``mode`` is that of a new file, of which the umask takes away. Raises OSError, with the name of the file.
     """
-    stream = None if own else beyond(path)
+    target, stream = (path, None) if own else led_to(path)
     if stream is not None:
         with stream:
             yield stream
         return
-    if not own and is_planted(path):
-        raise OSError(errno.EACCES, "It is a link that another user has put there", str(path))
-    target = path if own else Path(os.path.realpath(path))
     refused = errno.EEXIST if new and target.exists() else errno.EISDIR if target.is_dir() else 0
     if refused or (not own and target.exists() and not os.access(target, os.W_OK)):
         raise OSError(refused or errno.EACCES, os.strerror(refused or errno.EACCES), str(target))
@@ -105,31 +103,49 @@ def keep_mode(stream: BinaryIO, folder: int, name: str) -> None:
         os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
 
 
-def beyond(path: Path) -> BinaryIO | None:
-    """Return what writes to a path that is no file: a device, a pipe, one of this process's descriptors; else None."""
+def led_to(path: Path) -> tuple[Path, BinaryIO | None]:
+    """Return the file that a path leads to, and what writes to it where that is no file. Raises OSError.
+
+    No file is a device, a pipe, or one of this process's descriptors.
+    """
     number = descriptor(path)
     if number is not None:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
-        return os.fdopen(os.dup(number), "wb")
-    return None if path.is_file() or path.is_dir() or not path.exists() else opened_to_write(path)
+        return path, os.fdopen(os.dup(number), "wb")
+    target = followed(path)
+    is_other = target.exists() and not target.is_file() and not target.is_dir()
+    return target, opened_to_write(target) if is_other else None
 
 
-def is_planted(path: Path) -> bool:
-    """Say whether a path is a link, or leads over one, that the system would not follow (fs.protected_symlinks).
+def followed(path: Path) -> Path:
+    """Return where a path leads, over links that the system itself would follow (fs.protected_symlinks).
 
-    That is one of another user in a folder that is open to all, such as /tmp, or to a group, be it sticky or not.
+    Others are those of another user in a folder that is open to all, such as /tmp, and at the end of a path also in one
+    that is open to a group. No part of what is returned is a link: what is put there later is not followed. Raises
+    OSError.
     """
-    for _ in range(40):  # as many links as Linux follows
-        path = Path(os.path.realpath(path.parent)) / path.name
-        if not path.is_symlink():
-            return False
-        link, around = path.lstat(), path.parent.stat()
-        is_open = around.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
+    at, rest, links = Path("/"), [*path.absolute().parts[1:]], 0
+    while rest:
+        name = rest.pop(0)
+        step = at.parent if name == ".." else at / name
+        try:
+            target = step.readlink() if name != ".." else None
+        except OSError:  # it is no link, or not there
+            target = None
+        if target is None:
+            at = step
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        link, around = step.lstat(), at.stat()
+        is_open = around.st_mode & (stat.S_IWOTH if rest else stat.S_IWOTH | stat.S_IWGRP)
         if is_open and link.st_uid not in (0, os.geteuid(), around.st_uid):
-            return True
-        path = path.parent / path.readlink()
-    return False
+            raise OSError(errno.EACCES, "It is a link that another user has put there", str(path))
+        at = Path("/") if target.is_absolute() else at
+        rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
+    return at
 
 
 def opened_to_write(path: Path) -> BinaryIO | None:
@@ -158,7 +174,7 @@ def opened_to_write(path: Path) -> BinaryIO | None:
 
 def descriptor(path: Path) -> int | None:
     """Return the number of the descriptor of this process that a path such as /dev/stdout or /dev/fd/63 leads to."""
-    for _ in range(40):  # as many links as Linux follows
+    for _ in range(MOST_LINKS):
         path = Path(os.path.realpath(path.parent)) / path.name
         if re.fullmatch(rf"/proc/({os.getpid()}|self)/(task/\d+/)?fd/\d+", str(path)):
             return int(path.name)
