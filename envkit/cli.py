@@ -87,12 +87,19 @@ def quiet(context: click.Context, _option: click.Parameter, chosen: bool) -> Non
 
 
 def verbose(context: click.Context, _option: click.Parameter, chosen: bool) -> None:
-    """Have the programs that are started told on standard error, as ``set -x`` of a shell does."""
+    """Have the programs that are started told on standard error, as ``set -x`` of a shell does, without secrets."""
     if not chosen or context.meta.get("envkit.verbose"):
         return
     import logging
 
-    logger, handler = logging.getLogger("envkit"), logging.StreamHandler()
+    from envkit.ticket.secrets import Secrets
+
+    class Formatter(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return private.without(super().format(record))
+
+    private, logger, handler = Secrets(os.environ), logging.getLogger("envkit"), logging.StreamHandler()
+    handler.setFormatter(Formatter())
     context.meta["envkit.verbose"] = True
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

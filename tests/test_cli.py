@@ -442,14 +442,18 @@ class TestGeneral:
         @click.command()
         def fail() -> None:
             process.capture(["true", "https://user:secret@example.org/simple", "a b"])
+            process.capture(["true", "user:secret@example.org:3128", "--token", "Pq7-Zz99Pq7", "-DX=Tok3n-of-mine"])
 
         module = types.ModuleType("envkit.commands.failing")
         vars(module)["fail"] = fail
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setitem(COMMANDS, "fail", ("failing", "Fail."))
+        monkeypatch.setenv("SITE_TOKEN", "Tok3n-of-mine")
         for words in (["-v", "fail"], ["fail", "--verbose"], ["-v", "fail", "-v"]):
             assert run(words) == 0
-            assert capsys.readouterr().err == "+ true https://***@example.org/simple 'a b'\n"
+            first, second = capsys.readouterr().err.splitlines()
+            assert first == "+ true https://***@example.org/simple 'a b'"
+            assert second == "+ true ***@example.org:3128 --token <secret> -DX=<secret>"
         assert run(["fail"]) == 0
         assert not capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-from envkit.sources.addresses import IN_URL, logins
+from envkit.sources.addresses import IN_URL, logins, redact
 from envkit.system import toml
 from envkit.system.resources import data
 from envkit.ticket.names import vocabulary
@@ -87,6 +87,10 @@ class Secrets:
                 parts += (text[at:place], STAND)
                 at = place + same
         return "".join((*parts, text[at:]))
+
+    def without(self, text: str) -> str:
+        """Return a text without them, and without what is a secret of others by its shape or its place."""
+        return without_shapes(redact(without_packed(self.out_of(text))))
 
     def places(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield where in a text the beginning of one stands."""

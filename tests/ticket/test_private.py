@@ -198,6 +198,8 @@ SHAPES = (
     "AccountKey={};EndpointSuffix=x", "https://a.x.net/c?sv=2020&sig={}", "X-Api-Key: {}", "Set-Cookie: session={}; Path=/",
     "<password>{}</password>", "IDENTIFIED BY '{}'", "password is {}", "Password for anna: {}", "setenv PASSWORD {}",
     "SG.{}aaaa.{}bbbbbbbbbb", "sk_live_{}abcdefgh", "xapp-1-A01-{}", "hvs.{}abcdefghijk", "token {}x is invalid",
+    "Passwort: {}", "Mot de passe : {}", "Contraseña: {}", "contrasena={}", "Senha: {}", "Wachtwoord: {}", "Hasło: {}",
+    "Пароль: {}", "密码: {}", "パスワード: {}", "Lösenord: {}",
     '"{{\\"password\\": \\"{}\\"}}"', "&quot;password&quot;: &quot;{}&quot;", "%22password%22%3A%22{}%22", "password%3D{}",
     '"{{\\\\\\"token\\\\\\":\\\\\\"{}\\\\\\"}}"', "Authorization%3A%20Bearer%20{}", "password=a&amp;{}",
 )  # fmt: skip
