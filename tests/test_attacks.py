@@ -23,6 +23,7 @@ import pytest
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
+from envkit.environments.lockfile import LockedFile, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.machine.host import Platform
 from envkit.sources.bundle import write_bundle
@@ -156,6 +157,35 @@ def test_01_remove_in_a_copy_of_eve_leaves_the_original(
     assert sorted(str(path) for path in prefix.root.rglob("*")) == files
     assert not [*(ada.home / "copy").rglob("Toy")]
     assert "toy-cpu" in said(ada.envkit("show", "toy-cpu", ENVKIT_PREFIX=prefix.root), 0)
+
+
+@pytest.mark.parametrize("command", ["remove", "clean"])
+def test_01_nothing_goes_of_a_prefix_of_eve_that_leads_elsewhere(
+    ada: Person, eve: Person, folder: Path, install: Install, prefix: Prefix, tree: Tree, command: str
+) -> None:
+    """Its tree is a link to Ada's own, or a record in it names her thesis among the sources."""
+    install("toy-cpu")
+    ada.owns(prefix.root)
+    files = sorted(str(path) for path in prefix.root.rglob("*"))
+    own = folder / "eve"
+    record = own / tree.root.name / "built" / "x.json"
+    if command == "remove":
+        own.mkdir()
+        (own / tree.root.name).symlink_to(tree.root)
+    else:
+        (own / tree.root.name / "locks").mkdir(parents=True)
+        (own / "sources").mkdir()
+        part = LockedPart(name="X/1", recipe="x.eb", sha256="0" * 64,
+                          sources=(LockedFile(filename=str(ada.home / "thesis"), sha256="0" * 64),))  # fmt: skip
+        receipt.write(record, receipt.Built(module="X/1", easyconfig="", sha256="", seconds=1, part=part))
+    eve.owns(own)
+    words = ["remove", "toy-cpu", "--dependencies"] if command == "remove" else ["clean", "all", "--yes"]
+    told = said(ada.envkit(*words, ENVKIT_PREFIX=own), 3 if command == "remove" else 0)
+    assert f"Nothing in the prefix {own} is removed: others can change it." in told or "Removed 0 items" in told
+    said(ada.envkit(*words, ENVKIT_PREFIX=own, ENVKIT_TRUST=eve.name), 0, 3, 6, 7)
+    assert is_whole(ada) and sorted(str(path) for path in prefix.root.rglob("*") if "locks" not in path.parts) == [
+        one for one in files if "/locks" not in one
+    ]
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])

@@ -13,6 +13,7 @@ from rich.console import Console
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import filelocks, receipt, replaced
+from envkit.environments.lockfile import LockedFile, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Built
 from envkit.install import cleaning
@@ -227,6 +228,52 @@ def test_what_lies_behind_a_link_stays(full: Prefix, tree: Tree, tmp_path: Path)
     (full.sources / "a.whl").symlink_to(target)
     run(["clean", "all", "--yes", "--prefix", str(full.root)])
     assert target.exists() and (outside / "Linked/1/file").exists()
+
+
+@pytest.mark.parametrize("place", ["{outside}", "../../outside", "x/../../../outside", "a\n", ""])
+def test_a_source_that_a_record_names_elsewhere_stays(full: Prefix, tree: Tree, tmp_path: Path, place: str) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("years of work")
+    os.utime(outside, (0, 0))
+    named = LockedFile(filename=place.format(outside=outside), sha256="0" * 64)
+    part = LockedPart(name="X/1", recipe="x.eb", sha256="0" * 64, sources=(named,))
+    built = Built(module="X/1", easyconfig="", sha256="", seconds=1, part=part)
+    receipt.write(receipt.built_path(tree, "X/1"), built)
+    SourceCache(full.sources).save_stamps()
+    run(["clean", "all", "--yes", "--prefix", str(full.root)])
+    assert outside.read_text() == "years of work"
+    with pytest.raises(OSError, match="It lies outside of"):
+        cleaning.away("sources", full, outside)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a prefix to another user")
+def test_nothing_goes_of_a_prefix_that_others_can_change(full: Prefix, capsys: Output) -> None:
+    before = files(full.root)
+    os.chown(full.root, 12345, -1)
+    for words in (["clean", "sources", "--yes"], ["remove", "toy"]):
+        assert run([*words, "--prefix", str(full.root)]) == 3
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"Nothing in the prefix {full.root} is removed: others can change it." in said
+        assert "would be removed with your rights" in said
+    assert files(full.root) == before
+
+
+def test_a_tree_behind_a_link_stays(full: Prefix, tree: Tree, tmp_path: Path, capsys: Output) -> None:
+    """It may be that of another prefix."""
+    tree.root.rename(tmp_path / "elsewhere")
+    tree.root.symlink_to(tmp_path / "elsewhere")
+    before = files(tmp_path / "elsewhere")
+    run(["clean", "all", "--yes", "--prefix", str(full.root)])
+    run(["remove", "toy", "--dependencies", "--prefix", str(full.root)])
+    assert "Traceback" not in capsys.readouterr().err
+    assert files(tmp_path / "elsewhere") == before
+
+
+def test_a_prefix_behind_a_link_is_tidied_up(full: Prefix, tmp_path: Path) -> None:
+    full.root.rename(tmp_path / "scratch")
+    full.root.symlink_to(tmp_path / "scratch")
+    run(["clean", "all", "--yes", "--prefix", str(full.root)])
+    assert not (tmp_path / "scratch/sources/a.whl").exists()
 
 
 def test_a_compiler_cache_of_the_users_own_stays(full: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

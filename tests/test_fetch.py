@@ -1,4 +1,5 @@
 import base64
+import errno
 import hashlib
 import json
 import logging
@@ -788,16 +789,28 @@ def fetching(site: Site, cache: Path, content: bytes, limit: int = 0) -> "subpro
     )
 
 
-def test_full_disk_stops_the_fetch_with_one_message(site: Site, cache: Path) -> None:
+def test_full_disk_stops_the_fetch_with_one_message(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     site.files["/a.whl"] = TORCH
-    cache.mkdir()
-    (cache / f"a.whl.part-{os.getpid()}@{socket.gethostname()}").symlink_to("/dev/full")
+    monkeypatch.setattr("envkit.sources.cache.os.fsync", full)
     with pytest.raises(DiskFull) as caught:
         get(cache, source("a.whl", TORCH, None, (site.url,)))
     assert "a.whl" in caught.value.what
     assert str(cache) in caught.value.what
     assert "inodes free" in caught.value.why
     assert files(cache) == set()
+
+
+def test_what_is_fetched_is_written_through_no_link(site: Site, cache: Path, tmp_path: Path) -> None:
+    site.files["/a.whl"] = TORCH
+    cache.mkdir()
+    (tmp_path / "thesis").write_text("years of work")
+    (cache / f"a.whl.part-{os.getpid()}@{socket.gethostname()}").symlink_to(tmp_path / "thesis")
+    get(cache, source("a.whl", TORCH, None, (site.url,)))
+    assert (tmp_path / "thesis").read_text() == "years of work"
+    assert (cache / "a.whl").read_bytes() == TORCH and not (cache / "a.whl").is_symlink()
 
 
 def test_limit_on_file_sizes_is_a_full_disk(site: Site, cache: Path) -> None:

@@ -228,17 +228,17 @@ def test_a_link_that_another_user_has_planted_is_not_followed(tmp_path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
 def test_nor_one_on_the_way(tmp_path: Path) -> None:
+    """Root follows none but its own, whoever's folder it is in."""
     (tmp_path / "home").mkdir()
     (tmp_path / "open").mkdir()
-    for mode, is_followed in ((0o1777, False), (0o777, False), (0o775, True)):
+    for mode in (0o1777, 0o777, 0o775, 0o755):
         (tmp_path / "open").chmod(mode)
         link = tmp_path / "open" / f"{mode}"
         link.symlink_to("../home")
+        files.deliver(link / "report", NEW, "It")
+        (tmp_path / "home" / "report").unlink()
         os.lchown(link, 12345, 12345)
-        if is_followed:
-            files.deliver(link / "report", NEW, "It")
-            assert (tmp_path / "home" / "report").read_bytes() == NEW
-            continue
+        os.chown(tmp_path / "open", 12345, -1)
         with pytest.raises(NotWritable, match="could not be written"):
             files.deliver(link / "report", NEW, "It")
         assert not [*(tmp_path / "home").iterdir()]
@@ -301,8 +301,9 @@ def test_nobody_else_may_write_to_what_a_user_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
-def test_what_another_user_has_planted_is_not_theirs_afterwards(tmp_path: Path) -> None:
-    tmp_path.chmod(0o1777)
+@pytest.mark.parametrize("mode", [0o1777, 0o2775, 0o777], ids=oct)
+def test_what_another_user_has_planted_is_not_theirs_afterwards(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
     target = tmp_path / "report"
     target.touch()
     target.chmod(0o666)
@@ -310,6 +311,34 @@ def test_what_another_user_has_planted_is_not_theirs_afterwards(tmp_path: Path) 
     files.write(target, NEW)
     state = target.stat()
     assert state.st_uid == os.geteuid() and not state.st_mode & 0o022
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
+def test_a_file_in_the_home_of_another_user_stays_theirs(tmp_path: Path) -> None:
+    target = tmp_path / "report"
+    target.touch()
+    target.chmod(0o640)
+    for path in (tmp_path, target):
+        os.chown(path, 12345, 12345)
+    files.write(target, NEW)
+    assert (target.stat().st_uid, stat.S_IMODE(target.stat().st_mode)) == (12345, 0o640)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a pipe to another user")
+def test_no_pipe_and_no_device_of_another_user_is_written_to(tmp_path: Path) -> None:
+    pipe, device = tmp_path / "pipe", tmp_path / "device"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    try:
+        for path, what in ((pipe, "a pipe"), (device, "a device")):
+            os.chown(path, 12345, 12345)
+            with pytest.raises(NotWritable) as told:
+                files.deliver(path, NEW, "It")
+            assert told.value.why == f"It is {what} of another user."
+        assert os.read(reader, 100) == b""
+    finally:
+        os.close(reader)
 
 
 def test_devices_and_pipes_are_written_to(tmp_path: Path) -> None:

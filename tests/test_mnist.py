@@ -151,3 +151,19 @@ def test_the_command_refuses_what_is_not_mnist(tmp_path: Path, capsys: Output) -
     assert "each with the SHA-256 that is published" in capsys.readouterr().err
     assert run(["data", "mnist", "--from", str(tmp_path), "--generated"]) == 2
     assert run(["data", "cifar"]) == 2
+
+
+def test_nothing_is_written_through_links(tmp_path: Path) -> None:
+    thesis, name = tmp_path / "thesis", "train-images-idx3-ubyte.gz"
+    thesis.write_text("years of work")
+    part = tmp_path / "part"
+    part.mkdir()
+    (part / name).symlink_to(thesis)
+    with mnist.own(part) as at:
+        part.rename(tmp_path / "moved")
+        part.symlink_to(tmp_path)
+        mnist.write(at, name, b"images")
+    assert thesis.read_text() == "years of work" and not (tmp_path / name).exists()
+    assert gzip.decompress((tmp_path / "moved" / name).read_bytes()) == b"images"
+    with pytest.raises(NotWritable, match="part cannot be written to"), mnist.own(part):
+        pass

@@ -17,7 +17,7 @@ def discarded(tree: Tree, path: Path) -> bool:
     What lies behind a link is not. Raises PermissionError.
     """
     try:
-        with opened(tree.root, *path.parent.relative_to(tree.root).parts) as folder:
+        with opened(tree.root.parent, tree.root.name, *path.parent.relative_to(tree.root).parts) as folder:
             return discard_in(folder, path.name)
     except FileNotFoundError:
         return True

@@ -105,7 +105,9 @@ def paths(root: Path, aside: Aside) -> list[str]:
 
 
 def is_inside(root: Path, path: str) -> bool:
-    """Say whether no link on the way to a path below a folder leads elsewhere."""
+    """Say whether a path is one below a folder, and no link on the way to it leads elsewhere."""
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        return False
     return (root / path).parent.resolve() == root.resolve() / Path(path).parent
 
 

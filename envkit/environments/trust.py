@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from envkit.config import configuration as config
 from envkit.environments.prefix import Prefix, Tree
@@ -39,7 +40,12 @@ def trusted(env: Mapping[str, str] = os.environ) -> Trusted:
     return owners.known(words(env))
 
 
-def require(prefix: Path, tree: Tree | None = None, file: Path | None = None, modules: Iterable[str] = ()) -> None:
+Use = Literal["run", "removed"]
+
+
+def require(
+    prefix: Path, tree: Tree | None = None, file: Path | None = None, modules: Iterable[str] = (), use: Use = "run"
+) -> None:
     """Require that nobody but those who are trusted can change a prefix, what lies in a tree of it, and a file of that.
 
     Nor may anybody else be able to replace the prefix, or a folder above it. Of modules it is required of the module
@@ -49,7 +55,7 @@ def require(prefix: Path, tree: Tree | None = None, file: Path | None = None, mo
     known = trusted()
     for path in above(prefix):
         if (who := usurper(path, known)) is not None:
-            raise refused(prefix, path, *who)
+            raise refused(prefix, path, *who, use)
     is_open = True
     for path in places(prefix, tree, file, modules):
         try:
@@ -59,7 +65,7 @@ def require(prefix: Path, tree: Tree | None = None, file: Path | None = None, mo
         if path == prefix:
             is_open = bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
         if (who := stranger(found, known, is_open=is_open)) is not None:
-            raise refused(prefix, path, *who)
+            raise refused(prefix, path, *who, use)
 
 
 def require_place(prefix: Prefix) -> None:
@@ -209,7 +215,7 @@ def export(word: str) -> str:
     return f"export {TRUST}={','.join((*(one for one in words(os.environ) if one not in unknown), word))}"
 
 
-def refused(prefix: Path, path: Path, who: str, word: str) -> HostProblem:
+def refused(prefix: Path, path: Path, who: str, word: str, use: Use = "run") -> HostProblem:
     """Say that a prefix is not used, since somebody else can change it."""
     unknown = strangers_in(os.environ)
     fix = f"If you trust them: {export(word)}"
@@ -222,9 +228,9 @@ def refused(prefix: Path, path: Path, who: str, word: str) -> HostProblem:
         where = config.read().values["trust"].where
         fix = f"Nobody here is called {', '.join(unknown)}, as {where} says.\n{fix}"
     return HostProblem(
-        what=f"Nothing in the prefix {prefix} is run: others can change it.",
+        what=f"Nothing in the prefix {prefix} is {use}: others can change it.",
         why=f"{path}: {who}. "
         + ("Another folder could be put in the prefix's place, and " if is_above else "What they put there ")
-        + "would run as you.",
+        + ("would run as you." if use == "run" else "would be removed with your rights."),
         fix=fix if word else f"Have its owner close it ({closed}{keep}), and look at what is in it.",
     )

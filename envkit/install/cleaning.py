@@ -5,6 +5,7 @@ it, never by a name alone. What an installation under way may use is kept, and n
 removed: both hold the lock ``cleaning`` of the tree. What is removed is looked for again once that is held.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -27,7 +28,7 @@ from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.prefix import Prefix, Tree, listed
 from envkit.errors import EnvironmentDamaged, EnvkitError
 from envkit.methods import installed
-from envkit.sources.cache import SourceCache
+from envkit.sources.cache import SourceCache, is_place
 from envkit.system import files, owners, record, umask
 from envkit.system.temporary import has_ended
 
@@ -122,7 +123,7 @@ def known_sources(prefix: Prefix) -> set[str]:
             with suppress(OSError, msgspec.DecodeError):
                 part = record.read(path, receipt.Built).part
                 known |= {one.filename for one in part.sources} if part else set()
-    return known
+    return {place for place in known if is_place(place)}
 
 
 def sources(prefix: Prefix) -> Iterator[Item]:
@@ -275,6 +276,7 @@ FINDERS: Mapping[str, Callable[[Prefix], Iterator[Item]]] = {
     "sources": sources, "damaged": damaged, "ccache": ccache, "layers": layers, "logs": logs, "modules": modules,
     "replaced": left_behind, "sessions": of_eessi, "reports": reports, "plans": plans,
 }  # fmt: skip
+OF_THE_PREFIX = ("sources", "damaged", "ccache", "layers", "logs", "modules", "replaced")
 OF_A_BUILD = ("sources", "damaged", "ccache", "layers", "logs", "modules", "replaced", "plans")
 
 
@@ -284,7 +286,14 @@ def chosen(found: Sequence[Item], older_s: float, larger: int) -> list[Item]:
 
 
 def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
-    """Remove items; return each as it then is. What an installation under way may use is kept, and said why."""
+    """Remove items; return each as it then is. What an installation under way may use is kept, and said why.
+
+    Raises HostProblem for a prefix that somebody who is not trusted can change: with it, what is removed.
+    """
+    if any(one.kind in OF_THE_PREFIX for one in found):
+        trust.require(prefix.root, use="removed")
+        for tree in trees(prefix):
+            trust.require(prefix.root, tree, use="removed")
     with umask.like(prefix.root), ExitStack() as stack:
         busy = next(filter(None, [at_work(tree, stack) for tree in trees(prefix)]), "")
         elsewhere = at_work_elsewhere(stack)
@@ -339,9 +348,19 @@ def removed(prefix: Prefix, one: Item, busy: str) -> Item:
 
 
 def away(kind: str, prefix: Prefix, path: Path) -> bool:
-    """Remove a file or folder below the prefix, or in a folder of envkit's own, and nothing behind a link."""
-    inside = kind not in ("plans", "reports") and path.is_relative_to(prefix.root)
-    return discarded(Tree(root=prefix.root if inside else path.parent), path)
+    """Remove a file or folder below the prefix, or in envkit's cache, and nothing behind a link. Raises OSError."""
+    root = prefix.root if kind in OF_THE_PREFIX else path.parent
+    if kind == "ccache" and not path.is_relative_to(root):
+        root = platformdirs.user_cache_path("envkit")
+    if not path.is_relative_to(root):
+        raise OSError(errno.EXDEV, f"It lies outside of {root}", str(path))
+    return discarded_below(root, path)
+
+
+def discarded_below(root: Path, path: Path) -> bool:
+    """Remove what lies below a folder, which itself may be reached over a link."""
+    real = root.resolve()
+    return discarded(Tree(root=real), real / path.relative_to(root))
 
 
 def module_away(prefix: Prefix, path: Path) -> bool:
@@ -353,7 +372,7 @@ def module_away(prefix: Prefix, path: Path) -> bool:
 def session_away(_prefix: Prefix, path: Path) -> bool:
     """Remove a session, unless it has come into use; its cache with it."""
     if path.suffix == ".sif" or path.parent != sessions.root():
-        return discarded(Tree(root=path.parent), path)
+        return discarded_below(path.parent, path)
     with suppress(EnvkitError):
         return sessions.clean(path.name)
     return False

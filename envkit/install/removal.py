@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from envkit.easybuild.method import remove_module
-from envkit.environments import filelocks, receipt
+from envkit.environments import filelocks, receipt, trust
 from envkit.environments.discard import discarded, say_left
 from envkit.environments.prefix import Prefix, Tree, listed, not_writable
 from envkit.environments.receipt import Parts, Receipt
@@ -24,14 +24,17 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, d
 
     Nothing outside of the tree that its receipt lies in is touched, not through a link either; what lies behind one is
     told. It also removes what an interrupted installation has left. With ``dry_run`` all that is told, and nothing is
-    removed. Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, NotReadable, NotWritable.
+    removed. Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, NotReadable, NotWritable,
+    HostProblem for a prefix that somebody who is not trusted can change.
     """
     try:
         tree, found = installed.placed(prefix, name)
     except EnvironmentMissing:
         if (begun := begun_named(prefix, name)) is None:
             raise
+        trust.require(begun[0].root.parent, begun[0], use="removed")
         return remove_begun(*begun, dependencies=dependencies, console=console, dry_run=dry_run)
+    trust.require(tree.root.parent, tree, use="removed")
     if dry_run:
         return foreseen(tree, found, dependencies=dependencies, console=console)
     before = [module.name for module in found.recipes if is_there(tree, module.name)]

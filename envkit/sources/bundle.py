@@ -65,7 +65,7 @@ def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stac
     manifest = _manifest(sources, SourceCache(cache), stack)
     with (
         writing(tar_path.parent, tar_path.name),
-        whole(tar_path) as stream,
+        whole(tar_path, mode=0o644) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
         listing = msgspec.json.format(msgspec.json.encode(manifest), indent=1)

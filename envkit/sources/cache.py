@@ -30,10 +30,22 @@ VERSION = 2
 CHUNK_BYTES = 1 << 20
 FOREIGN_PART_AGE_S = 24 * 3600
 PART = re.compile(r"\.part-(?P<pid>\d+)@(?P<host>[^/]+)$")
+FOLDER = re.compile(r"[a-z0]/[\w+-][\w.+-]*")
 NO_PERMISSION = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 Identity = tuple[int, int, int, int]
 Stamp = tuple[Identity, str]
+
+
+def is_filename(name: str) -> bool:
+    """Say whether a source can be called so: a plain name, and none of a file that is being written."""
+    return re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]*", name) is not None and not PART.search(name)
+
+
+def is_place(place: str) -> bool:
+    """Say whether a source can lie there in the folder: by its name, or in one of EasyBuild's folders."""
+    folder, slash, name = place.rpartition("/")
+    return is_filename(name) and (not slash or FOLDER.fullmatch(folder) is not None)
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +65,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     needed_by: str
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]*", self.filename) or PART.search(self.filename):
+        if not is_filename(self.filename):
             raise ValueError(f"{self.needed_by}: not a plain file name: {self.filename!r}")
-        if not re.fullmatch(r"([a-z0]/[\w+-][\w.+-]*)?", self.folder):
+        if self.folder and not FOLDER.fullmatch(self.folder):
             raise ValueError(f"{self.needed_by}: not a folder of sources: {self.folder!r}")
         if self.sha256 is not None:
             if not re.fullmatch(r"[0-9a-fA-F]{64}", self.sha256):
@@ -143,8 +155,9 @@ class SourceCache:
         digest = hashlib.sha256()
         with writing(self.folder, filename):
             part.parent.mkdir(parents=True, exist_ok=True)
+            part.unlink(missing_ok=True)
             try:
-                with part.open("wb", buffering=0) as stream:
+                with part.open("xb", buffering=0) as stream:  # through no link that somebody has put there
                     for chunk in chunks:
                         digest.update(chunk)
                         _write_all(stream.write, chunk)

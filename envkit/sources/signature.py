@@ -20,7 +20,7 @@ def place(path: Path) -> Path:
 
 def sign(path: Path, key: Path) -> Path:
     """Sign a file with a private key; return its signature. Raises HostProblem for a key that is none, OSError."""
-    files.write(place(path), signature_of(path, key))
+    files.write(place(path), signature_of(path, key), mode=0o644)
     return place(path)
 
 

@@ -86,7 +86,7 @@ def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o664
 def keep_mode(stream: BinaryIO, folder: int, name: str) -> None:
     """Give a file the owner, as far as this user may, and the mode of the plain one in a folder whose place it takes.
 
-    Nothing of one that another user has put into a folder that is open to all, such as /tmp: it would be theirs.
+    Nothing of one that another user has put into a folder where others may: it would be theirs.
     """
     try:
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -96,7 +96,8 @@ def keep_mode(stream: BinaryIO, folder: int, name: str) -> None:
         old, around = os.fstat(descriptor), os.fstat(folder)
     finally:
         os.close(descriptor)
-    is_own = old.st_uid == os.geteuid() or not around.st_mode & stat.S_ISVTX
+    is_closed = old.st_uid == around.st_uid and not around.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_own = old.st_uid == os.geteuid() or is_closed
     if stat.S_ISREG(old.st_mode) and is_own:
         with suppress(PermissionError):
             os.fchown(stream.fileno(), old.st_uid, old.st_gid)
@@ -122,8 +123,8 @@ def followed(path: Path) -> Path:
     """Return where a path leads, over links that the system itself would follow (fs.protected_symlinks).
 
     Others are those of another user in a folder that is open to all, such as /tmp, and at the end of a path also in one
-    that is open to a group. No part of what is returned is a link: what is put there later is not followed. Raises
-    OSError.
+    that is open to a group; for root, any of another user. No part of what is returned is a link: what is put there
+    later is not followed. Raises OSError.
     """
     at, rest, links = Path("/"), [*path.absolute().parts[1:]], 0
     while rest:
@@ -141,7 +142,8 @@ def followed(path: Path) -> Path:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
         link, around = step.lstat(), at.stat()
         is_open = around.st_mode & (stat.S_IWOTH if rest else stat.S_IWOTH | stat.S_IWGRP)
-        if is_open and link.st_uid not in (0, os.geteuid(), around.st_uid):
+        own = (0, os.geteuid(), around.st_uid) if os.geteuid() else (0,)
+        if (is_open or not os.geteuid()) and link.st_uid not in own:
             raise OSError(errno.EACCES, "It is a link that another user has put there", str(path))
         at = Path("/") if target.is_absolute() else at
         rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
@@ -151,7 +153,7 @@ def followed(path: Path) -> Path:
 def opened_to_write(path: Path) -> BinaryIO | None:
     """Open a device or pipe to write; None where it has become a plain file meanwhile.
 
-    Raises OSError for a pipe that nothing begins to read for READER_S.
+    Raises OSError for one of another user, and for a pipe that nothing begins to read for READER_S.
     """
     deadline = time.monotonic() + READER_S
     while True:
@@ -165,9 +167,13 @@ def opened_to_write(path: Path) -> BinaryIO | None:
             time.sleep(0.1)
         else:
             break
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    state = os.fstat(descriptor)
+    if stat.S_ISREG(state.st_mode):
         os.close(descriptor)
         return None
+    if state.st_uid not in (0, os.geteuid()):
+        os.close(descriptor)
+        raise OSError(errno.EACCES, f"It is {kind(state.st_mode)} of another user", str(path))
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "wb")
 

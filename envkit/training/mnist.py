@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from envkit.errors import NotWritable, SourcesMissing
 from envkit.sources import fetch
@@ -132,10 +133,12 @@ def take(source: Path, folder: Path, wanted: Pinned) -> DataFolder:
     target = folder / "mnist"
     with alone(folder):
         target.mkdir(exist_ok=True)
-        for name in wanted.files:
-            part = target / f"{name}.part"
-            shutil.copyfile(site / name, part)
-            part.replace(target / name)
+        with own(target) as at:
+            for name in wanted.files:
+                part = f".{name}.{os.getpid()}"
+                with (site / name).open("rb") as stream, created(at, part) as new:
+                    shutil.copyfileobj(stream, new)
+                os.replace(part, name, src_dir_fd=at, dst_dir_fd=at)
     return DataFolder(folder=target)
 
 
@@ -187,21 +190,49 @@ def generate(folder: Path, *, train: int = TRAIN, test: int = TEST) -> Path:
     part = target.with_name(f"{target.name}.part")
     files.discard(part)
     part.mkdir(parents=True)
-    note = f"{SAID}: {train} + {test} drawn digits with noise, made by envkit.\nAn accuracy on them says nothing.\n"
-    (part / LABEL).write_text(note)
-    chance = random.Random(28)  # noqa: S311  (the same digits everywhere)
-    for name, number in (("train", train), ("t10k", test)):
-        labels = bytes(chance.choices(range(10), k=number))
-        images = b"".join(drawn(digit, chance) for digit in labels)
-        write(part / f"{name}-images-idx3-ubyte.gz", struct.pack(">4i", 2051, number, SIDE, SIDE) + images)
-        write(part / f"{name}-labels-idx1-ubyte.gz", struct.pack(">2i", 2049, number) + labels)
+    with own(part) as at:
+        fill(at, train, test)
     part.replace(target)
     return target
 
 
-def write(path: Path, content: bytes) -> None:
+def fill(at: int, train: int, test: int) -> None:
+    """Write the files of the stand-in into an open folder."""
+    note = f"{SAID}: {train} + {test} drawn digits with noise, made by envkit.\nAn accuracy on them says nothing.\n"
+    with created(at, LABEL) as stream:
+        stream.write(note.encode())
+    chance = random.Random(28)  # noqa: S311  (the same digits everywhere)
+    for name, number in (("train", train), ("t10k", test)):
+        labels = bytes(chance.choices(range(10), k=number))
+        images = b"".join(drawn(digit, chance) for digit in labels)
+        write(at, f"{name}-images-idx3-ubyte.gz", struct.pack(">4i", 2051, number, SIDE, SIDE) + images)
+        write(at, f"{name}-labels-idx1-ubyte.gz", struct.pack(">2i", 2049, number) + labels)
+
+
+@contextmanager
+def own(folder: Path) -> Iterator[int]:
+    """Yield the descriptor of a folder, be it put elsewhere meanwhile. Raises NotWritable for a link, or another's."""
+    try:
+        with files.opened(folder.parent, folder.name) as at:
+            yield at
+    except NotADirectoryError as error:
+        why = "It is a link."
+        raise NotWritable(
+            what=f"{folder} cannot be written to.", why=why, fix="Remove it, or name another folder."
+        ) from error
+
+
+def created(at: int, name: str) -> BinaryIO:
+    """Open a new file in an open folder, in the place of what there is, and through no link."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=at)
+    return os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at), "wb")
+
+
+def write(at: int, name: str, content: bytes) -> None:
     """Write a compressed file, the same each time."""
-    path.write_bytes(gzip.compress(content, compresslevel=1, mtime=0))
+    with created(at, name) as stream:
+        stream.write(gzip.compress(content, compresslevel=1, mtime=0))
 
 
 def drawn(digit: int, chance: random.Random) -> bytes:

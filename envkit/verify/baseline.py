@@ -44,7 +44,7 @@ def settle(
     own, unsaved = speed.baseline(facts, when=f"{datetime.date.today():%Y-%m-%d}"), ""
     if saved is None and own is not None:
         try:
-            files.write(path, msgspec.json.format(msgspec.json.encode(own), indent=1) + b"\n")
+            files.write(path, msgspec.json.format(msgspec.json.encode(own), indent=1) + b"\n", mode=0o644)
         except OSError as error:
             unsaved = error.strerror or str(error)
     return baseline(ranks, str(path), saved, tolerance, unsaved)
