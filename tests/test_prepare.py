@@ -343,3 +343,26 @@ def test_the_lock_has_what_envkit_needs(name: str) -> None:
     locked = {canonicalize_name(found): version for found, version, _ in entries}
     for wanted in map(Requirement, LOCKS[name]):
         assert wanted.specifier.contains(locked[canonicalize_name(wanted.name)]), str(wanted)
+
+
+@pytest.mark.integration
+@pytest.mark.all
+@pytest.mark.parametrize("minor", [11, 12, 13])
+def test_the_lock_serves_each_python(minor: int, tmp_path: Path) -> None:
+    """All that it names can be installed there, and envkit begins; of the Pythons that this machine has."""
+    python = shutil.which(f"python3.{minor}")
+    if python is None or subprocess.run([python, "-m", "ensurepip", "--version"], capture_output=True).returncode:
+        pytest.skip(f"there is no Python 3.{minor} here, or it makes no virtual environments")
+    place = tmp_path / "venv"
+    subprocess.run([python, "-m", "venv", place], check=True)
+    pip: list[str | Path] = [place / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    every: list[list[str | Path]] = [
+        ["--require-hashes", "-r", ROOT / "requirements/build.txt"],
+        ["--require-hashes", "--no-build-isolation", "-r", ROOT / "requirements/run.txt"],
+        ["--no-deps", "--no-build-isolation", ROOT],
+    ]
+    for words in every:
+        done = subprocess.run([*pip, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    told = subprocess.run([place / "bin/envkit", "doctor", "--help"], capture_output=True, text=True)
+    assert told.returncode == 0 and "Usage: envkit doctor" in told.stdout, told.stderr
