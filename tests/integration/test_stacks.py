@@ -146,6 +146,33 @@ def test_a_script_that_nobody_prepared_for(stacks: Site, installed: Callable[[st
     assert sorted(told) == ["0 of 2: [0.0, 3.0, 6.0, 9.0]", "1 of 2: [0.0, 3.0, 6.0, 9.0]"]
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_without_envkit_as_the_page_says(shell: str, stacks: Site, installed: Callable[[str], str]) -> None:
+    """By the commands of docs/modules.md, which 'envkit show' has, after Lmod's own start of the shell."""
+    installed("pytorch-2.13-cpu")
+    shown = stacks.envkit("show", "pytorch-2.13-cpu").stdout
+    [hand] = re.findall(r"By hand: +(module use .+)", shown)
+    page = (Path(__file__).parents[2] / "docs/modules.md").read_text()
+    assert [re.sub(r" \S+/modules/all", " DIR", line) for line in hand.split(" && ")] == [
+        re.sub(r" \S+/modules/all", " DIR", line) for line in re.findall(r"^\$ (module \S+ \S+)$", page, re.MULTILINE)
+    ]
+    lines = [
+        "set -e",
+        ". /usr/share/lmod/lmod/init/$0",
+        "module purge",
+        hand,
+        f"mpirun -n 2 python {SCRIPTS / 'train.py'}",
+    ]
+    clean = {"HOME": os.environ["HOME"], "PATH": "/usr/local/bin:/usr/bin:/bin", "TERM": "dumb"}
+    words = [shell, "--norc" if shell == "bash" else "-f", "-c", "\n".join(lines), shell]
+    if os.geteuid() == 0:
+        clean |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(words, env=clean, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = re.findall(r"\d of \d: \[[^]]*\]", done.stdout)
+    assert sorted(told) == ["0 of 2: [0.0, 3.0, 6.0, 9.0]", "1 of 2: [0.0, 3.0, 6.0, 9.0]"]
+
+
 def test_horovodrun_with_gloo(stacks: Site, installed: Callable[[str], str]) -> None:
     installed("pytorch-2.13-cpu")
     script = ["python", str(SCRIPTS / "train.py")]
