@@ -78,6 +78,5 @@ def activate(name: str | None, shell: str | None, prefix: str | None) -> None:
     chosen = shell or activation.shell_of(os.environ, activation.parent())
     click.echo(activation.text(chosen, inside.name, variables, os.environ), nl=False)
     if sys.stdout.isatty():
-        line = f"envkit activate {found.called}"
-        line = f"{line} | source" if chosen == "fish" else f'eval "$({line})"'
+        line = activation.line(chosen, f"envkit activate {found.called}")
         click.echo(f"envkit: this changes nothing unless the shell evaluates it: {line}", err=True)

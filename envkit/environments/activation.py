@@ -25,6 +25,11 @@ def shell_of(env: Mapping[str, str], parent: str) -> str:
     return next((word for word in words if word in SHELLS), "bash")
 
 
+def line(shell: str, command: str) -> str:
+    """Return what is typed into a shell so that it evaluates what a command prints."""
+    return f"{command} | source" if shell == "fish" else f'eval "$({command})"'
+
+
 def parent() -> str:
     """Return the name of the program that has started this one; nothing where that is not to be seen."""
     try:

@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 
 from envkit.apptainer import method as apptainer
-from envkit.environments import filelocks, lockfile, receipt, replaced, trust
+from envkit.environments import activation, filelocks, lockfile, receipt, replaced, trust
 from envkit.environments.manifest import Damage
 from envkit.environments.name_syntax import shown
 from envkit.environments.prefix import Prefix, Tree, prune_logs
@@ -25,6 +25,7 @@ from envkit.errors import (
     DiskFull,
     EnvkitError,
     HorovodMissing,
+    HostProblem,
     Interrupted,
     JobLost,
     Problem,
@@ -437,7 +438,12 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     receipt.write(receipt.path_of(work.tree, made.name), settled)
     replaced.settle(work.tree, made.name)
     receipt.end(work.tree, made.name)
-    say(console, f"Installed {made.name}. Enter it with '{shlex.quote(own_command())} shell {made.name}'.")
+    envkit = shlex.quote(own_command())
+    say(console, f"Installed {made.name}. Enter it with '{envkit} shell {made.name}'.")
+    with suppress(HostProblem):  # it has no modules
+        settled.require_modules()
+        line = activation.line(activation.shell_of(os.environ, activation.parent()), f"{envkit} activate {made.name}")
+        say(console, f"In this shell: {line}")
     return report
 
 

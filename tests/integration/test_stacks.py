@@ -46,6 +46,13 @@ def test_install_ends_with_a_verdict(stack: str, stacks: Site, installed: Callab
     said = installed(stack)
     assert f"PASS  {stack}: 2 ranks" in said
     assert f"Installed {stack}." in said
+    [line] = re.findall(r"In this shell: (.+)", said)
+    told = stacks.envkit("run", stack, "--", "printenv", "EBROOTHOROVOD").stdout
+    entered = subprocess.run(
+        ["bash", "--norc", "-c", f"{line}; printenv EBROOTHOROVOD"], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "ENVKIT_PREFIX": str(stacks.prefix)}, check=False,
+    )  # fmt: skip
+    assert told and entered.stdout == told, entered.stderr
     again = stacks.envkit("install", stack)
     assert again.returncode == 0
     assert "Nothing to do." in again.stdout
