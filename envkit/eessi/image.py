@@ -82,7 +82,7 @@ def changer(place: Path, env: Mapping[str, str]) -> str:
         if (who := trust.usurper(path, known)) is not None:
             return f"{path}: {who[0]}."
     with suppress(FileNotFoundError):
-        if (who := owners.stranger(place.stat(), known)) is not None:
+        if (who := owners.stranger(place.stat(), place, known)) is not None:
             return f"{place}: {who[0]}."
     return ""
 
@@ -91,7 +91,7 @@ def is_ours(path: Path, env: Mapping[str, str]) -> bool:
     """Say whether an image is there, is no link, and no stranger can change it."""
     with suppress(OSError):
         state = path.lstat()
-        return not stat.S_ISLNK(state.st_mode) and owners.stranger(state, trust.trusted(env)) is None
+        return not stat.S_ISLNK(state.st_mode) and owners.stranger(state, path, trust.trusted(env)) is None
     return False
 
 
