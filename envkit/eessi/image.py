@@ -23,7 +23,7 @@ from envkit.errors import DiskFull, HostProblem, NotWritable, SourcesMissing, Us
 from envkit.knowledge.eessi import symptom
 from envkit.machine.runtime import Runtime
 from envkit.sources.connection import PAGE_LIMIT_BYTES
-from envkit.system import owners, process
+from envkit.system import owners, process, temporary
 from envkit.system.files import make_private
 
 LIMIT_S = 20.0
@@ -154,7 +154,9 @@ def pull(tool: Runtime, remote: Remote, target: Path, env: Mapping[str, str], sa
     plain = ["--no-https"] if remote.scheme == "http" else []
     try:
         argv = [str(tool.path), "pull", "--disable-cache", *plain, str(partial), image]
-        settings = {**env, "APPTAINER_TMPDIR": env.get("APPTAINER_TMPDIR", str(target.parent))}
+        named = env.get("APPTAINER_TMPDIR", "")
+        scratch = named if named and temporary.is_kept_apart(Path(named)) else str(target.parent)
+        settings = {**env, "APPTAINER_TMPDIR": scratch}
         status = process.supervise(argv, env=settings, log=log)
         if status:
             last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-3:])

@@ -18,7 +18,6 @@ import os
 import platform
 import re
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -115,8 +114,11 @@ def root(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def caches() -> Path:
-    """Return the folder of the caches, on local disk; another one where somebody else has taken its name."""
-    return caches_in(Path(tempfile.gettempdir()))
+    """Return the folder of the caches, on local disk; another one where somebody else has taken its name.
+
+    Where others can rename what is in TMPDIR, it lies in the user's own cache. Raises HostProblem.
+    """
+    return caches_in(temporary.usual_place())
 
 
 @cache

@@ -19,9 +19,7 @@ from envkit.system import owners
 from envkit.system.owners import Trusted, Writers, stranger, writers
 
 TRUST = "ENVKIT_TRUST"
-ALL_IDS = ["0", "0", "4294967295"]  # what the first user namespace maps
 LINKS = 40  # that the system follows, too
-NOBODY = 65534  # what another one shows for an id that it does not map
 
 
 def words(env: Mapping[str, str]) -> list[str]:
@@ -191,18 +189,8 @@ def usurper(path: Path, known: Trusted) -> tuple[str, str] | None:
     is_link = stat.S_ISLNK(found.st_mode)
     if is_link and not around.st_mode & stat.S_ISVTX:
         return None  # who may write to its folder, which is looked at itself
-    users, groups = known.users, known.groups
-    if is_mapped():
-        users, groups = users | {NOBODY}, groups | {NOBODY}
     is_open = not is_link and not found.st_mode & stat.S_ISVTX and bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
-    return stranger(found, path, Trusted(users=users, groups=groups), is_open=is_open)
-
-
-def is_mapped() -> bool:
-    """Say whether this process is in a user namespace that may not map every id, as in most containers."""
-    with suppress(OSError):
-        return Path("/proc/self/uid_map").read_text().split() != ALL_IDS
-    return False
+    return stranger(found, path, owners.with_unmapped(known), is_open=is_open)
 
 
 def export(word: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+ALL_IDS = ["0", "0", "4294967295"]  # what the first user namespace maps
+NOBODY = 65534  # what another one shows for an id that it does not map
 NUMBER = re.compile(r"\d{1,10}", re.ASCII)  # an id
 ACL, ACL_VERSION = "system.posix_acl_access", 2  # linux/posix_acl_xattr.h: a version, then entries of tag, rights, id
 ACL_ENTRY = struct.Struct("<HHI")
@@ -38,6 +40,20 @@ def known(words: Iterable[str]) -> Trusted:
             else:
                 users.add(int(name) if NUMBER.fullmatch(name) else pwd.getpwnam(name).pw_uid)
     return Trusted(users=frozenset(users), groups=frozenset(groups))
+
+
+def with_unmapped(known: Trusted) -> Trusted:
+    """Return who is trusted, and in a container whoever it does not map, since nobody can tell who that is."""
+    if not is_mapped():
+        return known
+    return Trusted(users=known.users | {NOBODY}, groups=known.groups | {NOBODY})
+
+
+def is_mapped() -> bool:
+    """Say whether this process is in a user namespace that may not map every id, as in most containers."""
+    with suppress(OSError):
+        return Path("/proc/self/uid_map").read_text().split() != ALL_IDS
+    return False
 
 
 def absent(words: Iterable[str]) -> list[str]:
