@@ -92,11 +92,12 @@ def verbose(context: click.Context, _option: click.Parameter, chosen: bool) -> N
         return
     import logging
 
+    from envkit.report.words import shown
     from envkit.ticket.secrets import Secrets
 
     class Formatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            return private.without(super().format(record))
+            return shown(private.without(super().format(record)))
 
     private, logger, handler = Secrets(os.environ), logging.getLogger("envkit"), logging.StreamHandler()
     handler.setFormatter(Formatter())

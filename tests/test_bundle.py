@@ -218,6 +218,33 @@ def test_a_header_that_would_fill_the_memory(tmp_path: Path) -> None:
     assert "header of 68719476736 bytes" in refusal(path, tmp_path / "cache").why
 
 
+def header(kind: bytes, content: bytes) -> bytes:
+    """A header of a tar file that says something of the next member."""
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, len(content)
+    return member.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % tarfile.BLOCKSIZE)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param(header(tarfile.XHDTYPE, b"13 comment=x\n") * 5000, id="pax"),
+        pytest.param(header(tarfile.GNUTYPE_LONGNAME, b"name\0") * 5000, id="longname"),
+        pytest.param(header(tarfile.GNUTYPE_LONGLINK, b"name\0") * 5000, id="longlink"),
+        pytest.param(header(tarfile.XHDTYPE, b"22 GNU.sparse.map=1,x\n"), id="map"),
+        pytest.param(header(tarfile.XHDTYPE, b"21 GNU.sparse.size=x\n"), id="size"),
+        pytest.param(header(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n"), id="none"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_headers_that_tarfile_itself_cannot_read(headers: bytes, is_first: bool, tmp_path: Path) -> None:
+    path = forged(tmp_path / "b.tar", [entry("x")], lambda tar: plain(tar, "x", b"x"))
+    whole = path.read_bytes()
+    where = 0 if is_first else 2 * tarfile.BLOCKSIZE
+    path.write_bytes(whole[:where] + headers + whole[where:])
+    assert "It is no tar file" in refusal(path, tmp_path / "cache").why
+
+
 def test_a_pipe_is_no_bundle(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "b.tar")
     assert "pipe" in refusal(tmp_path / "b.tar", tmp_path / "cache").why

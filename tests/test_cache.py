@@ -392,7 +392,12 @@ class TestDamaged:
             entry.place.entry(f"Horovod--1.0-toy/{path.name}")
 
     def forged(
-        self, entry: SignedManifest, names: dict[str, bytes], files: dict[str, PackedFile], tmp_path: Path
+        self,
+        entry: SignedManifest,
+        names: dict[str, bytes],
+        files: dict[str, PackedFile],
+        tmp_path: Path,
+        before: bytes = b"",
     ) -> SignedManifest:
         """Return an entry with other files in its object and its manifest, all digests right."""
         stream = io.BytesIO()
@@ -401,10 +406,11 @@ class TestDamaged:
                 member = tarfile.TarInfo(name)
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
-        content = lzma.compress(stream.getvalue())
+        content = lzma.compress(before + stream.getvalue())
         sha256 = hashlib.sha256(content).hexdigest()
         (tmp_path / "cache" / layout.object_of(sha256)).write_bytes(content)
-        made = msgspec.structs.replace(entry.manifest, sha256=sha256, size=len(content), files=files, unpacked=100)
+        told = {"sha256": sha256, "size": len(content), "unpacked": 100 + len(before)}
+        made = msgspec.structs.replace(entry.manifest, files=files, **told)
         return replace(entry, manifest=made)
 
     @pytest.mark.parametrize(
@@ -425,6 +431,20 @@ class TestDamaged:
         forged = self.forged(entry, {} if link else {name: content}, {name: one}, tmp_path)
         assert "Its manifest" in self.refused(forged, tmp_path)
         assert not list(tmp_path.rglob("evil"))
+
+    @pytest.mark.parametrize(
+        ("record", "times"),
+        [(b"13 comment=x\n", 5000), (b"22 GNU.sparse.map=1,x\n", 1), (b"21 GNU.sparse.size=x\n", 1)],
+    )
+    def test_headers_that_tarfile_itself_cannot_read(
+        self, record: bytes, times: int, tree: Tree, tmp_path: Path
+    ) -> None:
+        entry, header, name = pushed(tree, tmp_path / "cache"), tarfile.TarInfo("x"), f"software/{MODULE}/x"
+        header.type, header.size = tarfile.XHDTYPE, len(record)
+        before = (header.tobuf(tarfile.GNU_FORMAT) + record.ljust(tarfile.BLOCKSIZE, b"\0")) * times
+        one = PackedFile(size=4, sha256=hashlib.sha256(b"evil").hexdigest())
+        forged = self.forged(entry, {name: b"evil"}, {name: one}, tmp_path, before)
+        assert "It cannot be unpacked" in self.refused(forged, tmp_path)
 
     @pytest.mark.parametrize("link", ["lib", ""])
     def test_a_name_that_is_both_a_file_and_a_folder(self, link: str, tree: Tree, tmp_path: Path) -> None:

@@ -437,17 +437,11 @@ class TestGeneral:
     def test_verbose_tells_which_programs_are_started_and_no_password(
         self, capsys: Output, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from envkit.system import process
-
-        @click.command()
-        def fail() -> None:
-            process.capture(["true", "https://user:secret@example.org/simple", "a b"])
-            process.capture(["true", "user:secret@example.org:3128", "--token", "Pq7-Zz99Pq7", "-DX=Tok3n-of-mine"])
-
-        module = types.ModuleType("envkit.commands.failing")
-        vars(module)["fail"] = fail
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(COMMANDS, "fail", ("failing", "Fail."))
+        that_starts(
+            monkeypatch,
+            ["true", "https://user:secret@example.org/simple", "a b"],
+            ["true", "user:secret@example.org:3128", "--token", "Pq7-Zz99Pq7", "-DX=Tok3n-of-mine"],
+        )
         monkeypatch.setenv("SITE_TOKEN", "Tok3n-of-mine")
         for words in (["-v", "fail"], ["fail", "--verbose"], ["-v", "fail", "-v"]):
             assert run(words) == 0
@@ -456,6 +450,30 @@ class TestGeneral:
             assert second == "+ true ***@example.org:3128 --token <secret> -DX=<secret>"
         assert run(["fail"]) == 0
         assert not capsys.readouterr().err
+
+    def test_verbose_shows_nothing_that_a_terminal_or_a_runner_obeys(
+        self, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+        that_starts(monkeypatch, ["true", "a\x1b]0;title\x07b\x9b2J\x7f", "\n::error::c", "d\te"])
+        assert run(["-v", "fail"]) == 0
+        told = capsys.readouterr().err
+        assert told == "+ true 'a\\x1b]0;title\\x07b\\x9b2J\\x7f' '\n: :error::c' 'd\te'\n"
+
+
+def that_starts(monkeypatch: pytest.MonkeyPatch, *started: list[str]) -> None:
+    """Add a command "fail" that starts programs."""
+    from envkit.system import process
+
+    @click.command()
+    def fail() -> None:
+        for argv in started:
+            process.capture(argv)
+
+    module = types.ModuleType("envkit.commands.failing")
+    vars(module)["fail"] = fail
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(COMMANDS, "fail", ("failing", "Fail."))
 
 
 def test_an_error_is_broken_between_words_on_a_terminal(

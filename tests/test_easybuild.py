@@ -18,7 +18,7 @@ from envkit.errors import HostProblem, PlanFailed
 from envkit.machine import host
 from envkit.machine.host import Host, Platform, Program
 from envkit.planning.plan import Patch, Plan, Step
-from envkit.planning.stack import from_recipe
+from envkit.planning.stack import REFERENCE, from_recipe
 from envkit.sources.fetch import Source
 from envkit.system import process
 from envkit.system.resources import easybuild_collection, recipes
@@ -236,6 +236,18 @@ def test_recipe_folders(machine: Machine, prefix: Prefix, tmp_path: Path) -> Non
     assert eb_command.robot_path(bare, from_recipe("GCC-system.eb"), tree) == (own, collection)
     toy = from_recipe(str(write(tmp_path / "Toy-1.0.eb", TOY)))
     assert eb_command.robot_path(bare, toy, tree) == (str(tmp_path), own, collection)
+
+
+def test_eb_is_given_recipes_by_their_paths(tmp_path: Path) -> None:
+    """A name would be that of a file in the folder that eb is in."""
+    own, collection = recipes("easyconfigs"), easybuild_collection()
+    eb = eb_command.Eb(words=(), env={}, robot=(str(tmp_path), str(own), str(collection)))
+    in_front = write(tmp_path / "OpenMPI-system.eb", TOY)
+    assert eb_command.placed(eb, "OpenMPI-system.eb") == str(in_front)
+    assert eb_command.placed(eb, "CMake-system.eb") == str(own / "CMake-system.eb")
+    assert eb_command.placed(eb, REFERENCE) == str(collection / "h" / "Horovod" / REFERENCE)
+    assert eb_command.placed(eb, str(in_front)) == str(in_front)
+    assert eb_command.placed(replace(eb, robot=(str(own),)), REFERENCE) == REFERENCE, "that of EESSI's EasyBuild"
 
 
 def write(path: Path, text: str) -> Path:

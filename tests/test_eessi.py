@@ -24,7 +24,7 @@ import pytest
 
 from envkit import cli
 from envkit.cli import envkit
-from envkit.eessi import access, binds, image, listing, prefetch, release, repositories, servers, sessions
+from envkit.eessi import access, binds, entry, image, listing, prefetch, release, repositories, servers, sessions
 from envkit.eessi import cache as cache_of_session
 from envkit.eessi.release import Release
 from envkit.errors import ConfigInvalid, DiskFull, HostProblem, SourcesMissing, UsageProblem
@@ -368,6 +368,41 @@ def test_a_home_without_file_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_names_that_no_session_has(name: str) -> None:
     with pytest.raises(UsageProblem):
         sessions.resume(name)
+
+
+SAVED = {"version": "2023.06", "access": "dir", "cpu": "x86_64/generic", "modules": []}
+
+
+@pytest.fixture
+def current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which is somebody else's; the sessions lie beside it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "current"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_file_in_the_current_folder_takes_the_place_of_no_session(current: Path) -> None:
+    (current / "2023.06").write_text(json.dumps({**SAVED, "copy": str(current / "evil")}))
+    shutil.make_archive("mine", "gztar", current)
+    for name in ("2023.06", "mine.tar.gz"):
+        with pytest.raises(UsageProblem, match="but a file in the current folder") as raised:
+            entry.resumed(name)
+        assert f"--resume ./{name}" in raised.value.fix
+    assert not sessions.names()
+    (sessions.root() / "2023.06").mkdir(mode=0o700, parents=True)
+    assert entry.resumed("2023.06").before is None
+    before = entry.resumed("./2023.06").before
+    assert before and before.copy == str(current / "evil")
+
+
+def test_a_session_whose_local_copy_lies_in_the_current_folder_is_refused(current: Path) -> None:
+    (current / "saved").write_text(json.dumps({**SAVED, "copy": "evil"}))
+    with pytest.raises(HostProblem, match="holds no session that can be read") as raised:
+        entry.resumed("./saved")
+    assert "no absolute path" in raised.value.why
 
 
 def test_the_ways_that_there_are_each_have_a_probe() -> None:

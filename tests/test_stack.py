@@ -6,7 +6,7 @@ import pytest
 
 from envkit.errors import UnknownStack
 from envkit.machine.host import Accelerator, Platform
-from envkit.planning import extras
+from envkit.planning import compatibility, extras
 from envkit.planning.stack import REFERENCE, Stack, find_easyconfig, from_recipe, select, stacks, with_flag
 from envkit.system.resources import recipes
 
@@ -207,10 +207,26 @@ def test_a_recipe_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     recipe = tmp_path / "Toy-1.0-PyTorch-2.0.eb"
     recipe.write_text("")
     monkeypatch.chdir(tmp_path)
-    for wanted in (str(recipe), recipe.name, f"./{recipe.name}"):
+    for wanted in (str(recipe), f"./{recipe.name}", f"../{tmp_path.name}/{recipe.name}"):
         found = select(wanted, platform=HERE)
         assert found.easyconfig == str(recipe)
         assert (found.name, found.module, found.framework) == ("Toy-1.0-PyTorch-2.0", "Toy/1.0-PyTorch-2.0", "pytorch")
+    with pytest.raises(UnknownStack, match=r"There is no recipe Toy-1.0-PyTorch-2.0.eb\.") as problem:
+        select(recipe.name, platform=HERE)
+    assert f": ./{recipe.name}\n" in problem.value.fix
+
+
+@pytest.mark.parametrize("name", ["GCC-system.eb", REFERENCE])
+def test_a_recipe_in_the_current_folder_takes_the_place_of_none(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of envkit's own nor of one of EasyBuild's collection."""
+    there = compatibility.measures_of(name)
+    (tmp_path / name).write_text("patches = ['no-such.patch']\nimport os; os.system('evil')\n")
+    monkeypatch.chdir(tmp_path)
+    assert select(name, platform=HERE).easyconfig == name
+    assert compatibility.measures_of(name) == there
+    assert select(f"./{name}", platform=HERE).easyconfig == str(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,18 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from envkit.apptainer import build
+from envkit.eessi import sessions
+from envkit.errors import HostProblem
+from envkit.inside.probe import node
+from envkit.inside.probe.started import Started
 from envkit.system import temporary
+from envkit.verify import session
 
 
 @pytest.fixture
@@ -30,6 +37,78 @@ def test_nothing_is_removed_where_others_can_rename_it(mode: int, goes: bool, en
     (left / "results").mkdir(parents=True)
     temporary.sweep([place])
     assert left.exists() is not goes
+
+
+GROUP = 23_007  # which this machine has not
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this user's folder for temporary files is, if it has to be."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "envkit" / "tmp"
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a group, in which each member can rename what another one has; TMPDIR is in it."""
+    place = tmp_path / "shared"
+    place.mkdir()
+    if os.geteuid() == 0:
+        os.chown(place, -1, GROUP)
+    place.chmod(0o2775)
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def test_nothing_private_lies_where_others_can_rename_it(shared: Path, cache: Path) -> None:
+    with temporary.folder("plan") as made:
+        assert made.parent == cache
+        assert made.stat().st_mode & 0o777 == cache.stat().st_mode & 0o777 == 0o700
+    with temporary.folder("cache", shared) as made:
+        assert made.parent == shared, "a place that is asked for"
+    shared.chmod(0o1777)
+    with temporary.folder("plan") as made:
+        assert made.parent == shared
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder to a group")
+def test_nor_below_a_folder_that_others_can_rename(shared: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = shared / "own"
+    own.mkdir(mode=0o700)
+    (shared.parent / "link").symlink_to(own)
+    for name in (own, shared.parent / "link"):
+        monkeypatch.setattr(tempfile, "tempdir", str(name))
+        assert temporary.usual_place() == cache
+    shared.chmod(0o3775)
+    assert temporary.usual_place() == own, "without the link, which may be led elsewhere"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give folders to a group")
+def test_where_there_is_no_cache_and_none_at_all(shared: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
+    assert temporary.usual_place() == Path("/tmp")
+    monkeypatch.setattr(temporary, "is_kept_apart", lambda _: False)
+    with pytest.raises(HostProblem, match="no folder for temporary files") as raised:
+        temporary.usual_place()
+    assert "export TMPDIR=" in raised.value.fix
+
+
+def test_what_uses_the_folder_for_temporary_files(
+    shared: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks meet elsewhere, and sessions of EESSI and images are kept and built elsewhere."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(shared))
+    rank = Started(launcher="srun", title="srun", rank=0, size=2, local_rank=0, local_size=2, job="4711.0")
+    assert session.of_starter(several_hosts=False, chosen=None).shared.parent == cache
+    assert session.of_ranks(rank, 2, None).shared.parent == cache
+    assert sessions.caches().parent == build.temporary_folder() == cache
+    assert session.of_starter(several_hosts=False, chosen=shared).shared.parent == shared, "asked for"
+    monkeypatch.chdir(shared)
+    assert shared not in session.shared_places(None)
+    first, *others = node.local_folders("session", str(cache), str(shared))
+    assert Path(first).parent != shared and shared in {Path(one).parent for one in others}
 
 
 def test_what_a_process_still_uses_stays(tmp_path: Path) -> None:

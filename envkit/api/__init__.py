@@ -82,11 +82,11 @@ def install(
 ) -> Installation:
     """Install a Horovod environment and prove that it works, as ``envkit install`` does.
 
-    ``stack`` is a name from ``envkit list``, "pytorch", "tensorflow" or the file name of a recipe (.eb). ``method`` is
-    one of those that ``envkit doctor`` judges, or "auto" for the first that works here. ``load`` are site modules,
-    ``extras`` what is added to the stack (``--with``), ``bundle`` and ``locked`` files of ``envkit fetch --bundle`` and
-    ``envkit show --lock``; ``jobs`` is how many processes build at once. ``progress`` is called with each line that
-    the command would print.
+    ``stack`` is a name from ``envkit list``, "pytorch", "tensorflow", the file name of a recipe (.eb) of EasyBuild's
+    collection, or the path of one, with a / in it. ``method`` is one of those that ``envkit doctor`` judges, or "auto"
+    for the first that works here. ``load`` are site modules, ``extras`` what is added to the stack (``--with``),
+    ``bundle`` and ``locked`` files of ``envkit fetch --bundle`` and ``envkit show --lock``; ``jobs`` is how many
+    processes build at once. ``progress`` is called with each line that the command would print.
 
     It takes up to an hour; called again after an interruption, it resumes. Raises EnvkitError.
     """

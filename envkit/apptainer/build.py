@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +25,7 @@ SQUASHFS = "-comp zstd -Xcompression-level {}"
 FINAL_LEVEL, LAYER_LEVEL = 9, 1
 WHEELS, CCACHE = "/mnt", "/srv"  # folders that a Debian has, for what is bound while building
 STEP = re.compile(r"^INFO: +(?! |To see|Non-gzip|Build complete)(.+?)\.*$")
+NAMED_PLACES = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR")
 FATAL = re.compile(r"^(?:FATAL|ERROR):\s+(.+)$")
 KEPT = re.compile(
     r"(APPTAINER|SINGULARITY)_(CACHEDIR|NOHTTPS|DOCKER_USERNAME|DOCKER_PASSWORD|CONFIGDIR)|XDG_RUNTIME_DIR"
@@ -201,11 +201,9 @@ def is_file(source: str | None) -> bool:
 
 
 def temporary_folder() -> Path:
-    """Return where images are unpacked while they are built."""
-    for name in ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR"):
-        if os.environ.get(name):
-            return Path(os.environ[name])
-    return Path(tempfile.gettempdir())
+    """Return where images are unpacked while they are built: where nobody else can rename it. Raises HostProblem."""
+    named = next((os.environ[name] for name in NAMED_PLACES if os.environ.get(name)), "")
+    return Path(named) if named and temporary.is_kept_apart(Path(named)) else temporary.usual_place()
 
 
 def strip(line: str) -> str:

@@ -139,7 +139,7 @@ class ImageInstallation:
             found.append(
                 Problem(
                     what=f"{scratch} has {free_mb} MB free; a build unpacks about {self.stack.disk_mb} MB there.",
-                    fix="Set APPTAINER_TMPDIR to a folder with more room, on a local disk.",
+                    fix="Set APPTAINER_TMPDIR to a folder with more room, on a local disk, that only you can change.",
                 )
             )
         if self.request.sign is not None and process.which("openssl"):  # else what signs says it, at the end

@@ -114,7 +114,7 @@ def unpack(entry: SignedManifest, packed: Path, root: Path) -> None:
                 if one is None or member.type != tarfile.REGTYPE or source is None or member.size != one.size:
                     raise bad(entry, f"It holds {member.name!r}, which its manifest does not name so.")
                 write(root / member.name, source.read(), one, entry)
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise bad(entry, f"It cannot be unpacked: {error}.") from error
     if rest:
         raise bad(entry, f"It lacks {next(iter(rest))!r}.")

@@ -119,10 +119,10 @@ def install(
 ) -> int:  # fmt: skip
     """Install a Horovod environment and verify it.
 
-    STACK is a name from 'envkit list', 'pytorch' or 'tensorflow', or the file name of any recipe (.eb) of
-    EasyBuild's own collection; it may be left out. Without --method and such a name or recipe the first that this
-    machine can have is taken, for its GPUs if it has some; which and why is told in three lines on standard error.
-    What is left of an interrupted installation is resumed.
+    STACK is a name from 'envkit list', 'pytorch' or 'tensorflow', the file name of any recipe (.eb) of EasyBuild's own
+    collection, or the path of one of your own (./my.eb); it may be left out. Where neither such a name or recipe nor
+    --method is given, the first that this machine can have is taken, for its GPUs if it has some; which and why is told
+    in three lines on standard error. What is left of an interrupted installation is resumed.
 
     With --submit every source is fetched here, and the rest is done in a job of --jobs CPUs (default: 8), an hour long
     at most, if --time says nothing else. Its log goes to standard output, and Ctrl-C cancels it. With --job-per-module

@@ -178,7 +178,7 @@ EESSI = (
         ["--resume"],
         metavar="NAME|DIR|FILE",
         shell_complete=complete.sessions,
-        help="Enter a session again, as it was; a new name begins one.",
+        help="Enter a session again, as it was; a new name begins one. A DIR or FILE has a / in it: ./FILE.",
     ),
     click.Option(["--save"], metavar="FILE", help="Write what is entered to a file."),
 )

@@ -215,14 +215,15 @@ def content(path: Path, trusted: Any) -> bytes | None:
         return None
     except OSError as error:
         raise ValueError(f"{error.strerror}.") from error
-    of_link = owners.stranger(itself, trusted, is_open=False) if stat.S_ISLNK(itself.st_mode) else None
-    if who := of_link or owners.stranger(state, trusted):
+    of_link = owners.stranger(itself, path, trusted, is_open=False) if stat.S_ISLNK(itself.st_mode) else None
+    if who := of_link or owners.stranger(state, path, trusted):
         raise ValueError(f"{who[0]}, who may not say what counts for you.")
     if not stat.S_ISREG(state.st_mode) or state.st_size > LARGEST:
         raise ValueError("It is no plain file of at most 64 kB.")
     try:
         with files.open_plain(path) as stream:
-            if who := owners.stranger(os.fstat(stream.fileno()), trusted):  # another has been put in its place
+            number = stream.fileno()
+            if who := owners.stranger(os.fstat(number), number, trusted):  # another has been put in its place
                 raise ValueError(f"{who[0]}, who may not say what counts for you.")
             data = stream.read(LARGEST + 1)
     except OSError as error:

@@ -23,7 +23,7 @@ from envkit.errors import HostProblem, ModuleNotLoaded, PlanFailed
 from envkit.machine import modules_tool
 from envkit.machine.host import Host, Program
 from envkit.planning.plan import ConfigGuess, Patch, Plan, Step
-from envkit.planning.stack import Stack, shelf
+from envkit.planning.stack import Stack, find_easyconfig, shelf
 from envkit.sources.addresses import redact
 from envkit.sources.fetch import Source
 from envkit.system import files, process, record, temporary, toml
@@ -87,7 +87,7 @@ def plan(eb: Eb, stack: Stack) -> Plan:
     with temporary.folder("plan") as scratch:
         events = scratch / "events.jsonl"
         nowhere = Tree(root=scratch / "tree")  # eb makes folders even in a dry run
-        asked = [*stack.extras.values(), stack.easyconfig]
+        asked = [placed(eb, one) for one in (*stack.extras.values(), stack.easyconfig)]
         argv = [*eb.command(nowhere, scratch / "sources", scratch), "--dry-run", *asked]
         env = eb.settings(scratch) | {"ENVKIT_EVENTS": str(events), "ENVKIT_INVENTORY": "1"}
         done = process.capture(argv, env=env, cwd=scratch, timeout_s=600)
@@ -103,6 +103,16 @@ def plan(eb: Eb, stack: Stack) -> Plan:
     if kept is not None:
         write_cached(kept, resolved)
     return resolved
+
+
+def placed(eb: Eb, recipe: str) -> str:
+    """Return the path of a recipe, as eb finds it; its name where it is one of a collection that only eb knows.
+
+    eb takes a name for that of a file in the folder that it is in first.
+    """
+    there = (Path(folder, recipe) for folder in eb.robot)
+    known = find_easyconfig(recipe) if str(easybuild_collection()) in eb.robot else None
+    return str(next((path for path in there if path.is_file()), known or recipe))
 
 
 def is_planned(eb: Eb, stack: Stack) -> bool:

@@ -71,7 +71,7 @@ def compiled(trial: TrialProgram) -> TrialResult:
         for name, text in trial.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
-        done = process.capture(trial.argv, env=trial.env, cwd=folder, timeout_s=PATIENCE_S)
+        done = process.capture(trial.argv, env={**trial.env, "TMPDIR": str(folder)}, cwd=folder, timeout_s=PATIENCE_S)
         if done.status:
             return TrialResult(said=first_error(f"{done.stderr}\n{done.stdout}") or f"it ended with {done.status}")
         found = TrialResult(needed=needed(folder / trial.made) if trial.made else ())

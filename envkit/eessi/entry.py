@@ -116,8 +116,8 @@ def resumed(named: str) -> SessionFolder:
     """Take the session of that name, in that folder, or in that file: one that --save wrote, or an archive."""
     from envkit.eessi import archives
 
-    path = Path(named)
-    return sessions.resume(str(archives.unpacked(path, say)) if path.is_file() and archives.is_archive(path) else named)
+    is_archive = sessions.is_file(named) and archives.is_archive(Path(named))
+    return sessions.resume(str(archives.unpacked(Path(named), say)) if is_archive else named)
 
 
 def cache_of(

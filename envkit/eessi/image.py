@@ -23,7 +23,7 @@ from envkit.errors import DiskFull, HostProblem, NotWritable, SourcesMissing, Us
 from envkit.knowledge.eessi import symptom
 from envkit.machine.runtime import Runtime
 from envkit.sources.connection import PAGE_LIMIT_BYTES
-from envkit.system import owners, process
+from envkit.system import owners, process, temporary
 from envkit.system.files import make_private
 
 LIMIT_S = 20.0
@@ -82,7 +82,7 @@ def changer(place: Path, env: Mapping[str, str]) -> str:
         if (who := trust.usurper(path, known)) is not None:
             return f"{path}: {who[0]}."
     with suppress(FileNotFoundError):
-        if (who := owners.stranger(place.stat(), known)) is not None:
+        if (who := owners.stranger(place.stat(), place, known)) is not None:
             return f"{place}: {who[0]}."
     return ""
 
@@ -91,7 +91,7 @@ def is_ours(path: Path, env: Mapping[str, str]) -> bool:
     """Say whether an image is there, is no link, and no stranger can change it."""
     with suppress(OSError):
         state = path.lstat()
-        return not stat.S_ISLNK(state.st_mode) and owners.stranger(state, trust.trusted(env)) is None
+        return not stat.S_ISLNK(state.st_mode) and owners.stranger(state, path, trust.trusted(env)) is None
     return False
 
 
@@ -154,7 +154,9 @@ def pull(tool: Runtime, remote: Remote, target: Path, env: Mapping[str, str], sa
     plain = ["--no-https"] if remote.scheme == "http" else []
     try:
         argv = [str(tool.path), "pull", "--disable-cache", *plain, str(partial), image]
-        settings = {**env, "APPTAINER_TMPDIR": env.get("APPTAINER_TMPDIR", str(target.parent))}
+        named = env.get("APPTAINER_TMPDIR", "")
+        scratch = named if named and temporary.is_kept_apart(Path(named)) else str(target.parent)
+        settings = {**env, "APPTAINER_TMPDIR": scratch}
         status = process.supervise(argv, env=settings, log=log)
         if status:
             last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-3:])

@@ -18,7 +18,6 @@ import os
 import platform
 import re
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -115,8 +114,11 @@ def root(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def caches() -> Path:
-    """Return the folder of the caches, on local disk; another one where somebody else has taken its name."""
-    return caches_in(Path(tempfile.gettempdir()))
+    """Return the folder of the caches, on local disk; another one where somebody else has taken its name.
+
+    Where others can rename what is in TMPDIR, it lies in the user's own cache. Raises HostProblem.
+    """
+    return caches_in(temporary.usual_place())
 
 
 @cache
@@ -134,14 +136,12 @@ def caches_in(folder: Path, of: str = "") -> Path:
 def resume(named: str) -> SessionFolder:
     """Take the session of that name, which may be new, or that folder, or begin one from a file that --save wrote.
 
-    Raises UsageProblem and HostProblem.
+    Only what has a / in it is a folder or a file. Raises UsageProblem and HostProblem.
     """
-    if Path(named).is_file():
+    if is_file(named):
         saved = decoded(Path(named))
         return replace(begin(stem(saved.repository, saved.version)), before=saved)
-    if "/" not in named and not NAME.fullmatch(named):
-        raise UsageProblem(what=f"--resume {named!r}: this is no name.", fix="Use letters, digits and . _ - + only.")
-    folder = Path(named).absolute() if "/" in named else root() / named
+    folder = Path(named).absolute() if "/" in named else root() / require_name(named)
     if "/" in named and not (is_session(folder) or is_legacy(folder)):
         raise UsageProblem(
             what=f"--resume {named}: this folder holds no session.",
@@ -155,6 +155,26 @@ def resume(named: str) -> SessionFolder:
             fix="Leave --resume out to begin another, or end the one that uses it.",
         )
     return SessionFolder(folder=folder, before=read(folder))
+
+
+def is_file(named: str) -> bool:
+    """Say whether a word means a file: what lies in the current folder takes the place of no name."""
+    return "/" in named and Path(named).is_file()
+
+
+def require_name(named: str) -> str:
+    """Return the name of a session. Raises UsageProblem for none, or for a new one that a file here has as well."""
+    is_here = Path(named).is_file() and not (root() / named).is_dir()
+    if not NAME.fullmatch(named) or is_here:
+        raise UsageProblem(
+            what=f"--resume {named!r}: there is no session of this name, but a file in the current folder."
+            if is_here
+            else f"--resume {named!r}: this is no name.",
+            fix=f"For the file, if you trust who wrote it: --resume ./{named}\nFor a new session, use another name."
+            if is_here
+            else "Use letters, digits and . _ - + only.",
+        )
+    return named
 
 
 def unused(folder: Path) -> list[str]:
@@ -323,15 +343,18 @@ def read(folder: Path) -> StoredSession | None:
 
 
 def decoded(path: Path) -> StoredSession:
-    """Read a session from a file. Raises HostProblem."""
+    """Read a session from a file. Raises HostProblem, also for one with a local copy by a relative path."""
     try:
-        return record.read(path, StoredSession)
+        found = record.read(path, StoredSession)
+        if found.copy and not found.copy.startswith("/"):
+            raise msgspec.ValidationError(f"Its local copy {found.copy!a} is no absolute path")
     except (OSError, msgspec.DecodeError) as error:
         raise HostProblem(
             what=f"{path} holds no session that can be read.",
             why=str(error),
             fix="Give another file or folder, or leave --resume out to begin a session.",
         ) from error
+    return found
 
 
 def dated(session: StoredSession, place: SessionFolder | None) -> StoredSession:

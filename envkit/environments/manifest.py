@@ -183,7 +183,7 @@ def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
                     return Damage(module=module, path=path, how="gone")
                 if is_other(one, path, state, is_read=False):
                     return Damage(module=module, path=path, how="changed")
-                if who(state) is not None:
+                if who(state, path) is not None:
                     return Damage(module=module, path=path, how="open to others")
                 if stat.S_ISLNK(state.st_mode) and "/bin/" in name and is_dangling(path):
                     return Damage(module=module, path=str(Path(path).resolve()), how="gone")

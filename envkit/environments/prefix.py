@@ -252,7 +252,7 @@ def compiler_cache(prefix: Prefix, env: Mapping[str, str] = os.environ) -> Path:
     folder = Path(env.get("CCACHE_DIR") or platformdirs.user_cache_path("envkit") / "ccache")
     try:
         make_private(folder)
-        who = owners.stranger(folder.stat(), owners.known(config.read(env).get("trust") or ()))
+        who = owners.stranger(folder.stat(), folder, owners.known(config.read(env).get("trust") or ()))
     except OSError:
         return prefix.root / "ccache"
     return folder if who is None and os.access(folder, os.W_OK) else prefix.root / "ccache"

@@ -17,12 +17,10 @@ from envkit.config import configuration as config
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, NotReadable
 from envkit.system import owners
-from envkit.system.owners import Trusted, stranger
+from envkit.system.owners import Trusted, Writers, stranger, writers
 
 TRUST = "ENVKIT_TRUST"
-ALL_IDS = ["0", "0", "4294967295"]  # what the first user namespace maps
 LINKS = 40  # that the system follows, too
-NOBODY = 65534  # what another one shows for an id that it does not map
 
 
 def words(env: Mapping[str, str]) -> list[str]:
@@ -64,7 +62,7 @@ def require(
             continue
         if path == prefix:
             is_open = bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
-        if (who := stranger(found, known, is_open=is_open)) is not None:
+        if (who := stranger(found, path, known, is_open=is_open)) is not None:
             raise refused(prefix, path, *who, use)
 
 
@@ -105,29 +103,31 @@ def open_below(prefix: Path, tree: Tree, modules: Iterable[str]) -> Iterator[tup
         todo = [f"{tree.software}/{module}"]
         for path in (*todo, f"{tree.modulepath}/{module}.lua", f"{tree.modulepath}/{module}"):
             with suppress(OSError):
-                if (found := who(os.stat(path))) is not None:  # noqa: PTH116  (paths are text, for speed)
+                if (found := who(os.stat(path), path)) is not None:  # noqa: PTH116  (paths are text, for speed)
                     yield module, path, found
         while todo:
             with suppress(OSError), os.scandir(todo.pop()) as entries:
                 for entry in entries:
                     with suppress(OSError):
-                        if (found := who(entry.stat(follow_symlinks=False))) is not None:
+                        if (found := who(entry.stat(follow_symlinks=False), entry.path)) is not None:
                             yield module, entry.path, found
                         if entry.is_dir(follow_symlinks=False):
                             todo.append(entry.path)
 
 
-def watcher(prefix: Path) -> Callable[[os.stat_result], tuple[str, str] | None]:
+def watcher(prefix: Path) -> Callable[[os.stat_result, str], tuple[str, str] | None]:
     """Return what says who else can change a file in a prefix, as ``stranger`` does, at little cost for many files."""
     known, is_open = trusted(), True
     with suppress(OSError):
         is_open = bool(prefix.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH))
-    judged = dict[tuple[int, int, int], tuple[str, str] | None]()
+    judged = dict[tuple[int, Writers | None, int], tuple[str, str] | None]()
 
-    def who(found: os.stat_result) -> tuple[str, str] | None:
-        alike = (found.st_uid, found.st_gid, found.st_mode & (stat.S_IFLNK | stat.S_IWGRP | stat.S_IWOTH))
+    def who(found: os.stat_result, path: str) -> tuple[str, str] | None:
+        counts = is_open and not stat.S_ISLNK(found.st_mode)
+        writing = writers(found, path) if counts else None
+        alike = (found.st_uid, writing, found.st_mode & (stat.S_IFLNK | stat.S_IWGRP | stat.S_IWOTH))
         if alike not in judged:
-            judged[alike] = stranger(found, known, is_open=is_open and not stat.S_ISLNK(found.st_mode))
+            judged[alike] = stranger(found, path, known, is_open=counts)
         return judged[alike]
 
     return who
@@ -195,18 +195,8 @@ def usurper(path: Path, known: Trusted) -> tuple[str, str] | None:
     is_link = stat.S_ISLNK(found.st_mode)
     if is_link and not around.st_mode & stat.S_ISVTX:
         return None  # who may write to its folder, which is looked at itself
-    users, groups = known.users, known.groups
-    if is_mapped():
-        users, groups = users | {NOBODY}, groups | {NOBODY}
     is_open = not is_link and not found.st_mode & stat.S_ISVTX and bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
-    return stranger(found, Trusted(users=users, groups=groups), is_open=is_open)
-
-
-def is_mapped() -> bool:
-    """Say whether this process is in a user namespace that may not map every id, as in most containers."""
-    with suppress(OSError):
-        return Path("/proc/self/uid_map").read_text().split() != ALL_IDS
-    return False
+    return stranger(found, path, owners.with_unmapped(known), is_open=is_open)
 
 
 def export(word: str) -> str:

@@ -61,7 +61,7 @@ def read(folder: Path) -> Venv:
     known = trust.trusted()
     try:
         for path in (folder, folder / RECORD, folder / "bin"):
-            if (who := owners.stranger(path.stat(), known)) is not None:
+            if (who := owners.stranger(path.stat(), path, known)) is not None:
                 raise HostProblem(
                     what=f"Nothing in {folder} is run: others can change it.",
                     why=f"{path}: {who[0]}. What they put there would run as you.",

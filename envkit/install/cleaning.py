@@ -184,7 +184,7 @@ def is_ours(path: Path) -> bool:
     """Say whether something is there, is no link, and nobody can change it who is not trusted."""
     with suppress(OSError):
         state = path.lstat()
-        return not stat.S_ISLNK(state.st_mode) and owners.stranger(state, trust.trusted()) is None
+        return not stat.S_ISLNK(state.st_mode) and owners.stranger(state, path, trust.trusted()) is None
     return False
 
 

@@ -247,7 +247,7 @@ def selected(request: Request, platform: host.Platform) -> Stack:
             raise
         raise UnknownStack(
             what=f"The lock is of {request.locked.name}, which is none of envkit's own stacks.",
-            fix="Give what it was made from as well: envkit install RECIPE.eb --locked FILE, "
+            fix="Give what it was made from as well: envkit install ./RECIPE.eb --locked FILE, "
             "or with --from or --from-dockerfile.",
         ) from error
 

@@ -32,7 +32,7 @@ from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.sources import signature
 from envkit.sources.cache import Source, distinct
-from envkit.system import files
+from envkit.system import files, temporary
 
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
@@ -198,7 +198,7 @@ def sent(
     """Pack a module and put it into a folder. Raises OSError."""
     tree = Tree(root=Path(made.tree))
     assert made.lock is not None and made.mpi is not None  # noqa: S101  (proven)
-    with tempfile.TemporaryFile() as stream, tempfile.TemporaryDirectory(prefix="envkit-push-") as folder:
+    with tempfile.TemporaryFile() as stream, temporary.folder("push") as folder:
         packed = pack.pack(tree, made.module, made.machine, stream)
         needs = Needs(
             machine=made.machine,
@@ -233,7 +233,7 @@ def sent(
         )
         signed = b""
         if key is not None:
-            path = Path(folder, "manifest")
+            path = folder / "manifest"
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
         stream.seek(0)

@@ -310,7 +310,7 @@ def install(inside: "Environment", made: Venv, folder: Path, requirements: Seque
         log = scratch / "log"
         words = [word for path in requirements for word in ("--requirement", str(path.absolute()))]
         argv = [*pip_of(folder), "install", "--log", str(log), "--constraint", str(folder / CONSTRAINTS), *words]
-        status = process.run_foreground(inside.command(argv), pip_variables(inside))
+        status = process.run_foreground(inside.command(argv), {**pip_variables(inside), "TMPDIR": str(scratch)})
         text = STAMP.sub("", files.read(log).decode(errors="replace")) if log.is_file() else ""
         if status:
             raise failed(made, folder, status, text)

@@ -113,7 +113,7 @@ def is_version(text: str) -> bool:
 
 def measures_of(easyconfig: str) -> tuple[str, ...]:
     """Return the measures that a recipe may take: none without patches, else all but those that no patch can be."""
-    path = Path(easyconfig) if Path(easyconfig).is_file() else find_easyconfig(easyconfig)
+    path = find_easyconfig(easyconfig)
     names = set(re.findall(r"[\w.+-]+\.patch", path.read_text(errors="replace"))) if path else set[str]()
     if path is None or not names:
         return ()

@@ -208,23 +208,18 @@ REFERENCE = "Horovod-0.28.1-foss-2022a-CUDA-11.7.0-TensorFlow-2.11.0.eb"
 
 
 def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
-    """Return a stack for a recipe: a file, or a file name of envkit's or EasyBuild's own collection.
+    """Return a stack for a recipe: a file by its path, or a file name of envkit's or EasyBuild's own collection.
 
-    Where stacks of two methods have the same recipe, it is that of ``method``. Raises UnknownStack without any.
+    A name without a / is never that of a file in the current folder. Where stacks of two methods have the same recipe,
+    it is that of ``method``. Raises UnknownStack without any.
     """
     known = [stack for stack in stacks() if stack.easyconfig == easyconfig]
     if known:
         return next((stack for stack in known if stack.method == method), known[0])
-    if Path(easyconfig).is_file():
+    if "/" in easyconfig and Path(easyconfig).is_file():
         easyconfig = str(Path(easyconfig).resolve())
     elif find_easyconfig(easyconfig) is None:
-        names = [path.name for path in shelf(Path(easyconfig).name).rglob("*.eb")]
-        near = difflib.get_close_matches(easyconfig, names, 3, 0.6)
-        raise UnknownStack(
-            what=f"There is no recipe {easyconfig}.",
-            why=f"Nearest in EasyBuild's own collection: {', '.join(near)}." if near else "",
-            fix="Give the path of a recipe of your own, or a file name of the collection.",
-        )
+        raise no_recipe(easyconfig)
     stem = Path(easyconfig).stem
     if not is_name(stem):
         raise UnknownStack(
@@ -245,8 +240,23 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
     )
 
 
+def no_recipe(easyconfig: str) -> UnknownStack:
+    """Say that there is no recipe of a name, and which are near; a file in the current folder needs a path."""
+    names = [path.name for path in shelf(Path(easyconfig).name).rglob("*.eb")]
+    near = difflib.get_close_matches(easyconfig, names, 3, 0.6)
+    here = f"For the file in the current folder, which is run: ./{easyconfig}\n" if Path(easyconfig).is_file() else ""
+    return UnknownStack(
+        what=f"There is no recipe {easyconfig}.",
+        why=f"Nearest in EasyBuild's own collection: {', '.join(near)}." if near else "",
+        fix=f"{here}Give the path of a recipe of your own (./NAME.eb), or a file name of the collection.",
+    )
+
+
 def find_easyconfig(name: str) -> Path | None:
-    """Return the path of a recipe by its file name: envkit's own first, then EasyBuild's collection."""
+    """Return the path of a recipe by its file name: envkit's own first, then EasyBuild's collection.
+
+    An absolute path is its own. Of what lies in the current folder nothing is looked at.
+    """
     own = recipes("easyconfigs") / name
     if own.is_file():
         return own

@@ -194,7 +194,7 @@ def _opened(tar_path: Path) -> Iterator[tarfile.TarFile]:
             tarfile.open(fileobj=cast("IO[bytes]", _Sparing(stream)), mode="r:") as tar,
         ):
             yield tar
-    except (tarfile.TarError, _TooLargeError) as error:
+    except (tarfile.TarError, _TooLargeError, ValueError, OverflowError, RecursionError) as error:  # tarfile lets by
         raise _invalid(tar_path, f"It is no tar file, or not the whole of one ({error}).") from error
     except OSError as error:
         raise _invalid(tar_path, f"It cannot be read: {error.strerror}.") from error

@@ -5,11 +5,20 @@ import os
 import pwd
 import re
 import stat
+import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+ALL_IDS = ["0", "0", "4294967295"]  # what the first user namespace maps
+NOBODY = 65534  # what another one shows for an id that it does not map
 NUMBER = re.compile(r"\d{1,10}", re.ASCII)  # an id
+ACL, ACL_VERSION = "system.posix_acl_access", 2  # linux/posix_acl_xattr.h: a version, then entries of tag, rights, id
+ACL_ENTRY = struct.Struct("<HHI")
+ACL_USER, ACL_GROUP_OF_FILE, ACL_GROUP, ACL_MASK = 0x02, 0x04, 0x08, 0x10
+ACL_WRITE = 0x02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +42,20 @@ def known(words: Iterable[str]) -> Trusted:
     return Trusted(users=frozenset(users), groups=frozenset(groups))
 
 
+def with_unmapped(known: Trusted) -> Trusted:
+    """Return who is trusted, and in a container whoever it does not map, since nobody can tell who that is."""
+    if not is_mapped():
+        return known
+    return Trusted(users=known.users | {NOBODY}, groups=known.groups | {NOBODY})
+
+
+def is_mapped() -> bool:
+    """Say whether this process is in a user namespace that may not map every id, as in most containers."""
+    with suppress(OSError):
+        return Path("/proc/self/uid_map").read_text().split() != ALL_IDS
+    return False
+
+
 def absent(words: Iterable[str]) -> list[str]:
     """Say of each word that names nobody here that there is no such user or group."""
     said = []
@@ -45,20 +68,72 @@ def absent(words: Iterable[str]) -> list[str]:
     return said
 
 
-def stranger(found: os.stat_result, known: Trusted, *, is_open: bool = True) -> tuple[str, str] | None:
+@dataclass(frozen=True, kw_only=True)
+class Writers:
+    """The ids of users and of groups who may write to a file besides its owner; ``listed``: by a list of its own."""
+
+    users: frozenset[int] = frozenset()
+    groups: frozenset[int] = frozenset()
+    listed: bool = False
+
+
+NONE = Writers()
+
+
+def stranger(
+    found: os.stat_result, path: str | Path | int, known: Trusted, *, is_open: bool = True
+) -> tuple[str, str] | None:
     """Return who else can change a file, in words, and as ENVKIT_TRUST names them ("" where it cannot); None if nobody.
 
     Where others cannot get at it, be it not ``is_open``, its mode does not count.
     """
-    if found.st_uid not in known.users and not known.groups & set(groups_of(found.st_uid)):
+    if not is_trusted(found.st_uid, known):
         return f"It belongs to {user_name(found.st_uid)}", user_name(found.st_uid)
     if not is_open:
         return None
     if found.st_mode & stat.S_IWOTH:
         return "Everybody may write to it", ""
-    if found.st_mode & stat.S_IWGRP and found.st_gid not in known.groups and not is_own_group(found.st_gid):
-        return f"The group {group_name(found.st_gid)} may write to it", f"@{group_name(found.st_gid)}"
+    writing = writers(found, path)
+    how = " (setfacl -b takes its access list away)" if writing.listed else ""
+    for uid in sorted(writing.users):
+        if not is_trusted(uid, known):
+            return f"The user {user_name(uid)} may write to it{how}", user_name(uid)
+    for gid in sorted(writing.groups - known.groups):
+        if not is_own_group(gid):
+            return f"The group {group_name(gid)} may write to it{how}", f"@{group_name(gid)}"
     return None
+
+
+def writers(found: os.stat_result, path: str | Path | int) -> Writers:
+    """Return who may write to a file besides its owner and everybody: its group, and whom its POSIX ACL names.
+
+    The bits of the group are the mask of an ACL: without the right to write there, no entry has it.
+    """
+    if not found.st_mode & stat.S_IWGRP:
+        return NONE
+    try:
+        content = os.getxattr(path, ACL)
+    except OSError:  # it has none (ENODATA), or its file system knows of none (ENOTSUP)
+        content = b""
+    return listed(content, found.st_gid) or Writers(groups=frozenset((found.st_gid,)))
+
+
+def listed(content: bytes, gid: int) -> Writers | None:
+    """Return who may write to a file of a group by its ACL, as the kernel hands it out; None if this is none."""
+    if len(content) % ACL_ENTRY.size != 4 or content[:4] != struct.pack("<I", ACL_VERSION):
+        return None
+    entries = list(ACL_ENTRY.iter_unpack(content[4:]))
+    mask = next((rights for tag, rights, _ in entries if tag == ACL_MASK), ACL_WRITE)
+    able = [(tag, one) for tag, rights, one in entries if rights & mask & ACL_WRITE]
+    groups = {one for tag, one in able if tag == ACL_GROUP} | {gid for tag, _ in able if tag == ACL_GROUP_OF_FILE}
+    return Writers(
+        users=frozenset(one for tag, one in able if tag == ACL_USER), groups=frozenset(groups), listed=len(entries) > 3
+    )
+
+
+def is_trusted(uid: int, known: Trusted) -> bool:
+    """Say whether a user is one of those who are trusted, or in a group of theirs."""
+    return uid in known.users or bool(known.groups & set(groups_of(uid)))
 
 
 def groups_of(uid: int) -> list[int]:
@@ -73,8 +148,19 @@ def is_own_group(gid: int) -> bool:
     """Say whether a group is that of this user alone, as many systems make one for each user."""
     with suppress(KeyError):
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
-        return user.pw_gid == gid and group.gr_name == user.pw_name and not set(group.gr_mem) - {user.pw_name}
+        if user.pw_gid == gid and group.gr_name == user.pw_name and not set(group.gr_mem) - {user.pw_name}:
+            return not have_as_first(gid) - {user.pw_uid}
     return False
+
+
+@cache
+def have_as_first(gid: int) -> frozenset[int]:
+    """Return the users whose first group, which lists no members, is this one.
+
+    Where users come from a server, this may take seconds, or name those of this machine alone (sssd without
+    ``enumerate``): then a group with the name of its user counts as that user's own all the same.
+    """
+    return frozenset(one.pw_uid for one in pwd.getpwall() if one.pw_gid == gid)
 
 
 def user_name(uid: int) -> str:

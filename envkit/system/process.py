@@ -101,13 +101,18 @@ def settled(env: Mapping[str, str]) -> dict[str, str]:
 
 LOG = logging.getLogger(__name__)
 PASSWORD = re.compile(r"(?<=://)[^/@\s]*(?=@)")
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # by a terminal, of what ASCII has
 NOT_STARTED = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.EPERM)
 
 
 def tell(argv: Sequence[str]) -> None:
-    """Tell of a program that is started, without the passwords of addresses; 'envkit -v' shows it."""
+    """Tell of a program that is started, without the passwords of addresses; 'envkit -v' shows it.
+
+    What a terminal would obey of its arguments is told as an escape.
+    """
     if LOG.isEnabledFor(logging.INFO):
-        LOG.info("+ %s", PASSWORD.sub("***", shlex.join(argv)).encode("ascii", "backslashreplace").decode())
+        told = PASSWORD.sub("***", shlex.join(argv)).encode("ascii", "backslashreplace").decode()
+        LOG.info("+ %s", OBEYED.sub(lambda match: f"\\x{ord(match[0]):02x}", told))
 
 
 def capture(

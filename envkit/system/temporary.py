@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from envkit.errors import HostProblem
+from envkit.system import files, owners
+
 OF_PROCESS = re.compile(r"envkit-([a-z]+-)?(\d+-)?of-(?P<node>[\w.-]+\.\d+)\.(?P<pid>\d{1,9})\.[0-9a-f]{8}(-[\w.-]+)?")
 
 SECRET = 32  # bytes
@@ -89,9 +92,9 @@ def this_node() -> str:
 def folder(kind: str, place: Path | None = None) -> Iterator[Path]:
     """Make a folder of this process, private to the user, and remove it after the block.
 
-    It lies in ``place``, the usual folder for temporary files if that is not given. Raises OSError.
+    It lies in ``place``, the folder for temporary files if that is not given. Raises OSError, HostProblem.
     """
-    place = place or Path(tempfile.gettempdir())
+    place = place or usual_place()
     sweep([place])
     made = place / f"envkit-{kind}-{own_name()}"
     made.mkdir(mode=0o700)
@@ -101,14 +104,48 @@ def folder(kind: str, place: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
+def usual_place() -> Path:
+    """Return the folder for temporary files: TMPDIR, or another one where others can rename what is in that.
+
+    Whoever can rename a private folder can put another one in its place. No part of the path is a link. Raises
+    HostProblem where there is none, OSError.
+    """
+    from platformdirs import user_cache_path
+
+    named, own = Path(tempfile.gettempdir()), user_cache_path("envkit") / "tmp"
+    for place in (named, own, Path("/tmp")):  # noqa: S108  (sticky)
+        with suppress(OSError):
+            if place == own:
+                files.make_private(own)
+            if is_kept_apart(place):
+                return place.resolve()
+    raise HostProblem(
+        what="There is no folder for temporary files in which nobody else can rename yours.",
+        why=f"Others may write to {named} or to a folder above it, to your cache folder and to /tmp.",
+        fix="export TMPDIR=FOLDER: a folder that, like those above it, only you or root may write to, or a sticky one.",
+    )
+
+
 def is_kept_apart(place: Path) -> bool:
-    """Say whether nobody else can rename what this user has in it: it is sticky, or this user alone writes to it."""
+    """Say whether nobody else can rename what this user has in a folder, nor that folder, nor one above it.
+
+    Each of them is sticky, or nobody but this user and root writes to it.
+    """
     try:
-        found = place.stat()
+        real = place.resolve(strict=True)
+        is_open = real.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if is_open and not real.stat().st_mode & stat.S_ISVTX:
+            return False
+        known = owners.with_unmapped(owners.known(()))
+        return not any(is_changed_by_others(one, known) for one in (real, *real.parents))
     except OSError:
         return False
-    is_open = bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-    return found.st_uid in (0, os.geteuid()) and (not is_open or bool(found.st_mode & stat.S_ISVTX))
+
+
+def is_changed_by_others(folder: Path, known: owners.Trusted) -> bool:
+    """Say whether somebody else can rename what others have in a folder. Raises OSError."""
+    found = folder.stat()
+    return owners.stranger(found, folder, known, is_open=not found.st_mode & stat.S_ISVTX) is not None
 
 
 def has_ended(pid: int) -> bool:

@@ -37,14 +37,14 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
     words = (started.title, str(started.job))
     name, known = temporary.unguessable(*words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     if started.local_size == size and chosen is None:
-        return opened(name, name, [Path(tempfile.gettempdir())])
+        return opened(name, name, [temporary.usual_place()])
     places = shared_places(chosen)
     return opened(name, known if chosen is not None and is_closed(chosen) else name, places)
 
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
     """A session for ranks that are still to be started. Raises NotWritable, UsageProblem."""
-    places = shared_places(chosen) if several_hosts or chosen else [Path(tempfile.gettempdir())]
+    places = shared_places(chosen) if several_hosts or chosen else [temporary.usual_place()]
     temporary.sweep(dict.fromkeys((*places, Path(tempfile.gettempdir()))))
     name = temporary.own_name()
     return opened(name, name, places)
@@ -57,14 +57,15 @@ def is_closed(folder: Path) -> bool:
 
 
 def shared_places(chosen: Path | None) -> list[Path]:
-    """The folders that all nodes probably see, best first."""
+    """The folders that all nodes probably see, best first: none that nobody has named and others can change."""
     if chosen is not None:
         if not chosen.is_dir():
             raise UsageProblem(what=f"--shared: there is no folder {chosen} on {os.uname().nodename}.")
         return [chosen]
     from platformdirs import user_cache_path
 
-    return [user_cache_path("envkit"), Path.cwd()]
+    here = Path.cwd()
+    return [user_cache_path("envkit"), *([here] if temporary.is_kept_apart(here) else [])]
 
 
 def require_files() -> None:

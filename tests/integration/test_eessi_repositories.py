@@ -160,7 +160,7 @@ def test_a_session_is_of_its_repository(place: Place, site: Path) -> None:
     assert f"The session mine is of {NAME}, not software.eessi.io." in other.stderr
     kept = place.envkit("shell", "eessi", *OTHER, *access, "--save", "saved.json", "--", "true")
     assert f"session {NAME}-{RELEASE};" in kept.stderr, kept.stderr
-    resumed = place.run("--resume", "saved.json", "--load", "Tool/1.0", *SHOW)
+    resumed = place.run("--resume", "./saved.json", "--load", "Tool/1.0", *SHOW)
     assert resumed.stdout == SHOWN, resumed.stderr
 
 

@@ -70,10 +70,19 @@ def local_folder(session: str, shared: str) -> str:
 
 
 def local_folders(session: str, shared: str, temporary: Optional[str]) -> List[str]:
-    """Where that folder may lie, the likeliest first; `temporary` is the ranks' TMPDIR."""
+    """Where that folder may lie, the likeliest first; `temporary` is the ranks' TMPDIR.
+
+    Where others can rename it, it lies only if there is nothing else.
+    """
     name = "envkit-%d-%s-%s" % (os.getuid(), plain(session), plain(name_of_node()))
     bases = {base: 0 for base in (temporary, tempfile.gettempdir(), "/dev/shm", shared) if base and os.path.isdir(base)}
-    return [os.path.join(base, name) for base in bases]
+    return [os.path.join(base, name) for base in sorted(bases, key=is_open)]
+
+
+def is_open(folder: str) -> bool:
+    """Whether others can rename what lies in a folder: they may write to it, and it is not sticky."""
+    mode = os.stat(folder).st_mode
+    return bool(mode & (stat.S_IWGRP | stat.S_IWOTH)) and not mode & stat.S_ISVTX
 
 
 def private(path: str) -> str:
