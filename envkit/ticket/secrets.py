@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-from envkit.sources.addresses import IN_URL, logins, redact
+from envkit.sources.addresses import IN_URL, login, logins, redact
 from envkit.system import toml
 from envkit.system.resources import data
 from envkit.ticket.names import vocabulary
@@ -171,6 +171,8 @@ def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
         told = known()["secret"]
         without_scheme = [*logins(value)] if re.search(told["address"], name) else []
         without_scheme += re.findall(r"^[^\s/:'\"]+(?=@)", value) if re.search(told["proxy"], name) else []
+        if "://" in value or re.search(told["address"], name):
+            without_scheme.append(login(value))
         for place in (*IN_URL.findall(value), *without_scheme):
             user, _, password = place.partition(":")
             yield from (one for part in (user, password) for one in (part, unquote(part)) if len(one) >= SHORTEST)

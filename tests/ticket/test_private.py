@@ -212,6 +212,8 @@ def test_a_proxy_without_a_scheme() -> None:
     assert "openmpi" in private.out_of("openmpi cannot be loaded")
     told = Redactor({}).out_of("https_proxy=anna:Pq7-Zz99@proxy.site.de:3128, proxy = anna:Pq7-Zz99@10.0.0.1:80")
     assert "Pq7-Zz99" not in told and "anna" not in told
+    odd = Redactor({"PIP_INDEX_URL": "http://anna:it'sPq7/Zz99@host/simple"}).out_of("has not taken it'sPq7/Zz99")
+    assert odd == "has not taken <secret>"
     token = Redactor({"HTTPS_PROXY": "Pq7-Zz99Pq7@proxy:3128"}).out_of("the proxy has not taken Pq7-Zz99Pq7")
     assert "Pq7-Zz99" not in token
 
