@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from envkit.errors import Problem
 from envkit.knowledge.eessi import Repository, known, symptom, usual
+from envkit.sources.addresses import SCHEME
 
 CONFIGURATION = Path("/etc/cvmfs")
 CACHE = "/var/lib/cvmfs"
@@ -186,7 +187,8 @@ def is_address(proxy: str) -> bool:
     """Say whether a proxy is written as CernVM-FS takes it: http://HOST:PORT, or HOST:PORT."""
     try:
         parts = address(proxy)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and " " not in proxy
+        is_host = bool(parts.hostname) and (parts.port or 1) > 0 and " " not in proxy
+        return is_host and parts.scheme in ("http", "https") and "@" not in parts.path + parts.query + parts.fragment
     except ValueError:
         return False
 
@@ -197,8 +199,11 @@ def address(proxy: str) -> SplitResult:
 
 
 def hidden(proxy: str) -> str:
-    """Return a proxy without its password."""
-    return re.sub(r"[^\s/]*@", "***@", proxy)
+    """Return a proxy without its password: all before its last @, and what is no port behind a colon."""
+    begin = SCHEME.match(proxy)
+    scheme, rest = (begin[0], proxy[begin.end() :]) if begin else ("", proxy)
+    host = f"***@{rest.rpartition('@')[2]}" if "@" in rest else rest
+    return scheme + re.sub(r"(?<=[^:\[]):(?!\d{1,5}/?$|[^/]*\]).*", ":***", host)
 
 
 def listens(proxy: str) -> bool:
