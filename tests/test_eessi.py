@@ -127,6 +127,13 @@ def test_no_password_of_a_malformed_proxy_is_told(proxy: str) -> None:
     assert "--http-proxy" in refused.value.message and "cret" not in refused.value.message
 
 
+@pytest.mark.parametrize("address", ["http://me:s3cret@{}", "http://me:a/s3cret@{}", "ftp://me:s3cret@{}"])
+def test_no_password_of_a_server_is_told(address: str, dead: str) -> None:
+    url = address.format(dead.partition("://")[2])
+    told = servers.problem(servers.client({"CVMFS_SERVER_URL": url, "CVMFS_HTTP_PROXY": "DIRECT"}))
+    assert told is not None and "***@127.0.0.1" in repr(told) and "cret" not in repr(told)
+
+
 def test_a_proxy_that_reaches_no_server() -> None:
     class Gateway(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
