@@ -33,6 +33,7 @@ from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
 from envkit.cache.pack import Packed
 from envkit.cache.place import Place, SignedManifest
+from envkit.cli import run
 from envkit.easybuild import cached
 from envkit.environments import manifest as manifest_of_files
 from envkit.environments import receipt
@@ -711,6 +712,20 @@ class TestPlanted:
         with pytest.raises(UsageProblem, match="is no place of a cache") as told:
             Place(named=named)
         assert "s3://BUCKET/FOLDER" in told.value.fix
+
+    @pytest.mark.parametrize(
+        "named",
+        [
+            "http://ada:a/s3cret@host/x", "http://ada:s3cret'x@127.0.0.1:9/x", "https://[ada:s3cret@host",
+            "ada:a/s3cret@host/x", "ftp://ada:s3cret@host/x", "HTTP://ada:s3'cret@host/x", "oci://ada:s3cret@host/x",
+            "http://ada:12/s3cret@127.0.0.1:9/x", "s3://ada:s3cret@host/x",
+        ],
+    )  # fmt: skip
+    def test_no_password_in_the_name_of_one_is_told(self, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+        for words in (["list", named], ["verify", named], ["pull", "x", "--from", named, "--to", named]):
+            assert run(["cache", *words]) in (2, 4)
+            told = capsys.readouterr()
+            assert "cret" not in told.out + told.err, told
 
     def test_a_name_that_is_no_utf_8(self, tmp_path: Path) -> None:
         assert Place(named=str(tmp_path) + "/odd\udcff").shown == f"{tmp_path}/odd\\xff"

@@ -1,10 +1,15 @@
 """Pushing from the job of a CI: what its variables tell, what is taken of them, and what is refused."""
 
+import base64
+import gzip
 import json
+import lzma
 import platform
 import re
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import pytest
 
 from envkit.cache import ci
 from envkit.cache import manifest as files
+from envkit.cache import registry as oci
 from envkit.cache.manifest import Ci
 from envkit.cache.place import Place
 from envkit.cli import run
@@ -24,6 +30,8 @@ from envkit.environments.receipt import Cached
 from envkit.errors import UsageProblem
 from envkit.verify import last
 
+from . import s3
+from .integration import registry
 from .integration.site import needs
 from .test_cache import described, module_in, packed
 from .test_json_types import valid
@@ -219,3 +227,84 @@ def test_a_job_that_a_terminal_would_obey_is_not_read(tmp_path: Path) -> None:
         else:
             with pytest.raises(ValueError, match="terminal"):
                 files.read(content)
+
+
+def of_bucket(folder: Path) -> Iterator[tuple[str, dict[str, str], list[str]]]:
+    """Yield a bucket, the settings with which it is reached, and what no file may have of them."""
+    with s3.serving() as settings:
+        yield (
+            f"s3://{s3.BUCKET}/site",
+            settings,
+            [settings[f"AWS_{one}"] for one in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")],
+        )
+
+
+def of_registry(folder: Path) -> Iterator[tuple[str, dict[str, str], list[str]]]:
+    """Yield a registry that asks for a password, the settings that name the file with it, and what no file may have."""
+    needs("docker-registry", "perl")
+    words = ["perl", "-e", 'print crypt($ARGV[0], "\\$2y\\$05\\$abcdefghijklmnopqrstuu")', TOKEN]
+    hashed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    (folder / "htpasswd").write_text(f"somebody-else:{hashed}\n")
+    with registry.serving(folder, f"{{htpasswd: {{realm: site, path: {folder}/htpasswd}}}}") as port:
+        login = base64.b64encode(f"somebody-else:{TOKEN}".encode()).decode()
+        (folder / "config.json").write_text(json.dumps({"auths": {f"127.0.0.1:{port}": {"auth": login}}}))
+        yield (
+            f"oci://127.0.0.1:{port}/site/envkit",
+            {"DOCKER_CONFIG": str(folder)},
+            ["somebody-else", TOKEN, login[:20]],
+        )
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("of", [of_bucket, of_registry])
+def test_credentials_of_a_cache_are_stored_nowhere(
+    of: Callable[[Path], Iterator[tuple[str, dict[str, str], list[str]]]], there: Prefix, tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: Any,
+) -> None:  # fmt: skip
+    """Nor shown: neither in the place, nor in the prefix, the home, or a folder that builds are copied to."""
+    outside = tmp_path_factory.mktemp("login")
+    s3.use(monkeypatch, {})
+    oci.client.cache_clear()
+    with contextmanager(of)(outside) as (named, settings, private):
+        for name, value in {
+            "HOME": str(tmp_path / "home"),
+            "XDG_CACHE_HOME": str(tmp_path / "xdg"),
+            **settings,
+        }.items():
+            monkeypatch.setenv(name, value)
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        (tmp_path / "home").mkdir()
+        assert run(["-v", "cache", "push", NAME, "--unsigned", "--to", named]) == 0
+        for words in (["list", named], ["list", named, "--json"], ["verify", named], ["prune", named, "--dry-run"]):
+            assert run(["-v", "cache", *words]) == 0
+        assert run(["cache", "pull", "--unsigned", "--all", "--from", named, "--to", str(copy)]) == 0
+        for name in Place(named=named).names():
+            (tmp_path / "manifest").write_bytes(Place(named=named).read(f"manifests/{name}", files.MOST))
+    (control := outside / "control").write_bytes(lzma.compress(b"x" + private[-1].encode()))
+    assert [*having(private, [control])] == [control]
+    told = capsys.readouterr()
+    assert copy_of(copy) and not [one for one in private if one in told.out + told.err]
+    content = [path for path in (outside / "content").rglob("*") if path.is_file()]
+    assert [*having(private, [*content, *(path for path in tmp_path.rglob("*") if path.is_file())])] == []
+
+
+def copy_of(folder: Path) -> list[Path]:
+    """Return the builds in a folder."""
+    return [*folder.glob("objects/*.tar.xz")]
+
+
+def having(private: list[str], paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files that have something private in them, as it is, coded or packed."""
+    sought = [
+        one
+        for value in private
+        for one in (value.encode(), base64.b64encode(value.encode())[:-4], value.encode().hex().encode())
+    ]
+    for path in paths:
+        content = path.read_bytes()
+        for unpack in (lzma.decompress, gzip.decompress):
+            with suppress(lzma.LZMAError, OSError, EOFError):
+                content += unpack(path.read_bytes())
+        if any(one in content for one in sought):
+            yield path

@@ -434,6 +434,8 @@ def test_what_eb_is_given_has_no_password() -> None:
     assert eb_command.without_passwords({**kept, "http_proxy": proxy, "ALL_PROXY": "socks5://token@p"}) == kept
     without_scheme = {"http_proxy": "me:secret@proxy:3128", "HTTPS_PROXY": "token@proxy:3128", "X": "me:secret@host"}
     assert eb_command.without_passwords({**kept, **without_scheme}) == kept
+    odd = {"X": "me:secret@sha1.example.org", "SITE_PROXY_URL": "me:a/secret@host", "MY_INDEX": "secret@host"}
+    assert eb_command.without_passwords({**kept, **odd}) == kept
 
 
 def test_plans_are_not_kept_behind_a_link(tmp_path: Path) -> None:

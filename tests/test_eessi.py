@@ -20,10 +20,12 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Thread
 from typing import Any
 
+import click
 import pytest
 
 from envkit import cli
 from envkit.cli import envkit
+from envkit.commands.enter import asked_for
 from envkit.eessi import access, binds, entry, image, listing, prefetch, release, repositories, servers, sessions
 from envkit.eessi import cache as cache_of_session
 from envkit.eessi.release import Release
@@ -112,6 +114,24 @@ def test_the_password_of_a_dead_proxy_is_not_told(scheme: str, server: str, dead
     told = servers.problem(servers.client({"CVMFS_SERVER_URL": f"{server}/cvmfs/@fqrn@", "CVMFS_HTTP_PROXY": proxy}))
     assert told is not None and "***@127.0.0.1" in told.what, told
     assert "s3cret" not in repr(told)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://me:a/s3cret@h", "me:a/s3cret@h:3128", "a/s3cret@h", "http://me:s3cret", "http:/me:s3cret@h"]
+)
+def test_no_password_of_a_malformed_proxy_is_told(proxy: str) -> None:
+    told = servers.problem(servers.client({"CVMFS_SERVER_URL": "http://x", "CVMFS_HTTP_PROXY": proxy}))
+    assert told is not None and told.id == "proxy-malformed" and "cret" not in repr(told)
+    with pytest.raises(click.UsageError) as refused:
+        asked_for({"http_proxy": proxy})
+    assert "--http-proxy" in refused.value.message and "cret" not in refused.value.message
+
+
+@pytest.mark.parametrize("address", ["http://me:s3cret@{}", "http://me:a/s3cret@{}", "ftp://me:s3cret@{}"])
+def test_no_password_of_a_server_is_told(address: str, dead: str) -> None:
+    url = address.format(dead.partition("://")[2])
+    told = servers.problem(servers.client({"CVMFS_SERVER_URL": url, "CVMFS_HTTP_PROXY": "DIRECT"}))
+    assert told is not None and "***@127.0.0.1" in repr(told) and "cret" not in repr(told)
 
 
 def test_a_proxy_that_reaches_no_server() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from envkit.doctor import questions
 from envkit.errors import ChecksumMismatch, DiskFull, EnvkitError, HostProblem, NotWritable, SourcesMissing
 from envkit.sources import connection
 from envkit.sources.cache import recheck
@@ -668,6 +669,15 @@ def test_password_of_the_index_is_used_and_never_shown(
     assert "401" in error.why
     assert "~/.netrc" in error.why
     assert "s3cret" not in told + str(error) + error.what + error.why + error.fix + caplog.text
+
+
+@pytest.mark.parametrize("password", ["it's3cret", 'a"s3cret', "my s3cret"])
+def test_an_odd_password_of_an_index_is_not_shown(cache: Path, monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://ada:{password}@127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    error = refusal(cache, source())
+    asked = repr(questions.indexes(time.monotonic() + 5))
+    assert "***@127.0.0.1" in asked and "cret" not in str(error) + error.what + error.why + error.fix + asked
 
 
 def test_password_from_netrc(site: Site, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import HostProblem
-from envkit.sources.addresses import redact, shown
+from envkit.sources.addresses import redact, shown, without_login
 from envkit.sources.cache import Source
 from envkit.sources.connection import Connection
 from envkit.sources.index import candidates, whole_url
@@ -91,14 +91,29 @@ def test_passwords_are_taken_out() -> None:
     for odd in ("http://me:s3cret#w@host:3128", "http://me:s3cret?w@host", "http://me:s3cret@[::1", "me:s3cret@host"):
         assert shown(odd).startswith(("http://***@", "***@"))
     quoted = ("{'a': 'me:s3@cret@10.0.0.1'}", '\\"me:s3cret@host\\"')
-    for text in ("proxy=me:s3cret@host:80,x", *quoted, "x?y=me:s3cret@[::1]"):
+    hosts = ("me:s3cret@under_score.example:3128", "me:s3cret@sha1.example.org", "me:s3cret@SITE_PROXY:3128")
+    word = ("Invalid URL 'http://me:s'3cret@host'",)
+    for text in ("proxy=me:s3cret@host:80,x", *quoted, "x?y=me:s3cret@[::1]", *hosts, *word):
         assert "***@" in redact(text) and "cret" not in redact(text)
+
+
+@pytest.mark.parametrize(
+    "password", ["it's3cret", 's3"cret', "my s3cret", "a/s3cret", "12/s3cret", "s3cret@x", "s?3cret"]
+)
+def test_whatever_is_in_the_password_of_one_address(password: str) -> None:
+    """Also where there is no scheme, or no host can be told from it."""
+    assert shown(f"http://me:{password}@host/simple?x=1") == "http://***@host/simple"
+    assert without_login(f"me:{password}@host:3128") == "***@host:3128"
+    assert "cret" not in shown(f"http:/me:{password}@host") + shown(f"HTTPS://me:{password}@[::1")
+    for plain in ("https://host/a@b", "s3://b/a@c", "/folder/a@b", "oci://host:5000/x", "file:///a@b"):
+        assert shown(plain) == plain
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "ubuntu:22.04@sha256:1234", "docker://host/x:1@sha256:99", "libm.so.6:exp@GLIBC_2.29", "gcc:cuda@12.1",
+        "openmpi@main", "memcpy@GLIBC_2.14", "x@@GLIBC_2", "a.so:x@GLIBCXX_3.4.30.", "a.so:b@GLIBC_PRIVATE: undefined",
         "git@github.com:org/repo", "10:22:33 ada@host", "ada@host:/path",
     ],
 )  # fmt: skip
@@ -153,12 +168,19 @@ def test_a_proxy_that_is_none(value: str, monkeypatch: pytest.MonkeyPatch) -> No
     [
         "https://ada:hunter2#w@host/simple", "https://ada:1#hunter2@host/simple", "https://ada:1?hunter2@host/simple",
         "http://[hunter2", "http://hunter2:port/simple", "ftp://hunter2/simple",
+        "ada:hunter2/b@host", "hunter2@host", "ada:hunter2@host/simple",
     ],
 )  # fmt: skip
 def test_an_index_that_is_none(value: str) -> None:
     assert "PIP_INDEX_URL" in refused(PipSettings(index_urls=(value,)))
     assert "PIP_EXTRA_INDEX_URL" in refused(PipSettings(index_urls=("https://host/simple", value)))
     assert "PIP_FIND_LINKS" in refused(PipSettings(find_links=("/folder", value)))
+
+
+@pytest.mark.usefixtures("no_proxy")
+def test_an_index_in_a_folder(tmp_path: Path) -> None:
+    for value in (str(tmp_path), tmp_path.as_uri()):
+        Connection(PipSettings(index_urls=(value,), find_links=(value, "wheels", "~/wheels"))).close()
 
 
 @pytest.mark.usefixtures("no_proxy")

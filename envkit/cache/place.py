@@ -68,15 +68,15 @@ class Place:
     named: str
 
     def __post_init__(self) -> None:
-        """Refuse what can be no place. Raises UsageProblem."""
+        """Refuse what can be no place, and say nothing of a password. Raises UsageProblem."""
         why = "" if self.named.strip() else "It is empty."
         if why or self.is_remote:
             try:
-                urlsplit(self.named)
+                _ = urlsplit(self.named).port
             except ValueError as error:
-                why = f"{error}."
+                why = f"{error}." if "@" not in self.named else "It is no address."
         if why:
-            raise UsageProblem(what=f"{self.named!a} is no place of a cache.", why=why, fix=KINDS)
+            raise UsageProblem(what=f"{self.shown!a} is no place of a cache.", why=why, fix=KINDS)
 
     @property
     def is_remote(self) -> bool:
@@ -115,6 +115,8 @@ class Place:
 
         if self.is_remote:
             return addresses.shown(self.named)
+        if ":" in addresses.login(self.named):  # a URL that was misspelt
+            return addresses.without_login(self.named)
         return os.fsencode(folder.path_of(self.named)).decode(errors="backslashreplace")
 
     def names(self, module: str = "") -> list[str]:

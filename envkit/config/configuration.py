@@ -5,6 +5,7 @@ A file with a mistake in it is not used at all.
 """
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ ALIKE = 0.75  # of two names, from which on one can be meant by the other
 LARGEST = 64_000  # bytes
 MOST_DOTS = 200  # in a line: what has more is no key, and takes long to read
 MOST_MISTAKES = 10
+LOGIN = re.compile("[@?#]")  # what has none of these has no password in a URL
 Settings = Mapping[str, str]
 
 
@@ -185,7 +187,7 @@ def of_variables(env: Settings) -> tuple[dict[str, Value], list[str]]:
         try:
             value = text if name == "prefix" else key.take(key.of_text(text))  # a relative one is judged by who uses it
         except ValueError:
-            wrong.append(f"{variable}: expected {key.expected}, found {text!a}.")
+            wrong.append(f"{variable}: expected {key.expected}, found {shown(name, text)}.")
         else:
             found[name] = Value(value=value, level="variable", place=variable)
     return found, wrong
@@ -281,10 +283,27 @@ def refusal(name: str, value: Any, level: str) -> str:
     try:
         taken = key.take(value)
     except ValueError:
-        return f"'{name}': expected {key.expected}, found {toml.shown(value)}."
+        return f"'{name}': expected {key.expected}, found {shown(name, value)}."
     if level == "project" and name == "environment" and "/" in taken:
         return "'environment': the file of a project may name only an installed environment, not a folder."
     return ""
+
+
+def shown(name: str, value: Any) -> str:
+    """Return what was found for a key as it may be shown: nothing of what may have a password in it."""
+    text = "\n".join(texts(value))
+    if LOGIN.search(text) and (name == "cache.from" or "://" in text):
+        return "what is not shown, since there may be a password in it"
+    return toml.shown(value)
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every text in a value of TOML."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for one in (*value, *(value.values() if isinstance(value, dict) else ())):
+            yield from texts(one)
 
 
 def unknown(name: str, *, is_table: bool = False) -> str:
@@ -296,6 +315,8 @@ def unknown(name: str, *, is_table: bool = False) -> str:
         return f"there is no table [{name}]; there is [{'], ['.join(tables)}]."
     if name in tables:
         return f"'{name}' is a table: write [{name}], and its keys below."
+    if LOGIN.search(name):
+        return "there is no such key; it is not shown, since there may be a password in it."
     last = {one.rpartition(".")[2]: one for one in KEYS}
     if len(name) > 40:
         return f"there is no key {name[:40]!a}..."

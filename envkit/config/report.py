@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 from envkit.config.configuration import Configuration, Value
 from envkit.config.keys import KEYS
 from envkit.report.paper import Paper
+from envkit.sources import addresses
 
 VERSION = 1
 HEADER = ("KEY", "VALUE", "FROM")
@@ -67,17 +69,25 @@ def report(found: Configuration) -> Report:
     """Return what there is to show."""
     none = Value(value=None, level="default", place="")
     counts = {key: found.values.get(key, none) for key in KEYS}
-    settings = tuple(
-        ConfiguredKey(
-            key=key, text=KEYS[key].text, value=one.value, level=Level(one.level), place=one.place, line=one.line
-        )
-        for key, one in counts.items()
-    )
+    settings = tuple(configured(key, one) for key, one in counts.items())
     files = tuple(
         ReportedFile(level=Level(one.level), path=str(one.path), state=FileState(one.state), why=one.why)
         for one in found.files
     )
     return Report(version=VERSION, settings=settings, files=files, mistakes=found.mistakes)
+
+
+def configured(key: str, one: Value) -> ConfiguredKey:
+    """Return a key as it may be shown: addresses without their passwords."""
+    value = tuple(map(without_password, one.value)) if isinstance(one.value, tuple) else without_password(one.value)
+    return ConfiguredKey(
+        key=key, text=KEYS[key].text, value=value, level=Level(one.level), place=one.place, line=one.line
+    )
+
+
+def without_password(value: Any) -> Any:
+    """Return a value as it may be shown: a URL without its password."""
+    return addresses.shown(value) if isinstance(value, str) and "://" in value else value
 
 
 def to_json(found: Report) -> str:

@@ -227,12 +227,12 @@ def indexes(until: float) -> tuple[PackageIndex, ...]:
 
 def index(connection: "Connection", url: str, is_index: bool) -> PackageIndex:
     """Ask one for Horovod; a folder, whether it is there."""
-    from envkit.sources.addresses import shown
+    from envkit.sources.addresses import shown, without_login
     from envkit.sources.connection import RefusedError, file_path
 
     if "://" not in url or url.startswith("file://"):
         path = file_path(url) if "://" in url else Path(url).expanduser()
-        return PackageIndex(url=str(path), problem="" if path.is_dir() else "there is no such folder")
+        return PackageIndex(url=without_login(str(path)), problem="" if path.is_dir() else "there is no such folder")
     try:
         connection.get(f"{url.rstrip('/')}/horovod/" if is_index else url)
     except RefusedError as error:

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from envkit.errors import Problem
 from envkit.knowledge.eessi import Repository, known, symptom, usual
+from envkit.sources.addresses import SCHEME, shown
 
 CONFIGURATION = Path("/etc/cvmfs")
 CACHE = "/var/lib/cvmfs"
@@ -117,7 +118,7 @@ def proxies(text: str) -> list[str]:
 
 def problem(found: Client) -> Problem | None:
     """Say what keeps a client of this configuration from the repository; None if nothing does."""
-    repository, urls = found.repository, ", ".join(found.servers)
+    repository, urls = found.repository, ", ".join(map(shown, found.servers))
     for named in found.proxies:
         if named and not is_address(named):
             return symptom("proxy-malformed", proxy=hidden(named))
@@ -158,6 +159,8 @@ def published(repository: str, url: str, proxy: str) -> ServerAnswer:
     except urllib.error.HTTPError as error:
         state = {404: "missing", 502: "dead", 503: "dead", 504: "dead"}.get(error.code, "wrong")
         return ServerAnswer(url=url, proxy=proxy, state=state, reason=f"HTTP status {error.code} {error.reason}")
+    except http.client.InvalidURL:  # what it says may be a part of a password
+        return ServerAnswer(url=url, proxy=proxy, state="dead", reason="it is no address")
     except http.client.HTTPException as error:
         reason = f"it does not speak HTTP ({type(error).__name__}: {str(error)[:80]!r})"
         return ServerAnswer(url=url, proxy=proxy, state="wrong", reason=reason)
@@ -175,7 +178,7 @@ def published(repository: str, url: str, proxy: str) -> ServerAnswer:
 def fetch(url: str, proxy: str) -> bytes:
     """Fetch a small file by HTTP alone, through a proxy or none. Raises OSError, ValueError and HTTPException."""
     if urlsplit(url).scheme != "http":
-        raise ValueError(f"{url} is not http, which CernVM-FS needs for its proxies")
+        raise ValueError(f"{shown(url)} is not http, which CernVM-FS needs for its proxies")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({"http": proxy} if proxy else {}))
     with opener.open(url, timeout=LIMIT_S) as answer:
         content: bytes = answer.read(1 << 20)
@@ -186,7 +189,8 @@ def is_address(proxy: str) -> bool:
     """Say whether a proxy is written as CernVM-FS takes it: http://HOST:PORT, or HOST:PORT."""
     try:
         parts = address(proxy)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and " " not in proxy
+        is_host = bool(parts.hostname) and (parts.port or 1) > 0 and " " not in proxy
+        return is_host and parts.scheme in ("http", "https") and "@" not in parts.path + parts.query + parts.fragment
     except ValueError:
         return False
 
@@ -197,8 +201,11 @@ def address(proxy: str) -> SplitResult:
 
 
 def hidden(proxy: str) -> str:
-    """Return a proxy without its password."""
-    return re.sub(r"[^\s/]*@", "***@", proxy)
+    """Return a proxy without its password: all before its last @, and what is no port behind a colon."""
+    begin = SCHEME.match(proxy)
+    scheme, rest = (begin[0], proxy[begin.end() :]) if begin else ("", proxy)
+    host = f"***@{rest.rpartition('@')[2]}" if "@" in rest else rest
+    return scheme + re.sub(r"(?<=[^:\[]):(?!\d{1,5}/?$|[^/]*\]).*", ":***", host)
 
 
 def listens(proxy: str) -> bool:
@@ -223,7 +230,7 @@ def key_problem(found: Client, answer: ServerAnswer) -> Problem | None:
         return None
     if any(verifies(whitelist, key.read_text(errors="replace")) for key in found.keys):
         return None
-    return symptom("wrong-key", keys=found.keys_place, repository=found.repository, urls=answer.url)
+    return symptom("wrong-key", keys=found.keys_place, repository=found.repository, urls=shown(answer.url))
 
 
 def verifies(whitelist: bytes, key: str) -> bool:

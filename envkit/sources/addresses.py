@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-IN_URL = re.compile(r"://([^\s/'\"]*)@")
+IN_URL = re.compile(r"://((?:[^\s/'\"]|(?<=\w)['\"](?=\w))*)@")  # a quotation mark within a word ends no URL
 # What ends before a host, as ada:pw does, in what has no blank in it: no digest of an image, no version of a symbol.
 RUN = re.compile(
-    r"(?<![^\s/'\"])[^\s/'\"]+@(?=\[|[^\W\d]|\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))(?!sha\d|[\w.-]*_)"
+    r"(?<![^\s/'\"])[^\s/'\"]+@(?=\[|[^\W\d]|\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))"
+    r"(?!sha\d+:[0-9a-f]|[A-Z][A-Z0-9]*_[A-Z0-9_.]*(?![\w.-]|:\d))"
 )  # begins where nothing else can: it takes a time in proportion to the text
+SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
+FIRST = re.compile(r"[^/?#\\]*")
 USER = re.compile(r"(?<![\w.%~+-])\w[\w.%~+-]*:(?=.)")
 
 
@@ -21,8 +24,25 @@ def redact(text: str) -> str:
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may be shown: without password, query and fragment. A password may have ? and # in it."""
-    return redact(url).partition("#")[0].partition("?")[0]
+    """Return one URL as it may be shown: without password, query and fragment. A password may have ? and # in it."""
+    return without_login(url).partition("#")[0].partition("?")[0]
+
+
+def without_login(url: str) -> str:
+    """Return one URL, or one address without a scheme, without its user and password, whatever is in these."""
+    found = login(url)
+    return redact(url.replace(f"{found}@", "***@", 1) if found else url)
+
+
+def login(url: str) -> str:
+    """Return the user and password of one URL, with or without a scheme: what it has up to its last @; else nothing.
+
+    An @ behind a host is one of the path. What has a colon in it may be a user, and a / of the password follows.
+    """
+    begin = SCHEME.match(url)
+    rest = url[begin.end() :] if begin else url
+    first = FIRST.match(rest)
+    return rest.rpartition("@")[0] if first and {*":@"} & {*first[0]} else ""
 
 
 def logins(text: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from envkit.errors import HostProblem
-from envkit.sources.addresses import host_of, is_address, is_proxy, redact, shown, whole_proxy
+from envkit.sources.addresses import host_of, is_address, is_proxy, login, redact, shown, whole_proxy
 from envkit.sources.cache import CHUNK_BYTES
 from envkit.sources.pipconfig import PipSettings
 from envkit.system.files import open_plain
@@ -150,7 +150,9 @@ class Connection:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise RefusedError(f"its certificate is not accepted: {redact(str(error))}") from None
             raise UnreachableError(_said(error)) from None
-        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.TooManyRedirects) as error:
+        except httpx2.InvalidURL:  # what it says may be a part of a password
+            raise RefusedError("it is no address") from None
+        except (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects) as error:
             raise RefusedError(_said(error)) from None
         except httpx2.HTTPError as error:
             raise TransientError(_said(error)) from None
@@ -164,9 +166,10 @@ def require_addresses(settings: PipSettings) -> None:
             raise HostProblem(what=f"{name} is a SOCKS proxy, for which envkit lacks a package.", fix=fix)
         if not is_proxy(value):
             raise misspelt(f"{name} is no address of a proxy.", "http://HOST:PORT", "http://USER:PASSWORD@HOST:PORT")
-    for name, values in {INDEXES: settings.index_urls, FIND_LINKS: settings.find_links}.items():
-        urls = [one for one in values if "://" in one and not one.startswith("file://")]
-        if not all(is_address(one, ("http", "https")) for one in urls):
+    folders = tuple(one for one in settings.find_links if "://" not in one and (not login(one) or Path(one).exists()))
+    for name, values, good in ((INDEXES, settings.index_urls, ()), (FIND_LINKS, settings.find_links, folders)):
+        others = [one for one in values if one not in good and not one.startswith(("/", "file:/"))]
+        if not all(is_address(one, ("http", "https")) for one in others):
             what = f"pip's {name} has something in it that is no address."
             raise misspelt(what, "https://HOST/PATH", "https://USER:PASSWORD@HOST/PATH")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
-from envkit.sources.addresses import redact, shown
+from envkit.sources.addresses import redact, shown, without_login
 from envkit.sources.cache import Source
 from envkit.sources.connection import Connection, RefusedError, file_path
 
@@ -120,7 +120,7 @@ def _existing(place: str, note: Callable[[str], None]) -> str | None:
     path = file_path(place) if place.startswith("file://") else Path(place).expanduser()
     if path.exists():
         return path.resolve().as_uri()
-    note(f"find-links {path}: no such file or folder")
+    note(f"find-links {without_login(str(path))}: no such file or folder")
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -119,11 +120,18 @@ def diagnoses(logs: Sequence[Log], private: Redactor) -> dict[str, Any] | None:
         private.learn("\n".join((*one.around, *one.end)))
     if not logs:
         return None
+    logs = [cleared(one, private) for one in logs]
     return {
         "summary": "; ".join(f"{one.name}: {one.says}" for one in logs),
         "text": "\n\n".join(one.text for one in logs),
         "data": [one.data for one in logs],
     }
+
+
+def cleared(log: Log, private: Redactor) -> Log:
+    """Return a log without anything private in its lines, before these are numbered: a secret may be wrapped."""
+    around, end = (tuple(private.out_of_all(lines)) for lines in (log.around, log.end))
+    return dataclasses.replace(log, around=around, end=end)
 
 
 def verdict(receipt: Receipt | None, name: str | None, private: Redactor) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class Redactor:
 
     def learn(self, text: str) -> None:
         """Take note of the users, accounts and hosts that a text names as launchers, schedulers and NCCL do."""
+        text = secrets.stripped(text)
         for shape in known()["person"]["told"]:
             for match in re.finditer(shape, text, re.MULTILINE):
                 for kind, value in told(match):
@@ -131,7 +132,7 @@ class Redactor:
 
     def clear(self, text: str) -> str:
         """Return a text without what is private, looked at anew."""
-        text = secrets.without_packed(self.secrets.out_of(text))
+        text = self.secrets.without_packed(self.secrets.out_of(text))
         text = secrets.without_shapes(URL.sub(self.url, redact(text)))
         for home in self.homes:
             text = re.sub(re.escape(home) + r"(?![\w.-])", "~", text)

@@ -9,12 +9,14 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-from envkit.sources.addresses import IN_URL, logins, redact
+from envkit.report.words import plain
+from envkit.sources.addresses import IN_URL, login, logins, redact
 from envkit.system import toml
 from envkit.system.resources import data
 from envkit.ticket.names import vocabulary
@@ -22,10 +24,23 @@ from envkit.ticket.names import vocabulary
 SHORTEST = 4  # characters of a secret that is taken out wherever it stands
 SURE = 6  # characters at the beginning of a secret by which the rest is known, where a text was cut
 LONG, LINES = 4096, 200  # characters of a secret whose forms that are coded twice are looked for, lines of any
+DEEP = 2  # how often a text in base64 is unpacked
 STAND = "<secret>"
 PACKED = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/_-]{16,9999}={0,2}(?![A-Za-z0-9+/=_-])")
 PERCENT = re.compile(r"%[0-9A-F]{2}")
 URL_SAFE = {ord("+"): "-", ord("/"): "_"}
+BLANK = re.compile(r"\s+")
+# Escape sequences of a terminal, of those that plain() takes out whole the long ones, and colours as logs write them.
+ESCAPE = re.compile(
+    r"\x1b[]PX^_][^\x07\x1b\x9c\n\r]*(?:\x07|\x1b\\|\x9c)|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]"
+    r"|(?:\\x1[bB]|\\u001[bB]|\\033|\\e|\^\[)\[[0-9;]{0,20}[A-Za-z]"
+)
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+POINTS = ("&#{};", "&#x{:x};", "&#x{:X};", r"\u{:04x}", r"\u{:04X}")
+NONE, PLAIN = "", string.ascii_letters + string.digits
 Coding = Callable[[str], str]
 
 
@@ -48,6 +63,23 @@ def filled(shape: str, part: tuple[str, str]) -> str:
     return shape.replace(f"<{part[0]}>", part[1])
 
 
+def in_pairs(between: str, value: bytes) -> str:
+    """Return bytes in hexadecimal digits, with something between."""
+    return value.hex(":").replace(":", between)
+
+
+def numbered(form: str, kept: str, value: str) -> str:
+    """Return a text with each character as a number, but for those that are kept."""
+    return "".join(one if one in kept else in_numbers(form, one) for one in value)
+
+
+@functools.cache
+def in_numbers(form: str, one: str) -> str:
+    """Return a character as a number, its place in Unicode, or as those of its bytes."""
+    numbers: Iterable[int] = [ord(one)] if form in POINTS else one.encode(errors="surrogateescape")
+    return "".join(map(form.format, numbers))
+
+
 CODINGS: tuple[Coding, ...] = (
     lambda value: json.dumps(value)[1:-1],
     lambda value: json.dumps(value, ensure_ascii=False)[1:-1],
@@ -64,40 +96,84 @@ CODINGS: tuple[Coding, ...] = (
 )
 
 
+# Bytes in hexadecimal digits with something between, as tools write them.
+HEXADECIMAL: tuple[Callable[[bytes], str], ...] = (
+    *(functools.partial(in_pairs, between) for between in (":", " ", "-", " 0x", ",0x", ", 0x")),
+    lambda value: value.hex(" ", -2),
+    lambda value: f"{value[:1].hex()} {value[1:].hex(' ', -2)}",
+)
+# Those that write each character as a number: of its bytes, of its place in Unicode; and all of them, or all odd ones.
+NUMBERED: tuple[Coding, ...] = tuple(
+    functools.partial(numbered, form, kept)
+    for form in ("%{:02X}", "%{:02x}", r"\x{:02x}", r"\x{:02X}", r"\{:03o}", *POINTS)
+    for kept in (NONE, PLAIN)
+)
+
+
 class Secrets:
-    """The secrets of a session's variables, in the forms in which they may be written."""
+    """The secrets of a session's variables, in the forms in which they may be written.
+
+    A form is found by its beginning, both without blanks: lines are wrapped anywhere. With it is kept how much of the
+    form that beginning is.
+    """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self.values = {*secrets_of(env)}
-        self.by_start = dict[str, list[str]]()
+        self.values = {one for value in secrets_of(env) for one in (value, stripped(value))}
+        self.by_start = dict[str, list[tuple[str, int]]]()
         for form, start in dict(sure for value in self.values for sure in forms(value)).items():
-            self.by_start.setdefault(start, []).append(form)
+            if key := squeezed(start if len(squeezed(start)) >= SHORTEST else form):
+                self.by_start.setdefault(key, []).append((form, len(start)))
         self.by_head = dict[str, list[str]]()
         for start in self.by_start:
             self.by_head.setdefault(start[:SHORTEST], []).append(start)
 
     def out_of(self, text: str) -> str:
-        """Return a text without them, be one cut at its end, or at the beginning of the text."""
-        parts, at = list[str](), 0
+        """Return a text without them and without escape sequences, be one cut, or wrapped over several lines."""
+        text, parts, at = stripped(text), list[str](), 0
         if cut := max((len(end) for end in self.ends(text)), default=0):
             parts, at = [STAND], cut
-        for place, start in sorted(self.places(text)):
-            if place >= at:
-                same = max(alike(form, text, place) for form in self.by_start[start])
-                parts += (text[at:place], STAND)
-                at = place + same
+        for place, starts in self.places(text):
+            end = max(self.reaches(text, place, starts), default=0) if place >= at else 0
+            if end:
+                parts += (text[at:place], "\n".join([STAND] * (1 + text.count("\n", place, end))))
+                at = end
         return "".join((*parts, text[at:]))
 
-    def without(self, text: str) -> str:
+    def without(self, text: str, deep: int = DEEP) -> str:
         """Return a text without them, and without what is a secret of others by its shape or its place."""
-        return without_shapes(redact(without_packed(self.out_of(text))))
+        return without_shapes(redact(self.without_packed(self.out_of(text), deep)))
 
-    def places(self, text: str) -> Iterator[tuple[int, str]]:
-        """Yield where in a text the beginning of one stands."""
-        for at in range(len(text) - SHORTEST + 1 if self.by_head else 0):
-            for start in self.by_head.get(text[at : at + SHORTEST], ()):
-                if text.startswith(start, at):
-                    yield at, start
+    def without_packed(self, text: str, deep: int = DEEP) -> str:
+        """Return a text without what is in base64, once or more often, and has a secret in it."""
+        return PACKED.sub(lambda match: self.unpacked(match[0], deep), text) if deep else text
+
+    def unpacked(self, word: str, deep: int) -> str:
+        """Return what stands for a text in base64 that has a secret in it; any other as it is."""
+        text = word.rstrip("=").replace("-", "+").replace("_", "/")
+        text = text[: len(text) - (len(text) % 4 == 1)]
+        with suppress(ValueError):
+            inside = base64.b64decode(text + "=" * (-len(text) % 4), validate=True).decode("ascii")
+            return STAND if self.without(inside, deep - 1) != stripped(inside) else word
+        return word
+
+    def places(self, text: str) -> Iterator[tuple[int, list[str]]]:
+        """Yield where in a text the beginnings of some may stand, whatever blanks are in these."""
+        close = squeezed(text)
+        found = list[tuple[int, list[str]]]()
+        for at in range(len(close) - SHORTEST + 1 if self.by_head else 0):
+            starts = self.by_head.get(close[at : at + SHORTEST])
+            if starts and (here := [one for one in starts if close.startswith(one, at)]):
+                found.append((at, here))
+        if found:
+            yield from placed(found, text)
+
+    def reaches(self, text: str, place: int, starts: list[str]) -> Iterator[int]:
+        """Yield where those end that begin at a place of a text, of which enough is there."""
+        for start in starts:
+            for form, least in self.by_start[start]:
+                same, end = reach(form, text, place)
+                if same >= least:
+                    yield end
 
     def ends(self, text: str) -> Iterator[str]:
         """Yield the ends of them that a text begins with."""
@@ -109,21 +185,58 @@ class Secrets:
                 begin = value.find(text[:SURE], begin + 1)
 
 
-def alike(form: str, text: str, place: int) -> int:
-    """Return how many characters of a form stand at a place of a text."""
-    return len(os.path.commonprefix([form, text[place : place + len(form)]]))  # noqa: RUF071  (of characters)
+def stripped(text: str) -> str:
+    """Return a text without escape sequences and without what is not seen, either of which may cut a secret."""
+    text = plain(ESCAPE.sub("", text))
+    return text if text.isascii() else INVISIBLE.sub("", text)
+
+
+def squeezed(text: str) -> str:
+    """Return a text without blanks and without ends of lines."""
+    return "".join(text.split())
+
+
+def placed(found: list[tuple[int, list[str]]], text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield what was found in a text without its blanks with the place in the text itself."""
+    words, before, at = re.finditer(r"\S+", text), 0, 0
+    for place, starts in found:
+        while place >= before:
+            word = next(words)
+            at, before = word.end() - before - len(word[0]), before + len(word[0])
+        yield at + place, starts
+
+
+def reach(form: str, text: str, place: int) -> tuple[int, int]:
+    """Return how much of a form stands at a place of a text, and where that ends.
+
+    Where the text goes on in another line, the form may have blanks, or none.
+    """
+    if text.startswith(form, place):
+        return len(form), place + len(form)
+    of, at, end = 0, place, place
+    while of < len(form) and at < len(text):
+        blank = BLANK.match(text, at)
+        if blank and (form[of].isspace() or "\n" in blank[0]):
+            at, of = blank.end(), len(form) - len(form[of:].lstrip())
+        elif text[at] == form[of]:
+            of, at, end = of + 1, at + 1, at + 1
+        else:
+            break
+    return of, end
 
 
 def forms(value: str) -> Iterator[tuple[str, str]]:
     """Yield a secret as it may be written, and by which beginning that is known where it was cut.
 
-    It is written as it is, coded once or twice for what it stands in, or packed; and so are its lines.
+    It is written as it is, coded once or twice for what it stands in, packed, or as numbers; and so are its lines.
     """
     for one in {value, *(line for line in value.splitlines()[:LINES] if len(line) >= SURE)}:
         once = {(one, one[:SURE]), *(coded(coding, one, one[:SURE]) for coding in CODINGS)}
         twice = {coded(coding, *pair) for coding in CODINGS for pair in once if len(one) <= LONG}
         deep = {coded(CODINGS[0], *pair) for pair in twice}  # JSON in JSON in JSON, or in a page
-        for form, start in {*once, *twice, *deep, *(pack for pair in once for pack in packed(*pair))}:
+        packs = {pack for pair in once for pack in packed(*pair)}
+        rare = {pack for pack in rarely(one, one[:SURE]) if len(one) <= LONG}
+        for form, start in {*once, *twice, *deep, *packs, *rare}:
             yield form, start if form.startswith(start) else form
 
 
@@ -135,21 +248,44 @@ def coded(coding: Coding, value: str, start: str) -> tuple[str, str]:
 
 
 def packed(value: str, start: str) -> Iterator[tuple[str, str]]:
-    """Yield what is the same of a text in base64, wherever in a longer one it begins, and it in hexadecimal digits."""
+    """Yield a text in base64, wherever in a longer one it begins, and in hexadecimal digits."""
+    yield from in_base(64, value, start)
+    yield from in_hexadecimal((bytes.hex,), value, start)
+
+
+def rarely(value: str, start: str) -> Iterator[tuple[str, str]]:
+    """Yield a text in base32, in base64 twice, in hexadecimal digits with something between, and as numbers."""
+    yield from in_base(32, value, start)
+    for pair in in_base(64, value, start):
+        yield from in_base(64, *pair)
+    yield from in_hexadecimal(HEXADECIMAL, value, start)
+    yield from (coded(coding, value, start) for coding in NUMBERED)
+
+
+def in_hexadecimal(ways: Iterable[Callable[[bytes], str]], value: str, start: str) -> Iterator[tuple[str, str]]:
+    """Yield a text in hexadecimal digits, in some ways, both small and large."""
     whole, first = (one.encode(errors="surrogateescape") for one in (value, start))
-    for before in range(3):
-        long, short = in_base64(whole, before), in_base64(first, before)
+    for words in ways:
+        long, short = words(whole), words(first)
+        yield long, short
+        yield long.upper().replace("0X", "0x"), short.upper().replace("0X", "0x")
+
+
+def in_base(base: int, value: str, start: str) -> Iterator[tuple[str, str]]:
+    """Yield what is the same of a text in base64 or base32, wherever in a longer one it begins."""
+    whole, first = (one.encode(errors="surrogateescape") for one in (value, start))
+    for before in range(3 if base == 64 else 5):
+        long, short = (behind(before, base, one) for one in (whole, first))
         if len(long) >= SURE:
             yield long, short
-            yield long.translate(URL_SAFE), short.translate(URL_SAFE)
-    yield whole.hex(), first.hex()
-    yield whole.hex().upper(), first.hex().upper()
+            yield (long.translate(URL_SAFE), short.translate(URL_SAFE)) if base == 64 else (long.lower(), short.lower())
 
 
-def in_base64(content: bytes, before: int) -> str:
-    """Return what bytes are in base64 behind so many others, whatever these are."""
-    text = base64.b64encode(b"\0" * before + content).decode()
-    return text[-(-before * 4 // 3) : (before + len(content)) * 4 // 3]
+def behind(before: int, base: int, content: bytes) -> str:
+    """Return what bytes are in base64 or base32 behind so many others, whatever these are."""
+    encode, of, to = (base64.b64encode, 3, 4) if base == 64 else (base64.b32encode, 5, 8)
+    text = encode(b"\0" * before + content).decode()
+    return text[-(-before * to // of) : (before + len(content)) * to // of]
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -171,6 +307,8 @@ def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
         told = known()["secret"]
         without_scheme = [*logins(value)] if re.search(told["address"], name) else []
         without_scheme += re.findall(r"^[^\s/:'\"]+(?=@)", value) if re.search(told["proxy"], name) else []
+        if "://" in value or re.search(told["address"], name):
+            without_scheme.append(login(value))
         for place in (*IN_URL.findall(value), *without_scheme):
             user, _, password = place.partition(":")
             yield from (one for part in (user, password) for one in (part, unquote(part)) if len(one) >= SHORTEST)
@@ -183,20 +321,6 @@ def without_shapes(text: str) -> str:
     return text
 
 
-def without_packed(text: str) -> str:
-    """Return a text without what is in base64 and has a secret in it, by its shape."""
-    return PACKED.sub(unpacked, text)
-
-
 def stand_in(match: re.Match[str]) -> str:
     """Return what is kept of a match, and what stands for the rest, on each of its lines."""
     return (match.groupdict().get("kept") or "") + "\n".join([STAND] * (1 + match[0].count("\n")))
-
-
-def unpacked(match: re.Match[str]) -> str:
-    """Return what stands for a text in base64 that has a secret in it, by its shape; any other as it is."""
-    text = match[0].rstrip("=").replace("-", "+").replace("_", "/")
-    with suppress(ValueError):
-        inside = base64.b64decode(text + "=" * (-len(text) % 4), validate=True).decode()
-        return STAND if inside.isascii() and without_shapes(inside) != inside else match[0]
-    return match[0]

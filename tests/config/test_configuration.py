@@ -524,3 +524,47 @@ def test_a_link_of_somebody_else_is_left_aside(write: Write, tmp_path: Path) -> 
     assert configuration.read().values["jobs"].value == 3
     os.chown(path, 65534, 65534, follow_symlinks=False)
     assert "jobs" not in configuration.read().values
+
+
+SECRET = "h'unt/er2"
+
+
+@pytest.mark.parametrize("words", ["config", "config --json"])
+def test_no_password_of_a_cache_is_shown(
+    write: Write, words: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"http://ada:{SECRET}@c.example/x?sig=hunter2"
+    write("user", f'[cache]\nfrom = ["/srv/a#b", "{address}"]')
+    assert run(words.split()) == 0
+    assert "http://***@c.example/x" in (told := capsys.readouterr().out) and "er2" not in told and "/srv/a#b" in told
+    monkeypatch.setenv("ENVKIT_CACHE_FROM", address)
+    assert run(words.split()) == 0
+    assert "http://***@c.example/x" in (told := capsys.readouterr().out) and "er2" not in told
+    assert configuration.read().get("cache.from") == (address,)
+
+
+@pytest.mark.parametrize("words", ["config", "config --json", "list"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'cache.from = ["ftp://ada:{SECRET}@c/x"]', f'cache.from = "http://ada:{SECRET}@c/x"', f'site = "s://a:{SECRET}@h"',
+        f'cache.from = [["ada:{SECRET}@c"]]', f'jobs = {{a = "http://ada:{SECRET}@c/x"}}',
+        f'"http://ada:{SECRET}@c" = 1',
+    ],
+)  # fmt: skip
+def test_a_mistake_shows_no_password(write: Write, words: str, text: str, capsys: Output) -> None:
+    write("user", text)
+    assert run(words.split()) == 2
+    told = capsys.readouterr()
+    assert "config.toml:" in told.out + told.err and "er2" not in told.out + told.err
+
+
+@pytest.mark.parametrize("name", ["ENVKIT_CACHE_FROM", "ENVKIT_SITE", "ENVKIT_PREFIX"])
+def test_a_mistake_in_a_variable_shows_no_password(
+    write: Write, name: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in (f"ftp://ada:{SECRET}@c/x", f"http://ada:1,{SECRET}@c/x", f"http://ada:1 {SECRET}@c/x"):
+        monkeypatch.setenv(name, value)
+        run(["config"])
+        told = capsys.readouterr()
+        assert name in told.out + told.err and "er2" not in told.out + told.err

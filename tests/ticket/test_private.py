@@ -17,8 +17,9 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from envkit.ticket import forms, names
-from envkit.ticket.gather import Part, Ticket, without
+from envkit.diagnose.reader import Reader
+from envkit.ticket import forms, logs, names
+from envkit.ticket.gather import Part, Ticket, diagnoses, without
 from envkit.ticket.private import Redactor, unfolded
 
 from .made_up_logs import MadeUpLog
@@ -156,7 +157,14 @@ def test_a_secret_is_known_however_it_is_coded(secret: str) -> None:
         html.escape(html.escape(secret)), html.escape(json.dumps(secret)), json.dumps(json.dumps({"a": secret})),
         json.dumps(json.dumps(json.dumps({"a": secret}))), json.dumps(secret, ensure_ascii=False), repr(repr(secret)),
         quote(secret, safe=""), re.sub("%..", lambda match: match[0].lower(), quote(secret, safe="")), quote(quote(secret, safe=""), safe=""),
-        quote(json.dumps(secret)), shlex.quote(secret),
+        quote(json.dumps(secret)), shlex.quote(secret), coded.hex(":"), coded.hex(" ").upper(), coded.hex(" ", -2),
+        *(base64.b64encode(base64.b64encode(before + coded)).decode() for before in (b"", b"a", b"anna:")),
+        base64.b64encode(base64.b64encode(coded + b"\n") + b"\n").decode(), base64.b64encode(coded.hex().encode()).decode(),
+        *(base64.b32encode(before + coded).decode() for before in (b"", b"a", b"ab", b"abc", b"abcd")),
+        base64.b32encode(coded).decode().lower(), "".join(f"\\x{one:02x}" for one in coded), ", ".join(map(hex, coded)),
+        "".join(f"&#{ord(one)};" for one in secret), "".join(f"&#x{ord(one):X};" for one in secret),
+        "".join(f"%{one:02X}" for one in coded), "".join(f"\\u{ord(one):04x}" for one in secret),
+        re.sub(r"[^A-Za-z0-9]", lambda match: f"&#{ord(match[0])};", secret),
     ]  # fmt: skip
     for form in forms:
         told = private.out_of(f"x {form} y")
@@ -165,6 +173,67 @@ def test_a_secret_is_known_however_it_is_coded(secret: str) -> None:
             assert secret[:6] not in text and secret[-6:] not in text, (form, told)
     assert private.out_of(f"x {secret[:-2]}") == "x <secret>"  # cut
     assert private.out_of(f"{secret[3:]} y") == "<secret> y"
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "\x1b[31m", "\x1b[0;1m\x1b[K", "\x1b]8;;x\x1b\\", "\x1b(B\x1b[m", "\x1b=", "\r", "\b", "\0", "\u200b", "\u2060", "\ufeff", "\u00ad",
+        "\U000e0041", r"\u001b[31m", r"\x1b[0m", r"\033[1m", r"\e[0m", "^[[31m",
+    ],
+)  # fmt: skip
+def test_what_is_not_seen_hides_no_secret(between: str) -> None:
+    private = Redactor({"MY_TOKEN": WORD, "SLURM_JOB_NODELIST": "gpu07"})
+    for at in range(1, len(WORD)):
+        assert private.out_of(f"x {WORD[:at]}{between}{WORD[at:]} y") == "x <secret> y"
+    told = private.out_of_all({"a": [f"password=Pq7{between}Zz99Rt", f"at gpu{between}07"]})
+    assert told == {"a": ["password=<secret>", f"at {private.hosts['gpu07']}"]}
+    ticket = Ticket(made="", environment="", parts=(Part(id="a", title="a", text=private.out_of(f"{between}{WORD}")),))
+    for text in (forms.to_json(ticket), forms.to_html(ticket), forms.to_markdown(ticket)):
+        assert WORD not in text
+
+
+@pytest.mark.parametrize("secret", [WORD, ODD, "correct horse battery staple"])
+@pytest.mark.parametrize("between", ["\n", "\n        ", " \n\t", "\r\n  "])
+def test_a_secret_that_is_wrapped_is_taken_out_of_each_line(secret: str, between: str) -> None:
+    private = Redactor({"MY_TOKEN": secret})
+    lines = between.count("\n") * "\n<secret>"
+    for at in range(1, len(secret)):
+        assert private.out_of(f"x {secret[:at].rstrip()}{between}{secret[at:].lstrip()} y") == f"x <secret>{lines} y"
+    thrice = between.join((secret[:3], secret[3:8], secret[8:]))
+    assert private.out_of(f"x {thrice} y") == f"x <secret>{lines * 2} y"
+    coded = base64.b64encode(secret.encode()).decode()
+    assert private.out_of(f"x {coded[:9]}{between}{coded[9:]} y").startswith(f"x <secret>{lines}")
+    assert private.out_of_all([secret[:7], secret[7:]]) == ["<secret>", "<secret>"]
+
+
+def test_words_beside_each_other_are_no_secret() -> None:
+    text = "1234 5678 of the hunt er2 or hun ter2x\nhunt\nother2"
+    assert Redactor({"MY_TOKEN": "hunter2x", "A_KEY": "12345678", "B_KEY": "hunter2"}).out_of(text) == text
+
+
+def test_a_secret_over_two_lines_of_a_log_is_in_no_part(tmp_path: Path) -> None:
+    """Nor with the numbers of the lines before it."""
+    (tmp_path / "x.out").write_text(
+        f"a\n  {WORD[:8]}\n  {WORD[8:]}\nImportError: libmpi.so.40: cannot open\nz\n" + "y\n" * 40
+    )
+    private = Redactor({"MY_TOKEN": WORD})
+    told = diagnoses([logs.read(str(tmp_path / "x.out"), Reader())], private)
+    assert told and WORD[:8] not in str(told) and WORD[8:] not in str(told)
+
+
+@pytest.mark.parametrize(
+    "name", ["GITHUB_PAT", "GH_PAT_2", "AZURE_DEVOPS_EXT_PAT", "DB_PW", "MYSQLPW", "SLURM_JWT", "PAT", "PW1"]
+)
+def test_a_variable_whose_name_tells_a_secret(name: str) -> None:
+    assert Redactor({name: "Pq7Zz99Rt"}).out_of("a Pq7Zz99Rt") == "a <secret>"
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "LD_LIBRARY_PATH", "FILE_PATTERN", "PATCH", "PATIENCE_S", "CPATH", "COMPAT", "PWHOME"]
+)
+def test_a_variable_whose_name_tells_none(name: str) -> None:
+    assert Redactor({name: "Pq7Zz99Rt"}).out_of("a Pq7Zz99Rt") == "a Pq7Zz99Rt"
 
 
 def test_a_long_secret_of_many_lines_takes_no_long_time() -> None:
@@ -198,7 +267,7 @@ SHAPES = (
     "AccountKey={};EndpointSuffix=x", "https://a.x.net/c?sv=2020&sig={}", "X-Api-Key: {}", "Set-Cookie: session={}; Path=/",
     "<password>{}</password>", "IDENTIFIED BY '{}'", "password is {}", "Password for anna: {}", "setenv PASSWORD {}",
     "SG.{}aaaa.{}bbbbbbbbbb", "sk_live_{}abcdefgh", "xapp-1-A01-{}", "hvs.{}abcdefghijk", "token {}x is invalid",
-    "Passwort: {}", "Mot de passe : {}", "Contraseña: {}", "contrasena={}", "Senha: {}", "Wachtwoord: {}", "Hasło: {}",
+    "GH_PAT_2={}", "db_pw: {}", "SLURM_JWT={}", "jwt: {}", '"azure-devops-pat": "{}"', "Passwort: {}", "Mot de passe : {}", "Contraseña: {}", "contrasena={}", "Senha: {}", "Wachtwoord: {}", "Hasło: {}",
     "Пароль: {}", "密码: {}", "パスワード: {}", "Lösenord: {}",
     '"{{\\"password\\": \\"{}\\"}}"', "&quot;password&quot;: &quot;{}&quot;", "%22password%22%3A%22{}%22", "password%3D{}",
     '"{{\\\\\\"token\\\\\\":\\\\\\"{}\\\\\\"}}"', "Authorization%3A%20Bearer%20{}", "password=a&amp;{}",
@@ -212,6 +281,8 @@ def test_a_proxy_without_a_scheme() -> None:
     assert "openmpi" in private.out_of("openmpi cannot be loaded")
     told = Redactor({}).out_of("https_proxy=anna:Pq7-Zz99@proxy.site.de:3128, proxy = anna:Pq7-Zz99@10.0.0.1:80")
     assert "Pq7-Zz99" not in told and "anna" not in told
+    odd = Redactor({"PIP_INDEX_URL": "http://anna:it'sPq7/Zz99@host/simple"}).out_of("has not taken it'sPq7/Zz99")
+    assert odd == "has not taken <secret>"
     token = Redactor({"HTTPS_PROXY": "Pq7-Zz99Pq7@proxy:3128"}).out_of("the proxy has not taken Pq7-Zz99Pq7")
     assert "Pq7-Zz99" not in token
 
@@ -284,6 +355,7 @@ def test_the_time_grows_as_the_text_does() -> None:
         "a", "password=", "/home/", "x@", "10.0.0.", "http://a", "-----BEGIN PRIVATE KEY-----\n", "fe80:", "aa:", " ",
         "curl -u ", "docker login ", "mysql ", "redis-cli ", "password=&quot;", "%2525", "a1.b.", "n7-", "machine a login b ",
         "echo ", "Private-Lines: 1\n", "a.<domain>", "authorization: ", "eyJabcdefgh.", "A" * 70 + "\n", "--token ", "[n1:", "s3cr3t", "secret_", "'\"",
+        "s3cr3t\n", "s3 cr 3t", "s3cr3t v\n  ", "\x1b]", "\x1b[", "\x1b ", "\n", "\\e[",
     )  # fmt: skip
     for unit in units:
         spent = []
