@@ -722,7 +722,7 @@ def test_what_stands_for_variables_and_binds(place: Place) -> None:
     for option in ("--http-proxy", "--https-proxy"):
         bad = place.run(option, "http://me:s3cret@p:x", "--", "true")
         assert (bad.returncode, bad.stdout, "s3cret" in bad.stderr) == (2, "", False)
-        assert f"{option} http://***@p:x: write it as http://HOST:PORT." in bad.stderr
+        assert f"{option} http://***@p:***: write it as http://HOST:PORT." in bad.stderr
     gone = place.run("--host-injections", "/nowhere/at/all", "--", "true")
     assert (gone.returncode, "there is no /nowhere/at/all on this machine" in gone.stderr) == (2, True)
 
