@@ -39,7 +39,7 @@ class Scene:
         (self.data / "file").write_text("the only copy")
         write(home / "bin" / "cvmfs2", cvmfs2.program(tree), program=True)
         os.chown(home / "other", OTHER, OTHER)
-        self.shared.chmod(0o777)  # without the sticky bit, for which kernels do a part of the work
+        self.shared.chmod(0o1777)
 
     def envkit(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run envkit as the victim."""
