@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -320,8 +319,8 @@ def test_the_span_of_flatbuffers_is_assignable_by_the_patch_alone(
     """GCC 14 looks into the template even where nothing assigns; here something does, so that any compiler tells."""
     installed("pytorch-2.13-cpu")
     folder = "horovod-0.28.1/third_party/flatbuffers"
-    with tarfile.open(stacks.prefix / "sources" / "horovod-0.28.1.tar.gz") as tar:
-        tar.extractall(tmp_path, [one for one in tar if one.name.startswith(folder)], filter="data")
+    archive = stacks.prefix / "sources" / "horovod-0.28.1.tar.gz"
+    subprocess.run(["tar", "-xzf", archive, "-C", tmp_path, folder], check=True)
     (tmp_path / "span.cc").write_text(SPAN)
     argv = [compiler, f"-std={standard}", "-fsyntax-only", f"-I{tmp_path / folder}/include", str(tmp_path / "span.cc")]
     refused = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -185,7 +185,9 @@ class World:
     def in_ranks(self, code: str) -> None:
         """Have Python code run in each rank as its interpreter starts, out of sight: the code sees RANK."""
         self.overlay(self.base)
-        (self.base / "sitecustomize.py").write_text(
+        path = self.base / "sitecustomize.py"
+        path.unlink(missing_ok=True)  # Debian's leads to /etc, which is the host's
+        path.write_text(
             "import os, sys\n"
             "RANK = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ.get('HOROVOD_RANK')\n"
             "if RANK and any('inside/probe' in word for word in sys.orig_argv):\n"
