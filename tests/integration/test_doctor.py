@@ -275,14 +275,15 @@ def test_a_plain_user(doctor: Doctor, user: pwd.struct_passwd) -> None:
 
 def test_a_bare_container(image: ImageReceipt, debian: Path) -> None:
     """In a Debian with nothing in it but this Python: no method works, and everything that is lacking is told."""
-    if sys.base_prefix == "/usr":
-        pytest.skip("this Python is the system's: with it all else of the system would be there")
     binds = [word for folder in sorted(BINDS) for word in ("--bind", folder)]
     argv = [image.runtime, "--silent", "exec", "--containall", "--cleanenv", *binds, str(debian), sys.executable]
     env = {**os.environ, "APPTAINER_DROP_CAPS": "CAP_SYS_RESOURCE"}
     done = subprocess.run(
         [*argv, "-m", "envkit", "doctor", "--json"], env=env, capture_output=True, text=True, timeout=120, check=False
     )
+    if sys.base_prefix == "/usr":  # this Python is the system's: with it all else of the system is there
+        assert done.returncode in (0, 3) and json.loads(done.stdout), done.stderr
+        return
     assert done.returncode == 3, done.stderr
     told = Told(status=3, report=json.loads(done.stdout))
     assert {one["state"] for one in told.report["methods"]} == {"fails"}
