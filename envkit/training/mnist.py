@@ -211,14 +211,13 @@ def fill(at: int, train: int, test: int) -> None:
 
 @contextmanager
 def own(folder: Path) -> Iterator[int]:
-    """Yield the descriptor of a folder, be it put elsewhere meanwhile. Raises NotWritable for a link, or another's."""
+    """Yield the descriptor of a folder, be it put elsewhere meanwhile. Raises NotWritable for a link."""
     try:
         with files.opened(folder.parent, folder.name) as at:
             yield at
     except NotADirectoryError as error:
-        why = "It is a link."
         raise NotWritable(
-            what=f"{folder} cannot be written to.", why=why, fix="Remove it, or name another folder."
+            what=f"{folder} cannot be written to.", why="It is a link.", fix="Remove it, or name another folder."
         ) from error
 
 
