@@ -275,8 +275,9 @@ def explain_storage(error: OSError) -> int:
 
 
 def explain(error: EnvkitError) -> None:
-    """Say what happened, why, and what to do, on standard error."""
+    """Say what happened, why, and what to do, on standard error, without passwords of addresses."""
     from envkit.report.words import shown
+    from envkit.sources.addresses import redact
 
     parts = folded(f"envkit: {error.what}")
     if error.why:
@@ -284,20 +285,21 @@ def explain(error: EnvkitError) -> None:
     if error.fix:
         parts += ["", *folded(f"What to do: {error.fix}")]
     with suppress(OSError):  # a terminal that is closed
-        print(shown("\n".join(parts)), file=sys.stderr, flush=True)
+        print(shown(redact("\n".join(parts))), file=sys.stderr, flush=True)
 
 
 def explain_usage(error: click.ClickException) -> None:
-    """Say what click has not understood, which quotes the command line, on standard error."""
+    """Say what click has not understood, which quotes the command line, on standard error, without passwords."""
     import io
 
     from envkit.report.words import shown
+    from envkit.sources.addresses import redact
 
     said = io.StringIO()
     error.show(said)
-    hint = advice(error)
+    hint = f"What to do: {meant}\n" if (meant := advice(error)) else ""
     with suppress(OSError):  # a terminal that is closed
-        print(shown(said.getvalue() + (f"What to do: {hint}\n" if hint else "")), end="", file=sys.stderr, flush=True)
+        print(shown(redact(said.getvalue()) + hint), end="", file=sys.stderr, flush=True)
 
 
 def folded(text: str, indent: str = "") -> list[str]:

@@ -1,10 +1,12 @@
 """``envkit clean``: what takes room, and what of it goes."""
 
+import fcntl
 import io
 import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -256,6 +258,25 @@ def test_nothing_goes_of_a_prefix_that_others_can_change(full: Prefix, capsys: O
         assert f"Nothing in the prefix {full.root} is removed: others can change it." in said
         assert "would be removed with your rights" in said
     assert files(full.root) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a prefix to another user")
+def test_nothing_is_made_in_one_either(full: Prefix, tree: Tree, tmp_path: Path) -> None:
+    """Plans lie elsewhere, and go whosever the prefix is."""
+    (tree.locks / "cleaning.lock").unlink(missing_ok=True)
+    os.chown(full.root, 12345, -1)
+    before = files(full.root)
+    assert run(["clean", "plans", "--yes", "--prefix", str(full.root)]) == 0
+    assert files(full.root) == before and not (tmp_path / "cache/envkit/plans").exists()
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_pipe_in_the_place_of_a_lock_is_not_waited_for(held: bool, tree: Tree) -> None:
+    path = tree.locks / "stack-toy.lock"
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with replaced.locked(path, fcntl.LOCK_EX, 0) if held else nullcontext():
+        assert filelocks.is_held(path) is held
 
 
 def test_a_tree_behind_a_link_stays(full: Prefix, tree: Tree, tmp_path: Path, capsys: Output) -> None:

@@ -5,18 +5,21 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
 from envkit.errors import EnvkitError, NotWritable
-from envkit.system import files, umask
+from envkit.system import files, owners, umask
 
 from .small_disk import PAGE, leave, small_disk
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 OLD, NEW = b"old\n", bytes(range(256)) * 50
 
@@ -123,7 +126,7 @@ def test_a_failure_of_what_writes_leaves_nothing(tmp_path: Path) -> None:
 WRITE = """
 import sys
 from pathlib import Path
-from envkit.system import files, umask
+from envkit.system import files, owners, umask
 print("before")
 files.write(Path(sys.argv[1]), b"it\\n")
 print("after")
@@ -160,25 +163,69 @@ def test_a_pipe_that_nobody_reads_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert told.value.why == "It is a pipe, and nothing reads from it."
 
 
-def test_what_takes_the_place_of_a_device_meanwhile_is_not_written_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def exchanged_at(step: int, exchange: Callable[[], None], write: Callable[[], None]) -> bool:
+    """Write, and exchange something before a certain line of the code is run; say whether it has so many lines."""
+    count = 0
+
+    def line(frame: FrameType, event: str, _word: object) -> "TraceFunction | None":
+        nonlocal count
+        if frame.f_code.co_filename != files.__file__:
+            return None
+        if event == "line":
+            count += 1
+            if count == step:
+                exchange()
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(line)
+    try:
+        write()
+    except OSError:
+        pass
+    finally:
+        sys.settrace(before)
+    return count >= step
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
+@pytest.mark.parametrize("what", ["folder", "folder above", "file", "no file", "pipe"])
+def test_what_is_exchanged_at_any_moment_is_not_written_through(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody puts a link in the place of a pipe between the look at it and the opening."""
-    thesis, pipe = tmp_path / "thesis", tmp_path / "pipe"
-    thesis.write_text("years of work")
-    os.mkfifo(pipe)
-    real = os.open
+    """Before each line of the code another user puts a link in the place of one part of the path."""
+    monkeypatch.setattr(files, "READER_S", 0)
+    step, has_more = 0, True
+    while has_more:
+        step += 1
+        around = tmp_path / str(step)
+        place, own = around / "above/folder", around / "own"
+        for folder in (place, own / "folder"):
+            folder.mkdir(parents=True)
+        for thesis in (own / "report", own / "folder/report"):
+            thesis.write_text("years of work")
+        path = place / "report"
+        if what == "pipe":
+            os.mkfifo(path)
+        elif what != "no file":
+            path.write_text("old")
+        at = {"folder": place, "folder above": place.parent}.get(what, path)
+        to = own / "report" if at == path else own
+        for folder in (around, place.parent, place):
+            folder.chmod(0o777)
+            os.chown(folder, 12345, 12345)
 
-    def swapped(path: Path, *words: int, **names: int) -> int:
-        if path == pipe and pipe.is_fifo():
-            pipe.unlink()
-            pipe.symlink_to(thesis)
-        return real(path, *words, **names)
+        def exchange(at: Path = at, to: Path = to) -> None:
+            if os.path.lexists(at):
+                at.rename(at.with_name("away"))
+            at.symlink_to(to)
+            os.lchown(at, 12345, 12345)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", swapped)
-        assert files.opened_to_write(pipe) is None
-    assert thesis.read_text() == "years of work"
+        has_more = exchanged_at(step, exchange, lambda path=path: files.write(path, NEW))  # type: ignore[misc]
+        for thesis in (own / "report", own / "folder/report"):
+            assert thesis.read_text() == "years of work", f"line {step}"
+        assert sum(1 for _ in own.rglob("*")) == 3, f"line {step}"
+    assert step > 50
 
 
 def test_the_mode_of_what_takes_the_place_meanwhile_is_not_kept(
@@ -245,23 +292,28 @@ def test_nor_one_on_the_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
-def test_a_link_that_is_planted_between_look_and_write_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_nor_one_to_what_this_process_has_open(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with (tmp_path / "thesis").open("wb") as thesis:
+        (tmp_path / "report").symlink_to(f"/proc/self/fd/{thesis.fileno()}")
+        os.lchown(tmp_path / "report", 12345, 12345)
+        with pytest.raises(NotWritable, match="could not be written") as told:
+            files.deliver(tmp_path / "report", NEW, "It")
+    assert told.value.why == "It is a link that another user has put there."
+    assert (tmp_path / "thesis").read_bytes() == b""
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o755])
+def test_in_a_container_that_does_not_map_every_user(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thesis, path, looked = tmp_path / "thesis", tmp_path / "open" / "report", files.followed
-    thesis.write_text("years of work")
-    path.parent.mkdir()
-    path.parent.chmod(0o1777)
-
-    def followed(path: Path) -> Path:
-        found = looked(path)
-        path.symlink_to(thesis)
-        os.lchown(path, 12345, 12345)
-        return found
-
-    monkeypatch.setattr(files, "followed", followed)
-    files.write(path, NEW)
-    assert thesis.read_text() == "years of work" and not path.is_symlink() and path.read_bytes() == NEW
+    """A link of nobody may be anybody's where all may make some, and is the system's where the folder is nobody's."""
+    monkeypatch.setattr(owners, "is_mapped", lambda: False)
+    for user in (0, 1000):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        is_open = mode == 0o1777
+        assert files.is_followed(owners.NOBODY, owners.NOBODY, is_open) is not is_open
+        assert not files.is_followed(owners.NOBODY, 12345, is_open)
 
 
 def test_links_that_go_round(tmp_path: Path) -> None:

@@ -105,7 +105,16 @@ def test_whatever_is_in_the_password_of_one_address(password: str) -> None:
     assert shown(f"http://me:{password}@host/simple?x=1") == "http://***@host/simple"
     assert without_login(f"me:{password}@host:3128") == "***@host:3128"
     assert "cret" not in shown(f"http:/me:{password}@host") + shown(f"HTTPS://me:{password}@[::1")
-    for plain in ("https://host/a@b", "s3://b/a@c", "/folder/a@b", "oci://host:5000/x", "file:///a@b"):
+    assert shown("https://eyJhbGci/s3cret@host/simple") == "https://***@host/simple"
+    for plain in (
+        "https://Host.org/a@b",
+        "docker://REG/x@sha256:9f",
+        "https://host/a@b",
+        "s3://b/a@c",
+        "/folder/a@b",
+        "oci://host:5000/x",
+        "file:///a@b",
+    ):
         assert shown(plain) == plain
 
 

@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from envkit.cli import run
 from envkit.errors import ChecksumMismatch, NotWritable, SourcesMissing
+from envkit.system import files, umask
 from envkit.training import mnist
 from envkit.training.mnist import Pinned
 
@@ -131,6 +133,27 @@ def test_what_a_site_has_is_copied_and_checked(tmp_path: Path) -> None:
     (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"damaged")
     with pytest.raises(SourcesMissing, match="does not have MNIST"):
         mnist.take(folder, tmp_path / "other", like_mnist(DEAD))
+
+
+def test_what_changes_while_it_is_copied_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, read = put(tmp_path / "site"), files.read
+    monkeypatch.setattr(files, "read", lambda path: read(path) + b"changed")
+    with pytest.raises(SourcesMissing, match="has changed meanwhile"):
+        mnist.take(folder, tmp_path / "data", like_mnist(DEAD))
+    assert not [*(tmp_path / "data" / "mnist").iterdir()]
+
+
+def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    for name in like_mnist(DEAD).files:
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(SourcesMissing, match="does not have MNIST"):
+        mnist.take(tmp_path, tmp_path / "data", like_mnist(DEAD))
+
+
+def test_nobody_else_may_write_to_the_data(tmp_path: Path) -> None:
+    with umask.set_to(0), mnist.own(tmp_path) as at:
+        mnist.write(at, "images", b"images")
+    assert (tmp_path / "images").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:

@@ -25,6 +25,13 @@ def ended() -> int:
     return done.pid
 
 
+def give_to_group(folder: Path) -> None:
+    """Give a folder to a group that this user does not trust; only root can."""
+    if os.geteuid():
+        pytest.skip("needs root, to give a folder to a group")
+    os.chown(folder, -1, 12345)
+
+
 @pytest.mark.parametrize(
     ("mode", "goes"), [(0o700, True), (0o1777, True), (0o755, True), (0o2775, False), (0o777, False)]
 )
@@ -32,6 +39,8 @@ def test_nothing_is_removed_where_others_can_rename_it(mode: int, goes: bool, en
     """Who may write to a folder that is not sticky can give any folder in it the name of one that was left."""
     place = tmp_path / "place"
     place.mkdir()
+    if mode == 0o2775:
+        give_to_group(place)
     place.chmod(mode)
     left = place / f"envkit-verify-1-of-{temporary.this_node()}.{ended}.0123abcd"
     (left / "results").mkdir(parents=True)
@@ -84,11 +93,31 @@ def test_nor_below_a_folder_that_others_can_rename(shared: Path, cache: Path, mo
     assert temporary.usual_place() == own, "without the link, which may be led elsewhere"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give folders to others")
+def test_but_whom_this_user_trusts(shared: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler, which gives each job a folder below its own, or a project's group, in whose folder ranks meet."""
+    own = shared / "job"
+    own.mkdir(mode=0o700)
+    shared.chmod(0o755)
+    os.chown(shared, 12345, 12345)
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    assert session.of_starter(several_hosts=False, chosen=None).shared.parent == cache == sessions.caches().parent
+    monkeypatch.setenv("ENVKIT_TRUST", "12345")
+    assert session.of_starter(several_hosts=False, chosen=None).shared.parent == own == build.temporary_folder()
+    assert sessions.caches().parent == own
+    os.chown(shared, os.geteuid(), 12345)
+    shared.chmod(0o2775)
+    monkeypatch.chdir(shared)
+    assert shared not in session.shared_places(None)
+    monkeypatch.setenv("ENVKIT_TRUST", "@12345")
+    assert session.shared_places(None)[-1] == shared
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give folders to a group")
 def test_where_there_is_no_cache_and_none_at_all(shared: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
     assert temporary.usual_place() == Path("/tmp")
-    monkeypatch.setattr(temporary, "is_kept_apart", lambda _: False)
+    monkeypatch.setattr(temporary, "is_kept_apart", lambda *_: False)
     with pytest.raises(HostProblem, match="no folder for temporary files") as raised:
         temporary.usual_place()
     assert "export TMPDIR=" in raised.value.fix

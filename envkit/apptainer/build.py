@@ -12,6 +12,7 @@ from envkit import diagnose
 from envkit.apptainer import layers
 from envkit.apptainer.dockerfile import AGAIN, Converted, stage
 from envkit.apptainer.layers import Layer
+from envkit.environments import trust
 from envkit.environments.prefix import ALMOST_NOTHING, compiler_cache
 from envkit.errors import BuildFailed, DiskFull, HostProblem, Interrupted, RecipeInvalid, SignatureInvalid
 from envkit.machine import host, runtime
@@ -60,8 +61,9 @@ class LayerBuild:
                     shown.on({"event": "step", "step": match[1]})
             shown.tick()
 
-        temporary.sweep([temporary_folder()])
-        scratch = temporary_folder() / f"envkit-build-{temporary.own_name()}"
+        place = temporary_folder()
+        temporary.sweep([place])
+        scratch = place / f"envkit-build-{temporary.own_name()}"
         scratch.mkdir(mode=0o700)
         try:
             folder = self.folder
@@ -203,7 +205,8 @@ def is_file(source: str | None) -> bool:
 def temporary_folder() -> Path:
     """Return where images are unpacked while they are built: where nobody else can rename it. Raises HostProblem."""
     named = next((os.environ[name] for name in NAMED_PLACES if os.environ.get(name)), "")
-    return Path(named) if named and temporary.is_kept_apart(Path(named)) else temporary.usual_place()
+    known = trust.trusted()
+    return Path(named) if named and temporary.is_kept_apart(Path(named), known) else temporary.usual_place(known)
 
 
 def strip(line: str) -> str:

@@ -7,7 +7,6 @@ digest of what counts (``key``), so that the same build is there once.
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -139,23 +138,10 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
     if not all(map(VERSION.fullmatch, found.needs.versions.values())):
         raise ValueError("It needs a version that is none.")
     shown = msgspec.structs.replace(found.provenance, verdict=msgspec.Raw(b"null"))
-    if not all(
-        text.isprintable() for text in texts(msgspec.json.decode(msgspec.json.encode((found.part, found.needs, shown))))
-    ):
+    told = msgspec.json.decode(msgspec.json.encode((found.part, found.needs, shown)))
+    if not all(text.isprintable() for text in record.texts(told)):
         raise ValueError("It has text in it that a terminal would obey.")
     return found, signed
-
-
-def texts(value: Any) -> Iterator[str]:
-    """Yield every text in plain data."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.items():
-            yield from texts(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from texts(one)
 
 
 def folder_of(module: str) -> str:

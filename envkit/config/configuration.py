@@ -291,19 +291,12 @@ def refusal(name: str, value: Any, level: str) -> str:
 
 def shown(name: str, value: Any) -> str:
     """Return what was found for a key as it may be shown: nothing of what may have a password in it."""
+    from envkit.system.record import texts
+
     text = "\n".join(texts(value))
     if LOGIN.search(text) and (name == "cache.from" or "://" in text):
         return "what is not shown, since there may be a password in it"
     return toml.shown(value)
-
-
-def texts(value: Any) -> Iterator[str]:
-    """Yield every text in a value of TOML."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
-        for one in (*value, *(value.values() if isinstance(value, dict) else ())):
-            yield from texts(one)
 
 
 def unknown(name: str, *, is_table: bool = False) -> str:

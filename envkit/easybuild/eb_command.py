@@ -24,7 +24,7 @@ from envkit.machine import modules_tool
 from envkit.machine.host import Host, Program
 from envkit.planning.plan import ConfigGuess, Patch, Plan, Step
 from envkit.planning.stack import Stack, find_easyconfig, shelf
-from envkit.sources.addresses import login, redact
+from envkit.sources.addresses import OF_ADDRESSES, login, redact
 from envkit.sources.fetch import Source
 from envkit.system import files, process, record, temporary, toml
 from envkit.system.resources import data, easybuild_collection, recipes
@@ -32,7 +32,6 @@ from envkit.system.resources import data, easybuild_collection, recipes
 LISTED = re.compile(r"^ \* \[(?P<mark>.)\] (?P<path>.+\.eb) \(module: (?P<module>.+)\)$", re.MULTILINE)
 VARIABLE = re.compile(r"^CFGS=(.*)$", re.MULTILINE)
 USER_IN_URL = re.compile(r"://[^\s/]*@")
-ADDRESS = re.compile(r"(?i)PROXY|URL|URI|INDEX|SERVER")  # of variables: what they hold is an address
 OF_SLURM = re.compile(r"SLURM_CONF|SLURM_CLUSTERS|SBATCH_\w+")  # what sbatch itself reads
 AS_PIP_COMES = {"PIP_CONFIG_FILE": os.devnull}  # that of a shared Python refuses, and a person's own may steer a build
 # root's tar gives files to the uid that the archive names, and that user could change them while root builds them
@@ -239,8 +238,13 @@ def without_passwords(env: Mapping[str, str]) -> dict[str, str]:
     """Return the settings but for those that hold an address with a user or a password, as that of a proxy may."""
 
     def has_login(name: str, value: str) -> bool:
-        is_login = bool(ADDRESS.search(name) and login(value)) or ("@" in value and name.lower().endswith("_proxy"))
-        return is_login or bool(USER_IN_URL.search(value)) or redact(value) != value
+        is_login = bool(OF_ADDRESSES.search(name) and login(value))
+        return (
+            is_login
+            or ("@" in value and name.lower().endswith("_proxy"))
+            or bool(USER_IN_URL.search(value))
+            or redact(value) != value
+        )
 
     return {name: value for name, value in env.items() if not has_login(name, value)}
 

@@ -314,6 +314,9 @@ def say_findings(probe: Probe, place: SessionFolder | None, env: Mapping[str, st
     say(f"{probe.why} (--access {probe.access})")
     if place:
         say(f"session {place.name}; --resume {place.name} enters it again")
+        told = os.environ.get("TMPDIR")
+        if told and Path(told).is_dir() and not place.local.is_relative_to(os.path.realpath(told)):
+            say(f"the cache lies in {place.local.parent}, not in TMPDIR: others can change {told} or a folder above it")
         if parts := sessions.unused(place.folder):
             words = symptom("parts-unused", folder=place.folder, parts=", ".join(parts))
             say(f"{words.what}. {words.fix}")

@@ -155,7 +155,7 @@ def pull(tool: Runtime, remote: Remote, target: Path, env: Mapping[str, str], sa
     try:
         argv = [str(tool.path), "pull", "--disable-cache", *plain, str(partial), image]
         named = env.get("APPTAINER_TMPDIR", "")
-        scratch = named if named and temporary.is_kept_apart(Path(named)) else str(target.parent)
+        scratch = named if named and temporary.is_kept_apart(Path(named), trust.trusted()) else str(target.parent)
         settings = {**env, "APPTAINER_TMPDIR": scratch}
         status = process.supervise(argv, env=settings, log=log)
         if status:

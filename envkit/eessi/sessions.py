@@ -28,6 +28,7 @@ from pathlib import Path
 import msgspec
 
 from envkit import __version__
+from envkit.environments import trust
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.knowledge.eessi import symptom, usual
 from envkit.system import files, record, temporary
@@ -116,9 +117,9 @@ def root(env: Mapping[str, str] = os.environ) -> Path:
 def caches() -> Path:
     """Return the folder of the caches, on local disk; another one where somebody else has taken its name.
 
-    Where others can rename what is in TMPDIR, it lies in the user's own cache. Raises HostProblem.
+    Where others who are not trusted can rename what is in TMPDIR, it lies in the user's own cache. Raises HostProblem.
     """
-    return caches_in(temporary.usual_place())
+    return caches_in(temporary.usual_place(trust.trusted()))
 
 
 @cache

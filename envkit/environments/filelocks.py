@@ -94,7 +94,7 @@ def in_use(tree: Tree, but: str) -> bool:
 def is_held(path: Path) -> bool:
     """Say whether a lock is held, or may be: it cannot be asked."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return True
     try:

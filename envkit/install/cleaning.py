@@ -290,12 +290,13 @@ def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
 
     Raises HostProblem for a prefix that somebody who is not trusted can change: with it, what is removed.
     """
-    if any(one.kind in OF_THE_PREFIX for one in found):
+    of_prefix = trees(prefix) if any(one.kind in OF_THE_PREFIX for one in found) else []
+    if of_prefix or any(one.kind in OF_THE_PREFIX for one in found):
         trust.require(prefix.root, use="removed")
-        for tree in trees(prefix):
-            trust.require(prefix.root, tree, use="removed")
+    for tree in of_prefix:
+        trust.require(prefix.root, tree, use="removed")
     with umask.like(prefix.root), ExitStack() as stack:
-        busy = next(filter(None, [at_work(tree, stack) for tree in trees(prefix)]), "")
+        busy = next(filter(None, [at_work(tree, stack) for tree in of_prefix]), "")
         elsewhere = at_work_elsewhere(stack)
         now = {one.path: one for one in find(prefix, list(dict.fromkeys(one.kind for one in found)))}
         known = [now.get(one.path, msgspec.structs.replace(one, kept="it is in use now")) for one in found]

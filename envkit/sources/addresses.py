@@ -13,8 +13,11 @@ RUN = re.compile(
     r"(?<![^\s/'\"])[^\s/'\"]+@(?=\[|[^\W\d]|\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))"
     r"(?!sha\d+:[0-9a-f]|[A-Z][A-Z0-9]*_[A-Z0-9_.]*(?![\w.-]|:\d))"
 )  # begins where nothing else can: it takes a time in proportion to the text
+# Variables whose values are addresses, in which a user and a password may stand also without http:// before them.
+OF_ADDRESSES = re.compile(r"(?i)PROXY|URL|URI|INDEX|SERVER")
 SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
 FIRST = re.compile(r"[^/?#\\]*")
+DIGEST = re.compile(r"sha\d+:", re.ASCII)
 USER = re.compile(r"(?<![\w.%~+-])\w[\w.%~+-]*:(?=.)")
 
 
@@ -37,12 +40,15 @@ def without_login(url: str) -> str:
 def login(url: str) -> str:
     """Return the user and password of one URL, with or without a scheme: what it has up to its last @; else nothing.
 
-    An @ behind a host is one of the path. What has a colon in it may be a user, and a / of the password follows.
+    An @ behind a host is one of the path. What has a colon in it may be a user, and a / of the password follows. What
+    has capital letters and no dot is no host, but the beginning of a token.
     """
     begin = SCHEME.match(url)
     rest = url[begin.end() :] if begin else url
     first = FIRST.match(rest)
-    return rest.rpartition("@")[0] if first and {*":@"} & {*first[0]} else ""
+    before, _, behind = rest.rpartition("@")
+    is_token = begin and first and first[0] != first[0].lower() and "." not in first[0] and not DIGEST.match(behind)
+    return before if is_token or (first and {*":@"} & {*first[0]}) else ""
 
 
 def logins(text: str) -> Iterator[str]:

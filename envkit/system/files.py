@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from envkit.errors import HostProblem, NotWritable, UsageProblem
-from envkit.system import process
+from envkit.system import owners, process
 
 MOST = 64_000_000  # bytes of a file that is read at once
 MOST_LINKS = 40  # as Linux follows
+OF_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+NUMBER = re.compile(r"\d{1,9}", re.ASCII)  # of a descriptor
 READER_S = 10.0  # that a reader of a pipe may come later
 ANOTHER = "Free some room there, or name a file in a folder with room that you may write to."
 
@@ -50,37 +52,61 @@ def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o664
     written to as it is. But the file takes the place of a link or pipe where it is envkit's ``own``, which no user
     names. ``mode`` is that of a new file, of which the umask takes away. Raises OSError, with the name of the file.
     """
-    target, stream = (path, None) if own else led_to(path)
-    if stream is not None:
-        with stream:
-            yield stream
-        return
-    refused = errno.EEXIST if new and target.exists() else errno.EISDIR if target.is_dir() else 0
-    if refused or (not own and target.exists() and not os.access(target, os.W_OK)):
-        raise OSError(refused or errno.EACCES, os.strerror(refused or errno.EACCES), str(target))
-    staged = f".envkit-{os.getpid()}-{os.urandom(4).hex()}"
     try:
-        folder = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        with destination(path, own=own) as (folder, name):
+            number = None if own else descriptor(folder, name)
+            if number is not None:
+                for printing in filter(None, (sys.stdout, sys.stderr)):
+                    printing.flush()
+                with os.fdopen(os.dup(number), "wb") as stream:
+                    yield stream
+                return
+            found = state_in(folder, name)
+            if found is not None and not own and is_other(found):
+                with opened_to_write(folder, name) as stream:
+                    yield stream
+                return
+            if found is not None and not own:
+                require_replaceable(folder, name, found, new=new)
+            with staged(folder, name, mode) as stream:
+                if not own:
+                    keep_mode(stream, folder, name)
+                yield stream
     except OSError as error:
-        error.filename = str(target)
+        if not isinstance(error.filename, str | Path) or "/" not in str(error.filename):
+            error.filename, error.filename2 = str(path), None
         raise
+
+
+@contextmanager
+def staged(folder: int, name: str, mode: int) -> Iterator[BinaryIO]:
+    """Write a file of an open folder under another name, which becomes the right one at the end. Raises OSError."""
+    staging = f".envkit-{os.getpid()}-{os.urandom(4).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(staged, flags, mode, dir_fd=folder), "wb") as stream:
-            if not own:
-                keep_mode(stream, folder, target.name)
+        with os.fdopen(os.open(staging, flags, mode, dir_fd=folder), "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(staged, target.name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError as error:
-        if error.filename in (None, staged):
-            error.filename, error.filename2 = str(target), None
-        raise
+        os.replace(staging, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
         with suppress(OSError):
-            os.unlink(staged, dir_fd=folder)
-        os.close(folder)
+            os.unlink(staging, dir_fd=folder)
+
+
+def is_other(state: os.stat_result) -> bool:
+    """Say whether something is a device, a pipe or a socket."""
+    return not any(test(state.st_mode) for test in (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK))
+
+
+def require_replaceable(folder: int, name: str, found: os.stat_result, *, new: bool) -> None:
+    """Require that what an open folder has may be written anew; a ``new`` file must not be there. Raises OSError."""
+    if new:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if stat.S_ISREG(found.st_mode) and not os.access(name, os.W_OK, dir_fd=folder, follow_symlinks=False):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def keep_mode(stream: BinaryIO, folder: int, name: str) -> None:
@@ -104,90 +130,147 @@ def keep_mode(stream: BinaryIO, folder: int, name: str) -> None:
         os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
 
 
-def led_to(path: Path) -> tuple[Path, BinaryIO | None]:
-    """Return the file that a path leads to, and what writes to it where that is no file. Raises OSError.
+@contextmanager
+def destination(path: Path, *, own: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the open folder and the name in it that a path leads to, over links that may be followed.
 
-    No file is a device, a pipe, or one of this process's descriptors.
+    Each part is opened in the one before it, so that nothing which is put there meanwhile is followed. A path of
+    envkit's ``own`` is that of its folder, and its name no link. Raises OSError.
     """
-    number = descriptor(path)
-    if number is not None:
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            stream.flush()
-        return path, os.fdopen(os.dup(number), "wb")
-    target = followed(path)
-    is_other = target.exists() and not target.is_file() and not target.is_dir()
-    return target, opened_to_write(target) if is_other else None
+    if own:
+        folder, name = os.open(path.parent, OF_FOLDER), path.name
+    else:
+        folder, name = walked(path)
+    try:
+        yield folder, name
+    finally:
+        os.close(folder)
 
 
-def followed(path: Path) -> Path:
-    """Return where a path leads, over links that the system itself would follow (fs.protected_symlinks).
+def walked(path: Path) -> tuple[int, str]:
+    """Return the open folder and the name in it that a path leads to; "." where it leads to the folder itself.
 
-    Others are those of another user in a folder that is open to all, such as /tmp, and at the end of a path also in one
-    that is open to a group; for root, any of another user. No part of what is returned is a link: what is put there
-    later is not followed. Raises OSError.
+    Raises OSError.
     """
-    at, rest, links = Path("/"), [*path.absolute().parts[1:]], 0
-    while rest:
-        name = rest.pop(0)
-        step = at.parent if name == ".." else at / name
-        try:
-            target = step.readlink() if name != ".." else None
-        except OSError:  # it is no link, or not there
-            target = None
-        if target is None:
-            at = step
-            continue
-        links += 1
-        if links > MOST_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-        link, around = step.lstat(), at.stat()
-        is_open = around.st_mode & (stat.S_IWOTH if rest else stat.S_IWOTH | stat.S_IWGRP)
-        own = (0, os.geteuid(), around.st_uid) if os.geteuid() else (0,)
-        if (is_open or not os.geteuid()) and link.st_uid not in own:
-            raise OSError(errno.EACCES, "It is a link that another user has put there", str(path))
-        at = Path("/") if target.is_absolute() else at
-        rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
-    return at
+    folder = os.open("/", OF_FOLDER)
+    rest, links = [*path.absolute().parts[1:]], 0
+    try:
+        while rest:
+            name = rest.pop(0)
+            target = link_in(folder, name, is_last=not rest)
+            if target is not None:
+                links += 1
+                if links > MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                if target.is_absolute():
+                    os.close(folder)
+                    folder = os.open("/", OF_FOLDER)
+                rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
+            elif rest or name == "..":
+                deeper = os.open(name, OF_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                os.close(folder)
+                folder = deeper
+            else:
+                return folder, name
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder, "."
 
 
-def opened_to_write(path: Path) -> BinaryIO | None:
-    """Open a device or pipe to write; None where it has become a plain file meanwhile.
+def link_in(folder: int, name: str, *, is_last: bool) -> Path | None:
+    """Return where a link of an open folder leads, None for what is none or one of this process's descriptors.
 
-    Raises OSError for one of another user, and for a pipe that nothing begins to read for READER_S.
+    Raises OSError for a link that the system would not follow either (fs.protected_symlinks), that of another user in
+    a folder which is open to all, such as /tmp, and for a few more: in a folder which is open to a group, unless it is
+    its owner's, and for root any of another user.
+    """
+    try:
+        link = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        if is_last:
+            return None
+        raise
+    try:
+        found, around = os.fstat(link), os.fstat(folder)
+        if not stat.S_ISLNK(found.st_mode) or descriptor(folder, name) is not None:
+            return None
+        is_open = bool(around.st_mode & (stat.S_IWOTH | stat.S_IWGRP))
+        if found.st_uid not in (0, os.geteuid()) and not is_followed(found.st_uid, around.st_uid, is_open):
+            raise PermissionError(errno.EACCES, "It is a link that another user has put there")
+        return Path(os.readlink("", dir_fd=link))
+    finally:
+        os.close(link)
+
+
+def is_followed(owner: int, of_folder: int, is_open: bool) -> bool:
+    """Say whether a link of another user is followed, of which the owner and that of its folder are given.
+
+    In a container nobody knows who an owner is that it does not map; the system's own files have the same one there.
+    """
+    if not owners.is_mapped() and owner == owners.NOBODY:
+        return not is_open and of_folder in (0, owners.NOBODY)
+    return bool(os.geteuid()) and (not is_open or owner == of_folder)
+
+
+def state_in(folder: int, name: str) -> os.stat_result | None:
+    """Return the state of what an open folder has, of a link itself; None if it has none. Raises OSError."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def opened_to_write(folder: int, name: str) -> BinaryIO:
+    """Open a device or pipe of an open folder to write.
+
+    Raises OSError for one of another user, for what has taken its place, and for a pipe that nothing begins to read
+    for READER_S.
     """
     deadline = time.monotonic() + READER_S
     while True:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        require_own_or_system(found)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+            opened = os.open(name, flags, dir_fd=folder)
         except OSError as error:
-            if error.errno != errno.ENXIO or not path.is_fifo():
+            if error.errno != errno.ENXIO or not stat.S_ISFIFO(found.st_mode):
                 raise
             if time.monotonic() > deadline:
-                raise OSError(errno.ENXIO, "It is a pipe, and nothing reads from it", str(path)) from error
+                raise OSError(errno.ENXIO, "It is a pipe, and nothing reads from it") from error
             time.sleep(0.1)
         else:
             break
-    state = os.fstat(descriptor)
-    if stat.S_ISREG(state.st_mode):
-        os.close(descriptor)
+    stream = os.fdopen(opened, "wb")
+    try:
+        state = os.fstat(opened)
+        require_own_or_system(state)
+        if not is_other(state):
+            raise OSError(errno.EAGAIN, "Something else has taken its place meanwhile")
+        os.set_blocking(opened, True)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def require_own_or_system(state: os.stat_result) -> None:
+    """Require that a pipe or device is this user's or the system's. Raises OSError."""
+    is_of_host = state.st_uid == owners.NOBODY and not owners.is_mapped() and not stat.S_ISFIFO(state.st_mode)
+    if is_other(state) and state.st_uid not in (0, os.geteuid()) and not is_of_host:
+        raise PermissionError(errno.EACCES, f"It is {kind(state.st_mode)} of another user")
+
+
+def descriptor(folder: int, name: str) -> int | None:
+    """Return the number of this process's descriptor that a name in an open folder stands for, as in /dev/fd."""
+    if not NUMBER.fullmatch(name):
         return None
-    if state.st_uid not in (0, os.geteuid()):
-        os.close(descriptor)
-        raise OSError(errno.EACCES, f"It is {kind(state.st_mode)} of another user", str(path))
-    os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "wb")
-
-
-def descriptor(path: Path) -> int | None:
-    """Return the number of the descriptor of this process that a path such as /dev/stdout or /dev/fd/63 leads to."""
-    for _ in range(MOST_LINKS):
-        path = Path(os.path.realpath(path.parent)) / path.name
-        if re.fullmatch(rf"/proc/({os.getpid()}|self)/(task/\d+/)?fd/\d+", str(path)):
-            return int(path.name)
-        if not path.is_symlink():
-            return None
-        path = path.parent / path.readlink()
-    return None
+    try:
+        place = Path(f"/proc/self/fd/{folder}").readlink()
+    except OSError:
+        return None
+    return int(name) if re.fullmatch(rf"/proc/{os.getpid()}/(task/\d+/)?fd", str(place)) else None
 
 
 def replace(source: Path, target: Path) -> None:
@@ -281,10 +364,10 @@ def identity(state: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a plain file. Raises OSError, for a pipe or a device as well, without waiting."""
     import hashlib
 
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

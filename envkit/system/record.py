@@ -4,7 +4,7 @@ msgspec looks at a type when it first meets it, and two threads that both meet i
 envkit has its decoders from here, where one looks at a time.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -52,3 +52,14 @@ def decode(data: bytes | str | msgspec.Raw, kind: type[T]) -> T:
 def read(path: Path, kind: type[T]) -> T:
     """Return what a plain file of JSON says. Raises OSError, RecordInvalid."""
     return decode(files.read(path, LARGEST), kind)
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every text in plain data, keys among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts([*value.items()])
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from texts(one)

@@ -104,11 +104,11 @@ def folder(kind: str, place: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def usual_place() -> Path:
+def usual_place(known: owners.Trusted | None = None) -> Path:
     """Return the folder for temporary files: TMPDIR, or another one where others can rename what is in that.
 
-    Whoever can rename a private folder can put another one in its place. No part of the path is a link. Raises
-    HostProblem where there is none, OSError.
+    Whoever can rename a private folder can put another one in its place: none but this user, root, and who else is
+    ``known`` may. No part of the path is a link. Raises HostProblem where there is none, OSError.
     """
     from platformdirs import user_cache_path
 
@@ -117,7 +117,7 @@ def usual_place() -> Path:
         with suppress(OSError):
             if place == own:
                 files.make_private(own)
-            if is_kept_apart(place):
+            if is_kept_apart(place, known):
                 return place.resolve()
     raise HostProblem(
         what="There is no folder for temporary files in which nobody else can rename yours.",
@@ -126,17 +126,18 @@ def usual_place() -> Path:
     )
 
 
-def is_kept_apart(place: Path) -> bool:
+def is_kept_apart(place: Path, known: owners.Trusted | None = None) -> bool:
     """Say whether nobody else can rename what this user has in a folder, nor that folder, nor one above it.
 
-    Each of them is sticky, or nobody but this user and root writes to it.
+    Each of them is sticky, or nobody but this user, root, and who else is ``known`` writes to it.
     """
+    known = known or owners.known(())
     try:
         real = place.resolve(strict=True)
-        is_open = real.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if is_open and not real.stat().st_mode & stat.S_ISVTX:
+        is_shared = real.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if is_shared and is_changed_by_others(real, known):
             return False
-        known = owners.with_unmapped(owners.known(()))
+        known = owners.with_unmapped(known)
         return not any(is_changed_by_others(one, known) for one in (real, *real.parents))
     except OSError:
         return False

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
 from envkit.report.words import plain
-from envkit.sources.addresses import IN_URL, login, logins, redact
+from envkit.sources.addresses import IN_URL, OF_ADDRESSES, login, logins, redact
 from envkit.system import toml
 from envkit.system.resources import data
 from envkit.ticket.names import vocabulary
@@ -297,21 +297,31 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of variables that are secrets, and users and passwords of addresses in any of them.
+    """Yield the values of variables that are secrets, and what is one in any of them by its shape or as a login.
 
-    One without a scheme is looked for where the name tells an address: of two modules, a:b@c may be the names.
+    A login without a scheme is looked for where the name tells an address: of two modules, a:b@c may be the names.
     """
     for name, value in env.items():
+        yield from shaped(value)
         if is_secret(name.upper(), value) and len(value) >= SHORTEST and value.lower() not in vocabulary():
             yield value
         told = known()["secret"]
-        without_scheme = [*logins(value)] if re.search(told["address"], name) else []
+        without_scheme = [*logins(value)] if OF_ADDRESSES.search(name) else []
         without_scheme += re.findall(r"^[^\s/:'\"]+(?=@)", value) if re.search(told["proxy"], name) else []
-        if "://" in value or re.search(told["address"], name):
-            without_scheme.append(login(value))
+        if "://" in value or OF_ADDRESSES.search(name):
+            without_scheme += map(login, value.split())
         for place in (*IN_URL.findall(value), *without_scheme):
             user, _, password = place.partition(":")
             yield from (one for part in (user, password) for one in (part, unquote(part)) if len(one) >= SHORTEST)
+
+
+def shaped(value: str) -> Iterator[str]:
+    """Yield the parts of a text that are secrets by their shape or by what stands before them."""
+    for shape in shapes() if len(value) <= LONG else ():
+        for match in shape.finditer(value):
+            part = match[0].removeprefix(match.groupdict().get("kept") or "").strip("\"'")
+            if len(part) > SURE and part.lower() not in vocabulary():
+                yield part
 
 
 def without_shapes(text: str) -> str:

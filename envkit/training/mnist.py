@@ -120,7 +120,7 @@ def there(
 
 def take(source: Path, folder: Path, wanted: Pinned) -> DataFolder:
     """Copy the files from a site's folder. Raises SourcesMissing where not all are there, with the right SHA-256."""
-    import shutil
+    import hashlib
 
     site = at_site([str(source)], wanted)
     if site is None:
@@ -134,10 +134,14 @@ def take(source: Path, folder: Path, wanted: Pinned) -> DataFolder:
     with alone(folder):
         target.mkdir(exist_ok=True)
         with own(target) as at:
-            for name in wanted.files:
-                part = f".{name}.{os.getpid()}"
-                with (site / name).open("rb") as stream, created(at, part) as new:
-                    shutil.copyfileobj(stream, new)
+            for name, digest in wanted.files.items():
+                part, content = f".{name}.{os.getpid()}", files.read(site / name)
+                if hashlib.sha256(content).hexdigest() != digest:
+                    raise SourcesMissing(
+                        what=f"{site / name} has changed meanwhile.", fix="Run the same command again."
+                    )
+                with created(at, part) as new:
+                    new.write(content)
                 os.replace(part, name, src_dir_fd=at, dst_dir_fd=at)
     return DataFolder(folder=target)
 
@@ -222,10 +226,13 @@ def own(folder: Path) -> Iterator[int]:
 
 
 def created(at: int, name: str) -> BinaryIO:
-    """Open a new file in an open folder, in the place of what there is, and through no link."""
+    """Open a new file in an open folder, in the place of what there is, and through no link.
+
+    Nobody else may write to it, whatever the umask or a list of the folder says of new files.
+    """
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=at)
-    return os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at), "wb")
+    return os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=at), "wb")
 
 
 def write(at: int, name: str, content: bytes) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from envkit.environments import trust
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.inside.probe.node import private
 from envkit.inside.probe.started import Started
@@ -37,14 +38,14 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
     words = (started.title, str(started.job))
     name, known = temporary.unguessable(*words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     if started.local_size == size and chosen is None:
-        return opened(name, name, [temporary.usual_place()])
+        return opened(name, name, [temporary.usual_place(trust.trusted())])
     places = shared_places(chosen)
     return opened(name, known if chosen is not None and is_closed(chosen) else name, places)
 
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
     """A session for ranks that are still to be started. Raises NotWritable, UsageProblem."""
-    places = shared_places(chosen) if several_hosts or chosen else [temporary.usual_place()]
+    places = shared_places(chosen) if several_hosts or chosen else [temporary.usual_place(trust.trusted())]
     temporary.sweep(dict.fromkeys((*places, Path(tempfile.gettempdir()))))
     name = temporary.own_name()
     return opened(name, name, places)
@@ -65,7 +66,7 @@ def shared_places(chosen: Path | None) -> list[Path]:
     from platformdirs import user_cache_path
 
     here = Path.cwd()
-    return [user_cache_path("envkit"), *([here] if temporary.is_kept_apart(here) else [])]
+    return [user_cache_path("envkit"), *([here] if temporary.is_kept_apart(here, trust.trusted()) else [])]
 
 
 def require_files() -> None:
@@ -96,5 +97,6 @@ def opened(name: str, shared: str, places: list[Path]) -> Session:
     raise NotWritable(
         what="There is no folder in which the ranks could leave what they find.",
         why="; ".join(tried),
-        fix="Name one that all nodes see and that you may write to: --shared DIR",
+        fix="Name one that all nodes see and that you may write to: --shared DIR. The current folder is another, if "
+        "nobody can change it but you and those whom ENVKIT_TRUST names.",
     )

@@ -223,10 +223,27 @@ def test_a_secret_over_two_lines_of_a_log_is_in_no_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["GITHUB_PAT", "GH_PAT_2", "AZURE_DEVOPS_EXT_PAT", "DB_PW", "MYSQLPW", "SLURM_JWT", "PAT", "PW1"]
+    "name",
+    ["GITHUB_PAT", "GH_PAT_2", "AZURE_DEVOPS_EXT_PAT", "DB_PW", "MYSQLPW", "SLURM_JWT", "PAT", "PW1", "API_BEARER"],
 )
 def test_a_variable_whose_name_tells_a_secret(name: str) -> None:
     assert Redactor({name: "Pq7Zz99Rt"}).out_of("a Pq7Zz99Rt") == "a <secret>"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AZURE_STORAGE", "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=Pq7Zz99Rt;EndpointSuffix=x"),
+        ("AZURE_STORAGE_CONNECTION_STRING", "Pq7Zz99Rt"),
+        ("DOCKER_AUTH_CONFIG", '{"auths": {"host": {"auth": "Pq7Zz99Rt"}}}'),
+        ("GIT_CONFIG_VALUE_0", "AUTHORIZATION: bearer Pq7Zz99Rt"),
+        ("PIP_EXTRA_INDEX_URL", "https://one/simple https://AB/Pq7Zz99Rt@two/simple"),
+        ("PIP_EXTRA_INDEX_URL", "https://ada:pw12@one/simple https://AB:Pq7Zz99Rt@two/simple"),
+    ],
+)
+def test_a_secret_that_is_a_part_of_a_variable(name: str, value: str) -> None:
+    said = "AB/Pq7Zz99Rt" if "AB/" in value else "Pq7Zz99Rt"
+    assert "Pq7Zz99Rt" not in Redactor({name: value}).out_of(f"it said {said}")
 
 
 @pytest.mark.parametrize(
