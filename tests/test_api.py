@@ -150,6 +150,7 @@ def test_compat() -> None:
     assert '"verdict"' in found.to_json()
 
 
+@pytest.mark.integration
 def test_doctor_runs_in_any_thread(prefix: Prefix) -> None:
     found: list[api.Examination] = []
     thread = threading.Thread(target=lambda: found.append(api.doctor(prefix=prefix.root)))

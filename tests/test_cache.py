@@ -512,6 +512,7 @@ class TestServer:
                 put(Place(named=url).entry(name), tmp_path / OTHER)
         assert below(tmp_path / OTHER) == set()
 
+    @pytest.mark.integration
     def test_a_server_that_is_slow(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         class Slow(SimpleHTTPRequestHandler):
             def copyfile(self, source: Any, outputfile: Any) -> None:

@@ -372,6 +372,7 @@ pull.pull(Caches(places=({entry.place.named!r},), keys=(), unsigned=True), Place
         sharing.prune(new, 0, dry_run=False)
         assert contents(tmp_path / NEW) == contents(tmp_path / "cache")
 
+    @pytest.mark.integration
     def test_a_command_that_is_killed_while_an_object_comes(self, tree: Tree, tmp_path: Path, new: Place) -> None:
         begun, ended = threading.Event(), threading.Event()
 

@@ -136,6 +136,7 @@ class TestTaken:
         assert len(slow.asked) == 1
         assert contents(tmp_path / "new") == TEXTS
 
+    @pytest.mark.integration
     def test_what_is_there_is_not_said_to_lack(self, there: Place, tmp_path: Path) -> None:
         assert len(refused(sources("http://127.0.0.1:9"), 5.0)) == 2
         assert refused(sources("http://127.0.0.1:9"), 5.0, [there]) == []

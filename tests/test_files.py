@@ -188,6 +188,7 @@ def exchanged_at(step: int, exchange: Callable[[], None], write: Callable[[], No
     return count >= step
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
 @pytest.mark.parametrize("what", ["folder", "folder above", "file", "no file", "pipe"])
 def test_what_is_exchanged_at_any_moment_is_not_written_through(

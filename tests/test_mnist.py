@@ -77,6 +77,7 @@ print(mnist.get(Path(sys.argv[1]), mnist.Pinned(files=json.loads(sys.argv[2]), u
 """
 
 
+@pytest.mark.integration
 def test_it_is_fetched_once_by_several_at_the_same_time(server: Server, tmp_path: Path) -> None:
     wanted = like_mnist(url(server))
     argv = [sys.executable, "-c", GET, str(tmp_path / "data"), json.dumps(wanted.files), url(server)]

@@ -113,6 +113,7 @@ def test_a_plain_mpi_program_comes_last() -> None:
     assert (trials.done[-1].name, ranks.tried[-1].mpi) == (MPI_ALONE, "/lib/libmpi.so.40")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("left_s", "takes_s", "was_cut"), [(2.4, 2.4, True), (2.4, 0.0, False), (60, 0.0, False)])
 def test_what_was_not_given_its_time_is_told_apart(left_s: float, takes_s: float, was_cut: bool) -> None:
     def passes(_attempt: Attempt, _seconds: float) -> bool:

@@ -126,8 +126,9 @@ def test_what_is_sent_and_received_is_the_same(size: int) -> None:
     assert arithmetic.allreduce(size)["product float64"] == product
     rows = [row for rank in range(size) for row in arithmetic.reducescatter(size, rank)["sum float64"]]
     assert rows == [float(sum(primes) * (row + 1)) for row in range(2 * size + 1)]
+    of_senders = [sending.splits(sender, size) for sender in range(size)]
     for rank in range(size):
-        counts = [splits[rank] for splits in (sending.splits(sender, size) for sender in range(size))]
+        counts = [splits[rank] for splits in of_senders]
         received = [float(p * (rank + 1)) for p, count in zip(primes, counts, strict=True) for _ in range(count)]
         assert arithmetic.alltoall(size, rank)["float64"] == received + [float(count) for count in counts if count]
         place = arithmetic.process_sets(size, rank)["rank and size"]
