@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from envkit.cli import run
-from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, rules
+from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, judge, rules
 from envkit.diagnose.rule import Sign, done, parse_rule
-from envkit.diagnose.scan import CHUNK, Scan, ScannedLog, scan, whole_lines
+from envkit.diagnose.scan import CHUNK, ScannedLog, Search, scan, whole_lines
 from envkit.diagnose.surroundings import Surroundings
 from envkit.knowledge.known import catalogue
 from tests.diagnose_recall import AREAS, FILE, WHOLE, Thread, table, threads, verdict, written
@@ -93,7 +93,7 @@ def rule(literal: str = "broken", **fields: Any) -> Rule:
 
 
 def seen(text: str, *rules: Rule) -> ScannedLog:
-    return scan([text.encode()], rules, sign("all went well"))
+    return scan([text.encode()], Search(rules, sign("all went well")))
 
 
 @pytest.mark.parametrize(("between", "near"), [(0, True), (3, True), (4, False), (9, False)])
@@ -113,7 +113,7 @@ def test_how_near_a_line_above_must_stand(between: int, near: bool) -> None:
 def test_lines_are_counted_from_1_over_all_blocks() -> None:
     for empty in range(3):
         blocks = [b"\n" * empty + b"broken\nx\n", b"\ny bad y\n  worse\n", b"bad\nlast"]
-        found = scan(blocks, [rule(), rule("bad"), rule("worse"), rule("last")], sign("all went well"))
+        found = scan(blocks, Search([rule(), rule("bad"), rule("worse"), rule("last")], sign("all went well")))
         lines = {name: (hit.line.number - empty, hit.line.text) for name, hit in found.hits.items()}
         assert lines == {"broken": (1, "broken"), "bad": (4, "y bad y"), "worse": (5, "worse"), "last": (7, "last")}
         assert (found.lines, found.size) == (6 + empty, sum(map(len, blocks)))
@@ -126,7 +126,7 @@ def test_a_line_is_looked_at_4000_bytes_on_either_side() -> None:
 
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
-    found = scan([b"\xff broken \xfe\n"], [rule()], sign("all went well"))
+    found = scan([b"\xff broken \xfe\n"], Search([rule()], sign("all went well")))
     assert found.hits["broken"].line.text == "\ufffd broken \ufffd"
 
 
@@ -145,10 +145,10 @@ def test_the_first_of_several_lines_counts() -> None:
 
 
 def test_what_all_logs_are_searched_with_is_made_once() -> None:
-    """It takes twenty times as long as to read a short log."""
-    assert Scan(rules(), done()).automaton is Scan(rules(), done()).automaton
-    other = Scan([rule()], sign("all went well")).automaton
-    assert other is not Scan(rules(), done()).automaton
+    """It takes twenty times as long as to read a short log; and of one log nothing is left for the next."""
+    assert judge.search() is judge.search()
+    one = Search([rule()], sign("all went well"))
+    assert scan([b"broken\n"], one).hits and not scan([b"whole\n"], one).hits and scan([b"broken\n"], one).hits
 
 
 def test_blocks_are_cut_behind_lines() -> None:

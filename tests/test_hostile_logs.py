@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from envkit.cli import run
-from envkit.diagnose import first_cause, rules, scan, source
+from envkit.diagnose import first_cause, judge, rules, scan, source
 from envkit.diagnose.rule import Sign, done
 from envkit.diagnose.scan import CHUNK
 from envkit.report.words import escaped, plain
@@ -132,7 +132,7 @@ def test_a_log_takes_no_longer_than_its_size_allows(name: str) -> None:
     size = 6_000_000 if "in a line" in name or name in ("Keras", "all at once") else 2_000_000
     data = repeated({**LOGS, **OF_RULES}[name](), size)
     began = time.thread_time()
-    found = scan.scan((data[at : at + CHUNK] for at in range(0, len(data), CHUNK)), rules(), done())
+    found = scan.scan((data[at : at + CHUNK] for at in range(0, len(data), CHUNK)), judge.search())
     took = time.thread_time() - began
     assert took < 2 * (scan.AT_ONCE_S + found.size / scan.BYTES_PER_S) + 0.5
     assert found.whole == (found.size == len(data))
@@ -186,9 +186,9 @@ def test_a_log_that_was_read_whole_says_so(tmp_path: Path, capsys: Output) -> No
 
 def test_what_was_not_read_to_the_end_is_not_certain() -> None:
     [rule] = [rule for rule in rules() if rule.id == "undefined-symbol"]
-    from envkit.diagnose.judge import judged
+    judged = judge.judged
 
-    seen = scan.scan([rule.example.encode()], rules(), done())
+    seen = scan.scan([rule.example.encode()], judge.search())
     for whole, certainty in ((True, "confirmed"), (False, "likely")):
         seen.whole = whole
         found = judged(seen, None)
@@ -322,7 +322,7 @@ def test_the_time_is_over_for_all_of_a_log_together(tmp_path: Path) -> None:
     now = iter(range(10_000))
     limit = scan.Deadline(lambda: float(next(now)))
     with source.opened(str(log), limit) as blocks:
-        seen = scan.scan(blocks, rules(), done())
+        seen = scan.scan(blocks, judge.search())
     assert not seen.whole and 0 < seen.size < 40_000_000
     assert source.lines(str(log), 1, 4, limit) == []
     assert source.lines(str(log), 1, 4, scan.Deadline()) == ["-- ok"] * 4

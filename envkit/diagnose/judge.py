@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import msgspec
 
 from envkit.diagnose.reader import Reader
 from envkit.diagnose.rule import Rule, done, rules
-from envkit.diagnose.scan import Hit, LogLine, ScannedLog, blocks, scan
+from envkit.diagnose.scan import Hit, LogLine, ScannedLog, Search, blocks, scan
 from envkit.knowledge.known import owner
 
 if TYPE_CHECKING:
@@ -54,7 +55,13 @@ def first_cause(lines: Iterable[str | bytes], place: Surroundings | None = None)
 def seen_in(lines: Iterable[str | bytes]) -> ScannedLog:
     """Return what a log has, given as lines or as blocks of bytes."""
     read = (line.encode(errors="replace") + b"\n" if isinstance(line, str) else line for line in lines)
-    return scan(read, rules(), done())
+    return scan(read, search())
+
+
+@cache
+def search() -> Search:
+    """Return what looks for all rules."""
+    return Search(rules(), done())
 
 
 def first_cause_in(path: Path) -> Diagnosis | None:

@@ -7,14 +7,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
 
 from envkit.diagnose.rule import Rule, Sign
-
-if TYPE_CHECKING:
-    from ahocorasick_rs import BytesAhoCorasick
 
 CHUNK = 1 << 20  # bytes
 LONGEST = 4000  # bytes of a line on either side of a hit
@@ -77,7 +73,7 @@ class ScannedLog:
 class WatchedSign:
     """A sign that is looked for. ``always``: every line with it counts; ``is_open``: another one changes something.
 
-    Up to ``seen`` (bytes of the log) it has been looked at.
+    Up to ``seen`` (bytes of the log) it has been looked at. ``place`` is its own among all that are looked for.
     """
 
     sign: Sign
@@ -87,46 +83,54 @@ class WatchedSign:
     wraps: bool = False
     is_open: bool = True
     seen: int = 0
+    place: int = 0
     last: LogLine | None = None
 
 
-@lru_cache(maxsize=4)
-def automaton(literals: tuple[bytes, ...]) -> "BytesAhoCorasick":
-    """Return what finds all of these literals at once; to make it takes longer than to read most logs."""
-    from ahocorasick_rs import BytesAhoCorasick, Implementation
+class Search:
+    """What is looked for in logs: rules, the signs that they ask for, and the one that says that all went well.
 
-    return BytesAhoCorasick(list(literals), implementation=Implementation.DFA)
+    To make it takes longer than to read most logs. ``groups`` has for each literal the places in ``watches`` of those
+    that have it, ``literals`` for each of these the places of its literals.
+    """
+
+    def __init__(self, rules: Iterable[Rule], done: Sign) -> None:
+        from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+        rules, signs = tuple(rules), {done: WatchedSign(sign=done, always=True)}
+        for rule in rules:
+            for sign in rule.context:
+                watch = signs.setdefault(sign, WatchedSign(sign=sign))
+                watch.always |= sign == rule.preceded_by
+                watch.survives |= rule.survives
+        self.signs = tuple(signs)  # the first one is ``done``
+        of_rules = [WatchedSign(sign=rule, rule=rule, survives=rule.survives, wraps=rule.wraps) for rule in rules]
+        self.watches = (*signs.values(), *of_rules)
+        wanted: dict[bytes, list[int]] = {}
+        for place, watch in enumerate(self.watches):
+            for literal in watch.sign.find:
+                wanted.setdefault(literal.encode(), []).append(place)
+        self.groups = tuple(wanted.values())
+        self.literals: list[list[int]] = [[] for _ in self.watches]
+        for index, together in enumerate(self.groups):
+            for place in together:
+                self.literals[place].append(index)
+        self.automaton: BytesAhoCorasick = BytesAhoCorasick(list(wanted), implementation=Implementation.DFA)
 
 
 class Scan:
     """One pass over a log, a chunk of whole lines at a time."""
 
-    def __init__(self, rules: Iterable[Rule], done: Sign) -> None:
+    def __init__(self, search: Search) -> None:
         self.seen = ScannedLog()
-        self.done = WatchedSign(sign=done, always=True)
-        self.context = {done: self.done}
-        watches = [self.watch(rule) for rule in rules]
-        wanted: dict[bytes, list[WatchedSign]] = {}
-        for watch in (*self.context.values(), *watches):
-            for literal in watch.sign.find:
-                wanted.setdefault(literal.encode(), []).append(watch)
-        self.watches = list(wanted.values())
-        self.indices = dict[int, list[int]]()
-        for index, together in enumerate(self.watches):
-            for watch in together:
-                self.indices.setdefault(id(watch), []).append(index)
+        self.literals, self.automaton = search.literals, search.automaton
+        own = [replace(watch, place=place) for place, watch in enumerate(search.watches)]
+        self.context = dict(zip(search.signs, own, strict=False))
+        self.done = own[0]
+        self.watches = [[own[place] for place in together] for together in search.groups]
         self.noted = dict[int, WatchedSign]()
         self.passed = [0] * len(self.watches)
         self.base = 0
-        self.automaton = automaton(tuple(wanted))
-
-    def watch(self, rule: Rule) -> WatchedSign:
-        """Return the watch of a rule, and begin those of its context."""
-        for sign in rule.context:
-            watch = self.context.setdefault(sign, WatchedSign(sign=sign))
-            watch.always |= sign == rule.preceded_by
-            watch.survives |= rule.survives
-        return WatchedSign(sign=rule, rule=rule, survives=rule.survives, wraps=rule.wraps)
 
     def read(self, chunk: bytes) -> None:
         """Look at some whole lines, at each, or each part of a long one, once for each sign."""
@@ -164,7 +168,7 @@ class Scan:
         else:
             watch.last, watch.is_open = line, watch.always
             self.seen.signs.setdefault(watch.sign, line)
-            self.noted[id(watch)] = watch
+            self.noted[watch.place] = watch
 
     def hit(self, watch: WatchedSign, rule: Rule, line: LogLine, match: re.Match[str]) -> None:
         """Take note of a rule's line, if the line that it asks for above is there."""
@@ -174,15 +178,15 @@ class Scan:
         groups = {name: value or "" for name, value in match.groupdict().items()}
         self.seen.hits[rule.id] = Hit(line=line, groups=groups, above=above)
         watch.is_open = False
-        self.noted[id(watch)] = watch
+        self.noted[watch.place] = watch
 
     def forget(self) -> None:
         """What was seen so far did no harm: it ended well. What survives success is kept."""
         for watch in [watch for watch in self.noted.values() if not watch.survives]:
-            del self.noted[id(watch)]
+            del self.noted[watch.place]
             watch.is_open, watch.last = True, None
             self.seen.signs.pop(watch.sign, None) if watch.rule is None else self.seen.hits.pop(watch.rule.id, None)
-            for index in self.indices[id(watch)]:
+            for index in self.literals[watch.place]:
                 self.passed[index] = 0
 
 
@@ -203,9 +207,9 @@ def below(chunk: bytes, at: int) -> str:
     return chunk[begin : end if end >= 0 else begin + LONGEST].decode(errors="replace").strip() if begin else ""
 
 
-def scan(blocks: Iterable[bytes], rules: Iterable[Rule], done: Sign) -> ScannedLog:
-    """Return what a log has of what rules look for, as far as the time for it goes, or its blocks raise OverError."""
-    one, began = Scan(rules, done), time.thread_time()
+def scan(blocks: Iterable[bytes], search: Search) -> ScannedLog:
+    """Return what a log has of what is looked for, as far as the time for it goes, or its blocks raise OverError."""
+    one, began = Scan(search), time.thread_time()
     try:
         for chunk in whole_lines(blocks):
             if one.seen.size and time.thread_time() - began > min(AT_ONCE_S + one.seen.size / BYTES_PER_S, AT_MOST_S):
