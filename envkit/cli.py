@@ -277,7 +277,7 @@ def explain_storage(error: OSError) -> int:
 def explain(error: EnvkitError) -> None:
     """Say what happened, why, and what to do, on standard error, without passwords of addresses."""
     from envkit.report.words import shown
-    from envkit.sources.addresses import redact
+    from envkit.sources.addresses import without_logins
 
     parts = folded(f"envkit: {error.what}")
     if error.why:
@@ -285,7 +285,7 @@ def explain(error: EnvkitError) -> None:
     if error.fix:
         parts += ["", *folded(f"What to do: {error.fix}")]
     with suppress(OSError):  # a terminal that is closed
-        print(shown(redact("\n".join(parts))), file=sys.stderr, flush=True)
+        print(shown(without_logins("\n".join(parts), sys.argv)), file=sys.stderr, flush=True)
 
 
 def explain_usage(error: click.ClickException) -> None:
@@ -293,13 +293,13 @@ def explain_usage(error: click.ClickException) -> None:
     import io
 
     from envkit.report.words import shown
-    from envkit.sources.addresses import redact
+    from envkit.sources.addresses import without_logins
 
     said = io.StringIO()
     error.show(said)
     hint = f"What to do: {meant}\n" if (meant := advice(error)) else ""
     with suppress(OSError):  # a terminal that is closed
-        print(shown(redact(said.getvalue()) + hint), end="", file=sys.stderr, flush=True)
+        print(shown(without_logins(said.getvalue() + hint, sys.argv)), end="", file=sys.stderr, flush=True)
 
 
 def folded(text: str, indent: str = "") -> list[str]:

@@ -424,6 +424,7 @@ class TestDamaged:
             (f"software/{MODULE}/x", "/etc"),
             (f"software/{MODULE}/x", "../../../.."),
             (f"software/{MODULE}/x", "@ENVKIT_PREFIX@/../y"),
+            (f"software/{MODULE}/a/x", "../b/../../y"),
         ],
     )
     def test_names_that_lead_elsewhere(self, name: str, link: str, tree: Tree, tmp_path: Path) -> None:
@@ -685,6 +686,39 @@ class TestPlanted:
         with pytest.raises(OSError, match="Not a directory"):
             folder.remove(str(tmp_path / "cache"), f"objects/{'0' * 64}.tar.xz")
         assert (theirs / f"{'0' * 64}.tar.xz").exists()
+
+    @pytest.mark.parametrize("planted", ["objects", f"objects/{'0' * 64}.tar.xz"])
+    @pytest.mark.parametrize("step", range(1, 12))
+    def test_what_is_exchanged_for_a_link_at_any_moment(
+        self, step: int, planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before each look at the file system by a number of an open folder."""
+        theirs, cache, name = self.aside(tmp_path), tmp_path / "cache", f"objects/{'0' * 64}.tar.xz"
+        (cache / "objects").mkdir(parents=True)
+        before, count = below(theirs), 0
+
+        def exchanging(real: Any) -> Any:
+            def call(*words: Any, **named: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count == step:
+                    with suppress(FileNotFoundError):
+                        (cache / planted).rename(tmp_path / "away")
+                    (cache / planted).symlink_to(theirs if planted == "objects" else theirs / "thesis.tex")
+                return real(*words, **named)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for function in ("open", "mkdir", "replace", "unlink"):
+                patch.setattr(os, function, exchanging(getattr(os, function)))
+            with suppress(OSError):
+                folder.put(str(cache), name, io.BytesIO(b"new"))
+            with suppress(OSError):
+                assert not folder.holds(str(cache), name, 4, hashlib.sha256(b"dear").hexdigest())
+            with suppress(OSError):
+                folder.remove(str(cache), name)
+        assert below(theirs) == before
 
     def test_a_folder_that_is_no_cache(self, tree: Tree, tmp_path: Path) -> None:
         web = tmp_path / "web"

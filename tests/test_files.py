@@ -3,8 +3,10 @@
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ from .small_disk import PAGE, leave, small_disk
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
+NOBODYS = 0xFFFFFFFF  # the id of an entry of an ACL that is nobody's
 OLD, NEW = b"old\n", bytes(range(256)) * 50
 
 
@@ -309,12 +312,105 @@ def test_in_a_container_that_does_not_map_every_user(
     mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link of nobody may be anybody's where all may make some, and is the system's where the folder is nobody's."""
-    monkeypatch.setattr(owners, "is_mapped", lambda: False)
+    monkeypatch.setattr(owners, "is_in_user_namespace", lambda: True)
     for user in (0, 1000):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         is_open = mode == 0o1777
         assert files.is_followed(owners.NOBODY, owners.NOBODY, is_open) is not is_open
         assert not files.is_followed(owners.NOBODY, 12345, is_open)
+
+
+NAMESPACES = [["unshare", "--user", "--map-current-user"], ["unshare", "--user", "--map-root-user"], []]
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give links to other users and become one")
+@pytest.mark.parametrize("namespace", NAMESPACES, ids=["mapped", "root", "none"])
+def test_in_a_real_namespace_of_another_user(namespace: list[str], tmp_path: Path) -> None:
+    """As in a container that maps this user alone: a link of a third one in a folder like /tmp is not followed."""
+    for made in (tmp_path, *tmp_path.parents):
+        if made.stat().st_uid == os.geteuid() and str(made).startswith(tempfile.gettempdir() + "/"):
+            made.chmod(0o755)
+    shared, system, own = tmp_path / "shared", tmp_path / "system", tmp_path / "own"
+    for made in (shared, system, own):
+        made.mkdir()
+    shared.chmod(0o1777)
+    os.chown(own, 12345, 12345)
+    for name, link in (("report", shared / "report"), ("way", system / "way")):
+        link.symlink_to(own / name if name == "report" else own)
+    os.lchown(shared / "report", 54321, 54321)
+    (tmp_path / "code.py").write_text(
+        "import sys\nfrom pathlib import Path\nfrom envkit.system import files\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n        files.write(Path(path), b'it')\n        print('written')\n"
+        "    except OSError as error:\n        print(error.strerror)\n"
+    )
+    sources = str(Path(files.__file__).parents[2])
+    packages = os.pathsep.join([sources, *(one for one in sys.path if one.endswith("site-packages"))])
+    paths = [str(shared / "report"), str(system / "way" / "file"), "/dev/null"]
+    argv = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", *namespace]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"}
+    python = next((one for one in ("/usr/bin/python3",) if Path(one).exists()), sys.executable)
+    done = subprocess.run([*argv, python, str(tmp_path / "code.py"), *paths], env=env, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["It is a link that another user has put there", "written", "written"], done
+    assert (own / "file").read_text() == "it" and not (own / "report").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to a group")
+def test_no_other_group_gets_the_rights_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "report"
+    target.touch()
+    os.chown(target, os.geteuid(), 12345)
+    target.chmod(0o640)
+
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchown", refused)
+    files.write(target, NEW)
+    assert (target.stat().st_gid, target.stat().st_mode & 0o777) == (os.getegid(), 0o600)
+
+
+def test_an_access_list_is_kept(tmp_path: Path) -> None:
+    """The bits of the group are its mask: as those of a group they would be the rights of that."""
+    target = tmp_path / "report"
+    target.touch()
+    target.chmod(0o600)
+    entries = [(1, 6, NOBODYS), (2, 6, 12345), (4, 0, NOBODYS), (16, 6, NOBODYS), (32, 0, NOBODYS)]
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(target, owners.ACL, acl)
+    except OSError as error:
+        pytest.skip(f"this file system has no ACLs: {error}")
+    files.write(target, NEW)
+    assert os.getxattr(target, owners.ACL) == acl and target.stat().st_mode & 0o777 == 0o660
+
+
+def test_a_folder_that_cannot_be_reached_from_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path begins where this process is; and one by a number of its own, at what that is."""
+    (tmp_path / "closed/in").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "closed/in")
+    (tmp_path / "closed").rename(tmp_path / "moved")
+    (tmp_path / "closed").write_text("a file")
+    files.write(Path("report"), NEW)
+    files.write(Path("../above"), NEW)
+    assert (tmp_path / "moved/in/report").read_bytes() == (tmp_path / "moved/above").read_bytes() == NEW
+    number = os.open(tmp_path / "moved", os.O_RDONLY)
+    try:
+        files.write(Path(f"/dev/fd/{number}/in/other"), NEW)
+    finally:
+        os.close(number)
+    assert (tmp_path / "moved/in/other").read_bytes() == NEW
+
+
+def test_what_another_process_has_open_and_is_no_file_more(tmp_path: Path) -> None:
+    with (tmp_path / "gone").open("w") as stream:
+        (tmp_path / "gone").unlink()
+        with subprocess.Popen(["sleep", "60"], stdout=stream) as process:
+            with pytest.raises(NotWritable, match="could not be written"):
+                files.deliver(Path(f"/proc/{process.pid}/fd/1"), NEW, "It")
+            process.kill()
+    assert not [*tmp_path.iterdir()]
 
 
 def test_links_that_go_round(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import HostProblem
-from envkit.sources.addresses import redact, shown, without_login
+from envkit.sources.addresses import redact, shown, without_login, without_logins
 from envkit.sources.cache import Source
 from envkit.sources.connection import Connection
 from envkit.sources.index import candidates, whole_url
@@ -123,11 +123,22 @@ def test_whatever_is_in_the_password_of_one_address(password: str) -> None:
     [
         "ubuntu:22.04@sha256:1234", "docker://host/x:1@sha256:99", "libm.so.6:exp@GLIBC_2.29", "gcc:cuda@12.1",
         "openmpi@main", "memcpy@GLIBC_2.14", "x@@GLIBC_2", "a.so:x@GLIBCXX_3.4.30.", "a.so:b@GLIBC_PRIVATE: undefined",
-        "git@github.com:org/repo", "10:22:33 ada@host", "ada@host:/path",
+        "git@github.com:org/repo", "10:22:33 ada@host", "ada@host:/path", "git+ssh://git@github.com/org/repo",
+        "10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch", "mgs01@tcp1:mgs02@tcp1:/lustre", "mailto:ada@example.org",
     ],
 )  # fmt: skip
 def test_what_is_no_login_is_shown(text: str) -> None:
     assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "word", ["http://u:p/s3cret@h", "u:p/s3cret@h", "https://ada:pa s3cret@h/x", "--bundle=https://ada:'s3cret@h/x"]
+)
+def test_a_word_of_the_command_line_may_be_one_address(word: str) -> None:
+    said = without_logins(
+        f"File {word!r} does not exist. ada did it, u as well.", ["envkit", word, "ubuntu:2@sha256:9f"]
+    )
+    assert "s3cret" not in said and said.endswith("ada did it, u as well.")
 
 
 @pytest.mark.parametrize("part", ["a:b,", "a:", "a@", "a:b@c_", "a:b@cccc.", "://", "a:b@1.1.1.", "x"])

@@ -144,6 +144,16 @@ def test_what_changes_while_it_is_copied_is_refused(tmp_path: Path, monkeypatch:
     assert not [*(tmp_path / "data" / "mnist").iterdir()]
 
 
+def test_a_link_is_not_fetched_into(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/train-images-idx3-ubyte.gz").write_bytes(b"my own")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/mnist").symlink_to(tmp_path / "own")
+    with pytest.raises(NotWritable, match="mnist cannot be written to"):
+        mnist.get(tmp_path / "data", like_mnist(DEAD), env={})
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["train-images-idx3-ubyte.gz"]
+
+
 def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
     for name in like_mnist(DEAD).files:
         os.mkfifo(tmp_path / name)

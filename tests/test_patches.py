@@ -1,6 +1,7 @@
 """Horovod's patches as a series: which, in which order, with what their headers say."""
 
 import ast
+import os
 import re
 from pathlib import Path
 
@@ -93,6 +94,35 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path, capsys: pytest.Ca
         assert run(["export", "patches", str(place)]) == 2
         assert f"{place} is there already, and no empty folder.\n\nWhat to do: " in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to another user")
+def test_nothing_is_made_behind_a_link_of_another_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for made in (shared, own):
+        made.mkdir()
+    shared.chmod(0o1777)
+    (shared / "series").symlink_to(own / "made")
+    (shared / "way").symlink_to(own)
+    for link in shared.iterdir():
+        os.lchown(link, 12345, 12345)
+    for place in (shared / "series", shared / "way/series", shared / "way/more/series"):
+        assert run(["export", "patches", str(place)]) == 7
+        assert "It is a link that another user has put there." in capsys.readouterr().err
+    assert not [*own.iterdir()]
+
+
+@pytest.mark.parametrize("named", ["series", "new/folder/series", ".", "link/series"])
+def test_where_it_is_written(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    if named == ".":
+        (tmp_path / "here/link").unlink()
+    monkeypatch.chdir(tmp_path / "here")
+    assert run(["export", "patches", named]) == 0
+    assert (tmp_path / "here" / named / "series").is_file()
+    assert not list(tmp_path.rglob(".envkit-*"))
 
 
 def test_where_none_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

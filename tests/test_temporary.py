@@ -93,6 +93,26 @@ def test_nor_below_a_folder_that_others_can_rename(shared: Path, cache: Path, mo
     assert temporary.usual_place() == own, "without the link, which may be led elsewhere"
 
 
+def test_what_has_become_a_link_since_it_was_resolved_is_no_place(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, real = tmp_path / "place", Path.resolve
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    assert temporary.usual_place() == place
+
+    def late(path: Path, strict: bool = False) -> Path:
+        found = real(path, strict)
+        if path == place:
+            place.rename(tmp_path / "away")
+            place.symlink_to("/tmp")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "resolve", late)
+        assert temporary.usual_place() == cache
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give folders to others")
 def test_but_whom_this_user_trusts(shared: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler, which gives each job a folder below its own, or a project's group, in whose folder ranks meet."""
@@ -117,7 +137,7 @@ def test_but_whom_this_user_trusts(shared: Path, cache: Path, monkeypatch: pytes
 def test_where_there_is_no_cache_and_none_at_all(shared: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
     assert temporary.usual_place() == Path("/tmp")
-    monkeypatch.setattr(temporary, "is_kept_apart", lambda *_: False)
+    monkeypatch.setattr(temporary, "kept_apart", lambda *_: None)
     with pytest.raises(HostProblem, match="no folder for temporary files") as raised:
         temporary.usual_place()
     assert "export TMPDIR=" in raised.value.fix

@@ -206,7 +206,7 @@ def temporary_folder() -> Path:
     """Return where images are unpacked while they are built: where nobody else can rename it. Raises HostProblem."""
     named = next((os.environ[name] for name in NAMED_PLACES if os.environ.get(name)), "")
     known = trust.trusted()
-    return Path(named) if named and temporary.is_kept_apart(Path(named), known) else temporary.usual_place(known)
+    return (temporary.kept_apart(Path(named), known) if named else None) or temporary.usual_place(known)
 
 
 def strip(line: str) -> str:

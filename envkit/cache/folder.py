@@ -3,11 +3,10 @@
 Others may write to the folder, too: nothing is read, written or removed through a link that stands in it.
 """
 
-import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -34,14 +33,18 @@ def path_of(named: str) -> Path:
     return at_home(named).absolute()
 
 
-def place_of(named: str, name: str) -> Path:
-    """Return where a file of a cache lies. Raises OSError where a link stands in its way."""
-    top = path_of(named)
-    path = top / name
-    for folder in path.parents[: len(path.relative_to(top).parts) - 1]:
-        if folder.is_symlink():
-            raise OSError(errno.ELOOP, "A link stands in its place", str(folder))
-    return path
+@contextmanager
+def around(named: str, name: str, *, makes: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the open folder of a file of a cache, and its name there; it ``makes`` folders. Raises OSError.
+
+    Each folder is opened in the one above it: no link that stands there is followed, whatever others change meanwhile.
+    """
+    *folders, last = name.split("/")
+    for deep in range(1, len(folders) + 1) if makes else ():
+        with files.opened(path_of(named), *folders[: deep - 1]) as at, suppress(FileExistsError):
+            os.mkdir(folders[deep - 1], dir_fd=at)
+    with files.opened(path_of(named), *folders) as at:
+        yield at, last
 
 
 def names(named: str, module: str) -> Iterator[str]:
@@ -65,7 +68,8 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     from envkit.sources.connection import RefusedError, limited
 
     try:
-        stream = files.open_plain(place_of(named, name))
+        with around(named, name) as (at, last):
+            stream = files.open_plain_in(at, last)
     except OSError as error:
         raise RefusedError(error.strerror or str(error)) from error
     with stream:
@@ -116,19 +120,25 @@ def locked(named: str) -> Iterator[None]:
 
 def holds(named: str, name: str, size: int, sha256: str) -> bool:
     """Say whether a file is there as it should be. Raises OSError."""
-    path = place_of(named, name)
-    return path.is_file() and path.stat().st_size == size and files.sha256(path) == sha256
+    import hashlib
+
+    try:
+        with around(named, name) as (at, last), files.open_plain_in(at, last) as stream:
+            is_long = os.fstat(stream.fileno()).st_size == size
+            return is_long and hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+    except FileNotFoundError:
+        return False
 
 
 def put(named: str, name: str, stream: BinaryIO) -> None:
     """Write a file. Raises OSError."""
-    folder = path_of(named)
-    with umask.like(folder):
-        path = place_of(named, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with files.whole(path, own=True) as new:
-            while chunk := stream.read(PIECE):
-                new.write(chunk)
+    with (
+        umask.like(path_of(named)),
+        around(named, name, makes=True) as (at, last),
+        files.staged(at, last, 0o664) as new,
+    ):
+        while chunk := stream.read(PIECE):
+            new.write(chunk)
 
 
 def files_of(folder: Path) -> Iterator[Path]:
@@ -151,15 +161,5 @@ def stored(named: str) -> Iterator[Stored]:
 
 def remove(named: str, name: str) -> None:
     """Remove a file, if it is there, and nothing behind a link, whatever others change meanwhile. Raises OSError."""
-    *folders, last = name.split("/")
-    at = os.open(path_of(named), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for folder in folders:
-            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
-            os.close(at)
-            at = below
+    with suppress(FileNotFoundError), around(named, name) as (at, last):
         os.unlink(last, dir_fd=at)
-    except FileNotFoundError:
-        pass
-    finally:
-        os.close(at)

@@ -110,4 +110,4 @@ def link_of(path: Path, name: str, module: str, spelled: tuple[bytes, ...]) -> s
     inside = os.path.normpath(Path(name).parent / os.fsdecode(target))
     if target.startswith(b"/") or not f"{inside}/".startswith((f"software/{module}/", f"modules/all/{module}")):
         raise prefixes.refused(name, f"It is a link that leads elsewhere: {os.fsdecode(target)}.")
-    return os.fsdecode(target)
+    return os.path.normpath(os.fsdecode(target))

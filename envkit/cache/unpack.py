@@ -9,6 +9,7 @@ import os
 import tarfile
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator
+from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -62,11 +63,15 @@ def require_small(entry: SignedManifest) -> None:
 
 
 def is_inside(target: str, name: str, module: str, tree: Tree) -> bool:
-    """Say whether a link of a module leads to a file of the module."""
+    """Say whether a link of a module leads to a file of the module, whatever other links are on the way.
+
+    What has .. behind a name may lead elsewhere than it seems: a name may be that of a link.
+    """
     start = f"{PREFIX.decode()}/{tree.root.name}/"
     inside = target.removeprefix(start) if target.startswith(start) else f"{name.rpartition('/')[0]}/{target}"
     is_relative = not target.startswith("/") and PREFIX.decode() not in inside
-    return is_relative and lists.is_own(module, os.path.normpath(inside))
+    named = [*dropwhile("..".__eq__, target.removeprefix(start).split("/"))]
+    return is_relative and ".." not in named and lists.is_own(module, os.path.normpath(inside))
 
 
 def fetch(entry: SignedManifest, stream: IO[bytes]) -> None:

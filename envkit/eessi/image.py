@@ -155,8 +155,8 @@ def pull(tool: Runtime, remote: Remote, target: Path, env: Mapping[str, str], sa
     try:
         argv = [str(tool.path), "pull", "--disable-cache", *plain, str(partial), image]
         named = env.get("APPTAINER_TMPDIR", "")
-        scratch = named if named and temporary.is_kept_apart(Path(named), trust.trusted()) else str(target.parent)
-        settings = {**env, "APPTAINER_TMPDIR": scratch}
+        place = temporary.kept_apart(Path(named), trust.trusted()) if named else None
+        settings = {**env, "APPTAINER_TMPDIR": str(place or target.parent)}
         status = process.supervise(argv, env=settings, log=log)
         if status:
             last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-3:])

@@ -2,7 +2,7 @@
 
 import os
 import re
-import shutil
+import stat
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -13,11 +13,13 @@ from envkit import __version__
 from envkit.errors import NotWritable, UsageProblem
 from envkit.planning.stack import Stack, find_easyconfig, stacks
 from envkit.system import toml
+from envkit.system.files import destination, discard_in, state_in
 from envkit.system.resources import data, recipes
 
 NAME = re.compile(r"Horovod-(?P<version>\d[\d.]*)_(?P<name>[\w-]+)\.patch")
 OF_AN_IMAGE = re.compile(r"^ *PATCHES=(.*)$", re.MULTILINE)
 PINNED = re.compile(r"--hash=sha256:(?P<sha256>[0-9a-f]{64})\s+# (?P<file>\S+)")
+OF_ENTRIES = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FRAMEWORKS = {"pytorch": ("PyTorch", "torch"), "tensorflow": ("TensorFlow", "tensorflow")}  # title, package
 
 
@@ -133,13 +135,11 @@ def readme(stack: Stack, files: dict[str, HorovodPatch]) -> str:
 
 def write(folder: Path, files: dict[str, str]) -> None:
     """Write files into a folder that is new or empty, all or none. Raises UsageProblem, NotWritable."""
-    target = Path(os.path.realpath(folder))
-    staged = target.with_name(f".envkit-{os.getpid()}-{os.urandom(4).hex()}")
     try:
-        if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
-            raise UsageProblem(what=f"{folder} is there already, and no empty folder.", fix="Name a new folder.")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        put(staged, target, files.items())
+        with destination(folder if folder.name else folder.absolute(), makes=True) as (at, name):
+            if not is_free(at, name):
+                raise UsageProblem(what=f"{folder} is there already, and no empty folder.", fix="Name a new folder.")
+            put(at, name, files.items())
     except OSError as error:
         raise NotWritable(
             what=f"The series could not be written to {folder}.",
@@ -148,12 +148,34 @@ def write(folder: Path, files: dict[str, str]) -> None:
         ) from error
 
 
-def put(staged: Path, target: Path, files: Iterable[tuple[str, str]]) -> None:
-    """Fill a folder and have it take the place of another, which is empty. Raises OSError."""
+def is_free(at: int, name: str) -> bool:
+    """Say whether an open folder has nothing of a name, or an empty folder. Raises OSError."""
+    found = state_in(at, name)
+    if found is None:
+        return True
+    if not stat.S_ISDIR(found.st_mode):
+        return False
+    inner = os.open(name, OF_ENTRIES, dir_fd=at)
     try:
-        staged.mkdir()
-        for name, text in files:
-            (staged / name).write_text(text)
-        staged.replace(target)
+        with os.scandir(inner) as entries:
+            return not any(entries)
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        os.close(inner)
+
+
+def put(at: int, name: str, files: Iterable[tuple[str, str]]) -> None:
+    """Fill a new folder in an open one, and have it take the place of another, which is empty. Raises OSError."""
+    staged = f".envkit-{os.getpid()}-{os.urandom(4).hex()}"
+    os.mkdir(staged, dir_fd=at)
+    try:
+        inner = os.open(staged, OF_ENTRIES, dir_fd=at)
+        try:
+            for one, text in files:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                with os.fdopen(os.open(one, flags, 0o644, dir_fd=inner), "w") as stream:
+                    stream.write(text)
+        finally:
+            os.close(inner)
+        os.replace(staged, name, src_dir_fd=at, dst_dir_fd=at)
+    finally:
+        discard_in(at, staged)

@@ -4,21 +4,21 @@ A proxy may be written without a scheme, as pip, curl and git take it: ``user:pa
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
-IN_URL = re.compile(r"://((?:[^\s/'\"]|(?<=\w)['\"](?=\w))*)@")  # a quotation mark within a word ends no URL
+IN_URL = re.compile(r"://(?!git@)((?:[^\s/'\"]|(?<=\w)['\"](?=\w))*)@")  # a quotation mark within a word ends no URL
 # What ends before a host, as ada:pw does, in what has no blank in it: no digest of an image, no version of a symbol.
 RUN = re.compile(
     r"(?<![^\s/'\"])[^\s/'\"]+@(?=\[|[^\W\d]|\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))"
-    r"(?!sha\d+:[0-9a-f]|[A-Z][A-Z0-9]*_[A-Z0-9_.]*(?![\w.-]|:\d))"
+    r"(?!sha\d+:[0-9a-f]|(?:o2ib|tcp|gni|kfi)\d*(?![\w.-])|[A-Z][A-Z0-9]*_[A-Z0-9_.]*(?![\w.-]|:\d))"
 )  # begins where nothing else can: it takes a time in proportion to the text
 # Variables whose values are addresses, in which a user and a password may stand also without http:// before them.
 OF_ADDRESSES = re.compile(r"(?i)PROXY|URL|URI|INDEX|SERVER")
 SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
 FIRST = re.compile(r"[^/?#\\]*")
-DIGEST = re.compile(r"sha\d+:", re.ASCII)
-USER = re.compile(r"(?<![\w.%~+-])\w[\w.%~+-]*:(?=.)")
+DIGEST = re.compile(r"sha\d+:[0-9a-f]", re.ASCII)
+USER = re.compile(r"(?!(?i:mailto|from|to|cc):[^:]*@)(?<![\w.%~+-])\w[\w.%~+-]*:(?=.)")
 
 
 def redact(text: str) -> str:
@@ -37,6 +37,16 @@ def without_login(url: str) -> str:
     return redact(url.replace(f"{found}@", "***@", 1) if found else url)
 
 
+def without_logins(text: str, words: Iterable[str]) -> str:
+    """Replace the user and password of every address in a text that has some of these words, whatever is in them."""
+    for word in words:
+        for one in (word, word.partition("=")[2]):
+            found = login(one) if "@" in one else ""
+            if ":" in found or (found and "://" in one):
+                text = text.replace(found, "***")
+    return redact(text)
+
+
 def login(url: str) -> str:
     """Return the user and password of one URL, with or without a scheme: what it has up to its last @; else nothing.
 
@@ -47,7 +57,9 @@ def login(url: str) -> str:
     rest = url[begin.end() :] if begin else url
     first = FIRST.match(rest)
     before, _, behind = rest.rpartition("@")
-    is_token = begin and first and first[0] != first[0].lower() and "." not in first[0] and not DIGEST.match(behind)
+    if DIGEST.match(behind):
+        return ""
+    is_token = begin and first and first[0] != first[0].lower() and "." not in first[0]
     return before if is_token or (first and {*":@"} & {*first[0]}) else ""
 
 

@@ -31,6 +31,7 @@ from envkit.system.files import open_plain, whole
 VERSION = 1
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT_BYTES = 16 << 20
+SHOWN = 5  # names that a message has
 AGAIN = "Write it again where there is a network (envkit fetch STACK --bundle FILE.tar) and copy it whole."
 
 
@@ -231,7 +232,8 @@ def _take_all(
         except WrongContentError as error:
             wrong.append(f"{entry.filename}: {error}, but the manifest names {entry.sha256}")
     if rest:
-        raise _invalid(tar_path, f"It ends, or is damaged, before {', '.join(sorted(rest))}.")
+        first = ", ".join(sorted(rest)[:SHOWN]) + (f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else "")
+        raise _invalid(tar_path, f"It ends, or is damaged, before {first}.")
     return wrong
 
 

@@ -39,7 +39,7 @@ Stamp = tuple[Identity, str]
 
 def is_filename(name: str) -> bool:
     """Say whether a source can be called so: a plain name, and none of a file that is being written."""
-    return re.fullmatch(r"[^/\\\x00-\x1f.][^/\\\x00-\x1f]*", name) is not None and not PART.search(name)
+    return re.fullmatch(r"[^/\\.][^/\\]*", name) is not None and name.isprintable() and not PART.search(name)
 
 
 def is_place(place: str) -> bool:

@@ -19,6 +19,7 @@ from envkit.system import owners, process
 MOST = 64_000_000  # bytes of a file that is read at once
 MOST_LINKS = 40  # as Linux follows
 OF_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+DESCRIPTORS = re.compile(r"/proc/(?P<process>\d+)/(task/\d+/)?fd", re.ASCII)
 NUMBER = re.compile(r"\d{1,9}", re.ASCII)  # of a descriptor
 READER_S = 10.0  # that a reader of a pipe may come later
 ANOTHER = "Free some room there, or name a file in a folder with room that you may write to."
@@ -110,53 +111,72 @@ def require_replaceable(folder: int, name: str, found: os.stat_result, *, new: b
 
 
 def keep_mode(stream: BinaryIO, folder: int, name: str) -> None:
-    """Give a file the owner, as far as this user may, and the mode of the plain one in a folder whose place it takes.
+    """Give a file the owner, as far as this user may, mode and ACL of the plain one in a folder whose place it takes.
 
-    Nothing of one that another user has put into a folder where others may: it would be theirs.
+    Of what a group may do, nothing where the new file has another one. Nothing of one that another user has put into a
+    folder where others may: it would be theirs.
     """
     try:
-        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        older = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return
     try:
-        old, around = os.fstat(descriptor), os.fstat(folder)
+        old, around, acl = os.fstat(older), os.fstat(folder), acl_of(older)
     finally:
-        os.close(descriptor)
+        os.close(older)
     is_closed = old.st_uid == around.st_uid and not around.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     is_own = old.st_uid == os.geteuid() or is_closed
     if stat.S_ISREG(old.st_mode) and is_own:
+        new, mode = stream.fileno(), stat.S_IMODE(old.st_mode) & 0o777
         with suppress(PermissionError):
-            os.fchown(stream.fileno(), old.st_uid, old.st_gid)
-        os.fchmod(stream.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
+            os.fchown(new, old.st_uid, old.st_gid)
+        is_of_group = os.fstat(new).st_gid == old.st_gid
+        with suppress(OSError):  # that of the folder, for new files
+            os.removexattr(new, owners.ACL)
+        os.fchmod(new, mode & ~stat.S_IRWXG if acl or not is_of_group else mode)
+        if acl and is_of_group:
+            with suppress(OSError):
+                os.setxattr(new, owners.ACL, acl)
+
+
+def acl_of(path: int) -> bytes:
+    """Return the POSIX ACL of an open path, nothing where it has none."""
+    try:
+        return os.getxattr(f"/proc/self/fd/{path}", owners.ACL)
+    except OSError:
+        return b""
 
 
 @contextmanager
-def destination(path: Path, *, own: bool = False) -> Iterator[tuple[int, str]]:
+def destination(path: Path, *, own: bool = False, makes: bool = False) -> Iterator[tuple[int, str]]:
     """Yield the open folder and the name in it that a path leads to, over links that may be followed.
 
     Each part is opened in the one before it, so that nothing which is put there meanwhile is followed. A path of
-    envkit's ``own`` is that of its folder, and its name no link. Raises OSError.
+    envkit's ``own`` is that of its folder, and its name no link. It ``makes`` folders that are not there. Raises
+    OSError.
     """
     if own:
         folder, name = os.open(path.parent, OF_FOLDER), path.name
     else:
-        folder, name = walked(path)
+        folder, name = walked(path, makes=makes)
     try:
         yield folder, name
     finally:
         os.close(folder)
 
 
-def walked(path: Path) -> tuple[int, str]:
+def walked(path: Path, *, makes: bool) -> tuple[int, str]:
     """Return the open folder and the name in it that a path leads to; "." where it leads to the folder itself.
 
-    Raises OSError.
+    It begins in the current folder where the path does, whatever is above that. Raises OSError.
     """
-    folder = os.open("/", OF_FOLDER)
-    rest, links = [*path.absolute().parts[1:]], 0
+    folder = os.open("/" if path.is_absolute() else ".", OF_FOLDER)
+    rest, links = [*path.parts[path.is_absolute() :]], 0
     try:
         while rest:
             name = rest.pop(0)
+            if rest and makes and not exists_in(folder, name):
+                os.mkdir(name, dir_fd=folder)
             target = link_in(folder, name, is_last=not rest)
             if target is not None:
                 links += 1
@@ -167,7 +187,8 @@ def walked(path: Path) -> tuple[int, str]:
                     folder = os.open("/", OF_FOLDER)
                 rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
             elif rest or name == "..":
-                deeper = os.open(name, OF_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                is_own = descriptor(folder, name) is not None
+                deeper = os.open(name, OF_FOLDER if is_own else OF_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(folder)
                 folder = deeper
             else:
@@ -198,7 +219,11 @@ def link_in(folder: int, name: str, *, is_last: bool) -> Path | None:
         is_open = bool(around.st_mode & (stat.S_IWOTH | stat.S_IWGRP))
         if found.st_uid not in (0, os.geteuid()) and not is_followed(found.st_uid, around.st_uid, is_open):
             raise PermissionError(errno.EACCES, "It is a link that another user has put there")
-        return Path(os.readlink("", dir_fd=link))
+        target = Path(os.readlink("", dir_fd=link))
+        is_gone = not target.is_absolute() or target.name.endswith(" (deleted)")
+        if is_gone and DESCRIPTORS.fullmatch(place_of(folder)):
+            raise OSError(errno.ENXIO, "Another process has it open, and it is no file in a folder")
+        return target
     finally:
         os.close(link)
 
@@ -208,7 +233,7 @@ def is_followed(owner: int, of_folder: int, is_open: bool) -> bool:
 
     In a container nobody knows who an owner is that it does not map; the system's own files have the same one there.
     """
-    if not owners.is_mapped() and owner == owners.NOBODY:
+    if owner == owners.NOBODY and owners.is_in_user_namespace():
         return not is_open and of_folder in (0, owners.NOBODY)
     return bool(os.geteuid()) and (not is_open or owner == of_folder)
 
@@ -257,8 +282,10 @@ def opened_to_write(folder: int, name: str) -> BinaryIO:
 
 def require_own_or_system(state: os.stat_result) -> None:
     """Require that a pipe or device is this user's or the system's. Raises OSError."""
-    is_of_host = state.st_uid == owners.NOBODY and not owners.is_mapped() and not stat.S_ISFIFO(state.st_mode)
-    if is_other(state) and state.st_uid not in (0, os.geteuid()) and not is_of_host:
+    if not is_other(state) or state.st_uid in (0, os.geteuid()):
+        return
+    is_of_host = state.st_uid == owners.NOBODY and owners.is_in_user_namespace()
+    if not is_of_host or stat.S_ISFIFO(state.st_mode):
         raise PermissionError(errno.EACCES, f"It is {kind(state.st_mode)} of another user")
 
 
@@ -266,11 +293,16 @@ def descriptor(folder: int, name: str) -> int | None:
     """Return the number of this process's descriptor that a name in an open folder stands for, as in /dev/fd."""
     if not NUMBER.fullmatch(name):
         return None
+    match = DESCRIPTORS.fullmatch(place_of(folder))
+    return int(name) if match and int(match["process"]) == os.getpid() else None
+
+
+def place_of(folder: int) -> str:
+    """Return the path of an open folder, as the kernel has it; nothing where there is no /proc."""
     try:
-        place = Path(f"/proc/self/fd/{folder}").readlink()
+        return str(Path(f"/proc/self/fd/{folder}").readlink())
     except OSError:
-        return None
-    return int(name) if re.fullmatch(rf"/proc/{os.getpid()}/(task/\d+/)?fd", str(place)) else None
+        return ""
 
 
 def replace(source: Path, target: Path) -> None:
@@ -347,8 +379,23 @@ def read(path: Path, most: int = MOST) -> bytes:
 
 def open_plain(path: Path) -> BufferedReader:
     """Open a plain file to read. Raises OSError, for a pipe, a socket or a device as well, without waiting."""
-    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    mode = os.fstat(stream.fileno()).st_mode
+    return plain(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path)
+
+
+def open_plain_in(folder: int, name: str) -> BufferedReader:
+    """Open a plain file of an open folder to read, and no link. Raises OSError, as ``open_plain`` does."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    return plain(os.open(name, flags, dir_fd=folder), Path(name))
+
+
+def plain(opened: int, path: Path) -> BufferedReader:
+    """Return what reads from a plain file that was opened. Raises OSError for what is none."""
+    try:
+        stream = os.fdopen(opened, "rb")
+    except OSError:  # a folder
+        os.close(opened)
+        raise
+    mode = os.fstat(opened).st_mode
     if not stat.S_ISREG(mode):
         stream.close()
         raise OSError(errno.EINVAL, f"It is {kind(mode)}, not a plain file", str(path))

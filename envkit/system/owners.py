@@ -44,12 +44,12 @@ def known(words: Iterable[str]) -> Trusted:
 
 def with_unmapped(known: Trusted) -> Trusted:
     """Return who is trusted, and in a container whoever it does not map, since nobody can tell who that is."""
-    if not is_mapped():
+    if not is_in_user_namespace():
         return known
     return Trusted(users=known.users | {NOBODY}, groups=known.groups | {NOBODY})
 
 
-def is_mapped() -> bool:
+def is_in_user_namespace() -> bool:
     """Say whether this process is in a user namespace that may not map every id, as in most containers."""
     with suppress(OSError):
         return Path("/proc/self/uid_map").read_text().split() != ALL_IDS

@@ -117,8 +117,8 @@ def usual_place(known: owners.Trusted | None = None) -> Path:
         with suppress(OSError):
             if place == own:
                 files.make_private(own)
-            if is_kept_apart(place, known):
-                return place.resolve()
+            if (real := kept_apart(place, known)) is not None:
+                return real
     raise HostProblem(
         what="There is no folder for temporary files in which nobody else can rename yours.",
         why=f"Others may write to {named} or to a folder above it, to your cache folder and to /tmp.",
@@ -126,27 +126,31 @@ def usual_place(known: owners.Trusted | None = None) -> Path:
     )
 
 
-def is_kept_apart(place: Path, known: owners.Trusted | None = None) -> bool:
-    """Say whether nobody else can rename what this user has in a folder, nor that folder, nor one above it.
+def kept_apart(place: Path, known: owners.Trusted | None = None) -> Path | None:
+    """Return the path of a folder, no part a link, if nobody else can rename what this user has in it; else None.
 
-    Each of them is sticky, or nobody but this user, root, and who else is ``known`` writes to it.
+    Nor can anybody rename that folder, nor one above it: each of them is sticky, or nobody but this user, root, and who
+    else is ``known`` writes to it.
     """
     known = known or owners.known(())
     try:
         real = place.resolve(strict=True)
-        is_shared = real.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_shared = real.lstat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if is_shared and is_changed_by_others(real, known):
-            return False
+            return None
         known = owners.with_unmapped(known)
-        return not any(is_changed_by_others(one, known) for one in (real, *real.parents))
+        return None if any(is_changed_by_others(one, known) for one in (real, *real.parents)) else real
     except OSError:
-        return False
+        return None
 
 
 def is_changed_by_others(folder: Path, known: owners.Trusted) -> bool:
-    """Say whether somebody else can rename what others have in a folder. Raises OSError."""
-    found = folder.stat()
-    return owners.stranger(found, folder, known, is_open=not found.st_mode & stat.S_ISVTX) is not None
+    """Say whether somebody else can rename what others have in a folder, or it has become a link. Raises OSError."""
+    found = folder.lstat()
+    return (
+        stat.S_ISLNK(found.st_mode)
+        or owners.stranger(found, folder, known, is_open=not found.st_mode & stat.S_ISVTX) is not None
+    )
 
 
 def has_ended(pid: int) -> bool:
@@ -165,7 +169,7 @@ def sweep(places: Iterable[Path]) -> None:
 
     Where others can rename what is this user's, a name says nothing: nothing is removed there.
     """
-    for path in (path for place in places if is_kept_apart(place) for path in place.glob("envkit-*of-*")):
+    for path in (path for place in filter(None, map(kept_apart, places)) for path in place.glob("envkit-*of-*")):
         match = OF_PROCESS.fullmatch(path.name)
         if match and match["node"] == this_node() and has_ended(int(match["pid"])):
             with suppress(OSError):

@@ -95,7 +95,10 @@ def get(
     if fetch.missing(sources(wanted), target) and not anew and (there := stand_in(folder)).is_dir():
         return DataFolder(folder=there, generated=True, why="'envkit data mnist' tries to fetch MNIST again")
     with alone(folder), process.interruptible():
+        target.mkdir(exist_ok=True)
         try:
+            with own(target):
+                pass
             fetch.fetch(sources(wanted), target, offline=False, progress=lambda _: None)
         except SourcesMissing:
             return DataFolder(folder=generate(folder), generated=True, why="MNIST could not be fetched")

@@ -65,8 +65,8 @@ def shared_places(chosen: Path | None) -> list[Path]:
         return [chosen]
     from platformdirs import user_cache_path
 
-    here = Path.cwd()
-    return [user_cache_path("envkit"), *([here] if temporary.is_kept_apart(here, trust.trusted()) else [])]
+    here = temporary.kept_apart(Path.cwd(), trust.trusted())
+    return [user_cache_path("envkit"), *([here] if here else [])]
 
 
 def require_files() -> None:

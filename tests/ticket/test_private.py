@@ -224,7 +224,19 @@ def test_a_secret_over_two_lines_of_a_log_is_in_no_part(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["GITHUB_PAT", "GH_PAT_2", "AZURE_DEVOPS_EXT_PAT", "DB_PW", "MYSQLPW", "SLURM_JWT", "PAT", "PW1", "API_BEARER"],
+    [
+        "GITHUB_PAT",
+        "GH_PAT_2",
+        "AZURE_DEVOPS_EXT_PAT",
+        "DB_PW",
+        "MYSQLPW",
+        "SLURM_JWT",
+        "PAT",
+        "PW1",
+        "API_BEARER",
+        "OTP",
+        "DB_PIN",
+    ],
 )
 def test_a_variable_whose_name_tells_a_secret(name: str) -> None:
     assert Redactor({name: "Pq7Zz99Rt"}).out_of("a Pq7Zz99Rt") == "a <secret>"
@@ -247,7 +259,20 @@ def test_a_secret_that_is_a_part_of_a_variable(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["PATH", "LD_LIBRARY_PATH", "FILE_PATTERN", "PATCH", "PATIENCE_S", "CPATH", "COMPAT", "PWHOME"]
+    "name",
+    [
+        "PATH",
+        "LD_LIBRARY_PATH",
+        "FILE_PATTERN",
+        "PATCH",
+        "PATIENCE_S",
+        "CPATH",
+        "COMPAT",
+        "PWHOME",
+        "PIP_KEYRING_PROVIDER",
+        "GIT_CONFIG_KEY_0",
+        "SPIN",
+    ],
 )
 def test_a_variable_whose_name_tells_none(name: str) -> None:
     assert Redactor({name: "Pq7Zz99Rt"}).out_of("a Pq7Zz99Rt") == "a Pq7Zz99Rt"
@@ -282,6 +307,8 @@ SHAPES = (
     "ldapsearch -x -D cn=a -w {} x", "smbclient -U anna%{} //srv/x", "openssl rsa -passin pass:{} -in k", "kinit anna <<< {}",
     "echo {} | sudo -S ls", "echo '{}' | docker login --password-stdin", "htpasswd -b f anna {}", "db.x.de:5432:db:anna:{}",
     "AccountKey={};EndpointSuffix=x", "https://a.x.net/c?sv=2020&sig={}", "X-Api-Key: {}", "Set-Cookie: session={}; Path=/",
+    "sqlplus ada/{}@db", "jdbc:oracle:thin:scott/{}@db:1521:x", "ipmitool -H bmc -U admin -P {} power", "lftp -u ada,{} sftp://x",
+    "unzip -P {} f.zip", "7z x -p{} f.7z", "sqlcmd -U sa -P {}", "xfreerdp /u:ada /p:{} /v:x", "snmpwalk -v2c -c {} host", "openssl enc -k {} -d",
     "<password>{}</password>", "IDENTIFIED BY '{}'", "password is {}", "Password for anna: {}", "setenv PASSWORD {}",
     "SG.{}aaaa.{}bbbbbbbbbb", "sk_live_{}abcdefgh", "xapp-1-A01-{}", "hvs.{}abcdefghijk", "token {}x is invalid",
     "GH_PAT_2={}", "db_pw: {}", "SLURM_JWT={}", "jwt: {}", '"azure-devops-pat": "{}"', "Passwort: {}", "Mot de passe : {}", "Contraseña: {}", "contrasena={}", "Senha: {}", "Wachtwoord: {}", "Hasło: {}",
