@@ -307,6 +307,7 @@ class TestBad:
         [one] = take(entry.place, new).builds
         assert (one.state, "too large" in one.why[0]) == ("bad", True)
 
+    @pytest.mark.integration
     def test_where_it_is_to_go(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")
         with pytest.raises(UsageProblem, match="There is no folder"):

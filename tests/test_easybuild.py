@@ -293,6 +293,7 @@ def kept(tmp_path: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache/envkit/plans").iterdir()}
 
 
+@pytest.mark.integration
 def test_a_plan_is_kept_until_a_recipe_of_it_changes(real: Host, prefix: Prefix, tmp_path: Path) -> None:
     recipe = write(tmp_path / "recipes/Toy-1.0.eb", TOY)
     stack = from_recipe(str(recipe))

@@ -257,6 +257,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.integration
 def test_a_new_method_can_be_asked_for(told: dict[str, Any]) -> None:
     assert told["names"] == [*registry.NAMES, "toy"]
     assert told["choices"] == {"install": ["auto", *told["names"]], "fetch": told["names"]}
@@ -267,6 +268,7 @@ def test_a_new_method_can_be_asked_for(told: dict[str, Any]) -> None:
     assert told["planned"] == "toy-stack is planned. Play."
 
 
+@pytest.mark.integration
 def test_what_a_new_method_has_made_is_read(told: dict[str, Any]) -> None:
     kind, method, shut = told["receipt"]
     assert (kind, method) == ("ToyReceipt", "toy")

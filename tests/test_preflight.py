@@ -157,6 +157,7 @@ def test_sources_that_an_offline_installation_lacks(prefix: Prefix) -> None:
     assert preflight.refusal([problem]) is SourcesMissing
 
 
+@pytest.mark.integration
 def test_sources_that_no_place_has(prefix: Prefix, machine: Machine) -> None:
     """Each is named with each place, as long as they are few, and what can be done; what is here is not asked for."""
     base = Source(filename="x", sha256="0" * 64, urls=("http://127.0.0.1:9/whl",), needed_by="Toy-1.0.eb")

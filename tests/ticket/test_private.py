@@ -278,6 +278,7 @@ def test_a_variable_whose_name_tells_none(name: str) -> None:
     assert Redactor({name: "Pq7Zz99Rt"}).out_of("a Pq7Zz99Rt") == "a Pq7Zz99Rt"
 
 
+@pytest.mark.integration
 def test_a_long_secret_of_many_lines_takes_no_long_time() -> None:
     """As the private key of a CI job, and one that is a whole file."""
     lines = ["".join(random.Random(at).choices(string.ascii_letters + "+/", k=64)) for at in range(3000)]

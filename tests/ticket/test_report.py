@@ -100,6 +100,7 @@ def test_a_name_that_is_none_is_one_clear_message(here: Path, capsys: Output) ->
     assert not said.out and not (here / "envkit-report.html").exists()
 
 
+@pytest.mark.integration
 def test_who_is_called_like_a_word_of_the_verdict_keeps_it(
     here: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:

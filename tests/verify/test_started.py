@@ -154,6 +154,7 @@ ADDRESSES = ("127.0.0.1", "::1", "256.1.1.1", "", "no host", "x" * 300, "0.0.0.0
 URIS = ("n.0;tcp4://127.0.0.1:1", "tcp://[::1]:99999", "tcp4://127.0.0.1:65536", "n", "", "tcp://:::1:1")
 
 
+@pytest.mark.integration
 def test_strange_variables_of_launchers() -> None:
     """Whatever launchers' variables say, an answer comes, and a rank is one of a world."""
     chance = random.Random(20261122)
