@@ -2,13 +2,14 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from envkit.apptainer import definition_file
 from envkit.apptainer.dockerfile import Context, Converted, converted, copies, instructions, stage
-from envkit.errors import RecipeInvalid
+from envkit.errors import EnvkitError, RecipeInvalid
 
 TEXT = """\
 FROM debian@sha256:7c7b2c966bc9ee8cedfeef67e0e279108992c77681fa595db4a9d65c06ccc587
@@ -116,6 +117,13 @@ def ways_out(depth: int = 3) -> list[str]:
     """Paths of up to so many parts, of those that lead out of a context, stay in it, or lead back."""
     parts = ("..", "/", "out", "far", "up", "top", "rooted", "loop", "sub", "secret", "etc", "*")
     return ["/".join(words) for number in range(1, depth + 1) for words in itertools.product(parts, repeat=number)]
+
+
+@pytest.mark.parametrize("line", ["COPY " + "[" * 100_000, "RUN " + "[" * 100_000, "COPY [" + '"a",' * 100_000])
+def test_lists_without_an_end(line: str, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM debian:12@sha256:{'0' * 64}\n{line}\n")
+    with suppress(EnvkitError):
+        converted(tmp_path / "Dockerfile")
 
 
 def test_nothing_outside_the_context_is_copied(context: Path, tmp_path: Path) -> None:

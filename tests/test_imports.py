@@ -1,8 +1,10 @@
 """Imports point one way: each folder may see those below it, never those above; within a folder nothing goes round."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -54,6 +56,7 @@ FILES = {
     for path in PACKAGE.rglob("*.py")
     if (path.name != "__init__.py" or "\nfrom " in path.read_text()) and "recipes" not in path.parts
 }
+IMPORTING = re.compile(r"^(import|from) \w", re.MULTILINE)
 PROBE = sorted(name for name in FILES if name.startswith("inside.probe."))
 MODULES = sorted(set(FILES) - set(PROBE))
 FOREIGN = [name for name in FILES if name.startswith("inside.")]
@@ -148,6 +151,18 @@ def test_what_runs_elsewhere_imports_the_standard_library_and_what_it_looks_at()
         allowed |= {"reframe"} if module == "integrations.reframe_tests" else set()
         foreign += [f"{module} imports {name}" for name in sorted(absolute - allowed)]
     assert foreign == []
+
+
+def test_no_program_for_another_interpreter_is_a_string() -> None:
+    """It is a file of ``inside/``, which the tests can read, run and check as any other."""
+    strings = []
+    for module in FILES:
+        for node in nodes(module):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and IMPORTING.search(node.value):
+                with suppress(SyntaxError):
+                    if len(ast.parse(node.value).body) > 1:
+                        strings.append(f"{module}, line {node.lineno}")
+    assert strings == []
 
 
 def test_programs_are_started_in_one_place() -> None:

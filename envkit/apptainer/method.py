@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
@@ -200,7 +201,7 @@ def adopted(request: Request) -> Stack:
     assert source  # noqa: S101  (one of the two is given)
     if not request.wanted or request.wanted in FRAMEWORKS:
         raise UsageProblem(
-            what=f"{option} needs a name.", fix=f"envkit install NAME --method apptainer {option} {source}"
+            what=f"{option} needs a name.", fix=f"envkit install NAME --method apptainer {option} {quote(source)}"
         )
     if not is_name(request.wanted):
         fix = "Use letters, digits and . _ + - only, not more than 150, and begin with a letter or a digit."

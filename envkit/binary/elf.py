@@ -7,6 +7,8 @@ and symbol version extensions as described in the Linux Standard Base.
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 import struct
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +25,7 @@ _WEAK = 2
 _FUNCTION = 2
 
 
-_ENTRIES = 65536  # of a table of versions: what its own count can hold
+_ENTRIES = 65536  # of the dynamic segment, and of a table of versions: what its own count can hold
 _WORK = 256 << 20  # bytes of names that may be read of a file
 _STEP = 64  # as many of these a step from one entry to the next counts as
 
@@ -75,8 +77,10 @@ class Elf:
 
     @classmethod
     def open(cls, path: Path) -> Elf:
-        """Map the file; raises ElfError for any other format and OSError where it cannot be read."""
-        with path.open("rb") as stream:
+        """Map the file; raises ElfError for any other format, or a pipe, and OSError where it cannot be read."""
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ElfError(f"{path}: not a plain file")
             try:
                 data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             except ValueError as error:
@@ -100,8 +104,9 @@ class Elf:
             kind, _, offset, address, _, size = entry
             if kind == _PT_LOAD:
                 loads.append((address, address + size, offset - address))
-            elif kind == _PT_DYNAMIC:
-                for tag, value in struct.iter_unpack("<qQ", data[offset : offset + size // 16 * 16]):
+            elif kind == _PT_DYNAMIC and not dynamic:
+                entries = data[offset : offset + min(size // 16, _ENTRIES) * 16]
+                for tag, value in struct.iter_unpack("<qQ", entries):
                     if tag == 0:
                         break
                     dynamic.setdefault(tag, []).append(value)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
@@ -93,7 +94,7 @@ def require(named: str) -> None:
     if not folder.is_dir():
         raise UsageProblem(
             what=f"There is no folder {folder}.",
-            fix=f"Make it, for those who may push into it: mkdir -m 2775 {folder}",
+            fix=f"Make it, for those who may push into it: mkdir -m 2775 {quote(str(folder))}",
         )
 
 

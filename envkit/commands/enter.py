@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -205,7 +206,7 @@ def require_program(command: Sequence[str], name: str | None) -> None:
 
     script = Path(command[0]) if command else Path()
     if script.suffix == ".py" and script.is_file() and not os.access(script, os.X_OK) and not shutil.which(command[0]):
-        usage(f"{script} is a script, not a program: envkit run {name or 'NAME'} -- python {script}")
+        usage(f"{script} is a script, not a program: envkit run {name or 'NAME'} -- python {quote(str(script))}")
 
 
 def say_leftovers() -> None:

@@ -1,6 +1,7 @@
 """``envkit export``: the recipe of an image, the patches of Horovod."""
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -64,7 +65,9 @@ def image(
     )
     text = apptainer.rendered(request, chosen, machine)
     deliver(deffile, text.encode(), "The recipe")
-    click.echo(f"{deffile}: the recipe of {chosen.name}. Build it: apptainer build {chosen.name}.sif {deffile}")
+    click.echo(
+        f"{deffile}: the recipe of {chosen.name}. Build it: apptainer build {chosen.name}.sif {quote(str(deffile))}"
+    )
 
 
 @export.command(short_help="Write the patches that Horovod is built with, as a series.")

@@ -1,6 +1,7 @@
 """``envkit fetch``."""
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -105,7 +106,7 @@ def fetch(
                 signed = signature.sign(bundle, sign)
                 console.print(f"Signature: {signed}. There, with the public key: --signed-by KEY.pub", soft_wrap=True)
             console.print(
-                f"Bundle: {bundle}. There: envkit install {prepared.stack.name}{added} --bundle {bundle.name}",
+                f"Bundle: {bundle}. There: envkit install {prepared.stack.name}{added} --bundle {quote(bundle.name)}",
                 soft_wrap=True,
             )
     if as_json:

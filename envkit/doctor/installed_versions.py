@@ -29,8 +29,7 @@ def packages(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         told = process.capture([name, str(data("inside/packages.py"))], env=env)
         if told.status == 0:
             facts = json.loads(told.stdout)
-            version = process.capture([name, "-c", "import platform; print(platform.python_version())"], env=env)
-            yield "python", version.stdout.strip()
+            yield "python", facts["python"]
             for package, version_of in facts["versions"].items():
                 if package in names():
                     yield names()[package], version_of

@@ -9,19 +9,6 @@ from envkit.system import process, record
 from envkit.system.resources import data
 from envkit.verify import facts
 
-NODE = """\
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from probe import gpu, machine
-print(json.dumps({"machine": machine.machine(), "fabric": machine.fabric(), "gpus": gpu.node_gpus()}))
-"""
-GPU_DRIVER = """\
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from probe import gpu, record
-print(json.dumps(record.attempt(gpu.gpu_driver)))
-"""
-
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True):
     """What the probe of ``verify`` says of a node."""
@@ -33,7 +20,7 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
 
 def node() -> NodeFacts:
     """Ask the probe of ``verify`` for the node, in a process of its own."""
-    told = record.decode(stated(NODE), Stated)
+    told = record.decode(stated("node"), Stated)
     shm = told.machine.shm or facts.Space()
     return NodeFacts(
         hostname=told.machine.hostname,
@@ -72,7 +59,7 @@ def gpus(told: facts.NodeGpus) -> KernelGpus:
 
 def gpu_driver() -> Driver | None:
     """Ask the probe for NVIDIA's driver library, in a process of its own: it may never come back."""
-    told = record.decode(stated(GPU_DRIVER), facts.GpuDriver)
+    told = record.decode(stated("driver"), facts.GpuDriver)
     if not told.present and not told.error:
         return None
     problem = told.error or (f"cuInit ended with status {told.status}" if told.status else "")
@@ -80,9 +67,9 @@ def gpu_driver() -> Driver | None:
     return Driver(cuda=cuda, devices=tuple(one.name for one in told.devices), problem=problem)
 
 
-def stated(code: str) -> str:
-    """Return what code of the probe prints. Raises OSError."""
-    done = process.capture([sys.executable, "-I", "-S", "-c", code, str(data("inside"))])
+def stated(what: str) -> str:
+    """Return what the probe says of the node, or of its driver. Raises OSError."""
+    done = process.capture([sys.executable, "-I", "-S", str(data("inside/node_facts.py")), what])
     if done.status:
         raise OSError(done.stderr.strip().rpartition("\n")[2] or f"status {done.status}")
     return done.stdout

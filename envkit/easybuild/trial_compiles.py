@@ -21,6 +21,7 @@ from envkit.machine.host import Host, Program, compiling
 from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
 from envkit.system import files, process, record, temporary
+from envkit.system.resources import data
 
 PATIENCE_S = 60
 SETTINGS = re.compile(
@@ -29,17 +30,6 @@ SETTINGS = re.compile(
 PLACES = ("/usr/include", "/usr/local/include", "/etc/ld.so.cache")  # they change with what is installed
 LIBRARY = re.compile(r"lib(mpi|mpich|mpi_abi|mpi_(gnu|cray|intel|nvidia|amd|aocc)\w*)\.so")  # none of C++ or Fortran
 ERROR = re.compile(r"error|incompatible|cannot|not found|unsupported")
-MPI = "#include <mpi.h>\nint main(int count, char **words) { return MPI_Init(&count, &words); }\n"
-# TensorFlow's headers are system headers to Horovod, and what CPATH names comes before those
-FLATBUFFERS = """\
-#include <flatbuffers/flatbuffers.h>
-static_assert(sizeof(of_the_framework), "");
-"""
-KERNEL = """\
-#include <string>
-#include <cuda_fp16.h>
-__global__ void scale(__half *values, float by) { values[threadIdx.x] = __float2half(__half2float(values[0]) * by); }
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +47,11 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
     said: str = ""
     needed: tuple[str, ...] = ()
+
+
+def program(name: str) -> str:
+    """Return the text of a program (``trial/``)."""
+    return data(f"easybuild/trial/{name}").read_text()
 
 
 def compiled(trial: TrialProgram) -> TrialResult:
@@ -120,7 +115,9 @@ def needed(program: Path) -> tuple[str, ...]:
 def mpi(wrapper: Path, env: Mapping[str, str]) -> TrialProgram:
     """Return the trial of the compiler wrapper of an MPI."""
     argv = (str(wrapper), "hello.cc", "-o", "hello")
-    return TrialProgram(argv=argv, files={"hello.cc": MPI}, env=compiling(wrapper.parent, env), made="hello")
+    return TrialProgram(
+        argv=argv, files={"hello.cc": program("mpi.cc")}, env=compiling(wrapper.parent, env), made="hello"
+    )
 
 
 def abi(wrapper: Path, env: Mapping[str, str]) -> str:
@@ -148,8 +145,11 @@ def problems(machine: Host, stack: Stack, plan: Plan) -> Iterator[Problem]:
 
 
 def flatbuffers(compiler: Program, env: Mapping[str, str]) -> TrialProgram:
-    """Return the trial of which flatbuffers.h a compiler takes."""
-    own = {"own/flatbuffers/flatbuffers.h": "struct of_the_framework {};\n", "message.cc": FLATBUFFERS}
+    """Return the trial of which flatbuffers.h a compiler takes.
+
+    TensorFlow's headers are system headers to Horovod, and what CPATH names comes before those.
+    """
+    own = {"own/flatbuffers/flatbuffers.h": "struct of_the_framework {};\n", "message.cc": program("flatbuffers.cc")}
     argv = (str(compiler.path), "-std=c++17", "-fsyntax-only", "-isystem", "own", "message.cc")
     return TrialProgram(argv=argv, files=own, env=env)
 
@@ -157,7 +157,7 @@ def flatbuffers(compiler: Program, env: Mapping[str, str]) -> TrialProgram:
 def kernel(nvcc: str, compiler: Program, env: Mapping[str, str]) -> TrialProgram:
     """Return the trial of nvcc with a compiler, by the standard of Horovod's kernels."""
     argv = (nvcc, "-std=c++11", "-ccbin", str(compiler.path), "-c", "kernel.cu", "-o", "kernel.o")
-    return TrialProgram(argv=argv, files={"kernel.cu": KERNEL}, env=env)
+    return TrialProgram(argv=argv, files={"kernel.cu": program("kernel.cu")}, env=env)
 
 
 def of_release(wanted: str, env: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
@@ -32,7 +33,7 @@ def held(tree: Tree, name: str, console: Console, message: str) -> Iterator[File
         raise NotWritable(
             what=f"{tree.locks} is a link, and envkit writes nothing through one.",
             why=f"It leads to {tree.locks.resolve()}.",
-            fix=f"Remove the link: rm {tree.locks}",
+            fix=f"Remove the link: rm {quote(str(tree.locks))}",
         )
     lock = FileLock(tree.locks / f"{name}.lock")
     with process.interruptible():

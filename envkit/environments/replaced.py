@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 
@@ -128,7 +129,7 @@ def require_own(tree: Tree, name: str) -> None:
             raise HostProblem(
                 what=f"What {name} was, before it was built again, is left where it is.",
                 why=f"{tree.replaced} has links that lead elsewhere; envkit makes none there.",
-                fix=f"Look at what they are, and remove them: ls -l {tree.replaced}",
+                fix=f"Look at what they are, and remove them: ls -l {quote(str(tree.replaced))}",
             )
 
 

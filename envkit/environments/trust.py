@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from envkit.config import configuration as config
@@ -210,8 +211,8 @@ def refused(prefix: Path, path: Path, who: str, word: str, use: Use = "run") -> 
     unknown = strangers_in(os.environ)
     fix = f"If you trust them: {export(word)}"
     is_above = path in prefix.absolute().parents or path in prefix.resolve().parents
-    closed = f"chmod {'g' if word else 'o'}-w {path}"
-    keep = f"; or chmod +t {path}, so that each can change only their own" if is_above else ""
+    closed = f"chmod {'g' if word else 'o'}-w {quote(str(path))}"
+    keep = f"; or chmod +t {quote(str(path))}, so that each can change only their own" if is_above else ""
     if word.startswith("@"):
         fix = f"{fix}\nIf nobody else is to change it: {closed}{keep}"
     if unknown:

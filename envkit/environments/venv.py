@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 
 from envkit.environments import trust
-from envkit.environments.name_syntax import shown
+from envkit.environments.name_syntax import is_name, shown
 from envkit.environments.prefix import Tree
 from envkit.errors import EnvironmentDamaged, HostProblem
 from envkit.system import owners, record
@@ -65,15 +66,16 @@ def read(folder: Path) -> Venv:
                 raise HostProblem(
                     what=f"Nothing in {folder} is run: others can change it.",
                     why=f"{path}: {who[0]}. What they put there would run as you.",
-                    fix=f"Make one of your own with 'envkit venv', or let nobody else write to it: chmod go-w {path}",
+                    fix="Make one of your own with 'envkit venv', or let nobody else write to it: "
+                    f"chmod go-w {quote(str(path))}",
                 )
         found = record.read(folder / RECORD, Venv)
     except (OSError, msgspec.DecodeError) as error:
         raise damaged(folder, shown(str(error))) from error
     odd = next((text for text in (found.folder, found.name, found.tree) if not text.isprintable()), "")
     relative = next((one for one in (found.folder, found.tree) if not one.startswith("/")), "")
-    if odd or relative or found.tree.startswith("/proc/"):
-        raise damaged(folder, f"Its record names {(odd or relative or found.tree)!r}.")
+    if odd or relative or found.tree.startswith("/proc/") or not is_name(found.name):
+        raise damaged(folder, f"Its record names {(odd or relative or f'{found.name}, {found.tree}')!r}.")
     if not os.path.isdir(found.folder) or not folder.samefile(found.folder):  # noqa: PTH112  (raises nothing)
         raise damaged(folder, f"It was made as {found.folder}, and the paths in its files are still those.")
     if not (folder / "bin" / "python").exists():
@@ -89,8 +91,8 @@ def require_place(folder: Path) -> None:
             raise HostProblem(
                 what=f"Nothing in {folder} is run: others can put another folder in its place.",
                 why=f"{path}: {who[0]}. What they put there would run as you.",
-                fix=f"Use a folder below your home, or have the owner close that one: chmod o-w {path}; or chmod +t "
-                f"{path}, so that each changes their own alone."
+                fix=f"Use a folder below your home, or have the owner close that one: chmod o-w {quote(str(path))}; or "
+                f"chmod +t {quote(str(path))}, so that each changes their own alone."
                 + (f"\nIf you trust them: {trust.export(who[1])}" if who[1] else ""),
             )
 
@@ -100,7 +102,8 @@ def damaged(folder: Path, why: str) -> EnvironmentDamaged:
     return EnvironmentDamaged(
         what=f"The virtual environment {folder} cannot be used.",
         why=why,
-        fix=f"Make it again: keep what it has with '{folder}/bin/python -m pip freeze --local', delete the folder, and "
+        fix="Make it again: keep what it has with "
+        f"'{quote(str(folder / 'bin/python'))} -m pip freeze --local', delete the folder, and "
         "use 'envkit venv NAME DIR --requirement FILE'.",
     )
 

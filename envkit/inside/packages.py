@@ -6,6 +6,9 @@ Standard library only, Python 3.8 or later; nothing that is looked at is importe
 """
 
 import json
+import os
+import platform
+import stat
 import struct
 import sys
 from importlib import metadata, util
@@ -24,6 +27,7 @@ def main() -> None:
     home = next(iter(spec.submodule_search_locations or ()), "") if spec else ""
     found = {
         "executable": sys.executable,
+        "python": platform.python_version(),
         "versions": versions,
         "horovod": home,
         "extensions": extensions(home),
@@ -39,8 +43,8 @@ def extensions(home: str) -> List[Extension]:  # noqa: UP006
 
 def wanted(path: Path) -> int:
     """Return the end of the table of sections, the last thing in a 64-bit ELF file; more than there is without one."""
-    with path.open("rb") as stream:
-        header = stream.read(64)
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # noqa: PTH123
+        header = stream.read(64) if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) else b""
     if len(header) < 64 or header[:5] != b"\x7fELF\x02":
         return path.stat().st_size + 1
     place = int(struct.unpack_from("<Q", header, 40)[0])

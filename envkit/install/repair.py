@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
@@ -49,7 +50,8 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
         raise HostProblem(
             what=f"{found.name} cannot be built again: {tree.software} is a link that leads nowhere.",
             why=f"It leads to {shown(str(tree.software.readlink()))}.",
-            fix=f"Make that folder again, or remove the link (rm {tree.software}). Then run the same command.",
+            fix=f"Make that folder again, or remove the link (rm {quote(str(tree.software))}). "
+            "Then run the same command.",
         )
     request = replace(asked(prefix, tree.root, found), again=tuple(dict.fromkeys(one.module for one in damaged)))
     with install.stoppable():

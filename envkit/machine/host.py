@@ -15,6 +15,7 @@ from envkit.errors import HostProblem
 from envkit.machine import modules_tool
 from envkit.machine.modules_tool import ModulesTool
 from envkit.system import process
+from envkit.system.resources import data
 
 
 class Accelerator(StrEnum):
@@ -119,21 +120,13 @@ def interpreter(env: Mapping[str, str]) -> Interpreter:
     """
     found = process.which("python3", path=env["PATH"])
     if found is not None and found != process.which("python3", path=modules_tool.without_private_folders(os.environ)):
-        told = process.capture([found, "-I", "-c", INTERPRETER_FACTS], env=env)
+        told = process.capture([found, "-I", str(data("inside/base_interpreter.py"))], env=env)
         if told.status == 0 and told.stdout.count("\n") == 3:
             path, version, include = told.stdout.splitlines()
             return Interpreter(path=Path(path), version=version, headers=Path(include, "Python.h").is_file())
     own = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     include = sysconfig.get_path("include", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
     return Interpreter(path=own, version=platform.python_version(), headers=Path(include, "Python.h").is_file())
-
-
-INTERPRETER_FACTS = (
-    "import os, platform, sys, sysconfig;"
-    "print(os.path.realpath(getattr(sys, '_base_executable', sys.executable)));"
-    "print(platform.python_version());"
-    "print(sysconfig.get_path('include'))"
-)
 
 
 def compiler(env: Mapping[str, str]) -> Program | None:

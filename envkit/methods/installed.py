@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any, Union
 
 import msgspec
@@ -216,7 +217,7 @@ def in_venv(folder: Path) -> Receipt:
         raise EnvironmentMissing(
             what=f"{folder} is on top of the environment {made.name}, which has gone.",
             why=f"There is no {path}.",
-            fix=f"Install it again: envkit install {made.name} --prefix {tree.root.parent}",
+            fix=f"Install it again: envkit install {made.name} --prefix {quote(str(tree.root.parent))}",
         )
     return usable(tree, read(path)).within(folder)
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from importlib.metadata import metadata
 from pathlib import Path
+from shlex import quote
 
 from packaging.specifiers import SpecifierSet
 
@@ -128,7 +129,7 @@ def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], h
         if source.sha256 is None:
             yield Problem(
                 what=f"{source.needed_by} pins no SHA-256 for {source.filename}.",
-                fix=f"Add it to the recipe: eb --inject-checksums {source.needed_by}",
+                fix=f"Add it to the recipe: eb --inject-checksums {quote(source.needed_by)}",
             )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO
 
 from envkit.errors import HostProblem, NotWritable, UsageProblem
@@ -481,7 +482,7 @@ def require_private(folder: Path) -> None:
         raise HostProblem(
             what=f"{folder} is not a folder that only you can change.",
             why=f"Others may write to it (mode {mode:o}), and may have put something into it.",
-            fix=f"Look at what is in it; then: chmod go-w {folder}",
+            fix=f"Look at what is in it; then: chmod go-w {quote(str(folder))}",
         )
 
 

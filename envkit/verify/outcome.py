@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from shlex import quote
 
 import msgspec
 
@@ -15,6 +16,7 @@ from envkit.system.stopped import Stopped
 from envkit.verify.facts import RankFacts
 
 VALUE_LENGTH = 120
+PATHS = {"folder", "path", "program"}  # values that a remedy or command has as a word of a shell
 SECRET = re.compile("SECRET|KEY|TOKEN|PASS|COOKIE|CRED|AUTH", re.IGNORECASE)
 
 
@@ -241,7 +243,9 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
         """
         words = catalogue()[check][case]
         values = {"environment": self.expected.environment, **values}
-        texts = {key: words.get(key, "").format(**values) for key in ("message", "cause", "remedy")}
+        typed = {**values, **{key: quote(str(values[key])) for key in PATHS & values.keys()}}
+        texts = {key: words.get(key, "").format(**values) for key in ("message", "cause")}
+        texts["remedy"] = words.get("remedy", "").format(**typed)
         commands = words.get("commands", ()) if self.expected.environment else ()
         return Result(
             id=str(values.get("check_id", check)),
@@ -249,7 +253,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
             status=Status(words["status"]),
             framework=self.framework,
             required=words.get("required", True),
-            commands=tuple(command.format(**values) for command in commands),
+            commands=tuple(command.format(**typed) for command in commands),
             **texts,
         )
 

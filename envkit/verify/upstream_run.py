@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -132,7 +133,7 @@ def from_folder(folder: Path, pins: Mapping[str, str]) -> Iterator[tuple[str, by
             raise UsageProblem(
                 what=f"{top / name} is not as Horovod {release} has it.",
                 why="What stacks are known to give is known of the tests of that release.",
-                fix=f"git -C {folder} checkout v{release}",
+                fix=f"git -C {quote(str(folder))} checkout v{release}",
             )
         yield name, content
 

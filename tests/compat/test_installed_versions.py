@@ -22,8 +22,9 @@ PACKAGES = {
 
 def python(fake: Fake, versions: dict[str, str]) -> str:
     """A PATH whose first Python is 3.12.4 with these packages."""
-    facts = json.dumps({"executable": "/own/bin/python", "versions": versions, "horovod": "", "extensions": []})
-    return str(fake("python", f"case $1 in -c) echo 3.12.4;; *) echo '{facts}';; esac").parent)
+    own = {"executable": "/own/bin/python", "python": "3.12.4"}
+    facts = json.dumps(own | {"versions": versions, "horovod": "", "extensions": []})
+    return str(fake("python", f"echo '{facts}'").parent)
 
 
 def test_packages_and_programs(fake: Fake) -> None:

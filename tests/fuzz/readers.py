@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from envkit.apptainer import definition_file, dockerfile
 from envkit.binary import bytecode
 from envkit.binary.build_block import check_build_block
 from envkit.binary.build_flags import read_extensions
@@ -32,14 +33,18 @@ from envkit.config.keys import KEYS
 from envkit.diagnose import first_cause, words
 from envkit.eessi import repositories
 from envkit.environments import lockfile, venv
+from envkit.environments import manifest as file_manifest
 from envkit.environments.prefix import Tree
 from envkit.inside.probe import started
+from envkit.inside.probe.shared_object import shared_object
 from envkit.install.listing import describe, receipt_json
 from envkit.machine import site
 from envkit.methods import installed
 from envkit.report.words import plain
 from envkit.sources.bundle import read_bundle
+from envkit.sources.cache import STAMPS, SourceCache
 from envkit.system.resources import data as resource
+from envkit.system.resources import recipes
 from envkit.ticket.private import Redactor
 from envkit.training import timeline
 from envkit.verify import baseline, facts, last, progress_line
@@ -74,6 +79,27 @@ def compiled(folder: Path) -> list[bytes]:
     return [*made, *(path.read_bytes() for path in own[:1])]
 
 
+DOCKERFILE = b"""# syntax=docker/dockerfile:1
+FROM debian:12@sha256:%b AS base
+ARG A=1
+ENV B=$A C="x y"
+COPY --link train.py ["with blank", "/opt/"]
+RUN <<EOF
+pip install x
+EOF
+RUN ["echo", "a"] \
+    && true
+WORKDIR /opt
+ENTRYPOINT ["python", "train.py"]
+""" % (b"0" * 64)
+STAMPED = b'{"x-1.tar.gz": [[1, 2, 3, 4], "%b"]}' % (b"0" * 64)
+LISTED = b'{"module": "X/1", "files": {"software/X/1/a": {"size": 1, "changed": 2, "sha256": "%b"}}}' % (b"0" * 64)
+
+
+def definitions(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(recipes("containers").glob("*.def"))[:3]]
+
+
 def elf(data: bytes, folder: Path) -> None:
     path = folder / "x.so"
     path.write_bytes(data)
@@ -84,6 +110,43 @@ def elf(data: bytes, folder: Path) -> None:
     with contextlib.suppress(ElfError):
         list(found.undefined())
     loading(found, [folder], [])
+
+
+def probed(data: bytes, folder: Path) -> None:
+    path = folder / "x.so"
+    path.write_bytes(data)
+    shared_object(str(path))
+
+
+def dockerfile_of(data: bytes, folder: Path) -> None:
+    path = folder / "Dockerfile"
+    path.write_bytes(data)
+    (folder / "train.py").touch()
+    dockerfile.converted(path)
+
+
+def definition_of(data: bytes, folder: Path) -> None:
+    path = folder / "x.def"
+    path.write_bytes(data)
+    definition_file.read(path)
+
+
+def stamps_of(data: bytes, folder: Path) -> None:
+    (folder / STAMPS).write_bytes(data)
+    (folder / STAMPS).chmod(0o600)
+    here = SourceCache(folder)
+    (folder / "x-1.tar.gz").write_bytes(b"x")
+    here.sha256("x-1.tar.gz")
+    here.save_stamps()
+
+
+def file_manifest_of(data: bytes, folder: Path) -> None:
+    tree = Tree(root=folder)
+    path = file_manifest.path_of(tree, "X/1")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    with contextlib.suppress(ValueError):
+        file_manifest.read(tree, "X/1")
 
 
 def extension(data: bytes, folder: Path) -> None:
@@ -401,6 +464,11 @@ def text_of(data: bytes, folder: Path) -> None:
 READERS: Mapping[str, Reader] = {
     "elf": Reader(seeds=compiled, call=elf, allowed=(ElfError,)),
     "extension": Reader(seeds=compiled, call=extension),
+    "shared-object": Reader(seeds=compiled, call=probed, allowed=(ValueError, OSError)),
+    "dockerfile": Reader(seeds=lambda _: [DOCKERFILE], call=dockerfile_of),
+    "definition": Reader(seeds=definitions, call=definition_of),
+    "stamps": Reader(seeds=lambda _: [STAMPED], call=stamps_of, change=other),
+    "file-manifest": Reader(seeds=lambda _: [LISTED], call=file_manifest_of, change=other),
     "loader-cache": Reader(seeds=lambda _: [Path("/etc/ld.so.cache").read_bytes()[:4096]], call=loader_cache),
     "machine-code": Reader(
         seeds=lambda _: [b"\xf3\x0f\x1e\xfa\x55\x48\x89\xe5\xb8\1\0\0\0\x5d\xc3"], call=machine_code
