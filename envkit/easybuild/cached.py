@@ -109,7 +109,7 @@ def find_builds(work: Work) -> FoundBuilds:
         return FoundBuilds()
     if not module.startswith("Horovod/"):
         return FoundBuilds()
-    there, offers, wrong = here(work), list[Offer](), list[str]()
+    provided, offers, wrong = here(work), list[Offer](), list[str]()
     for place in [Place(named=named) for named in work.caches.places]:
         if place.is_remote and work.request.offline:
             continue
@@ -120,11 +120,11 @@ def find_builds(work: Work) -> FoundBuilds:
             continue
         for name in names:
             try:
-                offers.append(offered(place.entry(name), there, work.caches))
+                offers.append(offered(place.entry(name), provided, work.caches))
             except CacheInvalid as error:
                 wrong.append(f"{error.what} {error.why}")
     order = {place: number for number, place in enumerate(work.caches.places)}
-    offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, there), reverse=True)
+    offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
 
