@@ -123,9 +123,9 @@ class LayerBuild:
 
     def inspect(self, image: Path, log: Path) -> int:
         """Return what Apptainer says of an image that was taken over: 0 if it is one."""
-        told = process.capture([str(self.runtime.path), "inspect", str(image)], timeout_s=300)
-        log.write_text(told.stdout + told.stderr)
-        return told.status
+        answer = process.capture([str(self.runtime.path), "inspect", str(image)], timeout_s=300)
+        log.write_text(answer.stdout + answer.stderr)
+        return answer.status
 
     def seal(self, image: Path) -> None:
         """Check the signature of an image, and sign it, where that is asked for.
@@ -136,18 +136,20 @@ class LayerBuild:
         for verb, key in (("verify", public), ("sign", self.request.sign)):
             if key is None:
                 continue
-            told = process.capture([str(self.runtime.path), verb, "--key", str(key), str(image)], timeout_s=300)
-            said = "\n".join(match[1] for line in told.stderr.splitlines() if (match := FATAL.match(strip(line))))
-            if told.status and verb == "verify":
+            answer = process.capture([str(self.runtime.path), verb, "--key", str(key), str(image)], timeout_s=300)
+            complaint = "\n".join(
+                match[1] for line in answer.stderr.splitlines() if (match := FATAL.match(strip(line)))
+            )
+            if answer.status and verb == "verify":
                 raise SignatureInvalid(
                     what=f"{self.request.source} is not signed with the private half of {key}.",
-                    why=said,
+                    why=complaint,
                     fix="--signed-by takes a public key: ask who made the image for theirs, by a way that you trust.",
                 )
-            if told.status:
+            if answer.status:
                 raise HostProblem(
                     what=f"The image could not be signed with {key}.",
-                    why=said,
+                    why=complaint,
                     fix="Give a private key in PEM without a passphrase, such as 'openssl genpkey -algorithm ed25519' "
                     "makes.",
                 )
@@ -169,21 +171,23 @@ class LayerBuild:
     def settings(self, scratch: Path) -> dict[str, str]:
         """Return the settings of a build: room for what is unpacked, and nothing that changes what is built."""
         env = {key: value for key, value in self.host.env.items() if not key.startswith(("APPTAINER", "SINGULARITY"))}
-        kept = {key: value for key, value in os.environ.items() if KEPT.fullmatch(key)}
+        passed = {key: value for key, value in os.environ.items() if KEPT.fullmatch(key)}
         for family in ("APPTAINER", "SINGULARITY"):
             env[f"{family}_TMPDIR"] = str(scratch)
-        return env | kept
+        return env | passed
 
     def failed(self, layer: Layer, log: Path, status: int) -> BuildFailed | DiskFull:
         """Say why a layer was not built, in a few lines."""
         lines = log.read_text(errors="replace").splitlines()
-        said = [match[1] for line in lines if (match := FATAL.match(strip(line)))]
-        found = diagnose.first_cause(lines)
-        why, fix = "\n".join(said[-2:]) or f"{self.runtime.family} ended with {status}.", ""
-        if found is not None:
-            why = f"{found.cause}\n{log}:{found.number}: {found.line}" + (f"\n{said[-1]}" if said else "")
-            fix = found.fix
-        full = (found is not None and found.rule.id == "disk-full") or shutil.disk_usage(
+        complaints = [match[1] for line in lines if (match := FATAL.match(strip(line)))]
+        finding = diagnose.first_cause(lines)
+        why, fix = "\n".join(complaints[-2:]) or f"{self.runtime.family} ended with {status}.", ""
+        if finding is not None:
+            why = f"{finding.cause}\n{log}:{finding.number}: {finding.line}" + (
+                f"\n{complaints[-1]}" if complaints else ""
+            )
+            fix = finding.fix
+        full = (finding is not None and finding.rule.id == "disk-full") or shutil.disk_usage(
             self.request.prefix.root
         ).free < ALMOST_NOTHING
         kind = DiskFull if full else BuildFailed
@@ -205,8 +209,8 @@ def is_file(source: str | None) -> bool:
 def temporary_folder() -> Path:
     """Return where images are unpacked while they are built: where nobody else can rename it. Raises HostProblem."""
     named = next((os.environ[name] for name in NAMED_PLACES if os.environ.get(name)), "")
-    known = trust.trusted()
-    return (temporary.kept_apart(Path(named), known) if named else None) or temporary.usual_place(known)
+    trusted = trust.trusted()
+    return (temporary.kept_apart(Path(named), trusted) if named else None) or temporary.usual_place(trusted)
 
 
 def strip(line: str) -> str:

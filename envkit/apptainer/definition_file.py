@@ -44,7 +44,7 @@ class Stage:
 
     @property
     def arguments(self) -> dict[str, str]:
-        """What ``%arguments`` names, with the defaults."""
+        """The arguments that ``%arguments`` names, with their defaults."""
         lines = (line.strip() for s in self.sections if s.name == "arguments" for line in s.text.splitlines())
         pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
         return {name.strip(): value.strip() for name, _, value in pairs}
@@ -89,9 +89,9 @@ def read(path: Path) -> tuple[Stage, ...]:
     return tuple(
         Stage(
             header=header,
-            sections=tuple(Section(name=n, words=w, text="\n".join(text).rstrip() + "\n") for n, w, text in found),
+            sections=tuple(Section(name=n, words=w, text="\n".join(text).rstrip() + "\n") for n, w, text in contents),
         )
-        for header, found in stages
+        for header, contents in stages
     )
 
 
@@ -120,15 +120,15 @@ def filled(text: str, arguments: Mapping[str, str]) -> str:
 
 def copied(sections: Sequence[Section], arguments: Mapping[str, str], folder: Path) -> list[tuple[Path, str]]:
     """Return what ``%files`` takes from the host: each path, relative ones below ``folder``, and its destination."""
-    found = []
+    copies = []
     for section in sections:
         if section.name != "files" or section.words:
             continue
         for line in filled(section.text, arguments).splitlines():
             source, _, destination = line.strip().partition(" ")
             if source and not source.startswith("#"):
-                found += [(path, destination.strip() or source) for path in matching(folder, source)]
-    return found
+                copies += [(path, destination.strip() or source) for path in matching(folder, source)]
+    return copies
 
 
 def absolute(section: Section, arguments: Mapping[str, str], folder: Path) -> Section:
@@ -145,7 +145,7 @@ def absolute(section: Section, arguments: Mapping[str, str], folder: Path) -> Se
 def matching(folder: Path, pattern: str) -> list[Path]:
     """Return the files that a pattern of ``%files`` means. Raises RecipeInvalid if there is none."""
     place = (folder / pattern).absolute()
-    found = sorted(place.parent.glob(place.name))
-    if not found:
+    paths = sorted(place.parent.glob(place.name))
+    if not paths:
         raise RecipeInvalid(what=f"The recipe copies {pattern}, and there is no such file.", why=f"In {folder}.")
-    return found
+    return paths

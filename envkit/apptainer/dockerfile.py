@@ -93,16 +93,19 @@ def converted(path: Path) -> Converted:
         text = files.read(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeInvalid(what=f"The Dockerfile {path} cannot be read.", why=str(error)) from error
-    found = list(instructions(path, text))
-    require_convertible(path, found)
+    listing = list(instructions(path, text))
+    require_convertible(path, listing)
     context = Context(path)
     lines, commands, copied = text.split("\n"), list[str](), list[CopiedPath]()
-    for one, place, values in settled(found):
-        if one.word not in ("COPY", "ADD"):
+    for instruction, place, values in settled(listing):
+        if instruction.word not in ("COPY", "ADD"):
             continue
         number = len(commands)
-        more, script = copies(context, one, number, place, values)
-        lines[one.line - 1 : one.end - 1] = [f"RUN {marker(number)}", *[""] * (one.end - one.line - 1)]
+        more, script = copies(context, instruction, number, place, values)
+        lines[instruction.line - 1 : instruction.end - 1] = [
+            f"RUN {marker(number)}",
+            *[""] * (instruction.end - instruction.line - 1),
+        ]
         commands.append(script)
         copied += more
     recipe = finished(by_spython(path, "\n".join(lines)), commands)
@@ -160,8 +163,8 @@ def stage(made: Converted, folder: Path) -> None:
 def instructions(path: Path, text: str) -> Iterator[Instruction]:
     """Yield the instructions of a Dockerfile. Raises RecipeInvalid for one that Docker does not have."""
     lines = text.split("\n")
-    told = re.match(r"(?:#\s*\w+\s*=.*\n)*?#\s*escape\s*=\s*(\S)", text, re.IGNORECASE)
-    escape = told[1] if told else "\\"
+    directive = re.match(r"(?:#\s*\w+\s*=.*\n)*?#\s*escape\s*=\s*(\S)", text, re.IGNORECASE)
+    escape = directive[1] if directive else "\\"
     number = 0
     while number < len(lines):
         start = number
@@ -186,39 +189,43 @@ def invalid(path: Path, line: int, what: str, fix: str = ELSEWHERE, why: str = "
 
 def require_convertible(path: Path, found: Sequence[Instruction]) -> None:
     """Raise RecipeInvalid for what has no like in a definition file."""
-    stages = sum(one.word == "FROM" for one in found)
+    stages = sum(entry.word == "FROM" for entry in found)
     if stages != 1:
         what = f"{path} has {stages} stages; one can be converted."
         raise RecipeInvalid(what=what, why="spython would merge them into one script.", fix=ELSEWHERE)
-    for one in found:
-        options = [word for word in one.rest.split() if word.startswith("--")] if one.word != "RUN" else []
-        if one.word == "COPY" and any(option.startswith("--from=") for option in options):
-            raise invalid(path, one.line, "COPY --from copies from another image, which is not supported.")
-        if one.word == "ADD" and re.search(r"(^|[\s\"])(https?://|ftp://|git@|git://)", one.rest):
+    for instruction in found:
+        options = (
+            [word for word in instruction.rest.split() if word.startswith("--")] if instruction.word != "RUN" else []
+        )
+        if instruction.word == "COPY" and any(option.startswith("--from=") for option in options):
+            raise invalid(path, instruction.line, "COPY --from copies from another image, which is not supported.")
+        if instruction.word == "ADD" and re.search(r"(^|[\s\"])(https?://|ftp://|git@|git://)", instruction.rest):
             raise invalid(
-                path, one.line, "ADD takes from another machine, or from the network, which is not supported."
+                path, instruction.line, "ADD takes from another machine, or from the network, which is not supported."
             )
-        if one.word == "RUN" and one.rest.startswith("--"):
-            raise invalid(path, one.line, f"RUN {one.rest.split()[0]} is not supported.")
+        if instruction.word == "RUN" and instruction.rest.startswith("--"):
+            raise invalid(path, instruction.line, f"RUN {instruction.rest.split()[0]} is not supported.")
 
 
 def settled(found: Sequence[Instruction]) -> Iterator[tuple[Instruction, str, dict[str, str]]]:
     """Yield each instruction with the working folder and the variables (ENV, defaults of ARG) that hold for it."""
     place, values = "/", dict[str, str]()
-    for one in found:
-        if one.word == "WORKDIR":
-            place = posixpath.normpath(posixpath.join(place, replaced(one.rest.strip("\"'"), values) or one.rest))
-        elif one.word == "ARG" and "=" in one.rest:
-            name, _, value = one.rest.partition("=")
+    for instruction in found:
+        if instruction.word == "WORKDIR":
+            place = posixpath.normpath(
+                posixpath.join(place, replaced(instruction.rest.strip("\"'"), values) or instruction.rest)
+            )
+        elif instruction.word == "ARG" and "=" in instruction.rest:
+            name, _, value = instruction.rest.partition("=")
             values.setdefault(name, value.strip("\"'"))
-        elif one.word == "ENV":
+        elif instruction.word == "ENV":
             with contextlib.suppress(ValueError):
-                words = shlex.split(one.rest) or ["="]
+                words = shlex.split(instruction.rest) or ["="]
                 old = "=" not in words[0]  # ENV NAME VALUE
                 pairs = [(words[0], "=", " ".join(words[1:]))] if old else [word.partition("=") for word in words]
-                told = {name: replaced(value, values) for name, _, value in pairs}
-                values = {name: value for name, value in (values | told).items() if value is not None}
-        yield one, place, dict(values)
+                assigned = {name: replaced(value, values) for name, _, value in pairs}
+                values = {name: value for name, value in (values | assigned).items() if value is not None}
+        yield instruction, place, dict(values)
 
 
 def replaced(text: str, values: Mapping[str, str]) -> str | None:
@@ -231,8 +238,8 @@ def replaced(text: str, values: Mapping[str, str]) -> str | None:
         missing = missing or name not in values
         return values.get(name or "", "")
 
-    made = VARIABLE.sub(value, text)
-    return None if missing else made
+    result = VARIABLE.sub(value, text)
+    return None if missing else result
 
 
 def copies(
@@ -243,19 +250,19 @@ def copies(
     if len(words) < 2:
         raise invalid(path, one.line, f"{one.word} has no source or no destination.", "Correct it.")
     expanded = [replaced(word, values) for word in words]
-    if unknown := [word for word, made in zip(words, expanded, strict=True) if made is None]:
+    if unknown := [word for word, value in zip(words, expanded, strict=True) if value is None]:
         raise invalid(path, one.line, f"{unknown[0]}: its value is not known here.", "Write the path itself.")
     *sources, target = (word or "" for word in expanded)
-    found = [path for source in sources for path in context.matching(source, one)]
+    matches = [path for source in sources for path in context.matching(source, one)]
     into = target.endswith("/") or posixpath.basename(target) in (".", "..")
-    if len(found) > 1 and not into:
+    if len(matches) > 1 and not into:
         raise invalid(
             path, one.line, f"{one.word} has several sources, and the destination {target} does not end in a slash.",
             f"Write {target}/ if it is a folder.",
         )  # fmt: skip
     where = posixpath.normpath(posixpath.join(place, target))
     taken, script = list[CopiedPath](), list[str]()
-    for index, source in enumerate(found):
+    for index, source in enumerate(matches):
         if one.word == "ADD" and source.is_file() and ARCHIVE.search(source.name):
             fix = "Write COPY, and RUN tar -xf after it."
             raise invalid(path, one.line, f"ADD would unpack {source.name}, which is not supported.", fix)
@@ -314,31 +321,31 @@ class Context:
         """Say whether .dockerignore leaves out a path, or a folder above it; the last pattern that fits counts."""
         parts = path.relative_to(self.root).parts
         names = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        left = False
-        for pattern, kept in self.ignored:
+        is_left_out = False
+        for pattern, is_exception in self.ignored:
             if any(pattern.fullmatch(name) for name in names):
-                left = not kept
-        return left
+                is_left_out = not is_exception
+        return is_left_out
 
     def resolved(self, path: str, one: Instruction) -> Path:
         """Return where a path leads, links followed within the context alone: its root is their root, too."""
-        parts, found, links = [part for part in path.split("/") if part], list[str](), 0
+        parts, names, links = [part for part in path.split("/") if part], list[str](), 0
         while parts:
             part = parts.pop(0)
             if part == "..":
-                found = found[:-1]
+                names = names[:-1]
             elif part != ".":
-                place = self.root.joinpath(*found, part)
+                place = self.root.joinpath(*names, part)
                 if place.is_symlink():
                     links += 1
                     if links > LINKS:
                         raise invalid(self.dockerfile, one.line, f"{path} is a loop of links.", "Correct it.")
                     target = os.readlink(place)  # noqa: PTH115  (Path would normalise it)
-                    found = [] if target.startswith("/") else found
+                    names = [] if target.startswith("/") else names
                     parts = [*(word for word in target.split("/") if word), *parts]
                 else:
-                    found.append(part)
-        return self.root.joinpath(*found)
+                    names.append(part)
+        return self.root.joinpath(*names)
 
     def matching(self, source: str, one: Instruction) -> list[Path]:
         """Return what a source means: a path, or all that fit a pattern of *, ? and [...]. Raises RecipeInvalid."""
@@ -356,27 +363,27 @@ class Context:
                 ]
             else:
                 places = [f"{place}/{part}" for place in places]
-        found = [path for place in places if (path := self.resolved(place, one)).exists()]
-        there = [path for path in found if any(self.below(path, "", one))]
-        if not there:
+        existing = [path for place in places if (path := self.resolved(place, one)).exists()]
+        taken = [path for path in existing if any(self.below(path, "", one))]
+        if not taken:
             why = f"In {self.root}, the only folder that it is taken from, "
-            why += ".dockerignore leaves it out." if found else "there is no such file."
+            why += ".dockerignore leaves it out." if existing else "there is no such file."
             raise invalid(self.dockerfile, one.line, f"{one.word} takes {source}, which is not there.", "", why)
-        return there
+        return taken
 
     def below(self, source: Path, staged: str, one: Instruction) -> Iterator[CopiedPath | Link]:
         """Yield a file, or a folder and what is in it, the folder first; nothing of what .dockerignore leaves out."""
         kind = source.lstat().st_mode
-        left = source != self.root and self.leaves_out(source)
+        is_left_out = source != self.root and self.leaves_out(source)
         if stat.S_ISDIR(kind):
             self.require(os.access(source, os.R_OK | os.X_OK), source, "may not be read", one)
             inside = [
                 entry for path in sorted(source.iterdir()) for entry in self.below(path, f"{staged}/{path.name}", one)
             ]
-            if inside or not left:  # of a folder that is left out, a part may be kept
+            if inside or not is_left_out:  # of a folder that is left out, a part may be kept
                 yield CopiedPath(source=source, staged=staged, line=one.line)
                 yield from inside
-        elif left:
+        elif is_left_out:
             return
         elif stat.S_ISLNK(kind):
             yield Link(staged=staged, target=os.readlink(source))  # noqa: PTH115  (Path would normalise it)
@@ -394,25 +401,25 @@ class Context:
 
 def translated(pattern: str) -> str:
     """Return a pattern of paths as a regular expression: *, ? and [...] within a name, ** across names."""
-    made, rest = "", pattern
+    expression, rest = "", pattern
     while rest:
         if match := re.match(r"\*\*/|\*\*|\*|\?|\\(.)|\[(\^?)((?:\\.|[^\]\\])+)\]", rest, re.DOTALL):
             simple = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-            made += simple.get(match[0], "")
+            expression += simple.get(match[0], "")
             if match[0] not in simple:
-                made += re.escape(match[1]) if match[1] else f"[{match[2]}{match[3].replace('[', chr(92) + '[')}]"
+                expression += re.escape(match[1]) if match[1] else f"[{match[2]}{match[3].replace('[', chr(92) + '[')}]"
             rest = rest[match.end() :]
         else:
-            made, rest = made + re.escape(rest[0]), rest[1:]
-    return made
+            expression, rest = expression + re.escape(rest[0]), rest[1:]
+    return expression
 
 
 def patterns(text: str) -> Iterator[tuple[re.Pattern[str], bool]]:
     """Yield the patterns of a .dockerignore, and whether each keeps what fits it."""
     for line in map(str.strip, text.splitlines()):
-        kept, name = line.startswith("!"), line.removeprefix("!").strip()
+        is_exception, name = line.startswith("!"), line.removeprefix("!").strip()
         if name and not line.startswith("#"):
-            yield re.compile(translated(posixpath.normpath(f"/{name}").lstrip("/")), re.DOTALL), kept
+            yield re.compile(translated(posixpath.normpath(f"/{name}").lstrip("/")), re.DOTALL), is_exception
 
 
 def marker(number: int) -> str:
@@ -425,14 +432,14 @@ def by_spython(path: Path, text: str) -> str:
     from spython.main.parse.parsers import DockerParser
     from spython.main.parse.writers import SingularityWriter
 
-    said = io.StringIO()
+    output = io.StringIO()
     with temporary.folder("dockerfile") as folder:
         (folder / "Dockerfile").write_text(text)
         try:
-            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), contextlib.chdir(folder):
+            with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), contextlib.chdir(folder):
                 return str(SingularityWriter(DockerParser("Dockerfile").recipe).convert())
         except (Exception, SystemExit) as error:  # spython ends the program at what it does not like
-            why = said.getvalue().strip() or str(error)
+            why = output.getvalue().strip() or str(error)
             fix = "Write a definition file."
             raise RecipeInvalid(what=f"spython cannot convert {path}.", why=why, fix=fix) from error
 

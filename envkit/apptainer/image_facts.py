@@ -1,4 +1,4 @@
-"""What an image says of itself."""
+"""The facts that an image tells of itself."""
 
 import os
 
@@ -13,7 +13,7 @@ from envkit.system.resources import PACKAGE, data
 
 
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What image_facts.py says."""
+    """The facts that inside/image_facts.py tells of an image."""
 
     interpreter: str
     python: str
@@ -33,17 +33,17 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 def ask(inside: ContainerEnvironment) -> ImageFacts:
     """Ask an image what it has. Raises BuildFailed, HostProblem."""
     script = str(data("inside/image_facts.py"))
-    said = ""
+    complaint = ""
     for python in ("python", "python3"):
         argv = inside.command([python, script], visible=[PACKAGE])
-        told = process.capture(argv, env=inside.variables(os.environ), timeout_s=300)
-        said = said or told.stderr.strip()
-        if told.status == 0:
-            found = record.decode(told.stdout.splitlines()[-1], ImageFacts)
-            if found.horovod or python == "python3":
-                return found
+        answer = process.capture(argv, env=inside.variables(os.environ), timeout_s=300)
+        complaint = complaint or answer.stderr.strip()
+        if answer.status == 0:
+            facts = record.decode(answer.stdout.splitlines()[-1], ImageFacts)
+            if facts.horovod or python == "python3":
+                return facts
     raise BuildFailed(
         what=f"The image {inside.image} cannot be entered, or has no Python.",
-        why=said[-600:],
+        why=complaint[-600:],
         fix="Try it by hand: apptainer exec IMAGE python3 --version",
     )

@@ -62,7 +62,7 @@ class ImageInstallation:
 
     @property
     def unit(self) -> str:
-        """What the steps are."""
+        """The word for its steps."""
         return "layers"
 
     @property
@@ -72,7 +72,7 @@ class ImageInstallation:
 
     @property
     def sources(self) -> Sequence[Source]:
-        """What pip takes."""
+        """The files that pip takes."""
         return self.plan.sources
 
     @property
@@ -92,12 +92,12 @@ class ImageInstallation:
 
     @property
     def origin(self) -> str:
-        """What it is made from: a recipe, an image, a Dockerfile."""
+        """The recipe, image or Dockerfile that it is made from."""
         return self.request.source or str(self.request.dockerfile or self.stack.recipe)
 
     @property
     def lock(self) -> Lock:
-        """What it is made from: its layers by their keys, an image of a registry by its digest."""
+        """The lock of what it is made from: its layers by their keys, an image of a registry by its digest."""
         recipe = "" if self.request.source else Path(self.request.dockerfile or self.stack.recipe).name
         keys = {layer.name: layer.key for layer in self.plan.layers}
         if digest := DIGEST.search(self.request.source or ""):
@@ -129,14 +129,14 @@ class ImageInstallation:
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
-        found = [*self.probed, *preflight.known_problems(self.host, self.stack, force=self.request.force)]
-        found += preflight.machine_problems(self.host, self.stack)
+        problems = [*self.probed, *preflight.known_problems(self.host, self.stack, force=self.request.force)]
+        problems += preflight.machine_problems(self.host, self.stack)
         remaining = len(self.missing) / len(self.plan.layers)
-        found += preflight.prefix_problems(self.request.prefix, self.stack, remaining)
+        problems += preflight.prefix_problems(self.request.prefix, self.stack, remaining)
         scratch = temporary_folder()
         free_mb = shutil.disk_usage(scratch).free // 1_000_000
         if self.missing and free_mb < self.stack.disk_mb:
-            found.append(
+            problems.append(
                 Problem(
                     what=f"{scratch} has {free_mb} MB free; a build unpacks about {self.stack.disk_mb} MB there.",
                     fix="Set APPTAINER_TMPDIR to a folder with more room, on a local disk, that only you can change.",
@@ -146,10 +146,10 @@ class ImageInstallation:
             try:
                 signature.require_signs(self.request.sign)
             except HostProblem as error:
-                found.append(Problem(what=error.what, why=error.why, fix=error.fix))
+                problems.append(Problem(what=error.what, why=error.why, fix=error.fix))
         if self.request.offline:
-            found += preflight.source_problems(self.sources, self.request.prefix, self.stack, self.request.carried)
-        return found
+            problems += preflight.source_problems(self.sources, self.request.prefix, self.stack, self.request.carried)
+        return problems
 
     def heading(self) -> Iterator[str]:
         """Yield what is installed, where, and with what of the machine."""
@@ -174,22 +174,22 @@ class ImageInstallation:
 
     def build(self, folder: Path, console: Console) -> None:
         """Fetch what pip takes, and build the layers that are missing."""
-        left = self.left()
+        layers = self.left()
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
-        if left:
-            cache, kept = self.request.prefix.sources, configured().kept
-            fetch_all(self.sources, cache, self.request.offline, self.stack.name, console, kept)
+        if layers:
+            cache, stores = self.request.prefix.sources, configured().kept
+            fetch_all(self.sources, cache, self.request.offline, self.stack.name, console, stores)
         receipt.begin(self.tree, self.stack.name, "building", folder)
-        if not left:
+        if not layers:
             return
         assert self.runtime is not None  # noqa: S101  (preflight demands one)
         building = LayerBuild(
             request=self.request, stack=self.stack, host=self.host, runtime=self.runtime, folder=self.plan.folder,
             dockerfile=self.dockerfile,
         )  # fmt: skip
-        say(console, f"Building {len(left)} of {len(self.steps)} layers; logs: {folder}")
-        with BuildProgress(console, [layer.name for layer in left], dict(self.stack.seconds)) as shown:
-            for layer in left:
+        say(console, f"Building {len(layers)} of {len(self.steps)} layers; logs: {folder}")
+        with BuildProgress(console, [layer.name for layer in layers], dict(self.stack.seconds)) as shown:
+            for layer in layers:
                 building.make(layer, folder, shown, is_image=layer is self.image)
 
     def entered(self, made: Receipt) -> Environment:
@@ -219,7 +219,7 @@ class ImageInstallation:
             raise
         framework = next((name for name in FRAMEWORKS if facts.built_for.get(name)), self.stack.framework)
         state = image.stat()
-        has_mpi = facts.built is None or any(one.flags.get("mpi") for one in facts.built.extensions)
+        has_mpi = facts.built is None or any(extension.flags.get("mpi") for extension in facts.built.extensions)
         return ImageReceipt(
             name=self.stack.name,
             framework=framework,
@@ -283,8 +283,8 @@ class ImageInstallation:
         name = self.stack.name
         yield from (f"images/{name}.sif", f"images/{name}", f"environments/{name}.json", f"kept/{name}.json")
         used = {layer.key for layer in self.plan.layers}
-        there = list(receipt.parts_in(self.tree))
-        used |= {layer.key for other in there if other.name != name for layer in other.layers}
-        for layer in (layer for earlier in there if earlier.name == name for layer in earlier.layers):
+        parts = list(receipt.parts_in(self.tree))
+        used |= {layer.key for other in parts if other.name != name for layer in other.layers}
+        for layer in (layer for earlier in parts if earlier.name == name for layer in earlier.layers):
             if layer.key not in used:
                 yield f"layers/{layer.name}-{layer.key[:20]}.sif"

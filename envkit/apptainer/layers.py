@@ -33,7 +33,7 @@ EXTRA_INDEX = re.compile(r"^--extra-index-url (\S+)$", re.MULTILINE)
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """What an image starts from: an image by digest of a registry, a file, or Debian from a mirror."""
+    """The start of an image: an image by digest of a registry, a file, or Debian from a mirror."""
 
     bootstrap: str
     reference: str
@@ -101,32 +101,32 @@ def plan(wanted: ImageRecipe, layers: Path) -> ImagePlan:
     """
     folder, stages = wanted.folder, wanted.stages
     values = wanted.values(stages)
-    base, made = Base(bootstrap=wanted.base.bootstrap, reference=values["BASE"]), list[Layer]()
+    base, planned = Base(bootstrap=wanted.base.bootstrap, reference=values["BASE"]), list[Layer]()
     parent = f"{base.bootstrap} {base.reference}"
     if base.bootstrap == "localimage":
         parent = content(Path(base.reference))
     if base.bootstrap == "debootstrap":
-        made.append(debian(base.reference, values["RELEASE"], wanted.machine, layers))
-        base, parent = Base(bootstrap="localimage", reference=str(made[0].image)), made[0].key
+        planned.append(debian(base.reference, values["RELEASE"], wanted.machine, layers))
+        base, parent = Base(bootstrap="localimage", reference=str(planned[0].image)), planned[0].key
         values["BASE"] = "Debian"  # where its mirror is concerns nobody who gets the image
     for stage in stages:
         below, key = base, parent
         for number, sections in enumerate(stage.layers, start=1):
             is_image = stage is stages[-1] and number == len(stage.layers)
-            more = [layer.key for layer in made] if is_image else [wanted.machine]
+            more = [layer.key for layer in planned] if is_image else [wanted.machine]
             key = key_of(key, sections, values, folder, more)
             name = "image" if is_image else f"{stage.name}-{number}"
             path = layers / f"{wanted.name if is_image else name}-{key[:20]}.sif"
             header = {"Bootstrap": below.bootstrap, "From": below.reference, "Stage": stage.name or "final"}
             parts = [(header, fill(sections, values))]
             if is_image and any(section.words.startswith("from ") for section in sections):
-                earlier = {"Bootstrap": "localimage", "From": str(made[-1].image), "Stage": stages[0].name}
+                earlier = {"Bootstrap": "localimage", "From": str(planned[-1].image), "Stage": stages[0].name}
                 parts.insert(0, (earlier, []))
-            made.append(Layer(name=name, recipe=definition_file.write(parts), key=key, image=path))
+            planned.append(Layer(name=name, recipe=definition_file.write(parts), key=key, image=path))
             below = Base(bootstrap="localimage", reference=str(path))
     taken = tuple(sources(values, wanted.machine, folder))
     dated = snapshot(wanted.base.reference) if wanted.base.bootstrap == "debootstrap" else ""
-    return ImagePlan(layers=tuple(made), sources=taken, folder=folder, snapshot=dated)
+    return ImagePlan(layers=tuple(planned), sources=taken, folder=folder, snapshot=dated)
 
 
 def sources(values: Mapping[str, str], machine: str, folder: Path) -> Iterator[Source]:
@@ -155,8 +155,8 @@ def rendered(wanted: ImageRecipe) -> str:
     parts = []
     for stage in stages:
         sections = [section for layer in stage.layers for section in layer]
-        found = fill([definition_file.absolute(section, values, folder) for section in sections], values)
-        parts.append(({**base, "Stage": stage.name}, [*before, *found]))
+        filled = fill([definition_file.absolute(section, values, folder) for section in sections], values)
+        parts.append(({**base, "Stage": stage.name}, [*before, *filled]))
     return definition_file.write(parts)
 
 
@@ -193,7 +193,7 @@ def key_of(
             continue
         digest.update(f"\0{target}\0".encode())
         files = (
-            sorted(one for one in path.rglob("*") if one.is_file() and one.suffix != ".pyc")
+            sorted(entry for entry in path.rglob("*") if entry.is_file() and entry.suffix != ".pyc")
             if path.is_dir()
             else [path]
         )
@@ -222,7 +222,7 @@ def pinned(path: Path, machine: str) -> Iterator[Source]:
         raise RecipeInvalid(
             what=f"There is no list of pins {path.name}.",
             why=str(error),
-            fix=f"There are: {', '.join(sorted(one.name for one in path.parent.glob('*.txt')))}.",
+            fix=f"There are: {', '.join(sorted(pins.name for pins in path.parent.glob('*.txt')))}.",
         ) from error
     indexes = tuple(EXTRA_INDEX.findall(text))
     for line in text.splitlines():
@@ -284,5 +284,5 @@ def snapshot(mirror: str) -> str:
 def apt_sources() -> list[Path]:
     """Return the files in which apt is told where packages are."""
     folder = Path("/etc/apt/sources.list.d")
-    found = [Path("/etc/apt/sources.list"), *sorted(folder.glob("*.sources")), *sorted(folder.glob("*.list"))]
-    return [path for path in found if path.is_file() and os.access(path, os.R_OK)]
+    candidates = [Path("/etc/apt/sources.list"), *sorted(folder.glob("*.sources")), *sorted(folder.glob("*.list"))]
+    return [path for path in candidates if path.is_file() and os.access(path, os.R_OK)]

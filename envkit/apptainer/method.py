@@ -34,24 +34,24 @@ from envkit.system.resources import data
 
 def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageInstallation:
     """Resolve a stack to layers; changes nothing. Raises RecipeInvalid, UsageProblem."""
-    tree, made = request.prefix.tree(machine.platform), None
-    found = runtime.find()
+    tree, definition = request.prefix.tree(machine.platform), None
+    program = runtime.find()
     require_sources([*(find_site(request.site).binds if request.site else ()), *request.binds])
     problems = (
-        [] if found else [Problem(what="There is neither apptainer nor singularity on PATH.", fix=runtime.INSTALL)]
+        [] if program else [Problem(what="There is neither apptainer nor singularity on PATH.", fix=runtime.INSTALL)]
     )
     if request.source is not None:
         plan = taken_over(stack.name, request.source, tree.layers)
     elif request.dockerfile is not None:
-        made = converted(request.dockerfile.absolute())
-        plan = from_dockerfile(stack.name, request.dockerfile, made, tree.layers)
+        definition = converted(request.dockerfile.absolute())
+        plan = from_dockerfile(stack.name, request.dockerfile, definition, tree.layers)
     else:
         base, lacking = base_of(request, machine)
         problems += [*lacking, *runtime.build_problems()]
         own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(request.jobs or host.cores())}
         plan = image_layers.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
     return ImageInstallation(
-        request=request, stack=stack, host=machine, runtime=found, plan=plan, tree=tree, dockerfile=made,
+        request=request, stack=stack, host=machine, runtime=program, plan=plan, tree=tree, dockerfile=definition,
         probed=tuple(problems),
     )  # fmt: skip
 
@@ -127,11 +127,11 @@ def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies:
     """Remove what ``removable`` names."""
     assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
     say_left(tree, [] if discarded(tree, Path(found.image)) else [Path(found.image)], console)
-    kept = own_layers(tree, found, others)
+    layers = own_layers(tree, found, others)
     say(console, f"Removed {found.name}: {found.image}.")
-    say_left(tree, [path for path in kept if not discarded(tree, path)] if dependencies else [], console)
-    if kept:
-        names = ", ".join(path.name for path in kept)
+    say_left(tree, [path for path in layers if not discarded(tree, path)] if dependencies else [], console)
+    if layers:
+        names = ", ".join(path.name for path in layers)
         say(console, f"{'Removed' if dependencies else 'Kept for the next installation'}: {names}.")
 
 

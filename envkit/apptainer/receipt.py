@@ -17,7 +17,7 @@ from envkit.system.files import identity, read, sha256
 
 
 class SeenImage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file of an image was (``files.identity``) when it was last read, and its SHA-256 then."""
+    """The file of an image as it was (``files.identity``) when it was last read, and its SHA-256 then."""
 
     identity: tuple[int, int, int, int]
     sha256: str
@@ -63,7 +63,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the user may call it."""
+        """The names that the user may call it by."""
         return self.name, self.image
 
     @property
@@ -79,7 +79,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
 
     @property
     def venv_alternative(self) -> str:
-        """What to do where a virtual environment is wanted."""
+        """The advice where a virtual environment is wanted."""
         built_in = "Have the packages built into an image: 'envkit export' writes the recipe to add them to."
         other = "Or install an environment by EasyBuild ('envkit install --method easybuild'), which can."
         return f"{built_in} {other}"
@@ -95,13 +95,13 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
         That is where anything of it is another than when it was last hashed, the time that the kernel keeps included.
         """
         try:
-            now = identity(Path(self.image).stat())
+            state = identity(Path(self.image).stat())
         except OSError:
             return f"its image {self.image} has gone"
-        if not self.sha256 or self.seen() == SeenImage(identity=now, sha256=self.sha256):
+        if not self.sha256 or self.seen() == SeenImage(identity=state, sha256=self.sha256):
             return ""
-        if now[0] == self.size and sha256(Path(self.image)) == self.sha256:
-            self.keep(now)
+        if state[0] == self.size and sha256(Path(self.image)) == self.sha256:
+            self.keep(state)
             return ""
         return f"its image {self.image} is not the one that was installed (SHA-256 {self.sha256})"
 

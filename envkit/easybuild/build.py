@@ -76,8 +76,8 @@ def claimed(job: eb_command.Build, console: Console) -> Iterator[dict[str, FileL
 def durations(tree: Tree, modules: Sequence[str], seconds: Mapping[str, int]) -> dict[str, int]:
     """Return how long modules take (s), as far as it is known: what each took here before, else ``seconds``."""
     records = {module: receipt.built(tree, module) for module in modules}
-    known = {module: round(one.seconds) for module, one in records.items() if one and not one.cached}
-    return {**seconds, **known}
+    measured = {module: round(built.seconds) for module, built in records.items() if built and not built.cached}
+    return {**seconds, **measured}
 
 
 def watched(job: eb_command.Build, shown: BuildProgress, held: dict[str, FileLock]) -> None:
@@ -119,7 +119,7 @@ def record(tree: Tree, step: Step, seconds: float) -> None:
 
 def note(tree: Tree, step: Step, seconds: float, cached: receipt.Cached | None = None) -> None:
     """Record what a module was made from, and the cache that it was taken from, if it was."""
-    made = receipt.Built(
+    built = receipt.Built(
         module=step.module,
         easyconfig=step.easyconfig,
         sha256=step.checksum(),
@@ -127,7 +127,7 @@ def note(tree: Tree, step: Step, seconds: float, cached: receipt.Cached | None =
         part=step.part(),
         cached=cached,
     )
-    receipt.write(receipt.built_path(tree, step.module), made)
+    receipt.write(receipt.built_path(tree, step.module), built)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,24 +144,24 @@ def failed(
     job: eb_command.Build, shown: BuildProgress, status: int, failures: Sequence[str], logs: Sequence[Path]
 ) -> BuildFailed | DiskFull:
     """Say why a build failed, in a few lines, from the log of the module, else from the fullest that there is."""
-    kept = [log for log in logs if log.is_file()] or (job.folder / "tmp").rglob("easybuild-*.log")
-    log = max(kept, key=lambda path: path.stat().st_size, default=job.log)
+    candidates = [log for log in logs if log.is_file()] or (job.folder / "tmp").rglob("easybuild-*.log")
+    log = max(candidates, key=lambda path: path.stat().st_size, default=job.log)
     killed = f"eb was ended by signal {status - 128}; was there too little memory?" if status > 128 else ""
-    found = cause((log, job.log), "\n".join(failures) or killed or f"See {job.log}.", job.prefix)
+    reason = cause((log, job.log), "\n".join(failures) or killed or f"See {job.log}.", job.prefix)
     what = f"Building {shown.module} failed in step {shown.step}." if shown.module else "The build did not start."
-    kind = DiskFull if found.is_full else BuildFailed
-    return kind(what=what, why=found.why, fix=f"{found.fix}\nLog: {found.log}")
+    kind = DiskFull if reason.is_full else BuildFailed
+    return kind(what=what, why=reason.why, fix=f"{reason.fix}\nLog: {reason.log}")
 
 
 def cause(logs: Sequence[Path], said: str, prefix: Prefix) -> BuildCause:
     """Return the first cause in the first of some logs that has one, else what eb itself ``said``."""
-    places = ((log, one) for log in logs if (one := diagnose.first_cause_in(log)))
-    log, found = next(places, (logs[0], None))
+    places = ((log, finding) for log in logs if (finding := diagnose.first_cause_in(log)))
+    log, first = next(places, (logs[0], None))
     room = shutil.disk_usage(prefix.root).free
-    told_full = found is not None and found.rule.id == "disk-full"
+    told_full = first is not None and first.rule.id == "disk-full"
     why, fix = said, "Look into the log, mend the cause, and run the same command again: it resumes."
-    if found is not None:
-        why, fix = f"{found.cause}\n{log}:{found.number}: {found.line}", found.fix
+    if first is not None:
+        why, fix = f"{first.cause}\n{log}:{first.number}: {first.line}", first.fix
     if room < ALMOST_NOTHING and not told_full:
         why = f"The disk is full: {room // 1_000_000} MB are free at {prefix.root}."
         fix = "Free space, or choose another --prefix, then run the same command again: it resumes."

@@ -1,4 +1,4 @@
-"""What caches have of a plan: which build of its Horovod fits, why the others do not, and putting it in place."""
+"""The builds that caches have of a plan's Horovod: which fits, why the others do not, and putting it in place."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundBuilds:
-    """What caches have: the offers, the nearest that fits first; and what is wrong with caches."""
+    """The offers of caches, the nearest that fits first, and what is wrong with caches."""
 
     offers: tuple[Offer, ...] = ()
     wrong: tuple[str, ...] = ()
@@ -52,19 +52,19 @@ class FoundBuilds:
     @property
     def best(self) -> Offer | None:
         """The one to take, if there is one."""
-        return next((one for one in self.offers if not one.why_not), None)
+        return next((offer for offer in self.offers if not offer.why_not), None)
 
 
 class Work(Protocol):
-    """What is to be known of an installation by modules (``method.py``)."""
+    """The part of an installation by modules (``method.py``) that is used here."""
 
     @property
     def request(self) -> Request:
-        """What was asked for."""
+        """The request that it follows."""
 
     @property
     def stack(self) -> Stack:
-        """What is installed."""
+        """The stack that is installed."""
 
     @property
     def host(self) -> Host:
@@ -72,15 +72,15 @@ class Work(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """What is built."""
+        """The plan that is built."""
 
     @property
     def tree(self) -> Tree:
-        """Where."""
+        """The tree that it is built in."""
 
     @property
     def caches(self) -> Caches:
-        """Where builds may be taken from."""
+        """The caches that builds may be taken from."""
 
     @property
     def missing(self) -> list[str]:
@@ -92,11 +92,11 @@ class Work(Protocol):
 
     @property
     def lock(self) -> Lock:
-        """What it is made from."""
+        """The lock, which names all that it is made from."""
 
     @property
     def looked(self) -> FoundBuilds:
-        """What the caches have."""
+        """The builds that the caches have."""
 
     def asked(self, folder: Path) -> Receipt:
         """Return the receipt of what is there."""
@@ -109,8 +109,8 @@ def find_builds(work: Work) -> FoundBuilds:
         return FoundBuilds()
     if not module.startswith("Horovod/"):
         return FoundBuilds()
-    there, offers, wrong = here(work), list[Offer](), list[str]()
-    for place in [Place(named=one) for one in work.caches.places]:
+    provided, offers, wrong = here(work), list[Offer](), list[str]()
+    for place in [Place(named=named) for named in work.caches.places]:
         if place.is_remote and work.request.offline:
             continue
         try:
@@ -120,12 +120,12 @@ def find_builds(work: Work) -> FoundBuilds:
             continue
         for name in names:
             try:
-                offers.append(offered(place.entry(name), there, work.caches))
+                offers.append(offered(place.entry(name), provided, work.caches))
             except CacheInvalid as error:
                 wrong.append(f"{error.what} {error.why}")
     order = {place: number for number, place in enumerate(work.caches.places)}
-    offers.sort(key=lambda one: fit.nearness(one.entry.manifest, there), reverse=True)
-    offers.sort(key=lambda one: (bool(one.why_not), order[one.entry.place.named]))
+    offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
+    offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
 
 
@@ -176,12 +176,13 @@ def lines(looked: FoundBuilds) -> Iterator[str]:
     """Yield what a plan says of caches: what is taken, why other objects are not, what is wrong."""
     best = looked.best
     if best is not None:
-        one, made = best.entry.manifest, best.entry.manifest.provenance
+        taken, origin = best.entry.manifest, best.entry.manifest.provenance
         by = f"signed with {best.key}" if best.key else "not signed"
-        yield f"Cache:    {one.module} is taken from {best.entry.place.shown}, not built here:"
-        yield f"          object {best.entry.id[:12]}, {words.size(one.size)}, built on {made.host}, {made.built}; {by}"
-        yield f"          with {one.needs.mpi.family} {one.needs.mpi.version}; it needs {needed(best.entry)}"
-    others = [one for one in looked.offers if one.why_not]
+        yield f"Cache:    {taken.module} is taken from {best.entry.place.shown}, not built here:"
+        start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
+        yield f"{start}, built on {origin.host}, {origin.built}; {by}"
+        yield f"          with {taken.needs.mpi.family} {taken.needs.mpi.version}; it needs {needed(best.entry)}"
+    others = [offer for offer in looked.offers if offer.why_not]
     title = "Cache:    " if best is None else "          "
     for number, other in enumerate(others[:SHOWN]):
         start = title if not number else "          "
@@ -196,13 +197,13 @@ def offers(looked: FoundBuilds) -> tuple[Offered, ...]:
     """Return the same for scripts."""
     return tuple(
         Offered(
-            step=one.entry.manifest.module,
-            place=one.entry.place.shown,
-            id=one.entry.id,
-            taken=one is looked.best,
-            why_not=one.why_not,
+            step=offer.entry.manifest.module,
+            place=offer.entry.place.shown,
+            id=offer.entry.id,
+            taken=offer is looked.best,
+            why_not=offer.why_not,
         )
-        for one in looked.offers
+        for offer in looked.offers
     )
 
 
@@ -217,7 +218,7 @@ def take(work: Work, console: Console) -> bool:
     looked, module, tree = work.looked, work.stack.module, work.tree
     for text in looked.wrong:
         say(console, f"{text} It is left out.")
-    for offer in [one for one in looked.offers if not one.why_not]:
+    for offer in [candidate for candidate in looked.offers if not candidate.why_not]:
         entry, began = offer.entry, time.monotonic()
         origin = Cached(
             place=entry.place.shown, id=entry.id, host=entry.manifest.provenance.host,
@@ -245,20 +246,27 @@ def take(work: Work, console: Console) -> bool:
 def unusable(work: Work, folder: Path) -> str:
     """Say why the Horovod that was taken cannot be loaded where all that it needs is there; nothing if it can."""
     try:
-        made = work.asked(folder)
+        environment = work.asked(folder)
     except (BuildFailed, ModuleNotLoaded) as error:
         return error.why or error.what
-    if not made.horovod:
+    if not environment.horovod:
         return "There is no Horovod in it."
-    return lacking(made)
+    return lacking(environment)
 
 
 def lacking(made: Receipt) -> str:
     """Say what the compiled extension of an environment lacks; nothing if it can be loaded."""
-    paths: Sequence[Sequence[Path]] = [[Path(one) for one in each] for each in (made.library_path, made.site_packages)]
+    paths: Sequence[Sequence[Path]] = [
+        [Path(folder) for folder in each] for each in (made.library_path, made.site_packages)
+    ]
     built = read_extensions(Path(made.horovod), *paths, suffix=made.suffix)
-    there = [one for one in built.extensions if one.exists]
-    if any(one.loads for one in there):
+    extensions = [extension for extension in built.extensions if extension.exists]
+    if any(extension.loads for extension in extensions):
         return ""
-    wrong = [text for one in there for text in (one.unreadable, *one.missing_libraries, *one.missing_symbols) if text]
+    wrong = [
+        text
+        for extension in extensions
+        for text in (extension.unreadable, *extension.missing_libraries, *extension.missing_symbols)
+        if text
+    ]
     return f"Its extension cannot be loaded: {wrong[0]}." if wrong else "Its extension has gone."

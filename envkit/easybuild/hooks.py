@@ -185,7 +185,7 @@ def os_packages(ec: Any) -> list[str | list[str]]:
 
 def files_of(ec: Any) -> dict[str, list[dict[str, Any]]]:
     """Return the sources and the patches of a recipe, of its components and of its extensions."""
-    found = listed(ec["sources"], ec["checksums"], ec["source_urls"] or default_urls(ec))
+    sources = listed(ec["sources"], ec["checksums"], ec["source_urls"] or default_urls(ec))
     patches = patched(ec["patches"], ec["sources"], ec["checksums"])
     common = ec.get("default_component_specs", resolve=False) or {}
     for component in ec.get("components", resolve=False) or []:
@@ -194,7 +194,7 @@ def files_of(ec: Any) -> dict[str, list[dict[str, Any]]]:
             given = dict(common, **(component[2] if len(component) > 2 else {}))
             options = resolved(given, dict(ec.template_values, **names))
             urls = options.get("source_urls") or ec["source_urls"]
-            found += listed(options.get("sources", []), options.get("checksums", []), urls)
+            sources += listed(options.get("sources", []), options.get("checksums", []), urls)
             patches += patched(options.get("patches"), options.get("sources"), options.get("checksums"))
     reader = SimpleNamespace(cfg=ec, dry_run=False, log=ec.log)
     for extension in EasyBlock.collect_exts_file_info(reader, fetch_files=False, verify_checksums=False):
@@ -203,9 +203,9 @@ def files_of(ec: Any) -> dict[str, list[dict[str, Any]]]:
             options = extension["options"]
             urls = resolved(options.get("source_urls") or ec.get_ref("source_urls") or [PYPI_SOURCE], values)
             given = resolved(options.get("sources") or [], values)
-            found += listed(given or extension["sources"], extension["checksums"], urls)
+            sources += listed(given or extension["sources"], extension["checksums"], urls)
             patches += patched(options.get("patches"), given or extension["sources"], extension["checksums"])
-    return {"sources": found, "patches": patches}
+    return {"sources": sources, "patches": patches}
 
 
 def resolved(value: Any, template_values: dict[str, Any]) -> Any:
@@ -220,11 +220,11 @@ def default_urls(ec: Any) -> list[str]:
 
 def listed(sources: Any, checksums: Any, urls: list[str]) -> list[dict[str, Any]]:
     """Return sources, in whichever way a recipe writes them, as facts."""
-    found = []
+    entries = []
     for index, source in enumerate([sources] if isinstance(sources, (str, dict)) else sources or []):
         facts = source if isinstance(source, dict) else {"filename": source[0] if isinstance(source, tuple) else source}
         url, _, name = facts["filename"].rpartition("/")  # some recipes give a whole URL
-        found.append(
+        entries.append(
             {
                 "filename": name,
                 "download_filename": facts.get("download_filename") or name,
@@ -233,17 +233,17 @@ def listed(sources: Any, checksums: Any, urls: list[str]) -> list[dict[str, Any]
                 "git": bool(facts.get("git_config")),
             }
         )
-    return found
+    return entries
 
 
 def patched(patches: Any, sources: Any, checksums: Any) -> list[dict[str, Any]]:
     """Return patches, in whichever way a recipe writes them, as facts; their checksums follow those of the sources."""
     before = 1 if isinstance(sources, (str, dict)) else len(sources or [])
-    found = []
+    entries = []
     for index, patch in enumerate(patches or []):
         name = patch["name"] if isinstance(patch, dict) else patch[0] if isinstance(patch, (list, tuple)) else patch
-        found.append({"filename": Path(name).name, "sha256": checksum(checksums, before + index, Path(name).name)})
-    return found
+        entries.append({"filename": Path(name).name, "sha256": checksum(checksums, before + index, Path(name).name)})
+    return entries
 
 
 def checksum(checksums: Any, index: int, filename: str) -> str | None:
@@ -254,7 +254,9 @@ def checksum(checksums: Any, index: int, filename: str) -> str | None:
     if isinstance(value, dict):
         value = value.get(filename)
     if isinstance(value, (list, tuple)):
-        value = next((one for one in value if isinstance(one, str) and re.fullmatch("[0-9a-f]{64}", one)), value[-1:])
+        value = next(
+            (entry for entry in value if isinstance(entry, str) and re.fullmatch("[0-9a-f]{64}", entry)), value[-1:]
+        )
     return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
 
 

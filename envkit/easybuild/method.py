@@ -70,7 +70,7 @@ class ModulesInstallation:
 
     @property
     def unit(self) -> str:
-        """What the steps are."""
+        """The word for its steps."""
         return "modules"
 
     @property
@@ -82,7 +82,7 @@ class ModulesInstallation:
     def again(self) -> list[str]:
         """The modules that are there and damaged, which are built again, in the order of building."""
         modules = [step.module for step in self.plan.steps]
-        damaged = {one.module for one in manifest.damage(self.tree, modules, digests=False)}
+        damaged = {damage.module for damage in manifest.damage(self.tree, modules, digests=False)}
         return [module for module in modules if module in damaged or module in self.request.again]
 
     @property
@@ -93,17 +93,17 @@ class ModulesInstallation:
 
     @cached_property
     def looked(self) -> cached.FoundBuilds:
-        """What the caches have of it, asked once."""
+        """The builds that the caches have of it, asked once."""
         return cached.find_builds(self)
 
     @property
     def offer(self) -> cached.Offer | None:
-        """What is taken from a cache, if anything is."""
+        """The build that is taken from a cache, if one is."""
         return self.looked.best
 
     @property
     def offered(self) -> Sequence[Offered]:
-        """What the caches have of it, as it is told."""
+        """The builds that the caches have of it, for scripts."""
         return cached.offers(self.looked)
 
     @property
@@ -131,7 +131,7 @@ class ModulesInstallation:
 
     @property
     def lock(self) -> Lock:
-        """What it is made from: the recipes here, but for modules that are there and were made from others."""
+        """The lock: the recipes here, but for modules that are there and were made from others."""
         return Lock(
             name=self.stack.name,
             method=self.stack.method,
@@ -162,7 +162,7 @@ class ModulesInstallation:
         """Return everything that would stop this installation; whether the sources can be had is asked last."""
         remaining = len(self.left) / max(len(self.plan.steps), 1)
         prefix = self.request.prefix
-        found = [
+        problems = [
             *self.lacking,
             *preflight.prefix_problems(prefix, self.stack, remaining),
             *preflight.plan_problems(self.plan, self.to_build, self.accepted_eulas, self.host),
@@ -170,12 +170,12 @@ class ModulesInstallation:
         ]
         if self.request.offline:
             wanted = self.sources_of(self.to_build)
-            found += preflight.source_problems(wanted, prefix, self.stack, self.request.carried)
-        return found or list(self.refused)
+            problems += preflight.source_problems(wanted, prefix, self.stack, self.request.carried)
+        return problems or list(self.refused)
 
     @cached_property
     def refused(self) -> Sequence[Problem]:
-        """What is said of the sources where they are sought, which is asked once."""
+        """The problems with the sources where they are sought, which is asked once."""
         if self.request.offline:
             return ()
         wanted = self.sources_of(self.to_build)
@@ -184,12 +184,12 @@ class ModulesInstallation:
     def copied(self) -> Iterator[Problem]:
         """Yield what was copied or moved here with modules of this plan: they hold the paths of where they were."""
         planned = {step.module for step in self.plan.steps if self.tree.has(step.module)}
-        for one in receipt.parts_in(self.tree):
-            if receipt.is_same(Path(one.tree), self.tree.root):
+        for other in receipt.parts_in(self.tree):
+            if receipt.is_same(Path(other.tree), self.tree.root):
                 continue
-            if there := sorted(planned & {module.name for module in one.modules}):
-                fix = f"envkit remove {one.name} --dependencies --prefix {self.request.prefix.root}"
-                what = f"{', '.join(there)} was built in {one.tree}, and copied or moved here."
+            if shared := sorted(planned & {module.name for module in other.modules}):
+                fix = f"envkit remove {other.name} --dependencies --prefix {self.request.prefix.root}"
+                what = f"{', '.join(shared)} was built in {other.tree}, and copied or moved here."
                 yield Problem(what=what, fix=f"Remove it here first: {fix}")
 
     def heading(self) -> Iterator[str]:
@@ -208,13 +208,13 @@ class ModulesInstallation:
             is_offered = self.offer is not None and step.module == self.stack.module
             mark = "c" if is_offered else " " if step.module in missing else "x"
             yield f" * [{mark}] {step.easyconfig} (module: {step.module})"
-        left = self.sources_of(missing)
-        absent = preflight.lacking(left, self.request.prefix, self.request.carried)
+        sources = self.sources_of(missing)
+        absent = preflight.lacking(sources, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
-            yield from preflight.set_aside(left, self.request.prefix)
+            yield from preflight.set_aside(sources, self.request.prefix)
         modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
         modules += ", 1 from a cache" if self.offer else ""
-        yield f"\n{modules}; {len(absent)} of {len(left)} sources to fetch."
+        yield f"\n{modules}; {len(absent)} of {len(sources)} sources to fetch."
         if expected := sum(self.stack.seconds.get(module, 5) for module in missing if self.stack.seconds):
             yield f"About {expected / 60:.0f} minutes on two cores."
 
@@ -259,8 +259,8 @@ class ModulesInstallation:
         cache = self.request.prefix.sources
         if rebuild and not self.request.rebuild:
             forget(cache)
-        sources, kept = self.sources_of(wanted), self.caches.kept
-        fetch_all(sources, cache, self.request.offline, self.stack.name, console, kept)
+        sources, stores = self.sources_of(wanted), self.caches.kept
+        fetch_all(sources, cache, self.request.offline, self.stack.name, console, stores)
         config_guess.put(self.plan, cache)
         receipt.begin(self.tree, self.stack.name, "building", folder, self.stack.extras)
         if rebuild:
@@ -286,16 +286,16 @@ class ModulesInstallation:
         tree, name = self.tree, self.stack.name
         files = (receipt.path_of(tree, name), receipt.kept_path(tree, name))
         others = [
-            one.name
-            for one in receipt.parts_in(tree)
-            if one.name != name and {module.name for module in one.modules} & {*modules}
+            other.name
+            for other in receipt.parts_in(tree)
+            if other.name != name and {module.name for module in other.modules} & {*modules}
         ]
-        there = receipt.path_of(tree, name).is_file()
+        is_installed = receipt.path_of(tree, name).is_file()
         aside = replaced.Aside(
             modules=tuple(modules), files=tuple(str(path.relative_to(tree.root)) for path in files), in_jobs=in_jobs
         )
         replaced.set_aside(tree, name, aside)
-        if affected := ", ".join([*([name] if there else []), *others]):
+        if affected := ", ".join([*([name] if is_installed else []), *others]):
             say(console, f"Built again in its place: until that has passed, {affected} cannot be used.")
             say(console, "If it fails or is stopped, what is there now is put back.")
         replaced.take_up(tree, name, self.left_by_earlier(modules))
@@ -304,10 +304,10 @@ class ModulesInstallation:
         """Return which modules an earlier build has left that are made from the recipes as they are now."""
         fitting = list[str]()
         for step in self.plan.steps:
-            again = [one for one in step.dependencies if one in modules]
+            again = [dependency for dependency in step.dependencies if dependency in modules]
             new = replaced.new(self.tree, self.stack.name)
-            made = receipt.built(new, step.module) if mpi.is_of(new, step.module, self.host.mpi) else None
-            if step.module in modules and made and made.sha256 == step.checksum() and {*again} <= {*fitting}:
+            built = receipt.built(new, step.module) if mpi.is_of(new, step.module, self.host.mpi) else None
+            if step.module in modules and built and built.sha256 == step.checksum() and {*again} <= {*fitting}:
                 fitting.append(step.module)
         return fitting
 
@@ -327,14 +327,14 @@ class ModulesInstallation:
         """Ask it. Raises BuildFailed, ModuleNotLoaded."""
         inside, tree = self.inside, str(self.tree.root)
         argv = inside.command(["python3", str(data("inside/interpreter.py"))])
-        told = require_entered(process.capture(argv, env=inside.variables(self.env), cwd=process.NEUTRAL))
-        if told.status:
+        answer = require_entered(process.capture(argv, env=inside.variables(self.env), cwd=process.NEUTRAL))
+        if answer.status:
             raise BuildFailed(
                 what=f"The module {self.stack.module} was built but cannot be entered.",
-                why=told.stderr.strip(),
+                why=answer.stderr.strip(),
                 fix=f"Run 'envkit install {self.stack.name} --rebuild', and report it if it stays so.",
             )
-        facts = msgspec.json.decode(told.stdout)
+        facts = msgspec.json.decode(answer.stdout)
         framework = next((name for name in FRAMEWORKS if facts["built_for"].get(name)), self.stack.framework)
         if facts["horovod"] and framework not in FRAMEWORKS:
             raise BuildFailed(
@@ -385,8 +385,8 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
     if machine.modules_tool is None or not stack.runs_on(machine.platform):
         preflight.require(lacking(request, machine, stack), stack)
     tree = request.prefix.tree(machine.platform)
-    there = [name for name in receipt.extras(tree, stack.name) if name in extras.of_stack(stack.name)]
-    stack = extras.added(stack, [*there, *request.extras])
+    present = [name for name in receipt.extras(tree, stack.name) if name in extras.of_stack(stack.name)]
+    stack = extras.added(stack, [*present, *request.extras])
     stack, machine = mpi.fitted(request, machine, stack, tree)
     eb = eb_command.bundled_eb(machine, stack, tree)
     plan = eb_command.plan(eb, stack)
@@ -466,7 +466,9 @@ def request_of(prefix: Prefix, found: Receipt) -> Request:
 
 def own_recipe(found: ModulesReceipt) -> str:
     """Return the recipe of an environment, as an installation takes it. Raises EnvironmentDamaged."""
-    recipe = next((current_recipe(one.easyconfig) for one in found.modules if one.name == found.module), Path())
+    recipe = next(
+        (current_recipe(module.easyconfig) for module in found.modules if module.name == found.module), Path()
+    )
     if not recipe.is_file():
         raise EnvironmentDamaged(
             what=f"{found.name} cannot be built again: its recipe has gone.",
@@ -491,22 +493,22 @@ def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies:
     removed = removable(tree, found, others, dependencies=dependencies)
     say_left(tree, [path for module in removed for path in remove_module(tree, module)], console)
     say(console, f"Removed {found.name}: {', '.join(removed) or 'its receipt'}.")
-    there = [module.name for module in found.modules if tree.has(module.name)]
-    if there and not dependencies:
-        say(console, f"Kept for the next installation: {', '.join(there)}.")
+    remaining = [module.name for module in found.modules if tree.has(module.name)]
+    if remaining and not dependencies:
+        say(console, f"Kept for the next installation: {', '.join(remaining)}.")
 
 
 def remove_module(tree: Tree, module: str) -> list[Path]:
     """Remove a module file and what it makes available; return what could not be removed."""
     folders = [tree.root / "modules" / name for name in listed(tree.root / "modules")]
     files = [folder / f"{module}{kind}" for folder in folders for kind in ("", ".lua")]
-    found = (*files, tree.software / module, manifest.path_of(tree, module), receipt.built_path(tree, module))
-    left = [path for path in found if os.path.lexists(path) and not discarded(tree, path)]
+    paths = (*files, tree.software / module, manifest.path_of(tree, module), receipt.built_path(tree, module))
+    remaining = [path for path in paths if os.path.lexists(path) and not discarded(tree, path)]
     for folder in (tree.software, *folders):
         with_other_versions = (folder / module).parent
         if with_other_versions != folder and not with_other_versions.is_symlink() and not listed(with_other_versions):
             discarded(tree, with_other_versions)
-    return left
+    return remaining
 
 
 def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Problem] | None:

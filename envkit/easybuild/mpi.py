@@ -33,8 +33,8 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     What is built already stays with its own family, unless another one is asked for. Raises UsageProblem where a stack
     brings its own MPI, and so has none to choose.
     """
-    known = variants(stack)
-    if not known:
+    by_toolchain = variants(stack)
+    if not by_toolchain:
         if request.mpi:
             raise UsageProblem(
                 what=f"--mpi: {stack.name} takes no MPI of the machine.",
@@ -42,24 +42,27 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
                 fix="Leave it out, or choose a stack whose recipe is for the machine's own: see 'envkit list'.",
             )
         return stack, machine
-    there = mpis(machine)
-    own = [toolchain for toolchain in map(toolchain_of, there) if toolchain in known]
-    preferred = list(dict.fromkeys([*own, *known]))
-    built = [] if request.mpi else [one for one in preferred if tree.has(known[one].module)]
+    installed = mpis(machine)
+    own = [toolchain for toolchain in map(toolchain_of, installed) if toolchain in by_toolchain]
+    preferred = list(dict.fromkeys([*own, *by_toolchain]))
+    built = [] if request.mpi else [name for name in preferred if tree.has(by_toolchain[name].module)]
     toolchain = (built or preferred)[0]
     before = None if request.mpi else built_with(tree, toolchain)
-    if before and os.access(before, os.X_OK) and not any(one.path == before for one in there):
-        there = [of_launcher(str(before), machine.env), *there]  # it need not be on PATH now
-    fitting = sorted((one for one in there if toolchain_of(one) == toolchain), key=lambda one: one.path != before)
-    others = tuple(one for one in there if one not in fitting[:1])
+    if before and os.access(before, os.X_OK) and not any(program.path == before for program in installed):
+        installed = [of_launcher(str(before), machine.env), *installed]  # it need not be on PATH now
+    fitting = sorted(
+        (program for program in installed if toolchain_of(program) == toolchain),
+        key=lambda program: program.path != before,
+    )
+    others = tuple(program for program in installed if program not in fitting[:1])
     is_last_resort = toolchain == next(iter(modules()))  # which has a wheel, and says what does not fit
     chosen = fitting[0] if fitting else machine.mpi if is_last_resort else None
-    return known[toolchain], replace(machine, mpi=chosen, other_mpis=others)
+    return by_toolchain[toolchain], replace(machine, mpi=chosen, other_mpis=others)
 
 
 def mpis(machine: Host) -> list[Program]:
     """Return the MPI libraries of a machine, the one to be taken first."""
-    return [one for one in (machine.mpi, *machine.other_mpis) if one]
+    return [program for program in (machine.mpi, *machine.other_mpis) if program]
 
 
 def toolchain_of(mpi: Program) -> str:
@@ -77,11 +80,17 @@ def variants(stack: Stack) -> dict[str, Stack]:
     first, *_ = modules()
     if Path(stack.easyconfig).is_absolute():
         return {}
-    of_name = next((one for one in modules() if re.search(rf"(^|-){one}-system", stack.easyconfig)), "")
+    of_name = next(
+        (toolchain for toolchain in modules() if re.search(rf"(^|-){toolchain}-system", stack.easyconfig)), ""
+    )
     if of_name != first or not is_stack(stack.name):
         return {of_name: stack} if of_name else {}
-    found = {one: named(stack, first, one) for one in modules()}
-    return {one: made for one, made in found.items() if (recipes("easyconfigs") / made.easyconfig).is_file()}
+    by_toolchain = {toolchain: named(stack, first, toolchain) for toolchain in modules()}
+    return {
+        toolchain: variant
+        for toolchain, variant in by_toolchain.items()
+        if (recipes("easyconfigs") / variant.easyconfig).is_file()
+    }
 
 
 def named(stack: Stack, first: str, toolchain: str) -> Stack:
@@ -98,23 +107,23 @@ def named(stack: Stack, first: str, toolchain: str) -> Stack:
 
 def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
     """Yield what keeps programs from being linked with the MPI that a stack is to be built with."""
-    toolchain = next((one for one in modules() if re.search(rf"(^|-){one}-system", stack.easyconfig)), "")
+    toolchain = next((name for name in modules() if re.search(rf"(^|-){name}-system", stack.easyconfig)), "")
     mpi, first = machine.mpi, next(iter(modules()))
     if not toolchain:
         return
     if mpi is None or toolchain_of(mpi) != toolchain:
         if toolchain != first and not (tree.has(modules()[toolchain]) and built_with(tree, toolchain)):
-            families = " or ".join(family for family, one in rules()["toolchains"].items() if one == toolchain)
+            families = " or ".join(family for family, name in rules()["toolchains"].items() if name == toolchain)
             yield Problem(
                 what=f"{stack.name} is to be built with {families}, and none is here that programs compile with.",
                 fix="Load its module (--load), or put its bin folder, with mpicxx and mpirun, on PATH.",
             )
         return
     if tree.has(module := modules()[toolchain]):
-        there = built_with(tree, toolchain)
-        if there and there.resolve() != mpi.path.resolve():
+        mpirun = built_with(tree, toolchain)
+        if mpirun and mpirun.resolve() != mpi.path.resolve():
             yield Problem(
-                what=f"{module} of this prefix is the MPI of {there}, not {mpi.family} {mpi.version} ({mpi.path}).",
+                what=f"{module} of this prefix is the MPI of {mpirun}, not {mpi.family} {mpi.version} ({mpi.path}).",
                 fix="For that one, put its bin folder first on PATH, or load its module; for this one, choose another "
                 "folder with --prefix.",
             )
@@ -147,15 +156,15 @@ def problems(machine: Host, stack: Stack, tree: Tree) -> Iterator[Problem]:
             f"As root: mount -t tmpfs tmpfs {SHARED_MEMORY}",
         )
     wrapper = wrapper_of(mpi, machine.env)
-    made = trial_compiles.compiled(trial_compiles.mpi(wrapper, machine.env))
-    if made.said:
+    trial = trial_compiles.compiled(trial_compiles.mpi(wrapper, machine.env))
+    if trial.said:
         yield Problem(
-            what=f"{wrapper} cannot compile and link a program of {mpi.family} {mpi.version}: {made.said}",
+            what=f"{wrapper} cannot compile and link a program of {mpi.family} {mpi.version}: {trial.said}",
             fix="Install all of its development package, or load the compiler that it was made for (--load).",
         )
     of_others = r".+\.so\.12$" if toolchain == first else r".+\.so\.[2-4]0$"
     if other := next(
-        (name for name in made.needed if trial_compiles.LIBRARY.match(name) and re.match(of_others, name)), ""
+        (name for name in trial.needed if trial_compiles.LIBRARY.match(name) and re.match(of_others, name)), ""
     ):
         yield Problem(
             what=f"{wrapper} links programs of {mpi.family} {mpi.version} with {other}, which another MPI has.",
@@ -169,16 +178,16 @@ def built_with(tree: Tree, toolchain: str) -> Path | None:
     for name in ("mpirun", "mpiexec", "mpicxx", "mpicc"):
         script = tree.software / modules()[toolchain] / "bin" / name
         with suppress(OSError):
-            if found := re.search(r'^exec "(/[^"]+)"', script.read_text(errors="replace"), re.MULTILINE):
-                return Path(found[1]).with_name(Path(found[1]).name.replace(name, "mpirun"))
+            if match := re.search(r'^exec "(/[^"]+)"', script.read_text(errors="replace"), re.MULTILINE):
+                return Path(match[1]).with_name(Path(match[1]).name.replace(name, "mpirun"))
     return None
 
 
 def is_of(tree: Tree, module: str, mpi: Program | None) -> bool:
     """Say whether a module that is there is no MPI, or the one that is given."""
-    toolchain = next((one for one, name in modules().items() if name == module), "")
-    there = built_with(tree, toolchain) if toolchain else None
-    return there is None or (mpi is not None and there == mpi.path)
+    toolchain = next((candidate for candidate, name in modules().items() if name == module), "")
+    mpirun = built_with(tree, toolchain) if toolchain else None
+    return mpirun is None or (mpi is not None and mpirun == mpi.path)
 
 
 def wrapper_of(mpi: Program, env: Mapping[str, str]) -> Path:
@@ -210,15 +219,15 @@ def own_library(machine: Host) -> str:
 
 def abi(machine: Host, plan: Plan) -> str:
     """Say by which library programs are linked with the MPI of this machine; nothing of a wheel's."""
-    found = library(machine, plan)
-    return f"; ABI {found}" if found else ""
+    name = library(machine, plan)
+    return f"; ABI {name}" if name else ""
 
 
 def built_mpi(plan: Plan, machine: Host, inside: Environment, env: Mapping[str, str]) -> Mpi:
     """Return the MPI of what was built, by its launcher where that tells: that of MPICH may be another's."""
-    one = machine.mpi
-    if one and one.family in ("MVAPICH", "Cray MPICH") and module_of(plan):
-        return Mpi(family=one.family, version=one.version)
+    mpi = machine.mpi
+    if mpi and mpi.family in ("MVAPICH", "Cray MPICH") and module_of(plan):
+        return Mpi(family=mpi.family, version=mpi.version)
     return launcher.mpi_of(inside, env, embedded=is_embedded(plan))
 
 
@@ -226,9 +235,9 @@ def untried(machine: Host, stack: Stack) -> str:
     """Say that a stack was built with no MPI of the family and first number of this machine's; nothing if it was."""
     if machine.mpi is None or not stack.tried:
         return ""
-    tried = list(dict.fromkeys(one.mpi.partition(",")[0] for one in stack.tried if " by " not in one.mpi))
+    tried = list(dict.fromkeys(trial.mpi.partition(",")[0] for trial in stack.tried if " by " not in trial.mpi))
     own = f"{machine.mpi.family} {machine.mpi.version}".partition(".")[0]
-    if any(one.partition(".")[0] == own for one in tried):
+    if any(version.partition(".")[0] == own for version in tried):
         return ""
     return f"          Not tried with {own}: {stack.name} was built and verified with {', '.join(tried)}."
 
@@ -242,39 +251,41 @@ def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
         yield "          (--load), or put its bin folder on PATH, to compile Horovod with that."
         if CRAY.is_dir():
             yield "          This is a Cray: --load PrgEnv-gnu --load cray-mpich has it compiled with Cray MPICH."
-    elif others := [one for one in machine.other_mpis if toolchain_of(one)]:
-        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in others)
-        yield f"          --mpi would choose another: {there}"
+    elif others := [program for program in machine.other_mpis if toolchain_of(program)]:
+        listing = ", ".join(f"{program.family} {program.version} ({program.path})" for program in others)
+        yield f"          --mpi would choose another: {listing}"
 
 
 def without_wrappers(machine: Host) -> str:
     """Say which MPI is on PATH that programs cannot be compiled with, and why; nothing without one."""
-    there = launcher_mpi(machine.env)
-    if there is None or machine.mpi is not None:
+    program = launcher_mpi(machine.env)
+    if program is None or machine.mpi is not None:
         return ""
-    named = f"{there.family} {there.version} ({there.path}) is here"
-    said = refused_by(there, machine.env)
-    return f"{named}, and its {said}" if said else f"{named} without mpicxx or mpi.h, which its -dev package has"
+    named = f"{program.family} {program.version} ({program.path}) is here"
+    complaint = refused_by(program, machine.env)
+    return (
+        f"{named}, and its {complaint}" if complaint else f"{named} without mpicxx or mpi.h, which its -dev package has"
+    )
 
 
 def refused_by(launcher: Program, env: Mapping[str, str]) -> str:
     """Say why the compiler wrapper of an MPI compiles nothing; nothing where it, or mpi.h alone, is not there."""
     wrapper = wrapper_of(launcher, env)
-    said = trial_compiles.compiled(trial_compiles.mpi(wrapper, env)).said if wrapper.is_file() else ""
-    return "" if "mpi.h: No such file" in said else said and f"{wrapper.name} compiles nothing: {said}"
+    complaint = trial_compiles.compiled(trial_compiles.mpi(wrapper, env)).said if wrapper.is_file() else ""
+    return "" if "mpi.h: No such file" in complaint else complaint and f"{wrapper.name} compiles nothing: {complaint}"
 
 
 def compiler_of(mpi: Program, env: Mapping[str, str]) -> Program | None:
     """Return the compiler that the wrapper of an MPI calls, where it tells; Cray's calls that of its PrgEnv."""
     wrapper = wrapper_of(mpi, env)
     word = "-showme:command" if mpi.family == "Open MPI" else "-show"
-    told = process.capture([str(wrapper), word], env=compiling(wrapper.parent, env), timeout_s=20)
-    name = next(iter(told.stdout.split()), "") if told.status == 0 else ""
-    found = process.which(name, path=env["PATH"]) if name else None
-    if found is None:
+    answer = process.capture([str(wrapper), word], env=compiling(wrapper.parent, env), timeout_s=20)
+    name = next(iter(answer.stdout.split()), "") if answer.status == 0 else ""
+    compiler = process.which(name, path=env["PATH"]) if name else None
+    if compiler is None:
         return None
-    version = process.capture([found, "-dumpfullversion"], env=env, timeout_s=20)
-    return Program(path=Path(found), version=version.stdout.strip() if version.status == 0 else "")
+    version = process.capture([compiler, "-dumpfullversion"], env=env, timeout_s=20)
+    return Program(path=Path(compiler), version=version.stdout.strip() if version.status == 0 else "")
 
 
 def another_compiler(machine: Host) -> str:

@@ -27,7 +27,7 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the user may call it."""
+        """The names that the user may call it by."""
         return self.name, self.module
 
     @property
@@ -43,7 +43,7 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
     def damage(self) -> str:
         """Say that its module has gone, or all software of its modules; nothing if they are there."""
         tree = Tree(root=Path(self.tree))
-        if lost := next((one for one in (self.module, *self.extras.values()) if not tree.has(one)), ""):
+        if lost := next((part for part in (self.module, *self.extras.values()) if not tree.has(part)), ""):
             return f"its module {lost} has gone. It was in {self.folder}"
         return f"all its software has gone. It was in {tree.software}" if self.is_hollow else ""
 
@@ -60,13 +60,13 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
     def damaged(self, *, is_quick: bool = False) -> list[Damage]:
         """Return the files of its modules that are not as they were built."""
         tree, modules = Tree(root=Path(self.tree)), [module.name for module in self.modules]
-        found = manifest.damage(tree, modules, digests=not is_quick, every=not is_quick)
-        return [*found, *self.unloadable({one.module for one in found})]
+        changed = manifest.damage(tree, modules, digests=not is_quick, every=not is_quick)
+        return [*changed, *self.unloadable({damage.module for damage in changed})]
 
     def broken(self) -> Damage | None:
         """Return the first library, program or module file of it that has gone or has another size."""
-        found = manifest.broken(Tree(root=Path(self.tree)), [module.name for module in self.modules])
-        return found or next(iter(self.unloadable(set())), None)
+        first = manifest.broken(Tree(root=Path(self.tree)), [module.name for module in self.modules])
+        return first or next(iter(self.unloadable(set())), None)
 
     def unloadable(self, told: Collection[str]) -> list[Damage]:
         """Return the module files that have gone, and the folders where all have, but for modules that are told."""
@@ -74,8 +74,8 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
         if self.is_hollow:
             software = Tree(root=Path(self.tree)).software
             lost = {module.name: software / module.name for module in self.modules}
-        left = {module: path for module, path in lost.items() if module not in told}
-        return [Damage(module=module, path=str(path), how="gone") for module, path in left.items()]
+        remaining = {module: path for module, path in lost.items() if module not in told}
+        return [Damage(module=module, path=str(path), how="gone") for module, path in remaining.items()]
 
     def measure(self) -> Measure:
         """Return how much of it is compared."""
@@ -113,7 +113,7 @@ class ModuleReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method
 
     @property
     def called(self) -> str:
-        """What names it, or the virtual environment on top of it that was named, in a command line."""
+        """The word for it in a command line, or for the virtual environment on top of it that was named."""
         return self.venv or self.name
 
     def require_modules(self) -> ModuleEnvironment:

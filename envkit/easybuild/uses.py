@@ -1,4 +1,4 @@
-"""What a plan uses of the machine: in words, and as a lock holds it."""
+"""The parts of the machine that a plan uses: in words, and as a lock holds them."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ def lines(machine: host.Host, plan: Plan, stack: Stack) -> Iterator[str]:
     own = embedded(plan)
     python = machine.python
     yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
-    pythons = list(dict.fromkeys(one.python for one in stack.tried))
+    pythons = list(dict.fromkeys(trial.python for trial in stack.tried))
     if pythons and python.minor not in pythons:
         yield f"          Not tried with Python {python.minor}: {stack.name} was built with {', '.join(pythons)}."
     if mpi.module_of(plan):

@@ -1,1 +1,1 @@
-"""Where environments lie, how each is entered, and what is written down of it."""
+"""Environments: the place of each, the way into it, and what is written down of it."""

@@ -41,10 +41,10 @@ def parent() -> str:
 
 def changed(inside: Environment, env: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that differ inside, None for one that is not there. Raises ModuleNotLoaded, HostProblem."""
-    told = require_entered(process.capture(inside.command(["env", "-0"]), env=inside.variables(env), timeout_s=300))
-    if told.status:
-        raise HostProblem(what=f"{inside.name} cannot be entered.", why=told.stderr.strip()[-2000:])
-    pairs = (entry.partition("=") for entry in told.stdout.split("\0") if "=" in entry)
+    answer = require_entered(process.capture(inside.command(["env", "-0"]), env=inside.variables(env), timeout_s=300))
+    if answer.status:
+        raise HostProblem(what=f"{inside.name} cannot be entered.", why=answer.stderr.strip()[-2000:])
+    pairs = (entry.partition("=") for entry in answer.stdout.split("\0") if "=" in entry)
     after = {name: value for name, _, value in pairs}
     names = sorted(name for name in after.keys() | env.keys() if IDENTIFIER.fullmatch(name) and name not in OF_A_SHELL)
     return {name: after.get(name) for name in names if after.get(name) != env.get(name)}

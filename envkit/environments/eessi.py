@@ -33,7 +33,7 @@ class EessiEnvironment:
 
     @property
     def words(self) -> list[str]:
-        """What enters, and its arguments."""
+        """The script that enters, and its arguments."""
         facts = [
             self.repository.mount,
             self.repository.title,

@@ -21,7 +21,7 @@ class Environment(Protocol):
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The name that the user calls it by."""
 
     def command(
         self,
@@ -60,7 +60,7 @@ class ModuleEnvironment:
 
     @property
     def words(self) -> list[str]:
-        """What enters, and its arguments."""
+        """The script that enters, and its arguments."""
         loader = ["venv.sh", self.venv] if self.venv else ["load.sh"]
         return [*loader, str(self.tool.command), str(self.modulepath), *self.load, "--", *self.modules]
 
@@ -95,7 +95,7 @@ def for_shell(env: Mapping[str, str], name: str, words: Sequence[str]) -> dict[s
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentEnvironment:
-    """What the caller stands in already: a loaded module, an activated conda or virtual environment."""
+    """The environment that the caller is in already: a loaded module, an activated conda or virtual environment."""
 
     name: str
 

@@ -96,9 +96,9 @@ def remove(name: str) -> Path:
 def is_own(place: Path) -> bool:
     """Say whether envkit has made a kernel. Raises NotReadable for one that cannot be looked at."""
     try:
-        found = json.loads(files.read(place / SPEC))
+        content = json.loads(files.read(place / SPEC))
     except PermissionError as error:
         raise NotReadable(what=f"{place} cannot be read.", why=f"{error.strerror}.") from error
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and isinstance(found.get("metadata"), dict) and OWN in found["metadata"]
+    return isinstance(content, dict) and isinstance(content.get("metadata"), dict) and OWN in content["metadata"]

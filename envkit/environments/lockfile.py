@@ -43,7 +43,7 @@ class LockedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class LockedMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What counts of the machine; empty where it does not. ``cpu`` is what was compiled for, not what was there."""
+    """The facts of the machine that count, else empty. ``cpu`` is what was compiled for, not what was there."""
 
     type: str
     cpu: str = "generic"
@@ -54,7 +54,7 @@ class LockedMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an environment was made from: its parts in the order of building, and the versions of the ``tools``.
+    """All that an environment was made from: its parts in the order of building, and the versions of the ``tools``.
 
     ``flags`` are the build flags that its Horovod has, as its compiled extension tells them; nccl is a version code.
     ``packages`` are those of Debian in an image, as NAME:ARCHITECTURE, with the version of each, and ``system`` is the
@@ -101,7 +101,7 @@ def read(path: Path) -> Lock:
 
 
 class Versioned(msgspec.Struct):
-    """What a lock of any version has."""
+    """The field that a lock of any version has."""
 
     version: int
 
@@ -121,14 +121,14 @@ def public(url: str) -> str:
 
 def refusals(locked: Lock, here: Lock) -> Iterator[Problem]:
     """Yield why a lock cannot be honoured by what would be made here."""
-    wanted, there = ({part.name: part for part in lock.parts} for lock in (locked, here))
+    wanted, present = ({part.name: part for part in lock.parts} for lock in (locked, here))
     remedy = remedies(locked)
-    for name in wanted.keys() - there.keys():
+    for name in wanted.keys() - present.keys():
         yield Problem(what=f"The lock has {name}, which {here.name} does not consist of here.", fix=remedy)
-    for name in there.keys() - wanted.keys():
+    for name in present.keys() - wanted.keys():
         yield Problem(what=f"{here.name} needs {name} here, which the lock does not have.", fix=remedy)
     for name, part in wanted.items():
-        other = there.get(name, part)
+        other = present.get(name, part)
         if part.stands_in == other.stands_in and part.sha256 != other.sha256:
             why = f"SHA-256 {part.sha256[:12]}... in the lock, {other.sha256[:12]}... here{changed(part, other)}"
             yield Problem(what=f"{name} is made from something else here than in the lock ({why}).", fix=remedy)
@@ -136,9 +136,11 @@ def refusals(locked: Lock, here: Lock) -> Iterator[Problem]:
 
 def changed(part: LockedPart, other: LockedPart) -> str:
     """Name the sources and patches whose content is another."""
-    there = {one.filename: one.sha256 for one in (*other.sources, *other.patches)}
+    present = {source.filename: source.sha256 for source in (*other.sources, *other.patches)}
     names = [
-        one.filename for one in (*part.sources, *part.patches) if there.get(one.filename, one.sha256) != one.sha256
+        source.filename
+        for source in (*part.sources, *part.patches)
+        if present.get(source.filename, source.sha256) != source.sha256
     ]
     return f"; {', '.join(names)}" if names else ""
 
@@ -155,17 +157,17 @@ def differences(locked: Lock, here: Lock) -> Iterator[str]:
     for title, field in TITLES.items():
         was, now = (getattr(lock.machine, field) for lock in (locked, here))
         if was != now:
-            yield differs(title, *(", ".join(one) if isinstance(one, tuple) else one for one in (was, now)))
+            yield differs(title, *(", ".join(value) if isinstance(value, tuple) else value for value in (was, now)))
     for name in sorted(locked.tools.keys() | here.tools.keys()):
         if locked.tools.get(name) != here.tools.get(name):
             yield differs(name, locked.tools.get(name, ""), here.tools.get(name, ""))
-    there = {part.name: part for part in here.parts}
+    others = {part.name: part for part in here.parts}
     for part in locked.parts:
-        other = there.get(part.name, part)
+        other = others.get(part.name, part)
         if part.stands_in != other.stands_in:
             yield differs(f"the recipe of {part.name}", part.recipe, other.recipe)
         elif part.sha256 == other.sha256:
-            was, now = ({one.filename for one in each.sources} for each in (part, other))
+            was, now = ({source.filename for source in each.sources} for each in (part, other))
             if was != now:
                 yield differs(f"files of {part.name}", ", ".join(sorted(was - now)), ", ".join(sorted(now - was)))
 

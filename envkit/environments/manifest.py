@@ -1,4 +1,4 @@
-"""What the files of a module were when it was built, and which of them are not that any more.
+"""The files of a module as they were when it was built, and which of them are not that any more.
 
 A list lies beside the record of its module, ``TREE/built/MODULE.files``: all of its folder of software but for what
 EasyBuild notes of the build itself, and its module file in every category. One that names anything else is damaged. No
@@ -40,7 +40,7 @@ Found = tuple[str, os.stat_result]
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a file was: bytes, time of change in ns, SHA-256; of a link, where it leads."""
+    """A file as it was: bytes, time of change in ns, SHA-256; of a link, where it leads."""
 
     size: int
     changed: int
@@ -85,11 +85,11 @@ def write(tree: Tree, module: str) -> None:
     path.unlink(missing_ok=True)
     if is_behind(tree, module):
         return
-    there = scanned(tree, module)
-    made = at_once(kept, there.values())
-    found = {name: one for name, one in zip(there, made, strict=True) if one is not None}
+    states = scanned(tree, module)
+    stored = at_once(kept, states.values())
+    by_name = {name: file for name, file in zip(states, stored, strict=True) if file is not None}
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, msgspec.json.encode(FileManifest(module=module, files=found)), own=True)
+    files.write(path, msgspec.json.encode(FileManifest(module=module, files=by_name)), own=True)
 
 
 def read(tree: Tree, module: str) -> FileManifest | None:
@@ -98,14 +98,14 @@ def read(tree: Tree, module: str) -> FileManifest | None:
     try:
         if path.lstat().st_size > MOST:
             raise ValueError(f"It is larger than {MOST // 1_000_000} MB.")
-        found = record.decode(files.read(path), FileManifest)
+        manifest = record.decode(files.read(path), FileManifest)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
-    if found.module != module or not all(is_own(module, name) for name in found.files):
+    if manifest.module != module or not all(is_own(module, name) for name in manifest.files):
         raise ValueError(f"It is no list of files of {module}.")
-    return found
+    return manifest
 
 
 HARMLESS = re.compile(
@@ -124,42 +124,42 @@ def damage(tree: Tree, modules: Sequence[str], *, digests: bool = True, every: b
     With ``digests`` a file whose time alone differs is read; with ``every`` each is; else presence and size count. A
     list that is damaged itself counts as a file of its module. What has no list, or lies behind a link, gives nothing.
     """
-    found = [one for module in modules for one in damage_of(tree, module, digests=digests, every=every)]
-    told = {one.path for one in found}
+    changed = [item for module in modules for item in damage_of(tree, module, digests=digests, every=every)]
+    paths = {item.path for item in changed}
     others = trust.open_below(tree.root.parent, tree, modules)
     return [
-        *found,
-        *(Damage(module=module, path=path, how="open to others") for module, path, _ in others if path not in told),
+        *changed,
+        *(Damage(module=module, path=path, how="open to others") for module, path, _ in others if path not in paths),
     ]
 
 
 def damage_of(tree: Tree, module: str, *, digests: bool, every: bool) -> Iterator[Damage]:
     """Yield what is damaged of a module."""
     try:
-        known = None if is_behind(tree, module) else read(tree, module)
+        manifest = None if is_behind(tree, module) else read(tree, module)
     except ValueError:
         yield Damage(module=module, path=str(path_of(tree, module)), how="changed")
         return
-    if known is None:
+    if manifest is None:
         return
-    there = scanned(tree, module, has_cached=digests or every)
-    both = [name for name in known.files if name in there]
+    present = scanned(tree, module, has_cached=digests or every)
+    both = [name for name in manifest.files if name in present]
 
     def differs(name: str) -> bool:
-        return is_other(known.files[name], *there[name], is_read=True)
+        return is_other(manifest.files[name], *present[name], is_read=True)
 
     def is_touched(name: str) -> bool:
-        return there[name][1].st_mtime_ns != known.files[name].changed
+        return present[name][1].st_mtime_ns != manifest.files[name].changed
 
-    others = {name for name in both if is_other(known.files[name], *there[name], is_read=False)}
+    others = {name for name in both if is_other(manifest.files[name], *present[name], is_read=False)}
     read_too = [name for name in both if name not in others and (every or (digests and is_touched(name)))]
     others |= {name for name, is_changed in zip(read_too, at_once(differs, read_too), strict=True) if is_changed}
-    for name in known.files:
+    for name in manifest.files:
         if name in others:
             yield Damage(module=module, path=str(tree.root / name), how="changed")
-        elif name not in there and not is_cached(name):
+        elif name not in present and not is_cached(name):
             yield Damage(module=module, path=str(tree.root / name), how="gone")
-    for name in sorted(added(known, there)):
+    for name in sorted(added(manifest, present)):
         yield Damage(module=module, path=str(tree.root / name), how="added")
 
 
@@ -171,17 +171,17 @@ def broken(tree: Tree, modules: Iterable[str]) -> Damage | None:
     who = trust.watcher(tree.root.parent)
     for module in modules:
         try:
-            known = None if is_behind(tree, module) else read(tree, module)
+            manifest = None if is_behind(tree, module) else read(tree, module)
         except ValueError:
             return Damage(module=module, path=str(path_of(tree, module)), how="changed")
-        for name, one in known.files.items() if known else ():
-            if one.is_program or "/bin/" in name or name.startswith("modules/") or LIBRARY.search(name):
+        for name, file in manifest.files.items() if manifest else ():
+            if file.is_program or "/bin/" in name or name.startswith("modules/") or LIBRARY.search(name):
                 path = f"{tree.root}/{name}"
                 try:
                     state = os.lstat(path)
                 except OSError:
                     return Damage(module=module, path=path, how="gone")
-                if is_other(one, path, state, is_read=False):
+                if is_other(file, path, state, is_read=False):
                     return Damage(module=module, path=path, how="changed")
                 if who(state, path) is not None:
                     return Damage(module=module, path=path, how="open to others")
@@ -200,20 +200,20 @@ def is_dangling(path: str) -> bool:
 
 def measure(tree: Tree, modules: Sequence[str]) -> Measure:
     """Return how much of some modules can be compared."""
-    found, unlisted, behind = list[FileManifest](), list[str](), list[str]()
+    manifests, unlisted, behind = list[FileManifest](), list[str](), list[str]()
     for module in modules:
-        known = None
+        manifest = None
         with suppress(ValueError):
-            known = read(tree, module)
-        if known is None:
+            manifest = read(tree, module)
+        if manifest is None:
             unlisted.append(module)
         elif is_behind(tree, module):
             behind.append(module)
         else:
-            found.append(known)
-    sizes = [one.size for known in found for one in known.files.values()]
+            manifests.append(manifest)
+    sizes = [file.size for entry in manifests for file in entry.files.values()]
     return Measure(
-        modules=len(found), files=len(sizes), size=sum(sizes), unlisted=tuple(unlisted), behind=tuple(behind)
+        modules=len(manifests), files=len(sizes), size=sum(sizes), unlisted=tuple(unlisted), behind=tuple(behind)
     )
 
 
@@ -237,12 +237,12 @@ def scanned(tree: Tree, module: str, *, has_cached: bool = True) -> dict[str, Fo
 
     What Python writes anew is left out unless it ``has_cached``.
     """
-    found = dict[str, Found]()
+    states = dict[str, Found]()
     todo = list[str]()
     for name in replaced.paths(tree.root, Aside(modules=(module,), files=())):
         if name.startswith("modules/"):
             with suppress(OSError):
-                found[name] = (f"{tree.root}/{name}", os.lstat(tree.root / name))
+                states[name] = (f"{tree.root}/{name}", os.lstat(tree.root / name))
         elif name.startswith("software/"):
             todo.append(name)
     notes = f"software/{module}/{NOTES}"
@@ -256,8 +256,8 @@ def scanned(tree: Tree, module: str, *, has_cached: bool = True) -> dict[str, Fo
                         todo.append(name)
                 else:
                     with suppress(OSError):
-                        found[plain(name)] = (entry.path, entry.stat(follow_symlinks=False))
-    return found
+                        states[plain(name)] = (entry.path, entry.stat(follow_symlinks=False))
+    return states
 
 
 def plain(name: str) -> str:
@@ -318,25 +318,25 @@ def added(known: FileManifest, there: dict[str, Found]) -> set[str]:
     if not unknown:
         return set()
     packages = {package for name in known.files if (package := package_of(name))}
-    found = set[str]()
+    names = set[str]()
     for name in unknown:
         folder, file = name.rpartition("/")[::2]
         place, package = folder.rpartition("/")[2], package_of(name)
         is_code = file.endswith((".py", ".so"))
         if name.startswith("modules/") or (place == "site-packages" and (is_code or file.endswith(".pth"))):
-            found.add(name)
+            names.add(name)
         elif package and package not in packages and is_code:
-            found.add(package)
+            names.add(package)
         elif LIBRARY.search(file) and (place in ("lib", "lib64") or place.endswith(".libs")):
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
 def package_of(name: str) -> str:
     """Return the folder directly in site-packages that a file lies in, if that can be imported."""
-    before, there, after = name.partition("/site-packages/")
+    before, middle, after = name.partition("/site-packages/")
     package, below, _ = after.partition("/")
-    return f"{before}{there}{package}" if below and package.isidentifier() else ""
+    return f"{before}{middle}{package}" if below and package.isidentifier() else ""
 
 
 def sha256(path: str) -> str:

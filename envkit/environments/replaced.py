@@ -1,4 +1,4 @@
-"""What an installation takes the place of: set aside until the new one has passed, and put back if it does not.
+"""The files that an installation replaces: set aside until the new ones have passed, and put back if they do not.
 
 An environment cannot be built beside itself, since its paths are in its files. So what is built again is moved away, by
 name, and eb builds in its place.
@@ -52,9 +52,9 @@ def lock_path(tree: Tree, name: str) -> Path:
 def find(tree: Tree, name: str) -> Aside | None:
     """Return what of an environment is set aside, None if nothing is."""
     with suppress(OSError, ValueError, RecursionError):
-        found = read(tree.replaced / f"{name}.json", Aside)
-        if is_name(name) and all(map(is_module, (*found.modules, *found.files))):
-            return found
+        aside = read(tree.replaced / f"{name}.json", Aside)
+        if is_name(name) and all(map(is_module, (*aside.modules, *aside.files))):
+            return aside
     return None
 
 
@@ -100,9 +100,11 @@ def set_aside(tree: Tree, name: str, aside: Aside) -> None:
 def paths(root: Path, aside: Aside) -> list[str]:
     """Return what of all that is set aside lies below a folder: module files first, which tell that a module is."""
     folders = listed(root / "modules")
-    found = [f"modules/{one}/{m}{kind}" for m in aside.modules for one in folders for kind in ("", ".lua")]
-    found += [path for module in aside.modules for path in (record(module), manifest(module), f"software/{module}")]
-    return [path for path in (*found, *aside.files) if os.path.lexists(root / path)]
+    candidates = [f"modules/{folder}/{m}{kind}" for m in aside.modules for folder in folders for kind in ("", ".lua")]
+    candidates += [
+        path for module in aside.modules for path in (record(module), manifest(module), f"software/{module}")
+    ]
+    return [path for path in (*candidates, *aside.files) if os.path.lexists(root / path)]
 
 
 def is_inside(root: Path, path: str) -> bool:
@@ -181,16 +183,16 @@ def put_back(tree: Tree, name: str) -> bool:
         return False
     require_own(tree, name)
     old, built = tree.replaced / "old" / name, new(tree, name).root
-    kept = [path for path in paths(old, aside) if is_inside(tree.root, path) and is_inside(old, path)]
+    movable = [path for path in paths(old, aside) if is_inside(tree.root, path) and is_inside(old, path)]
     for path in paths(tree.root, aside):
-        if path in kept and path not in aside.files:
+        if path in movable and path not in aside.files:
             with suppress(OSError):  # a full disk has no room for a folder
                 move(tree.root / path, built / path)
     for module in aside.modules:
         if not (built / record(module)).is_file():  # it was not built to its end
             for path in paths(built, Aside(modules=(module,), files=())):
                 discard(built / path)
-    for path in reversed(kept):
+    for path in reversed(movable):
         move(old / path, tree.root / path)
     (tree.replaced / f"{name}.json").unlink()
     discard(old)

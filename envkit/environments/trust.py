@@ -51,19 +51,19 @@ def require(
     file, of the folder of each, and of those that these lie in.
     Raises HostProblem. What is not there, or cannot be looked at, is for who uses it.
     """
-    known = trusted()
+    allowed = trusted()
     for path in above(prefix):
-        if (who := usurper(path, known)) is not None:
+        if (who := usurper(path, allowed)) is not None:
             raise refused(prefix, path, *who, use)
     is_open = True
     for path in places(prefix, tree, file, modules):
         try:
-            found = path.stat()
+            state = path.stat()
         except OSError:
             continue
         if path == prefix:
-            is_open = bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
-        if (who := stranger(found, path, known, is_open=is_open)) is not None:
+            is_open = bool(state.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+        if (who := stranger(state, path, allowed, is_open=is_open)) is not None:
             raise refused(prefix, path, *who, use)
 
 
@@ -80,14 +80,14 @@ def require_files(prefix: Path, tree: Tree, name: str, modules: Iterable[str]) -
 
     This takes as long as looking at the state of each.
     """
-    found = list(open_below(prefix, tree, modules))
-    if not found:
+    exposed = list(open_below(prefix, tree, modules))
+    if not exposed:
         return
-    _, path, (who, word) = found[0]
+    _, path, (who, word) = exposed[0]
     raise HostProblem(
         what=f"Nothing of {name} is run: others can change it.",
         why=f"{path}: {who}. "
-        + (f"There are {len(found) - 1} more such files and folders. " if len(found) > 1 else "")
+        + (f"There are {len(exposed) - 1} more such files and folders. " if len(exposed) > 1 else "")
         + "What they put there would run as you.",
         fix=f"Have what others can change built again: envkit repair {name} --prefix {prefix}"
         + (f"\nIf you trust them: {export(word)}" if word else ""),
@@ -104,21 +104,21 @@ def open_below(prefix: Path, tree: Tree, modules: Iterable[str]) -> Iterator[tup
         todo = [f"{tree.software}/{module}"]
         for path in (*todo, f"{tree.modulepath}/{module}.lua", f"{tree.modulepath}/{module}"):
             with suppress(OSError):
-                if (found := who(os.stat(path), path)) is not None:  # noqa: PTH116  (paths are text, for speed)
-                    yield module, path, found
+                if (somebody := who(os.stat(path), path)) is not None:  # noqa: PTH116  (paths are text, for speed)
+                    yield module, path, somebody
         while todo:
             with suppress(OSError), os.scandir(todo.pop()) as entries:
                 for entry in entries:
                     with suppress(OSError):
-                        if (found := who(entry.stat(follow_symlinks=False), entry.path)) is not None:
-                            yield module, entry.path, found
+                        if (somebody := who(entry.stat(follow_symlinks=False), entry.path)) is not None:
+                            yield module, entry.path, somebody
                         if entry.is_dir(follow_symlinks=False):
                             todo.append(entry.path)
 
 
 def watcher(prefix: Path) -> Callable[[os.stat_result, str], tuple[str, str] | None]:
     """Return what says who else can change a file in a prefix, as ``stranger`` does, at little cost for many files."""
-    known, is_open = trusted(), True
+    allowed, is_open = trusted(), True
     with suppress(OSError):
         is_open = bool(prefix.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH))
     judged = dict[tuple[int, Writers | None, int], tuple[str, str] | None]()
@@ -128,7 +128,7 @@ def watcher(prefix: Path) -> Callable[[os.stat_result, str], tuple[str, str] | N
         writing = writers(found, path) if counts else None
         alike = (found.st_uid, writing, found.st_mode & (stat.S_IFLNK | stat.S_IWGRP | stat.S_IWOTH))
         if alike not in judged:
-            judged[alike] = stranger(found, path, known, is_open=counts)
+            judged[alike] = stranger(found, path, allowed, is_open=counts)
         return judged[alike]
 
     return who
@@ -143,8 +143,8 @@ def places(prefix: Path, tree: Tree | None, file: Path | None, modules: Iterable
             yield from sorted(path for path in tree.root.iterdir() if path.is_dir())
         yield tree.modulepath
         for module in modules:
-            for one in (tree.modulepath / f"{module}.lua", tree.modulepath / module, tree.software / module):
-                yield from (one.parent, one)
+            for place in (tree.modulepath / f"{module}.lua", tree.modulepath / module, tree.software / module):
+                yield from (place.parent, place)
     if file is not None:
         yield file
 
@@ -154,7 +154,7 @@ def above(prefix: Path) -> list[Path]:
 
     What lies where others do not get is left out.
     """
-    found = dict[Path, None]()
+    folders = dict[Path, None]()
     here, links = Path("/"), 0
     rest = [*reversed(Path(os.path.abspath(prefix)).parts)]  # noqa: PTH100  (no link is followed)
     while rest and links < LINKS:
@@ -171,8 +171,8 @@ def above(prefix: Path) -> list[Path]:
         except OSError:  # no link, or nothing that this user can look at
             here = path
         if (rest or path != here) and is_open_to_others(path.parent):
-            found[path] = None
-    return list(found)
+            folders[path] = None
+    return list(folders)
 
 
 def is_open_to_others(folder: Path) -> bool:
@@ -190,20 +190,20 @@ def usurper(path: Path, known: Trusted) -> tuple[str, str] | None:
     may be one whom it does not map, so that nobody can tell who that is.
     """
     try:
-        found, around = path.lstat(), path.parent.stat()
+        state, around = path.lstat(), path.parent.stat()
     except OSError:
         return None
-    is_link = stat.S_ISLNK(found.st_mode)
+    is_link = stat.S_ISLNK(state.st_mode)
     if is_link and not around.st_mode & stat.S_ISVTX:
         return None  # who may write to its folder, which is looked at itself
-    is_open = not is_link and not found.st_mode & stat.S_ISVTX and bool(found.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
-    return stranger(found, path, owners.with_unmapped(known), is_open=is_open)
+    is_open = not is_link and not state.st_mode & stat.S_ISVTX and bool(state.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+    return stranger(state, path, owners.with_unmapped(known), is_open=is_open)
 
 
 def export(word: str) -> str:
     """Return the command that trusts somebody besides those who are trusted already."""
     unknown = strangers_in(os.environ)
-    return f"export {TRUST}={','.join((*(one for one in words(os.environ) if one not in unknown), word))}"
+    return f"export {TRUST}={','.join((*(name for name in words(os.environ) if name not in unknown), word))}"
 
 
 def refused(prefix: Path, path: Path, who: str, word: str, use: Use = "run") -> HostProblem:

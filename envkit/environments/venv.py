@@ -59,35 +59,35 @@ def named(word: str | None) -> Path | None:
 def read(folder: Path) -> Venv:
     """Return what a virtual environment is on top of. Raises EnvironmentDamaged, HostProblem for a stranger's."""
     require_place(folder)
-    known = trust.trusted()
+    allowed = trust.trusted()
     try:
         for path in (folder, folder / RECORD, folder / "bin"):
-            if (who := owners.stranger(path.stat(), path, known)) is not None:
+            if (who := owners.stranger(path.stat(), path, allowed)) is not None:
                 raise HostProblem(
                     what=f"Nothing in {folder} is run: others can change it.",
                     why=f"{path}: {who[0]}. What they put there would run as you.",
                     fix="Make one of your own with 'envkit venv', or let nobody else write to it: "
                     f"chmod go-w {quote(str(path))}",
                 )
-        found = record.read(folder / RECORD, Venv)
+        venv = record.read(folder / RECORD, Venv)
     except (OSError, msgspec.DecodeError) as error:
         raise damaged(folder, shown(str(error))) from error
-    odd = next((text for text in (found.folder, found.name, found.tree) if not text.isprintable()), "")
-    relative = next((one for one in (found.folder, found.tree) if not one.startswith("/")), "")
-    if odd or relative or found.tree.startswith("/proc/") or not is_name(found.name):
-        raise damaged(folder, f"Its record names {(odd or relative or f'{found.name}, {found.tree}')!r}.")
-    if not os.path.isdir(found.folder) or not folder.samefile(found.folder):  # noqa: PTH112  (raises nothing)
-        raise damaged(folder, f"It was made as {found.folder}, and the paths in its files are still those.")
+    odd = next((text for text in (venv.folder, venv.name, venv.tree) if not text.isprintable()), "")
+    relative = next((place for place in (venv.folder, venv.tree) if not place.startswith("/")), "")
+    if odd or relative or venv.tree.startswith("/proc/") or not is_name(venv.name):
+        raise damaged(folder, f"Its record names {(odd or relative or f'{venv.name}, {venv.tree}')!r}.")
+    if not os.path.isdir(venv.folder) or not folder.samefile(venv.folder):  # noqa: PTH112  (raises nothing)
+        raise damaged(folder, f"It was made as {venv.folder}, and the paths in its files are still those.")
     if not (folder / "bin" / "python").exists():
         raise damaged(folder, f"Its Python has gone: {folder / 'bin' / 'python'}.")
-    return found
+    return venv
 
 
 def require_place(folder: Path) -> None:
     """Require that nobody who is not trusted can put another folder in the place of one. Raises HostProblem."""
-    known = trust.trusted()
+    allowed = trust.trusted()
     for path in trust.above(folder):
-        if (who := trust.usurper(path, known)) is not None:
+        if (who := trust.usurper(path, allowed)) is not None:
             raise HostProblem(
                 what=f"Nothing in {folder} is run: others can put another folder in its place.",
                 why=f"{path}: {who[0]}. What they put there would run as you.",
@@ -121,8 +121,8 @@ def installed(folder: Path) -> dict[str, str]:
 def in_folders(folders: Iterable[Path]) -> dict[str, str]:
     """Return the versions of the packages that lie in some folders, by normalized name."""
     names = (path.name for place in folders if place.is_dir() for path in place.iterdir())
-    found = (match for name in names if (match := DISTRIBUTION.fullmatch(name)))
-    return {normalized(match["name"]): match["version"] for match in found}
+    matches = (match for name in names if (match := DISTRIBUTION.fullmatch(name)))
+    return {normalized(match["name"]): match["version"] for match in matches}
 
 
 def linked(folder: Path) -> set[str]:
@@ -137,8 +137,10 @@ def normalized(name: str) -> str:
 
 def shadowing(folder: Path) -> list[str]:
     """Say which packages in a virtual environment have the name of one that is fixed, or are not to be there."""
-    made, there = read(folder), installed(folder)
-    return [said(name, version, made.fixed) for name, version in there.items() if name in {*made.fixed, *made.absent}]
+    venv, versions = read(folder), installed(folder)
+    return [
+        said(name, version, venv.fixed) for name, version in versions.items() if name in {*venv.fixed, *venv.absent}
+    ]
 
 
 def said(name: str, version: str, fixed: Mapping[str, str]) -> str:

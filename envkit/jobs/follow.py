@@ -25,8 +25,8 @@ HOPELESS = 3
 
 @dataclass(kw_only=True)
 class SaidSoFar:
-    """What the user knows already: the last message, the place in the queue and when it was asked for, how much of the
-    log; how often in a row the scheduler gave a reason for which the job never starts; ``to`` is where the log goes."""
+    """All that the user knows already: the last message, the place in the queue and when it was asked for, how much of
+    the log; how often in a row the scheduler gave a reason for which the job never starts. The log goes to ``to``."""
 
     to: TextIO = field(default_factory=lambda: sys.stdout)
     message: str = ""
@@ -52,18 +52,18 @@ def follow(job: Submitted, to: TextIO | None = None) -> int:
 
 def watch(job: Submitted, to: TextIO) -> Sequence[JobStatus]:
     """Follow a job to its end; return its last records."""
-    said, began = SaidSoFar(to=to), time.monotonic()
-    found: Sequence[JobStatus] = ()
+    so_far, began = SaidSoFar(to=to), time.monotonic()
+    records: Sequence[JobStatus] = ()
     while True:
-        found = poll(job, found)
-        tell(job, found, said)
-        give_up(job, found, said)
-        if found and all(record.has_ended for record in found):
-            pour(found, said)
-            return found
-        asked = time.monotonic()
-        while time.monotonic() - asked < pause_s(asked - began):
-            pour(found, said)
+        records = poll(job, records)
+        tell(job, records, so_far)
+        give_up(job, records, so_far)
+        if records and all(record.has_ended for record in records):
+            pour(records, so_far)
+            return records
+        polled = time.monotonic()
+        while time.monotonic() - polled < pause_s(polled - began):
+            pour(records, so_far)
             time.sleep(LOG_S)
 
 
@@ -130,9 +130,9 @@ def give_up(job: Submitted, found: Sequence[JobStatus], said: SaidSoFar) -> None
     said.hopeless = said.hopeless + 1 if hopeless else 0
     if said.hopeless == HOPELESS:
         why = scheduler.cancel(job)
-        left = " It was cancelled." if why is None else f" It could not be cancelled: {why}"
+        ending = " It was cancelled." if why is None else f" It could not be cancelled: {why}"
         raise JobRefused(
-            what=f"Job {job.number} would never start.{left}",
+            what=f"Job {job.number} would never start.{ending}",
             why=f"{scheduler.TITLE} says: {words.said}. {words.cause}",
             fix=words.remedy,
         )
@@ -162,16 +162,16 @@ def harmless(said: SaidSoFar, block: bytes) -> bytes:
 def outcome(job: Submitted, found: Sequence[JobStatus]) -> int:
     """Return the status of a job that has ended: the first that is not 0 of an array. Raises JobLost."""
     scheduler = SCHEDULERS[job.scheduler]
-    for one in found:
-        task = f"{job.number}_{one.task}" if one.task else job.number
-        if one.is_lost:
-            raise lost(scheduler, task, one)
-        if one.state == "FAILED":
-            if not one.status:
-                why = f"{scheduler.TITLE} says: {one.reason}."
+    for record in found:
+        task = f"{job.number}_{record.task}" if record.task else job.number
+        if record.is_lost:
+            raise lost(scheduler, task, record)
+        if record.state == "FAILED":
+            if not record.status:
+                why = f"{scheduler.TITLE} says: {record.reason}."
                 raise JobLost(what=f"Job {task} failed before its command ran.", why=why)
-            print(f"envkit: job {task} ended with status {one.status}", file=sys.stderr)
-            return one.status
+            print(f"envkit: job {task} ended with status {record.status}", file=sys.stderr)
+            return record.status
     print(f"envkit: job {job.number} is done", file=sys.stderr)
     return 0
 

@@ -59,7 +59,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What the engine calls it, which becomes a part of the name of its log."""
+        """The name that the engine has for it, which becomes a part of the name of its log."""
         return self.environment.replace("/", "-")
 
 
@@ -67,8 +67,8 @@ def heading(job: Job, submit: str) -> list[str]:
     """Return the comments at the top of a script."""
     shape = job.shape
     gpus = ", one per GPU" if shape.gpus_per_node == shape.ranks_per_node else ""
-    said = f"{counted(shape.nodes, 'node')} with {counted(shape.ranks_per_node, 'rank')} each{gpus}."
-    lines = [f"{job.name} on {said} Written by envkit {__version__}.", f"Submit it with: {submit} FILE"]
+    shape_in_words = f"{counted(shape.nodes, 'node')} with {counted(shape.ranks_per_node, 'rank')} each{gpus}."
+    lines = [f"{job.name} on {shape_in_words} Written by envkit {__version__}.", f"Submit it with: {submit} FILE"]
     return [f"# {line}" for line in (*lines, *(line for note in job.notes for line in note.splitlines()))]
 
 

@@ -42,10 +42,10 @@ def text(job: MpiJob) -> str:
     """Return the manifest of a job as YAML. Raises UsageProblem for what the operator would reject."""
     import yaml
 
-    made = checked(job)
+    document = checked(job)
     shape = f"{counted(job.shape.nodes, 'worker')} with {counted(job.shape.ranks_per_node, 'rank')} each"
     comment = f"# {job.name}: {shape}. Submit it with: kubectl create -f FILE\n"
-    return comment + yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=120)
+    return comment + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
 
 
 def checked(job: MpiJob) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def checked(job: MpiJob) -> dict[str, Any]:
     require_image(job.image)
     require_text(job.command)
     require_shape(job.shape)
-    made = manifest(job)
-    if wrong := list(rejections(made)):
+    document = manifest(job)
+    if wrong := list(rejections(document)):
         raise UsageProblem(what="The operator would reject this job.", why="\n".join(wrong), fix="Use another --name.")
-    return made
+    return document
 
 
 def manifest(job: MpiJob) -> dict[str, Any]:
@@ -200,8 +200,8 @@ def rejections(made: Mapping[str, Any]) -> Iterator[str]:
             yield f"spec.runPolicy.{name} is less than 0"
     if "Launcher" not in replicas:
         yield "spec.mpiReplicaSpecs.Launcher is missing"
-    for kind, one in replicas.items():
-        yield from rejections_of(kind, one)
+    for kind, specification in replicas.items():
+        yield from rejections_of(kind, specification)
 
 
 def rejections_of(kind: str, one: Mapping[str, Any]) -> Iterator[str]:

@@ -146,14 +146,14 @@ def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] 
     done = process.capture(["qstat", "-f", job.number], timeout_s=ANSWER_S)
     if done.status == HAS_FINISHED:
         done = process.capture(["qstat", "-x", "-f", job.number], timeout_s=ANSWER_S)
-    said = done.stderr.strip()
-    if done.status == 0 and (found := fields(done.stdout)):
-        return [at_end(job, record(found))]
+    complaint = done.stderr.strip()
+    if done.status == 0 and (values := fields(done.stdout)):
+        return [at_end(job, record(values))]
     if done.status in {0, UNKNOWN_JOB}:  # with 0 and no more qstat -x says that no history is kept
-        return forgotten(job, last[0] if last else JobStatus(state="PENDING", log=job.log), said)
+        return forgotten(job, last[0] if last else JobStatus(state="PENDING", log=job.log), complaint)
     problem = JobRefused(
         what=f"PBS does not say any more how job {job.number} is.",
-        why=said,
+        why=complaint,
         fix=f"See with 'qstat -xf {job.number}', and in its log.",
     )
     return NoAnswer(outcome=problem)
@@ -161,11 +161,11 @@ def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] 
 
 def fields(text: str) -> dict[str, str]:
     """Read what ``qstat -f`` prints of a job. A line that begins with a tab goes on with the one above."""
-    found = dict[str, str]()
+    values = dict[str, str]()
     for line in text.replace("\n\t", "").splitlines():
         if match := FIELD.match(line):
-            found.setdefault(match[1], match[2])
-    return found
+            values.setdefault(match[1], match[2])
+    return values
 
 
 def record(found: Mapping[str, str]) -> JobStatus:
@@ -200,19 +200,19 @@ def waits_for(found: Mapping[str, str]) -> str:
 
 def ended(found: Mapping[str, str]) -> tuple[str, int, str]:
     """Return state, status and reason of a job that has ended. Torque writes exit_status."""
-    told = found.get("Exit_status", found.get("exit_status", ""))
+    code = found.get("Exit_status", found.get("exit_status", ""))
     comment = found.get("comment", "")
     if found.get("substate") == TERMINATED:
         return "CANCELLED", 0, comment or f"substate = {TERMINATED}"
-    if not re.fullmatch(r"-?\d+", told):
+    if not re.fullmatch(r"-?\d+", code):
         return "FORGOTTEN", 0, f"{comment or 'job_state = F'}, and no Exit_status"
-    number = int(told)
+    number = int(code)
     if number < 0:
-        row = table()["exit"].get(told, {"state": "KILLED", "name": "unknown"})
-        return row["state"], number, f"Exit_status = {told} ({row['name']})"
+        row = table()["exit"].get(code, {"state": "KILLED", "name": "unknown"})
+        return row["state"], number, f"Exit_status = {code} ({row['name']})"
     if number >= SIGNALLED:
         state = "TIMEOUT" if is_over_time(found) else "KILLED"
-        return state, number, f"Exit_status = {told} ({signal_name(number - SIGNALLED)})"
+        return state, number, f"Exit_status = {code} ({signal_name(number - SIGNALLED)})"
     return ("FAILED" if number else "COMPLETED"), number, comment
 
 
@@ -240,12 +240,12 @@ def at_end(job: Submitted, found: JobStatus) -> JobStatus:
 def forgotten(job: Submitted, last: JobStatus, said: str) -> Sequence[JobStatus] | NoAnswer:
     """Return how a job ended that PBS has forgotten, by the status that its script has left."""
     path = status_file(job)
-    left = ""
+    content = ""
     with suppress(OSError):
-        left = files.read(path, 100).decode(errors="replace").strip()
-    if not (left.isascii() and left.isdigit()):
+        content = files.read(path, 100).decode(errors="replace").strip()
+    if not (content.isascii() and content.isdigit()):
         return NoAnswer(outcome=replace(last, state="FORGOTTEN", reason=said.rstrip(".")))
-    number = int(left)
+    number = int(content)
     return [at_end(job, replace(last, state="FAILED" if number else "COMPLETED", status=number))]
 
 

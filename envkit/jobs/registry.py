@@ -13,4 +13,4 @@ KNOWN: tuple[Scheduler, ...] = tuple(
     for name in known("schedulers")
     if data(f"jobs/{name}.toml").is_file()
 )
-SCHEDULERS: Mapping[str, Scheduler] = {one.NAME: one for one in KNOWN}
+SCHEDULERS: Mapping[str, Scheduler] = {scheduler.NAME: scheduler for scheduler in KNOWN}

@@ -12,8 +12,8 @@ ANSWER_S = 20.0
 
 def program_version() -> int:
     """Return which of the two the program on PATH is: it is asked for what the second alone has. Without one, 2."""
-    asked = process.capture(["runai", "training", "mpi", "submit", "--help"], timeout_s=ANSWER_S)
-    if asked.status == 127 or (asked.status == 0 and "--master-command" in asked.stdout + asked.stderr):
+    newer = process.capture(["runai", "training", "mpi", "submit", "--help"], timeout_s=ANSWER_S)
+    if newer.status == 127 or (newer.status == 0 and "--master-command" in newer.stdout + newer.stderr):
         return 2
     older = process.capture(["runai", "submit-dist", "mpi", "--help"], timeout_s=ANSWER_S)
     return 1 if older.status == 0 else 2

@@ -1,4 +1,4 @@
-"""What a batch system does for envkit: it writes, takes, shows, explains and cancels jobs.
+"""A batch system as envkit uses it: it writes, takes, shows, explains and cancels jobs.
 
 Each has a module and a TOML file beside it; registry.py names them all.
 """
@@ -25,7 +25,7 @@ LOST = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """What a scheduler says of a job, or of a task of an array; ``seconds`` is how long it has run, where asked."""
+    """A scheduler's record of a job, or of a task of an array; ``seconds`` is how long it has run, where asked."""
 
     state: str
     reason: str = ""
@@ -66,7 +66,7 @@ class JobReason:
 
     @property
     def meaning(self) -> str:
-        """What it means, and what to do; nothing where neither is known."""
+        """The cause, and what to do; nothing where neither is known."""
         return f"{self.cause} {self.remedy}".strip()
 
 

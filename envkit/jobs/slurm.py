@@ -111,7 +111,7 @@ def words(job: Job) -> list[str]:
 def options(job: Job, array: str) -> dict[str, str]:
     """Return what sbatch is told of a job, by the names of its options. Raises UsageProblem."""
     shape = job.shape
-    told = {
+    values = {
         "job-name": job.name,
         "nodes": str(shape.nodes),
         "ntasks-per-node": str(shape.ranks_per_node),
@@ -124,9 +124,9 @@ def options(job: Job, array: str) -> dict[str, str]:
         "output": job.log or ("%x-%A_%a.out" if array else "%x-%j.out"),
         "open-mode": "append",  # so that a job that is queued again keeps what it said before
     }
-    require_lines({f"--{name}": value for name, value in told.items()})
+    require_lines({f"--{name}": value for name, value in values.items()})
     require_lines({"--site": " ".join(job.words)})
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in values.items() if value}
 
 
 def limit(time_s: int) -> str:
@@ -164,11 +164,11 @@ def place(job: Submitted) -> tuple[str, ...]:
 def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus] | NoAnswer:  # noqa: ARG001
     """Ask Slurm for a job; its accounting, where the controller has forgotten it."""
     done = process.capture(["scontrol", *place(job), "show", "job", job.number], timeout_s=ANSWER_S)
-    if done.status == 0 and (found := records(done.stdout)):
-        return found
+    if done.status == 0 and (statuses := records(done.stdout)):
+        return statuses
     gone = "Invalid job id" in done.stderr
-    if gone and (found := accounted(job)):
-        return found
+    if gone and (statuses := accounted(job)):
+        return statuses
     problem = JobRefused(
         what=f"Slurm does not say any more how job {job.number} is.",
         why=done.stderr.strip(),
@@ -184,21 +184,21 @@ def records(text: str) -> list[JobStatus]:
 
 def record(block: str) -> JobStatus:
     """Read what is said of one job. Values with spaces stand alone on their lines, but for the first."""
-    found = dict[str, str]()
+    values = dict[str, str]()
     for line in block.splitlines():
         if match := FIELD.match(line):
-            found.setdefault(match[1], match[2] if match[1] == "StdOut" else match[2].partition(" ")[0])
+            values.setdefault(match[1], match[2] if match[1] == "StdOut" else match[2].partition(" ")[0])
         if not line.lstrip().startswith(("Command=", "WorkDir=", "Std", "Comment=")):
             for name, value in INLINE.findall(line):
-                found.setdefault(name, value)
+                values.setdefault(name, value)
     return JobStatus(
-        state=found.get("JobState", ""),
-        reason=found.get("Reason", ""),
-        status=status(found.get("ExitCode", "")),
-        log=found.get("StdOut", ""),
-        partition=found.get("Partition", ""),
-        nodes=found.get("NodeList", "").replace("(null)", ""),
-        task=found.get("ArrayTaskId", ""),
+        state=values.get("JobState", ""),
+        reason=values.get("Reason", ""),
+        status=status(values.get("ExitCode", "")),
+        log=values.get("StdOut", ""),
+        partition=values.get("Partition", ""),
+        nodes=values.get("NodeList", "").replace("(null)", ""),
+        task=values.get("ArrayTaskId", ""),
     )
 
 

@@ -39,10 +39,10 @@ def submit(argv: Sequence[str], script: bytes, rows: Sequence[Mapping[str, Any]]
 
 def refused(program: str, done: process.Completed, rows: Sequence[Mapping[str, Any]] = ()) -> JobRefused:
     """Say why a scheduler did not take a job."""
-    said = (done.stderr.strip() or done.stdout.strip()).replace(f"{program}: error: ", "")
+    complaint = (done.stderr.strip() or done.stdout.strip()).replace(f"{program}: error: ", "")
     if done.status == 127:
-        return cannot_start(program, said) if shutil.which(program) else absent(program)
-    return JobRefused(what="The job was not taken.", why=f"{program} says: {said}", fix=remedy(said, rows))
+        return cannot_start(program, complaint) if shutil.which(program) else absent(program)
+    return JobRefused(what="The job was not taken.", why=f"{program} says: {complaint}", fix=remedy(complaint, rows))
 
 
 def cannot_start(program: str, said: str) -> JobRefused:

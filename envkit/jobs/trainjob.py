@@ -30,10 +30,10 @@ def text(job: MpiJob) -> str:
     """Return the manifests of a job as YAML. Raises UsageProblem for what would be rejected."""
     import yaml
 
-    made = checked(job)
+    documents = checked(job)
     shape = f"{counted(job.shape.nodes, 'node')} with {counted(job.shape.ranks_per_node, 'rank')} each"
     comment = f"# {job.name}: {shape}. Submit it with: kubectl apply -f FILE\n"
-    return comment + yaml.safe_dump_all(made, sort_keys=False, allow_unicode=True, width=120)
+    return comment + yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120)
 
 
 def checked(job: MpiJob) -> list[dict[str, Any]]:
@@ -48,14 +48,14 @@ def checked(job: MpiJob) -> list[dict[str, Any]]:
             why="Of the MPIs, its runtimes know only Open MPI.",
             fix="Take an image with Open MPI, or write an MPIJob: envkit job mpijob",
         )
-    made = [runtime(job), trainjob(job)]
-    if wrong := [*rejections_of_runtime(made[0]), *rejections(made[1])]:
+    documents = [runtime(job), trainjob(job)]
+    if wrong := [*rejections_of_runtime(documents[0]), *rejections(documents[1])]:
         raise UsageProblem(
             what="The Trainer would reject this job.",
             why="\n".join(wrong),
             fix="Use another --name; put a command of many words into a script.",
         )
-    return made
+    return documents
 
 
 def require_user(job: MpiJob) -> None:
@@ -167,7 +167,7 @@ def rejections_of_words(trainer: Mapping[str, Any]) -> Iterator[str]:
             yield f"spec.trainer.{name} has {len(words)} words; it may have {MOST_WORDS}"
         if any(len(word) > MOST_CHARACTERS for word in words):
             yield f"spec.trainer.{name} has a word of more than {MOST_CHARACTERS} characters"
-    names = [one["name"] for one in trainer.get("env") or []]
+    names = [variable["name"] for variable in trainer.get("env") or []]
     for name in sorted(RESERVED.intersection(names)):
         yield f"spec.trainer.env: {name} is the Trainer's own"
     if len(set(names)) < len(names):
@@ -188,12 +188,12 @@ def rejections_of_runtime(made: Mapping[str, Any]) -> Iterator[str]:
         yield f"spec.mlPolicy.mpi.sshAuthMountPath has more than {MOST_PATH} characters"
     jobs = made["spec"]["template"]["spec"].get("replicatedJobs") or []
     success = made["spec"]["template"]["spec"].get("successPolicy") or {}
-    for name in {*success.get("targetReplicatedJobs", ())} - {one["name"] for one in jobs}:
+    for name in {*success.get("targetReplicatedJobs", ())} - {entry["name"] for entry in jobs}:
         yield f"spec.template.spec.successPolicy: there is no job {name!r}"
     before = set[str]()
-    for one in jobs:
-        yield from rejections_of_job(one, before)
-        before.add(one["name"])
+    for job in jobs:
+        yield from rejections_of_job(job, before)
+        before.add(job["name"])
 
 
 def rejections_of_job(one: Mapping[str, Any], before: Collection[str]) -> Iterator[str]:

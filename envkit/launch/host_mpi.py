@@ -22,7 +22,7 @@ GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What makes an image use the host's MPI: binds as SOURCE:TARGET, and variables."""
+    """The binds (SOURCE:TARGET) and the variables by which an image uses the host's MPI."""
 
     binds: tuple[str, ...]
     settings: tuple[tuple[str, str], ...]
@@ -63,8 +63,8 @@ def find(soname: str, env: Mapping[str, str]) -> Path | None:
 
 def open_mpi_folders(env: Mapping[str, str]) -> list[Path]:
     """Return the folders where Open MPI looks for its plug-ins, its settings and its messages."""
-    told = process.capture(["ompi_info", "--path", "all", "--parsable"], env=env).stdout
-    paths = {word[1]: Path(word[2]) for line in told.splitlines() if len(word := line.split(":", 2)) == 3}
+    answer = process.capture(["ompi_info", "--path", "all", "--parsable"], env=env).stdout
+    paths = {word[1]: Path(word[2]) for line in answer.splitlines() if len(word := line.split(":", 2)) == 3}
     return [paths[name] for name in ("pkglibdir", "sysconfdir", "pkgdatadir") if name in paths and paths[name].is_dir()]
 
 
@@ -83,16 +83,16 @@ def objects(folders: Iterable[Path]) -> list[Path]:
 def closure(objects: Iterable[Path], env: Mapping[str, str]) -> list[Path]:
     """Return shared objects with all that they need, but for what belongs to a C or C++ library."""
     search = [Path(word) for word in env.get("LD_LIBRARY_PATH", "").split(":") if word]
-    found: dict[Path, None] = {}
+    needed: dict[Path, None] = {}
     for path in objects:
         try:
             libraries = loading(Elf.open(path), search, []).libraries
         except (OSError, ElfError):
             continue
-        for one in (path, *libraries):
-            if not IMAGES_OWN.match(one.name):
-                found[one] = None
-    return list(found)
+        for library in (path, *libraries):
+            if not IMAGES_OWN.match(library.name):
+                needed[library] = None
+    return list(needed)
 
 
 def named(libraries: Iterable[Path]) -> dict[str, Path]:
@@ -102,19 +102,19 @@ def named(libraries: Iterable[Path]) -> dict[str, Path]:
 
 def require_libc(inside: ContainerEnvironment, libraries: Iterable[Path], env: Mapping[str, str]) -> None:
     """Raise HostProblem where the host's libraries want a newer C library than the image has."""
-    told = process.capture(inside.command(["getconf", "GNU_LIBC_VERSION"]), env=inside.variables(env))
-    there = re.search(r"(\d+(?:\.\d+)+)", told.stdout)
-    if there is None:
+    answer = process.capture(inside.command(["getconf", "GNU_LIBC_VERSION"]), env=inside.variables(env))
+    match = re.search(r"(\d+(?:\.\d+)+)", answer.stdout)
+    if match is None:
         raise HostProblem(
             what=f"The C library of {inside.name} is not glibc, so the host's MPI cannot load there.",
-            why=(told.stderr or told.stdout).strip()[:300],
+            why=(answer.stderr or answer.stdout).strip()[:300],
             fix="Use --mpi-model hybrid or inside.",
         )
     newest, path = max(((version, path) for path in libraries for version in wanted(path)), default=((), None))
-    if newest > number(there[1]):
+    if newest > number(match[1]):
         raise HostProblem(
             what=f"The host's MPI cannot load in {inside.name}.",
-            why=f"{path} wants glibc {'.'.join(map(str, newest))}; the image has {there[1]}.",
+            why=f"{path} wants glibc {'.'.join(map(str, newest))}; the image has {match[1]}.",
             fix="Use --mpi-model hybrid or inside, or an image on a newer system.",
         )
 

@@ -95,8 +95,8 @@ def enter_as_rank(
 
 def by_binding(inside: ContainerEnvironment, mpi: Mpi, env: Mapping[str, str]) -> ContainerEnvironment:
     """Return an image with the host's MPI library in it."""
-    found = bound(inside, mpi, table()["bind"].get(mpi.family, ""), env)
-    binds, settings = (*inside.binds, *found.binds), (*inside.settings, *found.settings)
+    binding = bound(inside, mpi, table()["bind"].get(mpi.family, ""), env)
+    binds, settings = (*inside.binds, *binding.binds), (*inside.settings, *binding.settings)
     return replace(inside, model=MpiModel.BIND, binds=binds, settings=settings)
 
 
@@ -114,11 +114,11 @@ def unfit(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> str
     if by_slurm(wanted, env):
         speaks = launcher.srun_type(mpi.family)
         return "" if speaks else f"srun here does not speak what {mpi.family} does"
-    found = host.launcher_mpi(env)
-    if found is None:
+    own = host.launcher_mpi(env)
+    if own is None:
         return "this host has no mpirun"
-    pair = f"the host's {found.family} {found.version} does not start ranks of the image's {mpi.family} {mpi.version}"
-    return "" if any(fits(row, found, mpi) for row in table()["hybrid"]) else f"{pair} as one world"
+    pair = f"the host's {own.family} {own.version} does not start ranks of the image's {mpi.family} {mpi.version}"
+    return "" if any(fits(row, own, mpi) for row in table()["hybrid"]) else f"{pair} as one world"
 
 
 def fits(row: Mapping[str, Any], found: host.Program, mpi: Mpi) -> bool:
@@ -143,17 +143,17 @@ def by_host(mpi: Mpi, wanted: LaunchRequest, env: Mapping[str, str]) -> Launch:
         return launcher.srun(mpi, wanted, env)
     if launcher.spans(wanted.launcher):
         return launcher.choose(mpi, wanted, env)
-    found = host.launcher_mpi(env)
-    if found is None:
+    program = host.launcher_mpi(env)
+    if program is None:
         raise HostProblem(
             what="This host has no mpirun.",
             fix="Load the module of an MPI first, or use --mpi-model inside on one node.",
         )
-    own = Mpi(family=found.family, version=found.version)
+    own = Mpi(family=program.family, version=program.version)
     return launcher.mpi_launcher(
         own,
         launcher.placed(wanted, env),
-        f"the host's {found.family} {found.version} starts {mpi.family} {mpi.version}",
+        f"the host's {program.family} {program.version} starts {mpi.family} {mpi.version}",
     )
 
 

@@ -93,10 +93,10 @@ def by_table(words: Mapping[str, Any], wanted: LaunchRequest, env: Mapping[str, 
     """Use a launcher as the table describes it."""
     name, job = wanted.launcher, words.get("job", "")
     if process.which(name, path=env.get("PATH")) is None or (job and not env.get(job)):
-        there = process.which(name, path=env.get("PATH"))
+        program = process.which(name, path=env.get("PATH"))
         raise HostProblem(
             what=f"{name} cannot be used here.",
-            why=f"This is no job of its scheduler: {job} is not set." if there else f"There is no {name} on PATH.",
+            why=f"This is no job of its scheduler: {job} is not set." if program else f"There is no {name} on PATH.",
             fix="Get an allocation first, or leave --launcher out.",
         )
     if wanted.hosts and words["spans"]:
@@ -164,8 +164,8 @@ def slurm_hosts(wanted: LaunchRequest, env: Mapping[str, str]) -> tuple[tuple[st
     """Return the hosts of a Slurm allocation with even slots; none where it has but one."""
     if not env.get("SLURM_JOB_NODELIST") or whole(env.get("SLURM_JOB_NUM_NODES", "1")) == 1:
         return ()
-    told = process.capture(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], env=env, timeout_s=20)
-    hosts = told.stdout.split()[: wanted.nodes or None]
+    answer = process.capture(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]], env=env, timeout_s=20)
+    hosts = answer.stdout.split()[: wanted.nodes or None]
     return tuple((host, -(-wanted.ranks // len(hosts))) for host in hosts)
 
 
@@ -192,8 +192,8 @@ def placed(wanted: LaunchRequest, env: Mapping[str, str]) -> LaunchRequest:
 @functools.cache
 def srun_types() -> tuple[str, ...]:
     """Return the types that ``srun --mpi=list`` names."""
-    told = process.capture(["srun", "--mpi=list"], timeout_s=20)
-    text = f"{told.stdout}\n{told.stderr}"
+    answer = process.capture(["srun", "--mpi=list"], timeout_s=20)
+    text = f"{answer.stdout}\n{answer.stderr}"
     return tuple(dict.fromkeys(re.findall(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b", text)))
 
 
@@ -223,8 +223,8 @@ def library_of_slurm(family: str, env: Mapping[str, str]) -> str:
     cached = read_loader_cache(LOADER_CACHE.read_bytes()) if LOADER_CACHE.is_file() else {}
     for name in words.get("library", ()):
         places = [root / lib / name for lib in ("lib", "lib64", "lib/slurm", "lib64/slurm")] + cached.get(name, [])
-        if found := next((place for place in places if place.is_file()), None):
-            return str(found)
+        if library := next((place for place in places if place.is_file()), None):
+            return str(library)
     return ""
 
 
@@ -321,11 +321,11 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
     wants from root, if this is root.
     """
     dropped = leftovers(env)
-    kept = {name: value for name, value in env.items() if name not in dropped}
+    settings = {name: value for name, value in env.items() if name not in dropped}
     if os.geteuid() != 0:
-        return kept
+        return settings
     return {
-        **kept,
+        **settings,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
@@ -336,12 +336,12 @@ def variables(env: Mapping[str, str]) -> dict[str, str]:
 def mpi_of(environment: Environment, env: Mapping[str, str], *, embedded: bool = False) -> Mpi:
     """Ask the environment which MPI it brings. Raises EnvironmentDamaged, ModuleNotLoaded."""
     argv = ["sh", "-c", "command -v mpirun; mpirun --version"]
-    told = require_entered(process.capture(environment.command(argv), env=environment.variables(variables(env)))).stdout
+    text = require_entered(process.capture(environment.command(argv), env=environment.variables(variables(env)))).stdout
     for family, pattern in MPI_FAMILIES:
-        if match := re.search(pattern, told):
+        if match := re.search(pattern, text):
             return Mpi(family=family, version=match[1], embedded=embedded)
     raise EnvironmentDamaged(
         what="The environment has no MPI launcher.",
-        why=told.strip() or "mpirun was not found in it.",
+        why=text.strip() or "mpirun was not found in it.",
         fix="If files of it are damaged, 'envkit repair' with its name builds those modules again.",
     )
