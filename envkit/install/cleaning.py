@@ -1,4 +1,4 @@
-"""What takes room in a prefix and in envkit's own caches, by kind, and removing it.
+"""Finding what takes room in a prefix and in envkit's own caches, by kind, and removing it.
 
 Only what envkit knows that it made is found: in a folder that has trees of it, by what is recorded, or by what lies in
 it, never by a name alone. What an installation under way may use is kept, and none can begin while something is
@@ -76,7 +76,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cleaning(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit clean`` tells; ``size`` is what was removed, or would be (bytes)."""
+    """The answer of ``envkit clean``; ``size`` is what was removed, or would be (bytes)."""
 
     version: int = 1
     prefix: str
@@ -89,20 +89,20 @@ def item(kind: str, path: Path, kept: str = "") -> Item:
     size, newest = 0, 0.0
     todo = [path]
     while todo:
-        one = todo.pop()
+        entry = todo.pop()
         with suppress(OSError):
-            state = one.lstat()
+            state = entry.lstat()
             size, newest = size + state.st_blocks * 512, max(newest, state.st_mtime)
-            if one.is_dir() and not one.is_symlink():
-                todo += one.iterdir()
+            if entry.is_dir() and not entry.is_symlink():
+                todo += entry.iterdir()
     changed = datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds")
     return Item(kind=kind, path=str(path), size=size, changed=changed, kept=kept)
 
 
 def find(prefix: Prefix, kinds: Sequence[str]) -> list[Item]:
     """Return what there is of these kinds, the largest first. Raises NotReadable."""
-    found = [one for kind in kinds for one in FINDERS[kind](prefix)]
-    return sorted(found, key=lambda one: -one.size)
+    items = [entry for kind in kinds for entry in FINDERS[kind](prefix)]
+    return sorted(items, key=lambda entry: -entry.size)
 
 
 def trees(prefix: Prefix) -> list[Tree]:
@@ -117,13 +117,13 @@ def trees(prefix: Prefix) -> list[Tree]:
 
 def known_sources(prefix: Prefix) -> set[str]:
     """Return the places in the cache of what envkit has fetched: verified in it, or recorded with a module."""
-    known = set(SourceCache(prefix.sources).stamps)
+    places = set(SourceCache(prefix.sources).stamps)
     for tree in trees(prefix):
         for path in tree.root.glob("built/*.json"):
             with suppress(OSError, msgspec.DecodeError):
                 part = record.read(path, receipt.Built).part
-                known |= {one.filename for one in part.sources} if part else set()
-    return {place for place in known if is_place(place)}
+                places |= {source.filename for source in part.sources} if part else set()
+    return {place for place in places if is_place(place)}
 
 
 def sources(prefix: Prefix) -> Iterator[Item]:
@@ -142,10 +142,10 @@ def damaged(prefix: Prefix) -> Iterator[Item]:
         part = PART.fullmatch(path.name)
         if not path.is_file() or path.is_symlink() or not (part or BAD.fullmatch(path.name)):
             continue
-        found = item("damaged", path)
+        entry = item("damaged", path)
         is_over = part is None or (part["host"] == os.uname().nodename and has_ended(int(part["pid"])))
-        if is_over or found.age_s > A_DAY_S:
-            yield found
+        if is_over or entry.age_s > A_DAY_S:
+            yield entry
 
 
 def ccache(prefix: Prefix) -> Iterator[Item]:
@@ -170,7 +170,11 @@ def logs(prefix: Prefix) -> Iterator[Item]:
     """Yield the folders of logs; those that a receipt or an installation that has not ended names are kept."""
     named = set[str]()
     for tree in trees(prefix):
-        named |= {found.log for _, found in installed.all_in(tree) if not isinstance(found, EnvironmentDamaged)}
+        named |= {
+            environment.log
+            for _, environment in installed.all_in(tree)
+            if not isinstance(environment, EnvironmentDamaged)
+        }
         notes = (receipt.unfinished(tree, Path(name).stem) for name in listed(tree.unfinished))
         named |= {note.log for note in notes if note}
     for name in listed(prefix.logs):
@@ -191,39 +195,39 @@ def is_ours(path: Path) -> bool:
 def modules(prefix: Prefix) -> Iterator[Item]:
     """Yield the modules of a tree that no environment is made of; all are kept while one cannot be told."""
     for tree in trees(prefix):
-        kept = ""
-        if any(isinstance(found, EnvironmentDamaged) for _, found in installed.all_in(tree)):
-            kept = "a receipt cannot be read that may name it"
+        reason = ""
+        if any(isinstance(environment, EnvironmentDamaged) for _, environment in installed.all_in(tree)):
+            reason = "a receipt cannot be read that may name it"
         elif names := [Path(name).stem for name in listed(tree.unfinished) if name.endswith(".json")]:
-            kept = f"the installation of {', '.join(names)} has not ended: go on with it, or 'envkit remove' it"
+            reason = f"the installation of {', '.join(names)} has not ended: go on with it, or 'envkit remove' it"
         used = {module.name for parts in receipt.parts_in(tree) for module in parts.modules}
         for module in made(prefix, tree):
-            if not any(f"{one}/".startswith(f"{module}/") or f"{module}/".startswith(f"{one}/") for one in used):
-                yield item("modules", tree.software / module, kept)
+            if not any(f"{other}/".startswith(f"{module}/") or f"{module}/".startswith(f"{other}/") for other in used):
+                yield item("modules", tree.software / module, reason)
 
 
 def made(prefix: Prefix, tree: Tree) -> list[str]:
     """Return the modules in a tree that envkit had built, or begun: by their records, and by its logs."""
-    found = set[str]()
+    names = set[str]()
     for path in tree.root.glob("built/*.json"):
         with suppress(OSError, msgspec.DecodeError):
-            found.add(record.read(path, receipt.Built).module)
+            names.add(record.read(path, receipt.Built).module)
     for path in prefix.logs.glob("*/events.jsonl"):
         if is_ours(path.parent) and is_ours(path):
-            found |= set(of_log(path.parent, "begin"))
-    return sorted(one for one in found if is_module(one) and (tree.software / one).is_dir())
+            names |= set(of_log(path.parent, "begin"))
+    return sorted(name for name in names if is_module(name) and (tree.software / name).is_dir())
 
 
 def of_log(folder: Path, event: str) -> list[str]:
     """Return the modules that a log says were begun (``begin``), or planned (``plan``)."""
-    found = list[str]()
+    names = list[str]()
     with suppress(OSError):
         for line in files.read(folder / "events.jsonl", LARGEST).splitlines():
             with suppress(msgspec.DecodeError, AttributeError, TypeError, RecursionError):
-                told = msgspec.json.decode(line)
-                if told.get("event") == event:
-                    found += told["modules"] if event == "plan" else [told["module"]]
-    return [one for one in found if isinstance(one, str) and is_module(one)]
+                fields = msgspec.json.decode(line)
+                if fields.get("event") == event:
+                    names += fields["modules"] if event == "plan" else [fields["module"]]
+    return [name for name in names if isinstance(name, str) and is_module(name)]
 
 
 def left_behind(prefix: Prefix) -> Iterator[Item]:
@@ -260,9 +264,9 @@ def reports(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
     folder = platformdirs.user_cache_path("envkit")
     for name in listed(folder):
         if REPORT.fullmatch(name) and not (folder / name).is_symlink():
-            found = item("reports", folder / name)
-            young = "its job may not have ended" if found.age_s < A_MONTH_S else ""
-            yield msgspec.structs.replace(found, kept=young)
+            report = item("reports", folder / name)
+            young = "its job may not have ended" if report.age_s < A_MONTH_S else ""
+            yield msgspec.structs.replace(report, kept=young)
 
 
 def plans(prefix: Prefix) -> Iterator[Item]:  # noqa: ARG001
@@ -282,7 +286,7 @@ OF_A_BUILD = ("sources", "damaged", "ccache", "layers", "logs", "modules", "repl
 
 def chosen(found: Sequence[Item], older_s: float, larger: int) -> list[Item]:
     """Return those that are old and large enough."""
-    return [one for one in found if one.age_s >= older_s and one.size >= larger]
+    return [entry for entry in found if entry.age_s >= older_s and entry.size >= larger]
 
 
 def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
@@ -290,19 +294,21 @@ def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
 
     Raises HostProblem for a prefix that somebody who is not trusted can change: with it, what is removed.
     """
-    of_prefix = trees(prefix) if any(one.kind in OF_THE_PREFIX for one in found) else []
-    if of_prefix or any(one.kind in OF_THE_PREFIX for one in found):
+    of_prefix = trees(prefix) if any(entry.kind in OF_THE_PREFIX for entry in found) else []
+    if of_prefix or any(entry.kind in OF_THE_PREFIX for entry in found):
         trust.require(prefix.root, use="removed")
     for tree in of_prefix:
         trust.require(prefix.root, tree, use="removed")
     with umask.like(prefix.root), ExitStack() as stack:
         busy = next(filter(None, [at_work(tree, stack) for tree in of_prefix]), "")
         elsewhere = at_work_elsewhere(stack)
-        now = {one.path: one for one in find(prefix, list(dict.fromkeys(one.kind for one in found)))}
-        known = [now.get(one.path, msgspec.structs.replace(one, kept="it is in use now")) for one in found]
+        current = {entry.path: entry for entry in find(prefix, list(dict.fromkeys(old.kind for old in found)))}
+        updated = [current.get(entry.path, msgspec.structs.replace(entry, kept="it is in use now")) for entry in found]
         return [
-            removed(prefix, one, (busy if one.kind in OF_A_BUILD else "") or (elsewhere if is_shared(one) else ""))
-            for one in known
+            removed(
+                prefix, entry, (busy if entry.kind in OF_A_BUILD else "") or (elsewhere if is_shared(entry) else "")
+            )
+            for entry in updated
         ]
 
 
@@ -366,7 +372,7 @@ def discarded_below(root: Path, path: Path) -> bool:
 
 def module_away(prefix: Prefix, path: Path) -> bool:
     """Remove a module with its files and records."""
-    tree = next(one for one in trees(prefix) if path.is_relative_to(one.software))
+    tree = next(candidate for candidate in trees(prefix) if path.is_relative_to(candidate.software))
     return not remove_module(tree, str(path.relative_to(tree.software))) and not os.path.lexists(path)
 
 

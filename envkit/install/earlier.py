@@ -1,4 +1,4 @@
-"""What an earlier installation has left: what is to be resumed, and why it failed, which the next plan says."""
+"""The remains of an earlier installation: what is to be resumed, and why it failed, which the next plan says."""
 
 import os
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ def remember(work: Installation, error: BuildFailed) -> None:
     note = receipt.unfinished(work.tree, work.stack.name)
     if note is not None:
         why = next(iter(error.why.splitlines()), "")
-        told = msgspec.structs.replace(note, failed=f"{error.what} {why}".strip(), made_of=made_of(work))
-        receipt.write(work.tree.unfinished / f"{work.stack.name}.json", told)
+        updated = msgspec.structs.replace(note, failed=f"{error.what} {why}".strip(), made_of=made_of(work))
+        receipt.write(work.tree.unfinished / f"{work.stack.name}.json", updated)
 
 
 def made_of(work: Installation) -> dict[str, str]:
@@ -35,8 +35,8 @@ def failed(work: Installation) -> Iterator[str]:
     if note is None or not note.failed:
         return
     yield f"Failed:   {note.began}: {note.failed}"
-    now = made_of(work)
-    changed = [f"{name} {was or 'none'}" for name, was in note.made_of.items() if now.get(name, "") != was]
+    current = made_of(work)
+    changed = [f"{name} {was or 'none'}" for name, was in note.made_of.items() if current.get(name, "") != was]
     since = f"That was with {', '.join(changed)}." if changed else "Nothing that counts has changed since."
     yield f"          {since} Log: {note.log}"
 
@@ -58,6 +58,6 @@ def say_resumed(work: Installation, console: Console) -> None:
     for line in failed(work):
         say(console, line)
     missing = work.missing
-    done, left = len(work.steps) - len(missing), ", ".join(missing) or "the verification"
+    done, remaining = len(work.steps) - len(missing), ", ".join(missing) or "the verification"
     say(console, f"Resuming what began {note.began} and ended while {note.stage} (log: {note.log}).")
-    say(console, f"{done} of {len(work.steps)} {work.unit} are in place; left: {left}.")
+    say(console, f"{done} of {len(work.steps)} {work.unit} are in place; left: {remaining}.")

@@ -62,9 +62,9 @@ def install(request: Request, console: Console) -> "Report | None":
     Raises an EnvkitError that says what to do. An environment becomes visible only when it has passed.
     """
     trust.require_place(request.prefix)
-    if (there := find_installed(request)) is not None:
-        shared_python.protect(there)
-        say_already(there, request.prefix.root, console)
+    if (existing := find_installed(request)) is not None:
+        shared_python.protect(existing)
+        say_already(existing, request.prefix.root, console)
         return None
     with stoppable():
         return install_now(request, console)
@@ -88,8 +88,8 @@ def install_into(request: Request, console: Console) -> "Report | None":
         filelocks.held(work.tree, f"stack-{work.stack.name}", console, message),
         replaced.guarded(work.tree, work.stack.name, partial(say_put_back, work, console)),
     ):
-        if (there := find_installed(work.request)) is not None:
-            say_already(there, request.prefix.root, console)
+        if (existing := find_installed(work.request)) is not None:
+            say_already(existing, request.prefix.root, console)
             return None
         say_damaged(work, console)
         say_forced(work, console)
@@ -145,7 +145,7 @@ def forget_logs(work: Installation) -> None:
     """Remove the logs of installations of this stack that are long past, but for those that something names."""
     name = work.stack.name
     notes = [receipt.unfinished(tree, name) for tree in work.request.prefix.trees(os.uname().machine)]
-    needed = {made.log for made in installed.installed(work.request.prefix)} | {note.log for note in notes if note}
+    needed = {old.log for old in installed.installed(work.request.prefix)} | {note.log for note in notes if note}
     prune_logs(work.request.prefix, name, needed)
 
 
@@ -154,8 +154,8 @@ def say_put_back(work: Installation, console: Console) -> None:
     name, new = work.stack.name, replaced.new(work.tree, work.stack.name).root
     say(console, f"{name} is as it was before.")
     if any(new.glob("built/*.json")):
-        asked = work.request.wanted if (work.request.wanted or "").endswith(".eb") else name
-        again = f"envkit repair {name}" if work.request.again else f"envkit install {asked} --rebuild"
+        wanted = work.request.wanted if (work.request.wanted or "").endswith(".eb") else name
+        again = f"envkit repair {name}" if work.request.again else f"envkit install {wanted} --rebuild"
         again += f" --prefix {work.request.prefix.root}"
         say(console, f"What was built is kept in {new}: '{again}' goes on from there.")
 
@@ -257,21 +257,21 @@ def find_installed(request: Request) -> Receipt | None:
 
     Quick.
     """
-    found = (installed_for(one) for one in choose.installed(request, host.accelerator()))
-    return next((one for one in found if one is not None), None)
+    receipts = (installed_for(candidate) for candidate in choose.installed(request, host.accelerator()))
+    return next((existing for existing in receipts if existing is not None), None)
 
 
 def installed_for(request: Request) -> Receipt | None:
     """Return the receipt of what a request names, if it is installed in one of its prefixes."""
     here = host.Platform.own()
     stack = chosen(request, here)
-    trees = () if request.rebuild else (one.tree(here, stack.release) for one in request.prefix.every)
-    found = next((one for tree in trees if (one := installed.there(tree, stack.name)) is not None), None)
-    if found is None:
+    trees = () if request.rebuild else (prefix.tree(here, stack.release) for prefix in request.prefix.every)
+    result = next((existing for tree in trees if (existing := installed.there(tree, stack.name)) is not None), None)
+    if result is None:
         return None
-    is_other = registry.method(stack.method).is_other(request, stack, found) or not as_locked(request, found)
-    is_damaged = bool(request.again or found.damage() or found.gone() or found.damaged(is_quick=True))
-    return None if is_other or is_damaged else found
+    is_other = registry.method(stack.method).is_other(request, stack, result) or not as_locked(request, result)
+    is_damaged = bool(request.again or result.damage() or result.gone() or result.damaged(is_quick=True))
+    return None if is_other or is_damaged else result
 
 
 def as_locked(request: Request, found: Receipt) -> bool:
@@ -281,11 +281,11 @@ def as_locked(request: Request, found: Receipt) -> bool:
 
 def say_taken_over(work: Installation, console: Console) -> None:
     """Say that the name stands for an environment of another MPI, and will stand for the new one."""
-    there = installed.there(work.tree, work.stack.name)
-    if there and there.mpi and work.stack.module and work.stack.module not in there.names:
+    old = installed.there(work.tree, work.stack.name)
+    if old and old.mpi and work.stack.module and work.stack.module not in old.names:
         say(
             console,
-            f"{there.name} is now the one with {there.mpi.family} {there.mpi.version}; when this has passed, it",
+            f"{old.name} is now the one with {old.mpi.family} {old.mpi.version}; when this has passed, it",
         )
         say(console, "is the new one. What was built of the other stays, and --mpi brings it back.")
 
@@ -302,8 +302,8 @@ def say_already(there: Receipt, own: Path, console: Console) -> None:
     for module in edited:
         say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")
     if edited:
-        asked = installed.recipe_of(Tree(root=Path(there.tree)), there.name) or there.name
-        say(console, f"Build again with 'envkit install {asked} --rebuild --prefix {Path(there.tree).parent}'.")
+        wanted = installed.recipe_of(Tree(root=Path(there.tree)), there.name) or there.name
+        say(console, f"Build again with 'envkit install {wanted} --rebuild --prefix {Path(there.tree).parent}'.")
 
 
 def changed(module: receipt.Module) -> bool:
@@ -313,28 +313,28 @@ def changed(module: receipt.Module) -> bool:
 
 def say_damaged(work: Installation, console: Console) -> None:
     """Say what of the environment that is there is damaged and mended now, and what of that has another recipe."""
-    there = None if work.request.rebuild else installed.there(work.tree, work.stack.name)
-    if there is None:
+    existing = None if work.request.rebuild else installed.there(work.tree, work.stack.name)
+    if existing is None:
         return
     if not work.request.again:  # a repair has said it
-        found = there.damaged(is_quick=True)
-        if not found:
+        damage = existing.damaged(is_quick=True)
+        if not damage:
             return
-        say(console, f"{there.name} is installed and damaged; what is damaged is built again:")
-        for line in damage_lines(found):
+        say(console, f"{existing.name} is installed and damaged; what is damaged is built again:")
+        for line in damage_lines(damage):
             say(console, line)
-    made = {one.name: one.sha256 for one in there.recipes or (there.lock.parts if there.lock else ())}
-    others = [part.name for part in work.lock.parts if made.get(part.name) != part.sha256]
+    digests = {part.name: part.sha256 for part in existing.recipes or (existing.lock.parts if existing.lock else ())}
+    others = [part.name for part in work.lock.parts if digests.get(part.name) != part.sha256]
     if others:
         say(console, f"Made from another recipe than before, as it is planned now: {', '.join(others)}.")
 
 
 def damage_lines(found: Sequence[Damage], most: int | None = SHOWN) -> Iterator[str]:
     """Yield each damaged module with its files, so many of them at most."""
-    for module in dict.fromkeys(one.module for one in found):
-        own = [one for one in found if one.module == module]
+    for module in dict.fromkeys(damage.module for damage in found):
+        own = [damage for damage in found if damage.module == module]
         yield f"  {module}: {len(own)} {'file' if len(own) == 1 else 'files'}"
-        yield from (f"    {one.how:<8} {shown(one.path)}" for one in own[:most])
+        yield from (f"    {damage.how:<8} {shown(damage.path)}" for damage in own[:most])
         if len(own) > len(own[:most]):
             yield f"    and {len(own) - len(own[:most])} more"
 
@@ -403,46 +403,49 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     from envkit.verify.report import render
 
     receipt.begin(work.tree, work.stack.name, "verifying", folder, work.stack.extras)
-    made = work.describe(folder)
-    if not made.horovod:
+    result = work.describe(folder)
+    if not result.horovod:
         require_no_horovod(work, folder)
     report = None
     built = None
-    if made.horovod:
+    if result.horovod:
         say(console, "Verifying on 2 ranks")
-        goal = target.installed(made, work.entered(made))
+        goal = target.installed(result, work.entered(result))
         built, required = goal.built, flags_of(work.request.locked)
         report = verify(
             goal, launcher.LaunchRequest(ranks=2), Options(require=required), env=work.env, tell=partial(say, console)
         )
-        last.keep(report, made.name, made.tree)
+        last.keep(report, result.name, result.tree)
         console.quiet = console.quiet and report.verdict == "pass"
         say(console, render(report, width=console.width), end="")
         if report.verdict != "pass":
-            if added := {*made.extras} - {*receipt.extras(work.tree, made.name)} if is_kept(work) else set[str]():
-                say(console, f"{made.name} does not pass with {', '.join(sorted(added))}; it stays as it was, without.")
-                say(console, f"Mend the cause and run the same command again, or leave {made.name} so.")
+            if added := {*result.extras} - {*receipt.extras(work.tree, result.name)} if is_kept(work) else set[str]():
+                say(
+                    console,
+                    f"{result.name} does not pass with {', '.join(sorted(added))}; it stays as it was, without.",
+                )
+                say(console, f"Mend the cause and run the same command again, or leave {result.name} so.")
                 return report
-            say(console, f"{made.name} was built but does not pass, so it is not offered as an environment.")
+            say(console, f"{result.name} was built but does not pass, so it is not offered as an environment.")
             say(console, "Mend the cause and run the same command again: only what is missing is repeated.")
-            if made.origin:
-                say(console, f"Its Horovod was taken from a cache: 'envkit install {made.name} --rebuild' builds it.")
+            if result.origin:
+                say(console, f"Its Horovod was taken from a cache: 'envkit install {result.name} --rebuild' builds it.")
             return report
     else:
-        say(console, f"{made.name} is built. It has no Horovod, so there is nothing to verify.")
-    settled = msgspec.structs.replace(work.settle(made), lock=lock_of(work, made, built))
+        say(console, f"{result.name} is built. It has no Horovod, so there is nothing to verify.")
+    settled = msgspec.structs.replace(work.settle(result), lock=lock_of(work, result, built))
     for line in lockfile.other_packages(work.request.locked, settled.lock):
         say(console, f"Differs:  {line}")
     drift.keep(settled, built)
     shared_python.protect(settled)
-    receipt.write(receipt.path_of(work.tree, made.name), settled)
-    replaced.settle(work.tree, made.name)
-    receipt.end(work.tree, made.name)
+    receipt.write(receipt.path_of(work.tree, result.name), settled)
+    replaced.settle(work.tree, result.name)
+    receipt.end(work.tree, result.name)
     envkit = shlex.quote(own_command())
-    say(console, f"Installed {made.name}. Enter it with '{envkit} shell {made.name}'.")
+    say(console, f"Installed {result.name}. Enter it with '{envkit} shell {result.name}'.")
     with suppress(HostProblem):  # it has no modules
         settled.require_modules()
-        line = activation.line(activation.shell_of(os.environ, activation.parent()), f"{envkit} activate {made.name}")
+        line = activation.line(activation.shell_of(os.environ, activation.parent()), f"{envkit} activate {result.name}")
         say(console, f"In this shell: {line}")
     return report
 
@@ -465,14 +468,14 @@ def require_no_horovod(work: Installation, folder: Path) -> None:
 
 def own_command() -> str:
     """Return what calls this envkit: its name, or where that is another on PATH, or none, its path."""
-    own, found = Path(sys.executable).with_name("envkit"), shutil.which("envkit")
-    return str(own) if own.is_file() and not (found and own.samefile(found)) else "envkit"
+    own, on_path = Path(sys.executable).with_name("envkit"), shutil.which("envkit")
+    return str(own) if own.is_file() and not (on_path and own.samefile(on_path)) else "envkit"
 
 
 def lock_of(work: Installation, made: Receipt, built: "BuildFlags | None") -> lockfile.Lock:
     """Return the lock of what was built, with what only that tells: the framework and the build flags."""
-    there = [one.flags for one in built.extensions if one.loads] if built else []
-    flags = {name: value for one in there[:1] for name, value in one.items() if value is not None}
+    loaded = [extension.flags for extension in built.extensions if extension.loads] if built else []
+    flags = {name: value for values in loaded[:1] for name, value in values.items() if value is not None}
     return msgspec.structs.replace(made.lock or work.lock, framework=made.framework, flags=flags)
 
 

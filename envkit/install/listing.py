@@ -1,4 +1,4 @@
-"""What can be installed and what is, as values and as text."""
+"""The environments that are installed and the stacks that can be, as values and as text."""
 
 import os
 import pwd
@@ -33,7 +33,7 @@ SAID = {
 
 
 class EnvironmentState(StrEnum):
-    """What there is of an environment, or of a stack that is not installed.
+    """The state of an environment, or of a stack that is not installed.
 
     ``refused``: somebody may change it who is not trusted. ``unfinished``: an installation has begun and ended early.
     ``fits``: nothing is known to be lacking here. ``lacks``: this machine lacks something. ``unknown``: whether it does
@@ -51,7 +51,7 @@ class EnvironmentState(StrEnum):
 
 
 class Lacking(msgspec.Struct, frozen=True, kw_only=True):
-    """What this machine lacks, and what to do about it."""
+    """A thing that this machine lacks, and what to do about it."""
 
     what: str
     fix: str
@@ -109,7 +109,7 @@ class ListedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit list`` tells."""
+    """The answer of ``envkit list``."""
 
     version: int = VERSION
     environments: tuple[ListedEnvironment, ...]
@@ -117,35 +117,35 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 def begun(tree: Tree, note: Path) -> Begun | None:
     """Return what is known of an installation that has begun."""
-    found = receipt.unfinished(tree, note.stem)
+    unfinished = receipt.unfinished(tree, note.stem)
     lock, user = tree.locks / f"stack-{note.stem}.lock", ""
     with suppress(OSError, KeyError):
         user = pwd.getpwuid(note.lstat().st_uid).pw_name
-    if found is None:
+    if unfinished is None:
         return None
     return Begun(
         user=user,
-        host=found.node,
-        pid=found.pid,
-        since=found.began.replace(" ", "T"),
-        stage=found.stage,
-        log=found.log,
+        host=unfinished.node,
+        pid=unfinished.pid,
+        since=unfinished.began.replace(" ", "T"),
+        stage=unfinished.stage,
+        log=unfinished.log,
         running=lock.exists() and filelocks.is_held(lock),
-        failed=found.failed,
-        extras=tuple(extra for extra in found.extras if extra in extras.known()),
+        failed=unfinished.failed,
+        extras=tuple(extra for extra in unfinished.extras if extra in extras.known()),
     )
 
 
 def begun_in(prefix: Prefix) -> dict[str, tuple[Tree, Begun]]:
     """Return the installations that have begun and not ended, by the name of the environment. Raises NotReadable."""
-    found = {
-        path.stem: (tree, one)
+    installations = {
+        path.stem: (tree, installation)
         for tree in trees(prefix)
         if os.access(tree.unfinished, os.R_OK | os.X_OK)
         for path in sorted(tree.unfinished.glob("[!.]*.json"))
-        if is_name(path.stem) and (one := begun(tree, path))
+        if is_name(path.stem) and (installation := begun(tree, path))
     }
-    return dict(sorted(found.items(), key=lambda item: not item[1][1].running))
+    return dict(sorted(installations.items(), key=lambda item: not item[1][1].running))
 
 
 def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | None = None) -> list[ListedEnvironment]:
@@ -153,23 +153,23 @@ def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | No
 
     Raises NotReadable.
     """
-    there, seen = dict[str, ListedEnvironment](), set[str]()
-    for tree, name, made in every(prefix):
+    present, seen = dict[str, ListedEnvironment](), set[str]()
+    for tree, name, environment in every(prefix):
         apart = named_apart(tree, name)
         if apart not in seen:
-            called = apart if name in there else name  # what another Python has of the same name
-            there.setdefault(called, entry(called, made, tree))
+            called = apart if name in present else name  # what another Python has of the same name
+            present.setdefault(called, entry(called, environment, tree))
         seen.add(apart)
     under_way = begun_in(prefix)
-    found = [
-        msgspec.structs.replace(one, begun=under_way[one.name][1]) if one.name in under_way else one
-        for one in there.values()
+    lines = [
+        msgspec.structs.replace(line, begun=under_way[line.name][1]) if line.name in under_way else line
+        for line in present.values()
     ]
-    known = {stack.name: stack for stack in stacks()}
-    left = [name for name in under_way if name not in there]
-    found += [started(name, *under_way[name], known.get(name)) for name in left]
-    absent = [stack for stack in stacks() if stack.name not in there and stack.name not in left]
-    return found + [possible(stack, (lacking or {}).get(stack.name)) for stack in absent]
+    stacks_by_name = {stack.name: stack for stack in stacks()}
+    begun_only = [name for name in under_way if name not in present]
+    lines += [started(name, *under_way[name], stacks_by_name.get(name)) for name in begun_only]
+    absent = [stack for stack in stacks() if stack.name not in present and stack.name not in begun_only]
+    return lines + [possible(stack, (lacking or {}).get(stack.name)) for stack in absent]
 
 
 def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> ListedEnvironment:
@@ -196,7 +196,7 @@ def possible(stack: Stack, lacking: Sequence[Problem] | None) -> ListedEnvironme
     state = (
         EnvironmentState.UNKNOWN if lacking is None else EnvironmentState.LACKS if lacking else EnvironmentState.FITS
     )
-    problems = tuple(Lacking(what=one.what, fix=one.fix) for one in lacking or ())
+    problems = tuple(Lacking(what=problem.what, fix=problem.fix) for problem in lacking or ())
     first = problems[0] if problems else None
     return ListedEnvironment(
         name=stack.name,
@@ -229,7 +229,7 @@ def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> ListedE
         )
     state, why, fix = state_of(tree, found)
     size = found.measure()
-    stack = next((one for one in stacks() if one.name == found.name), None)
+    stack = next((candidate for candidate in stacks() if candidate.name == found.name), None)
     return ListedEnvironment(
         name=name,
         state=state,
@@ -318,19 +318,19 @@ def section(one: ListedEnvironment) -> str:
 def text(found: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper) -> str:
     """Return the entries for people: by state, each in a line, what is wrong with it below."""
     lines = list[str]()
-    names, methods = (max((len(getattr(one, of)) for one in found), default=0) for of in ("name", "method"))
+    names, methods = (max((len(getattr(row, of)) for row in found), default=0) for of in ("name", "method"))
     for kind, title in TITLES.items():
-        told = [one for one in found if section(one) == kind]
-        lines += [*([""] if lines and told else []), *([paper.styled(title, "bold")] if told else [])]
-        for number, one in enumerate(told):
-            start = words.plain(f"  {one.name:<{names}}  {one.method:<{methods}}")
-            rest = words.plain(", ".join(details(one, prefix)))
+        group = [row for row in found if section(row) == kind]
+        lines += [*([""] if lines and group else []), *([paper.styled(title, "bold")] if group else [])]
+        for number, environment in enumerate(group):
+            start = words.plain(f"  {environment.name:<{names}}  {environment.method:<{methods}}")
+            rest = words.plain(", ".join(details(environment, prefix)))
             fits = len(start) + 2 + len(rest) <= paper.width
             lines.append(f"{start}  {rest}".rstrip() if fits else start.rstrip())
             lines += [] if fits else paper.paragraph("     ", "dim", rest)
-            following = remark(told[number + 1]) if number + 1 < len(told) else ""
-            if (said := remark(one)) and said != following:  # once, below the last of those that it is about
-                lines += paper.paragraph("     ", "dim", said)
+            following = remark(group[number + 1]) if number + 1 < len(group) else ""
+            if (note := remark(environment)) and note != following:  # once, below the last of those that it is about
+                lines += paper.paragraph("     ", "dim", note)
     return "\n".join(lines)
 
 

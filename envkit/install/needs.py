@@ -1,4 +1,4 @@
-"""What this machine lacks for each stack, as far as that is found out without a plan, and quickly."""
+"""Finding out what this machine lacks for each stack, as far as that goes without a plan, and quickly."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -26,12 +26,14 @@ def lacking(prefix: Prefix, stacks: Sequence[Stack]) -> Mapping[str, Sequence[Pr
     for name in methods:
         registry.method(name)  # is imported before threads begin
     questions: dict[str, Question] = {"host": lambda _: host.detect()}
-    questions |= {name: partial(by_method, prefix, [one for one in stacks if one.method == name]) for name in methods}
-    told = ask(questions, LIMIT_S).values
-    known: dict[str, Sequence[Problem]] = {
-        name: told[method][name] for method in methods for name in told.get(method, {})
+    questions |= {
+        name: partial(by_method, prefix, [stack for stack in stacks if stack.method == name]) for name in methods
     }
-    return {stack.name: known.get(stack.name) for stack in stacks}
+    answers = ask(questions, LIMIT_S).values
+    problems: dict[str, Sequence[Problem]] = {
+        name: answers[method][name] for method in methods for name in answers.get(method, {})
+    }
+    return {stack.name: problems.get(stack.name) for stack in stacks}
 
 
 def by_method(prefix: Prefix, stacks: Sequence[Stack], asked: Mapping[str, Future[Host]]) -> Found:

@@ -73,21 +73,21 @@ def candidates(request: Request, devices: Sequence[Accelerator]) -> list[Stack]:
     if request.wanted and request.framework and request.wanted != request.framework:
         raise contradiction(request.wanted, f"--framework {request.framework}")
     method = only(request)
-    found = list[Stack]()
+    matching = list[Stack]()
     for device in devices:
         fitting = [stack for stack in ordered(device) if method in (None, stack.method)]
         framework = asked_framework(request) or next((stack.framework for stack in fitting), None)
-        found += [stack for stack in fitting if stack.framework == framework]
+        matching += [stack for stack in fitting if stack.framework == framework]
     if request.release:
-        found = [stack for stack in found if stack.release == request.release]
-    return found or no_stack(request, devices[0])
+        matching = [stack for stack in matching if stack.release == request.release]
+    return matching or no_stack(request, devices[0])
 
 
 def ordered(device: Accelerator) -> list[Stack]:
     """Return the stacks for a device in the order of preference.toml; those without a place there come last."""
     order = {name: place for place, name in enumerate(table().order[device])}
-    there = [stack for stack in stacks() if stack.accelerator is device]
-    return sorted(there, key=lambda stack: order.get(stack.name, len(order)))
+    fitting = [stack for stack in stacks() if stack.accelerator is device]
+    return sorted(fitting, key=lambda stack: order.get(stack.name, len(order)))
 
 
 def asked_framework(request: Request) -> str | None:
@@ -99,8 +99,8 @@ def only(request: Request) -> str | None:
     """Return the one method that has the options that were given. Raises UsageProblem where two have."""
     given = options(request)
     if len({option.method for option in given}) > 1:
-        said = ", ".join(f"{option.words} of {option.method}" for option in given)
-        raise UsageProblem(what=f"No method has all of these options: {said}.", fix="Leave some of them out.")
+        names = ", ".join(f"{option.words} of {option.method}" for option in given)
+        raise UsageProblem(what=f"No method has all of these options: {names}.", fix="Leave some of them out.")
     return given[0].method if given else None
 
 
@@ -125,8 +125,8 @@ def options(request: Request) -> list[Option]:
 
 def of_images(name: str) -> bool:
     """Say whether a site is described as one for images, and not for jobs alone."""
-    found = site.find(name)
-    return bool(found.binds or found.settings)
+    profile = site.find(name)
+    return bool(profile.binds or profile.settings)
 
 
 def no_stack(request: Request, device: Accelerator) -> list[Stack]:
@@ -159,7 +159,7 @@ def first(request: Request, found: Sequence[Stack], lacking: Callable[[Stack], S
     for number, stack in enumerate(found, start=1):
         problems = lacking(stack)
         if not problems:
-            later = (one.method for one in found[number:] if one.accelerator == stack.accelerator)
+            later = (other.method for other in found[number:] if other.accelerator == stack.accelerator)
             after = " and ".join(dict.fromkeys(method for method in later if method != stack.method))
             return Choice(stack=stack, refused=tuple(refused), after=after)
         refused.append(Refused(stack=stack, problems=tuple(problems)))
@@ -181,8 +181,8 @@ def because(choice: Choice, request: Request, accelerator: Accelerator) -> str:
     if request.accelerator == AUTO:
         reasons.append("there is no GPU" if accelerator is Accelerator.CPU else f"there is a GPU ({accelerator})")
     alike = dict[str, list[str]]()
-    for one in choice.refused:
-        alike.setdefault(f"({one.stack.method}): {shortly(one.problems)}", []).append(one.stack.name)
+    for refusal in choice.refused:
+        alike.setdefault(f"({refusal.stack.method}): {shortly(refusal.problems)}", []).append(refusal.stack.name)
     reasons += [f"not {', '.join(names)} {text}" for text, names in alike.items()]
     if not choice.refused:
         reasons.append(f"it comes first{f', before {choice.after}' if choice.after else ''}, and nothing is lacking")
@@ -191,8 +191,8 @@ def because(choice: Choice, request: Request, accelerator: Accelerator) -> str:
 
 def shortly(problems: Sequence[Problem]) -> str:
     """Return the first problems in some words."""
-    said = ", ".join(one.what.rstrip(".") for one in problems[:TOLD])
-    return f"{said}, and {len(problems) - TOLD} more" if len(problems) > TOLD else said
+    reasons = ", ".join(lack.what.rstrip(".") for lack in problems[:TOLD])
+    return f"{reasons}, and {len(problems) - TOLD} more" if len(problems) > TOLD else reasons
 
 
 def one_line(text: str) -> str:
@@ -213,14 +213,19 @@ def nothing(request: Request, refused: Sequence[Refused]) -> HostProblem:
 
 def of_method(method: str, request: Request, refused: Sequence[Refused]) -> Iterator[str]:
     """Yield what a method lacks, each thing once, with its remedy."""
-    own = [(one.stack.name, problem) for one in refused if one.stack.method == method for problem in one.problems]
-    told = {problem.what: (name, problem) for name, problem in reversed(own)}
-    for name, problem in reversed(told.values()):
+    own = [
+        (refusal.stack.name, problem)
+        for refusal in refused
+        if refusal.stack.method == method
+        for problem in refusal.problems
+    ]
+    distinct = {problem.what: (name, problem) for name, problem in reversed(own)}
+    for name, problem in reversed(distinct.values()):
         yield f"{method} ({name}): {problem.what}\n   -> {problem.fix}"
     if not own and (given := options(request)):
         yield f"{method}: it has no {given[0].words}, which is only for {given[0].method}.\n   -> Leave it out."
     elif not own:
-        devices = " or ".join(dict.fromkeys(one.stack.accelerator.value for one in refused))
+        devices = " or ".join(dict.fromkeys(refusal.stack.accelerator.value for refusal in refused))
         what = table().problem["no-stack"]["what"].format(framework=refused[0].stack.framework, accelerator=devices)
         yield f"{method}: {what}\n   -> {methods.known()[method].otherwise}"
 

@@ -27,7 +27,7 @@ State = Literal["copied", "there", "unfit", "unsigned", "bad"]
 
 
 class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a build: ``signed_by`` is the key of yours that verifies it, ``place`` where it was copied from.
+    """The outcome for a build: ``signed_by`` is the key of yours that verifies it, ``place`` where it was copied from.
 
     ``why`` it was not copied: it does not fit this machine, none of your keys has signed it, or it is bad.
     """
@@ -42,7 +42,7 @@ class PulledBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache pull`` tells; ``wrong`` is what cannot be read."""
+    """The answer of ``envkit cache pull``; ``wrong`` is what cannot be read."""
 
     version: int = 1
     to: str
@@ -51,7 +51,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, state: State) -> list[PulledBuild]:
         """Return the builds that this became of."""
-        return [one for one in self.builds if one.state == state]
+        return [build for build in self.builds if build.state == state]
 
 
 def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
@@ -59,7 +59,7 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
 
     Raises UsageProblem, CacheInvalid where nothing of the caches can be read, NotWritable, DiskFull.
     """
-    places = [one for one in caches.kept if one.shown != to.shown]
+    places = [source for source in caches.kept if source.shown != to.shown]
     if not places:
         raise UsageProblem(
             what=f"There is nothing to copy into {to.shown} from.",
@@ -67,17 +67,17 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
             fix="Name another cache: --from PLACE.",
         )
     sharing.require(to)
-    found, wrong = sharing.entries(places)
-    if wrong and not found:
+    entries, wrong = sharing.entries(places)
+    if wrong and not entries:
         raise CacheInvalid(
-            what=f"Nothing can be copied from {', '.join(one.shown for one in places)}.",
+            what=f"Nothing can be copied from {', '.join(source.shown for source in places)}.",
             why="\n".join(wrong),
             fix="Check the name, the network and your right to read it, then run the same command again.",
         )
-    order = {one.named: number for number, one in enumerate(places)}
-    builds, is_id = chosen(sorted(found, key=lambda one: order[one.place.named]), name, wrong)
-    there = None if every or is_id or not builds else here()
-    return Pulled(to=to.shown, builds=tuple(copied(these, to, caches, there) for these in builds), wrong=tuple(wrong))
+    order = {source.named: number for number, source in enumerate(places)}
+    builds, is_id = chosen(sorted(entries, key=lambda entry: order[entry.place.named]), name, wrong)
+    machine = None if every or is_id or not builds else here()
+    return Pulled(to=to.shown, builds=tuple(copied(these, to, caches, machine) for these in builds), wrong=tuple(wrong))
 
 
 def chosen(
@@ -88,21 +88,21 @@ def chosen(
     Raises UsageProblem where there is none of that name, or more than one of that id.
     """
     by_id = defaultdict[str, list[SignedManifest]](list)
-    ids = [one for one in found if name is not None and ID.fullmatch(name) and one.id.startswith(name)]
-    for one in [] if ids else found:  # no build is called like the id of another, to be taken in its place
-        if name is None or name in names_of(one):
-            by_id[one.id].append(one)
+    ids = [build for build in found if name is not None and ID.fullmatch(name) and build.id.startswith(name)]
+    for entry in [] if ids else found:  # no build is called like the id of another, to be taken in its place
+        if name is None or name in names_of(entry):
+            by_id[entry.id].append(entry)
     if by_id or name is None:
         return list(by_id.values()), False
-    for one in found:
-        if one.id.startswith(name):
-            by_id[one.id].append(one)
+    for entry in found:
+        if entry.id.startswith(name):
+            by_id[entry.id].append(entry)
     if len(by_id) != 1:
-        at = {quote(one.place.shown) for one in found}
-        known = sorted({one.manifest.provenance.lock.name for one in found})
+        at = {quote(build.place.shown) for build in found}
+        names = sorted({build.manifest.provenance.lock.name for build in found})
         raise UsageProblem(
             what=f"More than one build begins with {name!r}." if by_id else f"There is no build for {name!r}.",
-            why="\n".join([*wrong, f"There are builds for {', '.join(known) or 'nothing'}."]),
+            why="\n".join([*wrong, f"There are builds for {', '.join(names) or 'nothing'}."]),
             fix=f"Name one of these, or a build by its id: envkit cache list {' '.join(sorted(at))}",
         )
     return list(by_id.values()), True
@@ -110,20 +110,20 @@ def chosen(
 
 def names_of(one: SignedManifest) -> tuple[str, ...]:
     """Return by which names a build may be meant: of its environment, its stack, its framework."""
-    made = one.manifest.provenance
-    return made.environment, made.lock.name, made.lock.framework
+    provenance = one.manifest.provenance
+    return provenance.environment, provenance.lock.name, provenance.lock.framework
 
 
 def here() -> Provided:
     """Return what this machine has of what builds need. Raises HostProblem."""
-    there = host.detect(tuple(configuration.read().get("load") or ()))
-    return cached.machine(there, is_embedded=there.mpi is None)
+    machine = host.detect(tuple(configuration.read().get("load") or ()))
+    return cached.machine(machine, is_embedded=machine.mpi is None)
 
 
 def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, there: Provided | None) -> PulledBuild:
     """Copy a build from the first place that has it whole and signed; ``there`` is the machine that it has to fit."""
-    one, origin, signed_by = these[0].manifest, these[0].place, ""
-    why = tuple(fit.of_machine(one, there)) if there is not None else ()
+    manifest, origin, signed_by = these[0].manifest, these[0].place, ""
+    why = tuple(fit.of_machine(manifest, there)) if there is not None else ()
     state: State = "unfit" if why else "unsigned"
     for entry in () if why else these:
         key = place.signer(entry, caches.keys)
@@ -131,7 +131,7 @@ def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, there: Pr
             why = why or (cached.untrusted(entry) or UNSIGNED,)
             continue
         try:
-            with sharing.writing(to, one.module):
+            with sharing.writing(to, manifest.module):
                 state = "copied" if copy(entry, to, caches.keys) else "there"
         except CacheInvalid as error:
             state, why = "bad", (f"{error.what} {error.why}",)
@@ -139,7 +139,13 @@ def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, there: Pr
         origin, signed_by, why = entry.place, key, ()
         break
     return PulledBuild(
-        place=origin.shown, id=these[0].id, module=one.module, size=one.size, signed_by=signed_by, state=state, why=why
+        place=origin.shown,
+        id=these[0].id,
+        module=manifest.module,
+        size=manifest.size,
+        signed_by=signed_by,
+        state=state,
+        why=why,
     )
 
 
@@ -178,14 +184,14 @@ def problem(done: Pulled) -> EnvkitError | None:
         what = f"{words.count(len(bad), 'build')} could not be copied to {done.to}." if bad else ""
         return CacheInvalid(
             what=what or "Not all of the caches could be read.",
-            why="\n".join(dict.fromkeys([*(text for one in bad for text in one.why), *done.wrong])),
+            why="\n".join(dict.fromkeys([*(text for build in bad for text in build.why), *done.wrong])),
             fix=f"Tell whoever keeps that cache; 'envkit cache verify' names all that is wrong with it. {AGAIN}",
         )
     if done.builds and len(unsigned) + len(done.of("unfit")) == len(done.builds):
         kind = CacheInvalid if unsigned else HostProblem
         return kind(
             what=f"Nothing was copied to {done.to}.",
-            why="\n".join(f"{one.id[:12]} {one.module}: {'; '.join(one.why)}" for one in done.builds),
+            why="\n".join(f"{build.id[:12]} {build.module}: {'; '.join(build.why)}" for build in done.builds),
             fix="Set 'keys' in [cache] of your configuration to the public keys of those whose builds you take."
             if unsigned
             else "Copy them on a machine that they are for, or with --all, which does not ask whether they fit.",

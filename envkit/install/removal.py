@@ -28,7 +28,7 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, d
     HostProblem for a prefix that somebody who is not trusted can change.
     """
     try:
-        tree, found = installed.placed(prefix, name)
+        tree, environment = installed.placed(prefix, name)
     except EnvironmentMissing:
         if (begun := begun_named(prefix, name)) is None:
             raise
@@ -36,22 +36,22 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, d
         return remove_begun(*begun, dependencies=dependencies, console=console, dry_run=dry_run)
     trust.require(tree.root.parent, tree, use="removed")
     if dry_run:
-        return foreseen(tree, found, dependencies=dependencies, console=console)
-    before = [module.name for module in found.recipes if is_there(tree, module.name)]
-    lock, message = f"stack-{found.name}", f"Another process is installing {found.name}; waiting for it."
+        return foreseen(tree, environment, dependencies=dependencies, console=console)
+    before = [module.name for module in environment.recipes if is_there(tree, module.name)]
+    lock, message = f"stack-{environment.name}", f"Another process is installing {environment.name}; waiting for it."
     try:
         with umask.like(tree.root.parent), filelocks.held(tree, lock, console, message):
-            remove_from(tree, found, dependencies=dependencies, console=console)
-            receipt.end(tree, found.name)
+            remove_from(tree, environment, dependencies=dependencies, console=console)
+            receipt.end(tree, environment.name)
     except PermissionError as error:
         raise not_writable(tree.root, error) from error
-    return outcome(tree, found.name, before)
+    return outcome(tree, environment.name, before)
 
 
 def outcome(tree: Tree, name: str, before: Sequence[str]) -> Outcome:
     """Return what has become of the modules that were there before."""
-    left = [one for one in before if is_there(tree, one)]
-    return name, tuple(one for one in before if one not in left), tuple(left)
+    remaining = [module for module in before if is_there(tree, module)]
+    return name, tuple(module for module in before if module not in remaining), tuple(remaining)
 
 
 def is_there(tree: Tree, module: str) -> bool:
@@ -61,7 +61,11 @@ def is_there(tree: Tree, module: str) -> bool:
 
 def begun_named(prefix: Prefix, name: str) -> tuple[Tree, str, Begun] | None:
     """Return the one installation that has begun, not ended, and that a name or the beginning of one can mean."""
-    begun = {one: found for one, found in listing.begun_in(prefix).items() if name and one.startswith(name)}
+    begun = {
+        called: installation
+        for called, installation in listing.begun_in(prefix).items()
+        if name and called.startswith(name)
+    }
     names = [name] if name in begun else [*begun]
     return (begun[names[0]][0], names[0], begun[names[0]][1]) if len(names) == 1 else None
 
@@ -84,13 +88,19 @@ def remove_begun(
         with umask.like(tree.root.parent), filelocks.held(tree, f"stack-{name}", console, message):
             busy = filelocks.in_use(tree, name)
             parts = list(receipt.parts_in(tree))
-            used = {module.name for one in parts for module in one.modules}
-            own = [one for one in planned(tree, name) if not any(f"{other}/".startswith(f"{one}/") for other in used)]
-            wanted = [] if busy else [one for one in own if dependencies or not tree.has(one) or one == own[-1]]
+            used = {module.name for part in parts for module in part.modules}
+            own = [
+                module
+                for module in planned(tree, name)
+                if not any(f"{other}/".startswith(f"{module}/") for other in used)
+            ]
+            wanted = (
+                [] if busy else [module for module in own if dependencies or not tree.has(module) or module == own[-1]]
+            )
             if dry_run:
                 say(console, f"Would remove what has begun of {name}: {', '.join(wanted) or 'its note'}.")
-                return name, tuple(wanted), tuple(one for one in own if one not in wanted)
-            say_left(tree, [path for one in wanted for path in remove_module(tree, one)], console)
+                return name, tuple(wanted), tuple(module for module in own if module not in wanted)
+            say_left(tree, [path for module in wanted for path in remove_module(tree, module)], console)
             for kind in ("old", "new"):
                 discarded(tree, tree.replaced / kind / name)
             receipt.end(tree, name)
@@ -99,17 +109,17 @@ def remove_begun(
     say(console, f"Removed what had begun of {name}: {', '.join(wanted) or 'its note'}.")
     if busy:
         say(console, f"What other installations may use is kept: another process is at work in {tree.root}.")
-    if left := [one for one in own if one not in wanted and tree.has(one)]:
-        say(console, f"Kept for the next installation: {', '.join(left)}. 'envkit clean modules' removes them.")
+    if remaining := [module for module in own if module not in wanted and tree.has(module)]:
+        say(console, f"Kept for the next installation: {', '.join(remaining)}. 'envkit clean modules' removes them.")
     return outcome(tree, name, own)
 
 
 def planned(tree: Tree, name: str) -> list[str]:
     """Return the modules that installations of a name have planned and that there is something of, by their logs."""
     prefix = Prefix(root=tree.root.parent)
-    logs = [prefix.logs / one for one in listed(prefix.logs) if cleaning.LOG.fullmatch(one) and one.startswith(name)]
-    found = dict.fromkeys(module for folder in logs for module in cleaning.of_log(folder, "plan"))
-    return [module for module in found if is_there(tree, module)]
+    logs = [prefix.logs / log for log in listed(prefix.logs) if cleaning.LOG.fullmatch(log) and log.startswith(name)]
+    modules = dict.fromkeys(module for folder in logs for module in cleaning.of_log(folder, "plan"))
+    return [module for module in modules if is_there(tree, module)]
 
 
 def remove_from(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> None:
@@ -133,18 +143,22 @@ def foreseen(tree: Tree, found: Receipt, *, dependencies: bool, console: Console
     parts, dependencies = shared(tree, found, dependencies=dependencies, console=console)
     wanted = registry.method(found.method).removable(tree, found, parts, dependencies=dependencies)
     modules = [module.name for module in found.recipes if is_there(tree, module.name)]
-    kept = [one for one in modules if one not in wanted]
+    remaining = [module for module in modules if module not in wanted]
     say(console, f"Would remove {found.name}: {', '.join(wanted) or 'its receipt'}.")
-    if kept:
-        say(console, f"Would keep: {', '.join(kept)}.")
-    return found.name, tuple(one for one in modules if one in wanted), tuple(kept)
+    if remaining:
+        say(console, f"Would keep: {', '.join(remaining)}.")
+    return found.name, tuple(module for module in modules if module in wanted), tuple(remaining)
 
 
 def shared(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> tuple[list[Parts], bool]:
     """Return the parts of other environments, and whether the modules that none uses are known and may be removed."""
-    everything = [(name, one) for name, one in installed.all_in(tree) if name != found.name]
-    parts = [one for one in receipt.parts_in(tree) if one.name != found.name]
-    unknown = [str(receipt.path_of(tree, name)) for name, one in everything if isinstance(one, EnvironmentDamaged)]
+    everything = [(name, environment) for name, environment in installed.all_in(tree) if name != found.name]
+    parts = [part for part in receipt.parts_in(tree) if part.name != found.name]
+    unknown = [
+        str(receipt.path_of(tree, name))
+        for name, environment in everything
+        if isinstance(environment, EnvironmentDamaged)
+    ]
     if unknown and dependencies:
         say(console, f"What other environments may use is kept: {', '.join(unknown)} cannot be read.")
     busy = dependencies and filelocks.in_use(tree, found.name)

@@ -28,32 +28,36 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     Return the exit code: 1 where the new one does not pass, 6 where it is damaged and not built again. Raises
     EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, and what an installation does.
     """
-    tree, found = installed.placed(prefix, name)
+    tree, environment = installed.placed(prefix, name)
     prefix = Prefix(root=tree.root.parent)
-    trust.require(prefix.root, tree, receipt.path_of(tree, found.name), [module.name for module in found.recipes])
-    installed.require_in_place(tree, found)
-    damaged, lost = found.damaged(), found.damage()
-    for line in uncompared(found):
+    trust.require(
+        prefix.root, tree, receipt.path_of(tree, environment.name), [module.name for module in environment.recipes]
+    )
+    installed.require_in_place(tree, environment)
+    damaged, lost = environment.damaged(), environment.damage()
+    for line in uncompared(environment):
         say(console, line)
     if not damaged and not lost:
-        say(console, f"Nothing of {found.name} is damaged: {compared(found.measure())}.")
+        say(console, f"Nothing of {environment.name} is damaged: {compared(environment.measure())}.")
         return 0
-    say(console, f"{found.name} is damaged: {lost}." if lost else f"{found.name} is damaged:")
+    say(console, f"{environment.name} is damaged: {lost}." if lost else f"{environment.name} is damaged:")
     for line in install.damage_lines(damaged, None if is_dry else install.SHOWN):
         say(console, line)
     if is_dry:
-        say(console, f"Build it again with 'envkit repair {found.name} --prefix {prefix.root}'.")
+        say(console, f"Build it again with 'envkit repair {environment.name} --prefix {prefix.root}'.")
         return EnvironmentDamaged.exit_code
     if not os.access(tree.root, os.W_OK):
         raise not_writable(tree.root, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     if tree.software.is_symlink() and not tree.software.exists():
         raise HostProblem(
-            what=f"{found.name} cannot be built again: {tree.software} is a link that leads nowhere.",
+            what=f"{environment.name} cannot be built again: {tree.software} is a link that leads nowhere.",
             why=f"It leads to {shown(str(tree.software.readlink()))}.",
             fix=f"Make that folder again, or remove the link (rm {quote(str(tree.software))}). "
             "Then run the same command.",
         )
-    request = replace(asked(prefix, tree.root, found), again=tuple(dict.fromkeys(one.module for one in damaged)))
+    request = replace(
+        asked(prefix, tree.root, environment), again=tuple(dict.fromkeys(damage.module for damage in damaged))
+    )
     with install.stoppable():
         report = install.install_now(request, console)
     return 0 if report is None or report.verdict == "pass" else 1

@@ -44,25 +44,25 @@ def bill(made: Receipt, locked: Lock) -> Bom:
         properties=properties(locked),
     )
     tool = Component(name="envkit", version=made.envkit, type=ComponentType.APPLICATION)
-    found = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, lockfile.text(locked) + made.created))
-    found.metadata.timestamp = datetime.fromisoformat(made.created)
-    found.metadata.tools.components.add(tool)
-    found.metadata.component = root
-    origins = {one.name: one.cached.shown for one in made.recipes if one.cached}
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, lockfile.text(locked) + made.created))
+    bom.metadata.timestamp = datetime.fromisoformat(made.created)
+    bom.metadata.tools.components.add(tool)
+    bom.metadata.component = root
+    origins = {module.name: module.cached.shown for module in made.recipes if module.cached}
     for part in locked.parts:
         own, files = component(part, locked, origins.get(part.name, "")), [source(file, part) for file in part.sources]
-        found.components.update([own, *files])
-        found.register_dependency(root, [own])
-        found.register_dependency(own, files)
+        bom.components.update([own, *files])
+        bom.register_dependency(root, [own])
+        bom.register_dependency(own, files)
     within = [package(name, version, locked.system) for name, version in locked.packages.items()]
-    found.components.update(within)
-    found.register_dependency(root, within)
-    if made.is_image and not any(one.name == HOROVOD for one in found.components):
+    bom.components.update(within)
+    bom.register_dependency(root, within)
+    if made.is_image and not any(item.name == HOROVOD for item in bom.components):
         inside = [Component(name=HOROVOD, version=version, bom_ref=HOROVOD) for version in version_inside(made)]
-        found.components.update(inside)
-        found.register_dependency(root, inside)
-    found.vulnerabilities.update(weakness for one in found.components for weakness in vulnerabilities(one))
-    return found
+        bom.components.update(inside)
+        bom.register_dependency(root, inside)
+    bom.vulnerabilities.update(weakness for item in bom.components for weakness in vulnerabilities(item))
+    return bom
 
 
 def version_inside(made: Receipt) -> list[str]:
@@ -136,7 +136,7 @@ def package(name: str, version: str, system: str) -> Component:
         bom_ref=f"deb: {name}",
         type=ComponentType.LIBRARY,
         purl=PackageURL(
-            "deb", vendor or "debian", short, version, {key: one for key, one in qualifiers.items() if one}
+            "deb", vendor or "debian", short, version, {key: value for key, value in qualifiers.items() if value}
         ),
     )
 

@@ -39,7 +39,7 @@ class ModuleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upgrade(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit upgrade`` tells.
+    """The answer of ``envkit upgrade``.
 
     ``state``: nothing has changed ("current"), something has and was not built ("outdated", of --dry-run), it was built
     and has passed ("upgraded"), or does not pass, so that the old one is as it was ("kept"). ``besides`` is what is
@@ -63,38 +63,42 @@ def upgrade(prefix: Prefix, name: str | None, asked: Request, *, is_dry: bool, c
     ``asked`` has the options of the build. Raises EnvironmentMissing, EnvironmentDamaged where its receipt cannot be
     read or does not tell how it was made, and what an installation does.
     """
-    tree, found = installed.placed(prefix, name)
+    tree, environment = installed.placed(prefix, name)
     prefix = Prefix(root=tree.root.parent)
-    trust.require(prefix.root, tree, receipt.path_of(tree, found.name), [module.name for module in found.recipes])
-    installed.require_in_place(tree, found)
-    work = planned(prefix, tree, found, asked)
-    was, lost = made_of(found), listing.broken(found)
-    told = Upgrade(
-        name=found.name,
+    trust.require(
+        prefix.root, tree, receipt.path_of(tree, environment.name), [module.name for module in environment.recipes]
+    )
+    installed.require_in_place(tree, environment)
+    work = planned(prefix, tree, environment, asked)
+    was, lost = made_of(environment), listing.broken(environment)
+    outcome = Upgrade(
+        name=environment.name,
         state="outdated",
-        installed=found.created,
+        installed=environment.created,
         changes=tuple(changes(was, work.lock)),
-        besides=tuple(lockfile.differences(found.lock, work.lock)) if found.lock else (),
-        newer=tuple(newer(found)),
+        besides=tuple(lockfile.differences(environment.lock, work.lock)) if environment.lock else (),
+        newer=tuple(newer(environment)),
         damaged=lost or None,
     )
-    for line in lines(told):
+    for line in lines(outcome):
         say(console, line)
-    if not told.changes:
-        return msgspec.structs.replace(told, state="current")
+    if not outcome.changes:
+        return msgspec.structs.replace(outcome, state="current")
     if is_dry:
-        say(console, f"Build it with 'envkit upgrade {found.name} --prefix {prefix.root}'.")
-        return told
+        say(console, f"Build it with 'envkit upgrade {environment.name} --prefix {prefix.root}'.")
+        return outcome
     if not os.access(tree.root, os.W_OK):
         raise not_writable(tree.root, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     with install.stoppable():
         report = install.install_now(work.request, console)
     if report is not None and report.verdict != "pass":
-        return msgspec.structs.replace(told, state="kept")
-    left = [one.was for one in told.changes if one.was and one.was != one.now and tree.has(one.was)]
-    if left:
-        say(console, f"No longer part of it: {', '.join(left)}. 'envkit clean modules' removes what nothing uses.")
-    return msgspec.structs.replace(told, state="upgraded")
+        return msgspec.structs.replace(outcome, state="kept")
+    unused = [
+        change.was for change in outcome.changes if change.was and change.was != change.now and tree.has(change.was)
+    ]
+    if unused:
+        say(console, f"No longer part of it: {', '.join(unused)}. 'envkit clean modules' removes what nothing uses.")
+    return msgspec.structs.replace(outcome, state="upgraded")
 
 
 def planned(prefix: Prefix, tree: Tree, found: Receipt, asked: Request) -> Installation:
@@ -116,17 +120,17 @@ def made_of(found: Receipt) -> Lock | Mapping[str, str]:
 def changes(was: Lock | Mapping[str, str], now: Lock) -> Iterator[ModuleChange]:
     """Yield each part that is another one; a module of another version is paired with the one that it was."""
     if isinstance(was, Lock):
-        there = {part.name: part for part in was.parts}
+        old = {part.name: part for part in was.parts}
     else:
-        there = {name: LockedPart(name=name, recipe="", sha256=digest) for name, digest in was.items()}
+        old = {name: LockedPart(name=name, recipe="", sha256=digest) for name, digest in was.items()}
     new = {part.name: part for part in now.parts}
-    gone = [name for name in there if name not in new]
+    gone = [name for name in old if name not in new]
     for name, part in new.items():
-        if name in there:
-            if there[name].sha256 != part.sha256:
-                yield ModuleChange(what="changed", was=name, now=name, files=files(there[name], part))
+        if name in old:
+            if old[name].sha256 != part.sha256:
+                yield ModuleChange(what="changed", was=name, now=name, files=files(old[name], part))
             continue
-        before = next((one for one in gone if one.partition("/")[0] == name.partition("/")[0]), None)
+        before = next((other for other in gone if other.partition("/")[0] == name.partition("/")[0]), None)
         if before:
             gone.remove(before)
         yield ModuleChange(what="changed" if before else "added", was=before, now=name)
@@ -137,7 +141,7 @@ def files(was: LockedPart, now: LockedPart) -> tuple[str, ...]:
     """Return the sources and patches that are others, as OLD -> NEW where their names tell."""
     if not was.recipe:  # of an envkit that kept no lock
         return ()
-    before, after = ({one.filename: one.sha256 for one in (*part.sources, *part.patches)} for part in (was, now))
+    before, after = ({file.filename: file.sha256 for file in (*part.sources, *part.patches)} for part in (was, now))
     gone, new = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
     same = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
     return (*same, *(f"- {name}" for name in gone), *(f"+ {name}" for name in new))
@@ -168,11 +172,11 @@ def lines(told: Upgrade) -> Iterator[str]:
         yield f"{told.name} has changed {since}:"
     else:
         yield f"{told.name} is up to date: nothing of its recipes and pins has changed {since}."
-    for one in told.changes:
-        if one.was != one.now:
-            yield f"  {one.what:<8} {' -> '.join(filter(None, (one.was, one.now)))}"
+    for change in told.changes:
+        if change.was != change.now:
+            yield f"  {change.what:<8} {' -> '.join(filter(None, (change.was, change.now)))}"
         else:
-            yield f"  {one.what:<8} {one.now}: {', '.join(one.files) or 'its recipe'}"
+            yield f"  {change.what:<8} {change.now}: {', '.join(change.files) or 'its recipe'}"
     yield from (f"  besides  {text.replace(' in the lock', ' then').replace(' here', ' now')}" for text in told.besides)
     if told.damaged:
         yield f"It is damaged: {told.damaged}. Mend it with 'envkit repair {told.name}'."

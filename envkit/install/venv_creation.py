@@ -68,7 +68,7 @@ EXECUTABLE = 0o755
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may differ from the environment, and what would take the place of its MPI or framework (venv.toml)."""
+    """The packages that may differ from the environment, and what would replace its MPI or framework (venv.toml)."""
 
     free: tuple[str, ...]
     mpi: tuple[str, ...]
@@ -97,14 +97,14 @@ def make(found: "Receipt", folder: Path, requirements: Sequence[Path], envkit: S
     for path in requirements:
         require_file(path)
     packages = versions(found.environment)
-    made = record_of(found, folder, packages)
+    record = record_of(found, folder, packages)
     with process.interruptible(), whole(folder):
         create(found.environment, folder)
-        furnish(made, folder, found.site_packages, envkit)
+        furnish(record, folder, found.site_packages, envkit)
         if requirements:
-            install(inside, made, folder, requirements)
-        receipt.write(folder / venv.RECORD, made)
-    return made
+            install(inside, record, folder, requirements)
+        receipt.write(folder / venv.RECORD, record)
+    return record
 
 
 def require_new(folder: Path) -> None:
@@ -172,24 +172,26 @@ def require_file(path: Path) -> None:
 def versions(inside: "Environment") -> dict[str, str]:
     """Return the versions of an environment's packages, by normalized name. Raises ModuleNotLoaded, HostProblem."""
     argv = inside.command(["python", str(data("inside/packages.py"))])
-    told = require_entered(process.capture(argv, env=inside.variables(os.environ), cwd=process.NEUTRAL, timeout_s=300))
-    if told.status:
+    answer = require_entered(
+        process.capture(argv, env=inside.variables(os.environ), cwd=process.NEUTRAL, timeout_s=300)
+    )
+    if answer.status:
         raise HostProblem(
             what=f"The Python of {inside.name} does not say what packages it has.",
-            why=told.stderr.strip()[-2000:],
+            why=answer.stderr.strip()[-2000:],
             fix=f"See with 'envkit verify {inside.name}' whether it works.",
         )
-    found: dict[str, str] = msgspec.json.decode(told.stdout)["versions"]
+    packages: dict[str, str] = msgspec.json.decode(answer.stdout)["versions"]
     return {
-        normalized(name): version for name, version in found.items() if version and PLAIN_VERSION.fullmatch(version)
+        normalized(name): version for name, version in packages.items() if version and PLAIN_VERSION.fullmatch(version)
     }
 
 
 def record_of(found: "Receipt", folder: Path, packages: dict[str, str]) -> Venv:
     """Return the record of a virtual environment on top of an environment with those packages."""
-    known = rules()
-    fixed = {name: packages[name] for name in sorted(packages) if name not in known.free}
-    absent = (name for name in (*known.mpi, *known.same.get(found.framework, ())) if name not in fixed)
+    policy = rules()
+    fixed = {name: packages[name] for name in sorted(packages) if name not in policy.free}
+    absent = (name for name in (*policy.mpi, *policy.same.get(found.framework, ())) if name not in fixed)
     return Venv(
         folder=str(folder), name=found.name, tree=found.tree, fixed=fixed, absent=tuple(absent), envkit=__version__
     )
@@ -203,17 +205,17 @@ def whole(folder: Path) -> Iterator[None]:
     others, NotWritable.
     """
     above: list[Path] = []
-    made, ours = False, folder / TAKEN
+    is_made, ours = False, folder / TAKEN
     try:
         above = make_above(folder)
         try:
             folder.mkdir()
-            made = True
+            is_made = True
         except FileExistsError:
             pass
         ours.touch(exist_ok=False)
     except OSError as error:
-        remove_empty([folder] if made else [], above)
+        remove_empty([folder] if is_made else [], above)
         if isinstance(error, (FileExistsError, FileNotFoundError)):  # another has it, or has just removed it
             raise is_taken(folder) from error
         raise NotWritable(
@@ -223,7 +225,7 @@ def whole(folder: Path) -> Iterator[None]:
         ) from error
     try:
         if any(path != ours for path in folder.iterdir()):
-            made = False
+            is_made = False
             above = []
             ours.unlink()
             raise not_empty(folder)
@@ -236,7 +238,7 @@ def whole(folder: Path) -> Iterator[None]:
                     with suppress(OSError):
                         files.discard(path)
             ours.unlink()  # last: from here on it may be another's
-        remove_empty([folder] if made else [], above)
+        remove_empty([folder] if is_made else [], above)
         raise
 
 
@@ -258,11 +260,13 @@ def remove_empty(*folders: Sequence[Path]) -> None:
 def create(inside: "Environment", folder: Path) -> None:
     """Make a bare virtual environment with the environment's Python. Raises HostProblem."""
     argv = inside.command(["python", "-I", "-m", "venv", "--without-pip", str(folder)])
-    told = require_entered(process.capture(argv, env=inside.variables(os.environ), cwd=process.NEUTRAL, timeout_s=300))
-    if told.status:
+    answer = require_entered(
+        process.capture(argv, env=inside.variables(os.environ), cwd=process.NEUTRAL, timeout_s=300)
+    )
+    if answer.status:
         raise HostProblem(
             what=f"The Python of {inside.name} makes no virtual environment in {folder}.",
-            why=(told.stderr or told.stdout).strip()[-2000:],
+            why=(answer.stderr or answer.stdout).strip()[-2000:],
             fix="It needs the module 'venv' (Debian, Ubuntu: apt install python3-venv), and room in that folder.",
         )
 
@@ -273,8 +277,8 @@ def furnish(made: Venv, folder: Path, packages: Sequence[str], envkit: Sequence[
         (place / PATH_FILE).write_text("".join(f"{path}\n" for path in packages))
     constraints = folder / CONSTRAINTS
     constraints.write_text("".join(constraint_lines(made)))
-    said = f"# pip reads this only for this folder; written by 'envkit venv'.\n[install]\nconstraint = {constraints}\n"
-    (folder / "pip.conf").write_text(f"{said}\n[global]\ndisable-pip-version-check = true\n")
+    head = f"# pip reads this only for this folder; written by 'envkit venv'.\n[install]\nconstraint = {constraints}\n"
+    (folder / "pip.conf").write_text(f"{head}\n[global]\ndisable-pip-version-check = true\n")
     for old in (folder / "bin").glob("[Aa]ctivate*"):
         old.unlink()
     line = f"envkit_venv={shlex.quote(str(folder))}\n"
@@ -331,18 +335,18 @@ def pip_variables(inside: "Environment") -> dict[str, str]:
 def require_here(inside: "Environment", folder: Path) -> None:
     """Require that pip's configuration has it install into the folder that it belongs to. Raises HostProblem."""
     argv = inside.command([*pip_of(folder), "config", "list"])
-    told = require_entered(process.capture(argv, env=pip_variables(inside), timeout_s=300))
-    if told.status:
+    answer = require_entered(process.capture(argv, env=pip_variables(inside), timeout_s=300))
+    if answer.status:
         raise HostProblem(
             what="pip cannot read its configuration.",
-            why=redact(told.stderr.strip()[-2000:]),
+            why=redact(answer.stderr.strip()[-2000:]),
             fix="Mend the file that it names. Nothing was left behind.",
         )
-    if found := ELSEWHERE.findall(told.stdout):
+    if options := ELSEWHERE.findall(answer.stdout):
         raise HostProblem(
-            what=f"pip would not install into {folder}: its configuration says {', '.join(found)}.",
+            what=f"pip would not install into {folder}: its configuration says {', '.join(options)}.",
             why="No variable and no option takes that back.",
-            fix=f"Take it out: pip config unset {found[0]}. 'pip config debug' says in which file it is. Nothing was "
+            fix=f"Take it out: pip config unset {options[0]}. 'pip config debug' says in which file it is. Nothing was "
             "left behind.",
         )
 
@@ -352,9 +356,9 @@ def require_installed(folder: Path, log: str) -> None:
 
     Raises HostProblem.
     """
-    there = {*venv.installed(folder), *venv.linked(folder)}
+    present = {*venv.installed(folder), *venv.linked(folder)}
     words = [word for line in INSTALLED.findall(log) for word in line.split()]
-    lacking = [word for word in words if not {normalized(word), normalized(word.rpartition("-")[0])} & there]
+    lacking = [word for word in words if not {normalized(word), normalized(word.rpartition("-")[0])} & present]
     if log and not lacking and not WOULD.search(log):
         return
     raise HostProblem(
@@ -385,10 +389,10 @@ def failed(made: Venv, folder: Path, status: int, log: str) -> EnvkitError:
     why = "\n".join(lines) or f"It ended with {status}."
     ended = "\n".join(errors)
     if CONFLICT.search(ended):
-        told = [redact(line) for line in conflict(log)[:REASONS]]
+        causes = [redact(line) for line in conflict(log)[:REASONS]]
         return RequirementsRefused(
             what="What is required does not go together, or not with this Python.",
-            why="\n".join([*told, *lines]),
+            why="\n".join([*causes, *lines]),
             fix="Allow other versions of what is named, or leave one of them out. Nothing was left behind.",
         )
     if BUILDING.search(log) and not re.search("Could not find a version|git (?:clone|fetch) ", log):
@@ -428,8 +432,8 @@ def failed(made: Venv, folder: Path, status: int, log: str) -> EnvkitError:
 
 def conflict(log: str) -> list[str]:
     """Return the lines of pip's log that say what a conflict is caused by."""
-    told = log.partition("The conflict is caused by:\n")[2].partition("\n\n")[0]
-    return [line.strip() for line in told.splitlines() if line.strip()]
+    section = log.partition("The conflict is caused by:\n")[2].partition("\n\n")[0]
+    return [line.strip() for line in section.splitlines() if line.strip()]
 
 
 def contradictions(made: Venv, log: str) -> Iterator[str]:

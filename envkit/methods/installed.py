@@ -1,4 +1,4 @@
-"""What is installed, by whatever method: reading and finding receipts."""
+"""The environments that are installed, by whatever method: reading and finding receipts."""
 
 import difflib
 import os
@@ -42,15 +42,15 @@ def any_receipt() -> Any:
 def read(path: Path) -> Receipt:
     """Read a receipt. Its tree is where it lies, whatever it says. Raises EnvironmentDamaged."""
     try:
-        found: Receipt = record.read(path, any_receipt())
+        environment: Receipt = record.read(path, any_receipt())
     except (OSError, msgspec.DecodeError) as error:
         raise damaged(path, str(getattr(error, "strerror", "") or error)) from error
-    if odd := validation_error(path, found):
+    if odd := validation_error(path, environment):
         raise damaged(path, odd)
     tree = Tree(root=path.parent.parent)
-    if receipt.is_same(Path(found.tree), tree.root):
-        return msgspec.structs.replace(found, copied_from=msgspec.UNSET)
-    return found.here(tree)
+    if receipt.is_same(Path(environment.tree), tree.root):
+        return msgspec.structs.replace(environment, copied_from=msgspec.UNSET)
+    return environment.here(tree)
 
 
 def validation_error(path: Path, found: Receipt) -> str:
@@ -92,10 +92,10 @@ def there(tree: Tree, name: str) -> Receipt | None:
     """Return the receipt of an environment in a tree; None without one, with one that cannot be read or was copied."""
     replaced.recover(tree)
     try:
-        found = read(receipt.path_of(tree, name))
+        environment = read(receipt.path_of(tree, name))
     except EnvironmentDamaged:
         return None
-    return None if found.copied_from else found
+    return None if environment.copied_from else environment
 
 
 def all_in(tree: Tree) -> Iterator[tuple[str, Receipt | EnvironmentDamaged]]:
@@ -114,7 +114,7 @@ def every(prefix: Prefix) -> Iterator[tuple[Tree, str, Receipt | EnvironmentDama
     Raises NotReadable.
     """
     for tree in trees(prefix):
-        yield from ((tree, name, found) for name, found in all_in(tree))
+        yield from ((tree, name, environment) for name, environment in all_in(tree))
 
 
 def trees(prefix: Prefix) -> Iterator[Tree]:
@@ -122,18 +122,18 @@ def trees(prefix: Prefix) -> Iterator[Tree]:
 
     Of several prefixes one that cannot be read is named on standard error; of one alone that raises NotReadable.
     """
-    for one in prefix.every:
+    for member in prefix.every:
         try:
-            found = one.trees(os.uname().machine)
-            for tree in found:
+            machine_trees = member.trees(os.uname().machine)
+            for tree in machine_trees:
                 listed(tree.environments)
         except NotReadable as error:
             if len(prefix.every) == 1:
                 raise
             print(words.shown(f"envkit: {error.what} {error.why}"), file=sys.stderr)
             continue
-        own = one.tree(Platform.own()).root
-        yield from sorted(found, key=lambda tree: tree.root != own)
+        own = member.tree(Platform.own()).root
+        yield from sorted(machine_trees, key=lambda tree: tree.root != own)
 
 
 def named_apart(tree: Tree, name: str) -> str:
@@ -144,7 +144,7 @@ def named_apart(tree: Tree, name: str) -> str:
 
 def installed(prefix: Prefix) -> Iterator[Receipt]:
     """Yield the receipts for this machine type that can be read. Raises NotReadable."""
-    yield from (found for _, _, found in every(prefix) if not isinstance(found, EnvironmentDamaged))
+    yield from (environment for _, _, environment in every(prefix) if not isinstance(environment, EnvironmentDamaged))
 
 
 def find(prefix: Prefix, name: str | None) -> Receipt:
@@ -169,9 +169,9 @@ def find(prefix: Prefix, name: str | None) -> Receipt:
 
 def other_than_first(prefix: Prefix, name: str) -> Path | None:
     """Return the prefix that has an environment that can be entered, behind another one of its name."""
-    for tree, _, found in list(meant(list(every(prefix)), name))[1:]:
+    for tree, _, environment in list(meant(list(every(prefix)), name))[1:]:
         with suppress(EnvironmentDamaged, HostProblem):
-            if not isinstance(found, EnvironmentDamaged) and usable(tree, found).broken() is None:
+            if not isinstance(environment, EnvironmentDamaged) and usable(tree, environment).broken() is None:
                 return tree.root.parent
     return None
 
@@ -211,13 +211,13 @@ def in_venv(folder: Path) -> Receipt:
 
     Raises EnvironmentMissing, EnvironmentDamaged, HostProblem.
     """
-    made = venv.read(folder)
-    tree, path = venv.tree_of(made), receipt.path_of(venv.tree_of(made), made.name)
+    description = venv.read(folder)
+    tree, path = venv.tree_of(description), receipt.path_of(venv.tree_of(description), description.name)
     if not path.is_file():
         raise EnvironmentMissing(
-            what=f"{folder} is on top of the environment {made.name}, which has gone.",
+            what=f"{folder} is on top of the environment {description.name}, which has gone.",
             why=f"There is no {path}.",
-            fix=f"Install it again: envkit install {made.name} --prefix {quote(str(tree.root.parent))}",
+            fix=f"Install it again: envkit install {description.name} --prefix {quote(str(tree.root.parent))}",
         )
     return usable(tree, read(path)).within(folder)
 
@@ -276,22 +276,22 @@ def placed(prefix: Prefix, name: str | None) -> tuple[Tree, Receipt]:
     A name may be shortened as long as one environment alone can be meant: pytorch, pytorch-2. Raises
     EnvironmentMissing, EnvironmentDamaged where its receipt cannot be read, UsageProblem for a virtual environment.
     """
-    there = list(every(prefix))
-    if (folder := venv.named(name)) and not any(is_exact(place, name) for place in there):
+    places = list(every(prefix))
+    if (folder := venv.named(name)) and not any(is_exact(place, name) for place in places):
         raise UsageProblem(
             what=f"{folder} is a virtual environment on top of {venv.read(folder).name}, and none of envkit's own.",
             why="It is one of your folders.",
             fix="Delete it with rm -r, or make it again with 'envkit venv'.",
         )
-    fitting = meant(there, name)
-    if not fitting or (name is None and len({called for _, called, _ in there}) > 1):
-        raise missing(prefix, name, [called for _, called, _ in there])
+    fitting = meant(places, name)
+    if not fitting or (name is None and len({called for _, called, _ in places}) > 1):
+        raise missing(prefix, name, [called for _, called, _ in places])
     if len(names := list(dict.fromkeys(called for _, called, _ in fitting))) > 1 and not is_exact(fitting[0], name):
         raise ambiguous(prefix, str(name), names)
-    tree, _, found = fitting[0]
-    if isinstance(found, EnvironmentDamaged):
-        raise found
-    return tree, found
+    tree, _, environment = fitting[0]
+    if isinstance(environment, EnvironmentDamaged):
+        raise environment
+    return tree, environment
 
 
 def meant(there: Sequence[Place], name: str | None) -> Sequence[Place]:
@@ -347,7 +347,7 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
             why="It is offered again when the new one has passed, or as it was before if that fails.",
             fix=f"Wait for the installation. If none is running any more: envkit install {name} --prefix {prefix.root}",
         )
-    recipe = next((one for tree in trees(prefix) if (one := recipe_of(tree, name or ""))), "")
+    recipe = next((candidate for tree in trees(prefix) if (candidate := recipe_of(tree, name or ""))), "")
     if name and recipe:
         return EnvironmentMissing(
             what=f"There is no environment {name!r}.",
@@ -363,7 +363,7 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
 
 def perhaps(name: str, there: Sequence[str], prefix: Prefix) -> str:
     """Return what a name that no environment has may mean: one that is installed, or a stack; nothing if neither."""
-    can_be = [*FRAMEWORKS, *(one.name for one in stacks())]
+    can_be = [*FRAMEWORKS, *(stack.name for stack in stacks())]
     called = foreign.as_stack(name)
     if near := difflib.get_close_matches(name, list(there), 1):
         return f"Perhaps {shown(near[0])} is meant. 'envkit list' has all."

@@ -1,4 +1,4 @@
-"""What an installation would put together here, and what is known to be wrong with it."""
+"""The versions that an installation would put together here, and what is known to be wrong with them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -49,16 +49,16 @@ def said(rule: VersionRule, parts: dict[str, str]) -> str:
 def remedy(rule: VersionRule) -> str:
     """Say what to do about a rule."""
     words = " ".join(f"{name}=VERSION" for name in rule.when)
-    cures = " or ".join(", ".join(known().measure[name].what for name in one) for one in rule.cure)
+    cures = " or ".join(", ".join(known().measure[name].what for name in group) for group in rule.cure)
     mend = f"Its recipe needs {cures}. " if cures else ""
     return f"{mend}See what goes together: envkit compat {words}. To try it all the same: --force."
 
 
 def versions(stack: Stack, machine: Host, modules: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return what a stack puts together, and the measures it takes."""
-    found = next((one for one in known().combination if one.stack == stack.name), None)
-    if found is not None:
-        return of_combination(found, machine), found.measures
+    combination = next((entry for entry in known().combination if entry.stack == stack.name), None)
+    if combination is not None:
+        return of_combination(combination, machine), combination.measures
     parts = of_name(Path(stack.easyconfig).stem) if stack.easyconfig else {}
     if "horovod" not in parts:
         return {}, ()
@@ -82,24 +82,24 @@ def of_combination(found: Combination, machine: Host) -> dict[str, str]:
 
 def of_name(stem: str) -> dict[str, str]:
     """Return the versions that the name of a recipe tells, such as Horovod-0.28.1-foss-2022a-PyTorch-1.12.0."""
-    found = dict[str, str]()
+    parts = dict[str, str]()
     for name, component in known().component.items():
         match = re.search(rf"(?:^|-){component.recipe}-(\d[\w.]*)", stem) if component.recipe else None
         if match and is_version(match[1]):
-            found[name] = match[1]
-    return found
+            parts[name] = match[1]
+    return parts
 
 
 def of_modules(modules: Iterable[str]) -> dict[str, str]:
     """Return the versions that the names of modules tell, such as GCC/14.2.0 and Python/3.13.1-GCCcore-14.2.0."""
-    recipes = {one.recipe: name for name, one in known().component.items() if one.recipe}
-    found = dict[str, str]()
+    recipes = {component.recipe: name for name, component in known().component.items() if component.recipe}
+    parts = dict[str, str]()
     for module in modules:
         recipe, _, version = module.partition("/")
         version = version.partition("-")[0]
         if recipe in recipes and is_version(version):
-            found[recipes[recipe]] = version
-    return found
+            parts[recipes[recipe]] = version
+    return parts
 
 
 def is_version(text: str) -> bool:
@@ -120,4 +120,4 @@ def measures_of(easyconfig: str) -> tuple[str, ...]:
     patches = [path.with_name(name) for name in sorted(names)]
     is_read = all(patch.is_file() for patch in patches)
     changed = "".join(patch.read_text(errors="replace") for patch in patches) if is_read else ""
-    return tuple(name for name, one in known().measure.items() if not is_read or one.file in changed)
+    return tuple(name for name, measure in known().measure.items() if not is_read or measure.file in changed)

@@ -1,4 +1,4 @@
-"""What can be added to a stack, ``envkit install STACK --with NAME``: as data in extras.toml."""
+"""The extras that can be added to a stack, ``envkit install STACK --with NAME``: as data in extras.toml."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -38,30 +38,30 @@ def known() -> dict[str, Extra]:
 
 def of_stack(stack: str) -> list[str]:
     """Name the extras that a stack has."""
-    return [name for name, one in known().items() if stack in one.recipes]
+    return [name for name, extra in known().items() if stack in extra.recipes]
 
 
 def added(stack: Stack, names: Iterable[str]) -> Stack:
     """Return a stack with extras. Raises UsageProblem for one that it does not have."""
-    asked = list(dict.fromkeys(names))
-    for name in asked:
+    wanted = list(dict.fromkeys(names))
+    for name in wanted:
         if name not in of_stack(stack.name):
             raise refused(stack, name)
-    return msgspec.structs.replace(stack, extras={name: known()[name].recipes[stack.name] for name in asked})
+    return msgspec.structs.replace(stack, extras={name: known()[name].recipes[stack.name] for name in wanted})
 
 
 def refused(stack: Stack, name: str) -> UsageProblem:
     """Say why a stack does not have an extra, and what to do."""
-    there = of_stack(stack.name)
-    found = next((one for one, extra in known().items() if name in (one, *extra.packages)), "")
+    available = of_stack(stack.name)
+    owner = next((title for title, extra in known().items() if name in (title, *extra.packages)), "")
     what = f"{stack.name} has no extra named {name!r}."
-    have = f"It has: {', '.join(there)}." if there else "It has none."
-    if found in there:
-        return UsageProblem(what=what, why=f"{name} is part of {found}.", fix=f"Use --with {found}.")
-    if found and (absent := known()[found].absent) and stack.name in absent.stacks:
+    have = f"It has: {', '.join(available)}." if available else "It has none."
+    if owner in available:
+        return UsageProblem(what=what, why=f"{name} is part of {owner}.", fix=f"Use --with {owner}.")
+    if owner and (absent := known()[owner].absent) and stack.name in absent.stacks:
         return UsageProblem(what=what, why=absent.why, fix=absent.fix.format(stack=stack.name))
     own = "'envkit venv' makes a folder for packages of your own, on top of an environment by EasyBuild."
-    return UsageProblem(what=what, why=have, fix=f"Use one of these. {own}" if there else f"Leave it out. {own}")
+    return UsageProblem(what=what, why=have, fix=f"Use one of these. {own}" if available else f"Leave it out. {own}")
 
 
 def lines(stack: Stack) -> Iterator[str]:
@@ -71,12 +71,12 @@ def lines(stack: Stack) -> Iterator[str]:
     for name in of_stack(stack.name):
         if name not in stack.extras:
             yield f"Without:  {name}: {known()[name].what} (--with {name})"
-    for name, one in known().items():
-        if one.absent and stack.name in one.absent.stacks:
-            yield f"Absent:   {name}: {one.what} ('--with {name}' says why, and what to do)"
+    for name, extra in known().items():
+        if extra.absent and stack.name in extra.absent.stacks:
+            yield f"Absent:   {name}: {extra.what} ('--with {name}' says why, and what to do)"
 
 
 def in_lock(locked: Lock | None) -> tuple[str, ...]:
     """Name the extras that are parts of a lock."""
     recipes = {part.recipe for part in locked.parts} if locked else set[str]()
-    return tuple(name for name, one in known().items() if locked and one.recipes.get(locked.name) in recipes)
+    return tuple(name for name, extra in known().items() if locked and extra.recipes.get(locked.name) in recipes)

@@ -1,4 +1,4 @@
-"""What a method is: a way to have an environment installed. knowledge/methods.toml names them."""
+"""The interface of a method, a way to have an environment installed. knowledge/methods.toml names them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,11 +33,11 @@ class Installation(Protocol):
 
     @property
     def request(self) -> Request:
-        """What was asked for."""
+        """The request, as the user made it."""
 
     @property
     def stack(self) -> Stack:
-        """What is installed."""
+        """The stack that is installed."""
 
     @property
     def host(self) -> Host:
@@ -45,7 +45,7 @@ class Installation(Protocol):
 
     @property
     def tree(self) -> Tree:
-        """Where."""
+        """The tree that it is installed in."""
 
     @property
     def env(self) -> dict[str, str]:
@@ -53,11 +53,11 @@ class Installation(Protocol):
 
     @property
     def steps(self) -> Sequence[str]:
-        """What is made, in order."""
+        """The names of what is made, in order."""
 
     @property
     def unit(self) -> str:
-        """What the steps are, in the plural."""
+        """The word for the steps, in the plural."""
 
     @property
     def missing(self) -> list[str]:
@@ -69,11 +69,11 @@ class Installation(Protocol):
 
     @property
     def lock(self) -> Lock:
-        """What it is, or would be, made from; the build flags are left out."""
+        """The lock of what it is, or would be, made from; the build flags are left out."""
 
     @property
     def offered(self) -> Sequence[Offered]:
-        """What caches have of it."""
+        """The builds that caches have of it."""
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""

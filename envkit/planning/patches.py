@@ -50,7 +50,7 @@ def of_stack(stack: Stack) -> tuple[HorovodPatch, ...]:
         names = [f"Horovod-{version}_{name}.patch" for name in applied.split()]
     else:
         path = find_easyconfig(stack.easyconfig) or Path(stack.easyconfig)
-        names = [found[0] for found in NAME.finditer(path.read_text(errors="replace"))]
+        names = [match[0] for match in NAME.finditer(path.read_text(errors="replace"))]
     paths = [recipes("easyconfigs") / name for name in dict.fromkeys(names)]
     return tuple(read(path) for path in paths if path.is_file())
 
@@ -63,8 +63,8 @@ def horovod_of_images() -> str:
 
 def every() -> tuple[HorovodPatch, ...]:
     """Return each patch of envkit's own that some stack is built with, in the order of the stacks."""
-    found = {patch.name: patch for stack in stacks() for patch in of_stack(stack)}
-    return tuple(found.values())
+    by_name = {patch.name: patch for stack in stacks() for patch in of_stack(stack)}
+    return tuple(by_name.values())
 
 
 @cache
@@ -76,13 +76,13 @@ def tests() -> dict[str, Tested]:
 def read(path: Path) -> HorovodPatch:
     """Read a patch and its header: a title, paragraphs, and last what upstream says."""
     text = path.read_text()
-    found = NAME.fullmatch(path.name)
-    assert found  # noqa: S101
+    match = NAME.fullmatch(path.name)
+    assert match  # noqa: S101
     header = re.split(r"^(?:diff|---) ", text, maxsplit=1, flags=re.MULTILINE)[0]
     title, *parts = [" ".join(part.split()) for part in header.strip().split("\n\n")]
     return HorovodPatch(
-        name=found["name"], version=found["version"], text=text, title=title, why=tuple(parts[:-1]),
-        upstream=parts[-1], tested=tests()[found["name"]],
+        name=match["name"], version=match["version"], text=text, title=title, why=tuple(parts[:-1]),
+        upstream=parts[-1], tested=tests()[match["name"]],
     )  # fmt: skip
 
 
@@ -105,16 +105,16 @@ def described(patch: HorovodPatch) -> list[str]:
 
 def series(stack: Stack) -> dict[str, str]:
     """Return the files of a series: the patches by number, ``series``, ``README.md``. Raises UsageProblem for none."""
-    found = of_stack(stack)
-    if not found or stack.framework not in FRAMEWORKS:
+    patches = of_stack(stack)
+    if not patches or stack.framework not in FRAMEWORKS:
         raise UsageProblem(
             what=f"There is no series of patches for {stack.name}.",
             why="Its recipe names none of envkit's patches for Horovod with PyTorch or TensorFlow.",
             fix="Name a stack of 'envkit list'.",
         )
-    files = {f"{number:04}-{patch.name}.patch": patch for number, patch in enumerate(found, 1)}
-    said = {"series": "".join(f"{name}\n" for name in files), "README.md": readme(stack, files)}
-    return {name: patch.text for name, patch in files.items()} | said
+    files = {f"{number:04}-{patch.name}.patch": patch for number, patch in enumerate(patches, 1)}
+    texts = {"series": "".join(f"{name}\n" for name in files), "README.md": readme(stack, files)}
+    return {name: patch.text for name, patch in files.items()} | texts
 
 
 def readme(stack: Stack, files: dict[str, HorovodPatch]) -> str:
@@ -150,10 +150,10 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 def is_free(at: int, name: str) -> bool:
     """Say whether an open folder has nothing of a name, or an empty folder. Raises OSError."""
-    found = state_in(at, name)
-    if found is None:
+    state = state_in(at, name)
+    if state is None:
         return True
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(state.st_mode):
         return False
     inner = os.open(name, OF_ENTRIES, dir_fd=at)
     try:
@@ -170,9 +170,9 @@ def put(at: int, name: str, files: Iterable[tuple[str, str]]) -> None:
     try:
         inner = os.open(staged, OF_ENTRIES, dir_fd=at)
         try:
-            for one, text in files:
+            for filename, text in files:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                with os.fdopen(os.open(one, flags, 0o644, dir_fd=inner), "w") as stream:
+                with os.fdopen(os.open(filename, flags, 0o644, dir_fd=inner), "w") as stream:
                     stream.write(text)
         finally:
             os.close(inner)

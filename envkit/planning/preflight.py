@@ -1,4 +1,4 @@
-"""What would stop an installation, found before it starts: all of it at once, each with its remedy."""
+"""Finding what would stop an installation before it starts: all of it at once, each with its remedy."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -108,24 +108,24 @@ def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[
 
 def room(folder: Path) -> tuple[int, int | None]:
     """Return the MB and the inodes that are free for this user; None where the file system does not count inodes."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize // 1_000_000, found.f_favail if found.f_files else None
+    state = os.statvfs(folder)
+    return state.f_bavail * state.f_frsize // 1_000_000, state.f_favail if state.f_files else None
 
 
 def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], host: Host) -> Iterable[Problem]:
     """Yield what the steps that are left would stop at: licences, packages of the system, unpinned sources."""
-    left = [step for step in plan.steps if step.module in missing]
-    for name in sorted({step.eula for step in left} - {"", *accepted}):
+    steps = [step for step in plan.steps if step.module in missing]
+    for name in sorted({step.eula for step in steps} - {"", *accepted}):
         what, fix = f"The licence of {name} has to be accepted.", f"Read it, then add --accept-eula {name}."
         yield ConsentMissing(what=what, fix=fix)
-    groups = sorted({group for step in left for group in step.os_dependencies})
+    groups = sorted({group for step in steps for group in step.os_dependencies})
     for group in groups:
         if not any(has_package(name, host) for name in group):
             yield Problem(
                 what=f"A package or program of the system is missing: {' or '.join(group)}.",
                 fix="Install one of them, or name the site's module that has it with --load.",
             )
-    for source in (source for step in left for source in step.sources):
+    for source in (source for step in steps for source in step.sources):
         if source.sha256 is None:
             yield Problem(
                 what=f"{source.needed_by} pins no SHA-256 for {source.filename}.",
@@ -135,9 +135,11 @@ def plan_problems(plan: Plan, missing: Sequence[str], accepted: Sequence[str], h
 
 def lacking(wanted: Sequence[fetch.Source], prefix: Prefix, carried: fetch.BundleManifest | None) -> list[fetch.Source]:
     """Return the sources that are not in the cache, nor in a bundle that is yet to be unpacked into it."""
-    there = {entry.filename: entry.sha256 for entry in carried.files} if carried else {}
+    digests = {entry.filename: entry.sha256 for entry in carried.files} if carried else {}
     absent = fetch.missing(wanted, prefix.sources) if prefix.sources.is_dir() else wanted
-    return [one for one in absent if one.place not in there or one.sha256 not in (None, there[one.place])]
+    return [
+        source for source in absent if source.place not in digests or source.sha256 not in (None, digests[source.place])
+    ]
 
 
 def source_problems(
@@ -153,8 +155,8 @@ def source_problems(
 
 def set_aside(wanted: Sequence[fetch.Source], prefix: Prefix) -> Iterable[str]:
     """Yield each source that the cache has with another content, and what an installation would do with it."""
-    for told in fetch.damaged(wanted, prefix.sources):
-        yield f"Damaged:  {told}; it would be set aside and fetched again"
+    for damage in fetch.damaged(wanted, prefix.sources):
+        yield f"Damaged:  {damage}; it would be set aside and fetched again"
 
 
 def refused_sources(
@@ -167,7 +169,8 @@ def refused_sources(
     if not refused:
         return
     shown = [
-        "\n    ".join([f"{one.source.place} (for {one.source.needed_by})", *one.reasons]) for one in refused[:SHOWN]
+        "\n    ".join([f"{failure.source.place} (for {failure.source.needed_by})", *failure.reasons])
+        for failure in refused[:SHOWN]
     ]
     if len(refused) > SHOWN:
         shown.append(f"and {len(refused) - SHOWN} more")

@@ -1,4 +1,4 @@
-"""What the user asked to install."""
+"""The request of the user to install something."""
 
 import sys
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def tell(text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the user asked for; ``mpi`` is a family as host.py names them.
+    """The request of the user; ``mpi`` is a family as host.py names them.
 
     ``configured`` are the names of those that the configuration says and nobody typed: they count where they can.
     ``tell`` gets the lines that say which method is taken, and why, where that was left open.

@@ -1,4 +1,4 @@
-"""What can be installed: the stacks, as data in stacks.toml, and any recipe of EasyBuild's own collection."""
+"""The stacks that can be installed, as data in stacks.toml, and any recipe of EasyBuild's own collection."""
 
 import difflib
 import re
@@ -65,12 +65,12 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> str:
-        """What of it was tried, in words."""
+        """The extent to which it was tried, in words."""
         note = f"; {self.note}" if self.note else ""
         if not self.tried:
             return self.note or "planned only"
         how = "built and verified" if self.accelerator is Accelerator.CPU else "built, and verified on CPU tensors,"
-        machines, pythons = ({getattr(one, of): None for one in self.tried} for of in ("machine", "python"))
+        machines, pythons = ({getattr(trial, of): None for trial in self.tried} for of in ("machine", "python"))
         gpu = "" if self.accelerator is Accelerator.CPU else "; not tried on a GPU"
         return f"{how} on {' and '.join(machines)} with Python {' and '.join(pythons)}{gpu}{note}"
 
@@ -126,17 +126,17 @@ def select(
             return on_release(recipe, method, release)
         return agreeing(recipe, method, None, "auto")
     if wanted is not None and wanted not in FRAMEWORKS:
-        found = {stack.name: stack for stack in stacks()}
-        if wanted in found:
-            return of_release(agreeing(found[wanted], method, framework, accelerator), release)
-        raise no_such(wanted, list(found))
+        by_name = {stack.name: stack for stack in stacks()}
+        if wanted in by_name:
+            return of_release(agreeing(by_name[wanted], method, framework, accelerator), release)
+        raise no_such(wanted, list(by_name))
     if wanted and framework and wanted != framework:
         raise contradiction(wanted, f"--framework {framework}")
     device = Accelerator.CPU if accelerator == "auto" else Accelerator(accelerator)
     method = method or methods.usual()
-    there = [s for s in stacks() if (s.method, s.accelerator) == (method, device)]
-    framework = framework or wanted or next((s.framework for s in there), FRAMEWORKS[0])
-    fitting = [s for s in there if s.framework == framework]
+    available = [s for s in stacks() if (s.method, s.accelerator) == (method, device)]
+    framework = framework or wanted or next((s.framework for s in available), FRAMEWORKS[0])
+    fitting = [s for s in available if s.framework == framework]
     usable = [s for s in fitting if s.runs_on(platform)]
     chosen = next((s for s in usable if s.default), usable[0] if usable else None)
     return of_release(chosen or nothing_fits(method, framework, device, fitting, platform), release)
@@ -148,7 +148,9 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 def no_such(wanted: str, names: list[str]) -> UnknownStack:
     """Say that there is no stack of a name, and what may be meant."""
     called = foreign.as_stack(wanted)
-    near = [one for one in (*FRAMEWORKS, *names) if one == called] or [one for one in names if one.startswith(called)]
+    near = [name for name in (*FRAMEWORKS, *names) if name == called] or [
+        name for name in names if name.startswith(called)
+    ]
     near = near or difflib.get_close_matches(called, [*FRAMEWORKS, *names], 3, 0.4) or sorted(names)
     return UnknownStack(
         what=f"There is no stack named {wanted!r}.",
@@ -213,9 +215,9 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
     A name without a / is never that of a file in the current folder. Where stacks of two methods have the same recipe,
     it is that of ``method``. Raises UnknownStack without any.
     """
-    known = [stack for stack in stacks() if stack.easyconfig == easyconfig]
-    if known:
-        return next((stack for stack in known if stack.method == method), known[0])
+    matching = [stack for stack in stacks() if stack.easyconfig == easyconfig]
+    if matching:
+        return next((stack for stack in matching if stack.method == method), matching[0])
     if "/" in easyconfig and Path(easyconfig).is_file():
         easyconfig = str(Path(easyconfig).resolve())
     elif find_easyconfig(easyconfig) is None:
@@ -227,7 +229,10 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
             why="The environment is called as the recipe is, in file names, module names and shells.",
             fix="Rename the file, with letters, digits and _ . + - only, not more than 150, none of . + - in front.",
         )
-    device = next((one for one in (Accelerator.CUDA, Accelerator.ROCM) if one.value in stem.lower()), Accelerator.CPU)
+    device = next(
+        (accelerator for accelerator in (Accelerator.CUDA, Accelerator.ROCM) if accelerator.value in stem.lower()),
+        Accelerator.CPU,
+    )
     match = re.match(r"(?P<name>.+?)-(?P<version>(\d|system).*)$", stem)
     return Stack(
         name=stem,
@@ -260,8 +265,8 @@ def find_easyconfig(name: str) -> Path | None:
     own = recipes("easyconfigs") / name
     if own.is_file():
         return own
-    there = shelf(name).glob("*/") if Path(name).name == name else ()
-    return next((folder / name for folder in there if (folder / name).is_file()), None)
+    folders = shelf(name).glob("*/") if Path(name).name == name else ()
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def shelf(name: str) -> Path:

@@ -26,7 +26,7 @@ class Example:
 
     @property
     def path(self) -> Path:
-        """Where the script lies."""
+        """The path of the script."""
         return recipes("examples") / self.script
 
 
@@ -38,23 +38,23 @@ def everything() -> list[Example]:
 
 def listing() -> str:
     """Return the examples with their titles, a line each."""
-    found = everything()
-    width = max(len(one.name) for one in found)
-    return "\n".join(f"{one.name:{width}}  {one.title}" for one in found)
+    examples = everything()
+    width = max(len(example.name) for example in examples)
+    return "\n".join(f"{example.name:{width}}  {example.title}" for example in examples)
 
 
 def find(name: str, environment: Receipt | None = None) -> Example:
     """Return an example by its name, which fits an environment. Raises UsageProblem, which lists them all."""
-    found = next((one for one in everything() if one.name == name), None)
-    if found is None:
+    example = next((entry for entry in everything() if entry.name == name), None)
+    if example is None:
         raise UsageProblem(what=f"There is no example {name!r}.", why=listing(), fix="Name one of these.")
-    if environment and environment.framework in FRAMEWORKS - {found.framework}:
+    if environment and environment.framework in FRAMEWORKS - {example.framework}:
         raise UsageProblem(
-            what=f"The example {name} is for {found.framework}, and {environment.name} has {environment.framework}.",
+            what=f"The example {name} is for {example.framework}, and {environment.name} has {environment.framework}.",
             why=listing(),
             fix="Name one that fits, or another environment ('envkit list').",
         )
-    return found
+    return example
 
 
 def with_data(
@@ -69,8 +69,8 @@ def with_data(
     if not example.data or named_data(words) or {"-h", "--help"} & set(words):
         return list(words), None
     get = mnist.there if is_dry else mnist.get
-    found = get(prefix.root / "data", mnist.pinned(), places=places)
-    return ["--data", str(found.folder), *words], found
+    data = get(prefix.root / "data", mnist.pinned(), places=places)
+    return ["--data", str(data.folder), *words], data
 
 
 def named_data(words: Sequence[str]) -> Path | None:

@@ -48,7 +48,7 @@ class DataFolder:
 
     @property
     def said(self) -> str:
-        """What the user is told."""
+        """The line that the user is told."""
         if self.absent:
             return f"{self.folder}: not there yet; {self.absent}"
         kind = SAID if self.generated else "MNIST, checked"
@@ -92,8 +92,8 @@ def get(
     if (site := at_site([env.get("ENVKIT_DATA", ""), *places], wanted)) is not None:
         return DataFolder(folder=site)
     target = folder / "mnist"
-    if fetch.missing(sources(wanted), target) and not anew and (there := stand_in(folder)).is_dir():
-        return DataFolder(folder=there, generated=True, why="'envkit data mnist' tries to fetch MNIST again")
+    if fetch.missing(sources(wanted), target) and not anew and (substitute := stand_in(folder)).is_dir():
+        return DataFolder(folder=substitute, generated=True, why="'envkit data mnist' tries to fetch MNIST again")
     with alone(folder), process.interruptible():
         target.mkdir(exist_ok=True)
         try:

@@ -44,7 +44,7 @@ class TensorPhase:
 
 @dataclass(kw_only=True)
 class Summary:
-    """What a timeline tells; times in microseconds, in what is asked of it in seconds.
+    """The summary of a timeline; times in microseconds, in what is asked of it in seconds.
 
     ``last`` counts how often a rank came last; ``waited`` is when the first rank waited for it, as times apart.
     """
@@ -73,7 +73,7 @@ class Summary:
         """The phases, the longest first: name, seconds, share of the whole."""
         longest = sorted(self.phases.items(), key=lambda item: -item[1].total)
         whole_s = self.seconds or 1.0
-        return [(plain(name), one.total / 1e6, one.total / 1e6 / whole_s) for name, one in longest]
+        return [(plain(name), times.total / 1e6, times.total / 1e6 / whole_s) for name, times in longest]
 
     def slowest(self, number: int) -> list[tuple[str, float, int]]:
         """The tensors that took longest: name, seconds, operations."""
@@ -109,8 +109,8 @@ def state(path: Path) -> tuple[int, int, int] | None:
     """Return what tells whether a file has been written anew."""
     if not path.is_file():
         return None
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def read(path: Path, before: tuple[int, int, int] | None) -> tuple[Summary | None, str]:
@@ -119,20 +119,20 @@ def read(path: Path, before: tuple[int, int, int] | None) -> tuple[Summary | Non
         return None, f"envkit: there is no timeline in {path}: the command did not start Horovod (hvd.init)."
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
-            found = summary(stream)
+            timeline = summary(stream)
     except OSError as error:
         return None, f"envkit: the timeline in {path} cannot be read: {error.strerror or error}."
-    if found.first is None:
+    if timeline.first is None:
         return None, f"envkit: the timeline in {path} is empty: the command ended before Horovod had done anything."
-    text = "\n".join(f"  {line}" for line in lines(found))
-    return found, f"envkit: timeline in {path}, for ui.perfetto.dev\n{text}"
+    text = "\n".join(f"  {line}" for line in lines(timeline))
+    return timeline, f"envkit: timeline in {path}, for ui.perfetto.dev\n{text}"
 
 
 def summary(stream: TextIO) -> Summary:
     """Sum up a timeline, as far as it goes."""
-    found = Summary()
-    add_up(parsed(stream, found), found)
-    return found
+    result = Summary()
+    add_up(parsed(stream, result), result)
+    return result
 
 
 def parsed(stream: TextIO, found: Summary) -> Iterator[dict[str, Any]]:
@@ -166,11 +166,11 @@ def add_up(events: Iterable[dict[str, Any]], found: Summary) -> None:
     open_spans = defaultdict[int, list[tuple[str, float]]](list)
     came = defaultdict[int, list[tuple[float, str]]](list)
     for event in events:
-        kind, process, told, when = event.get("ph"), event.get("pid", 0), event.get("args"), event.get("ts")
+        kind, process, arguments, when = event.get("ph"), event.get("pid", 0), event.get("args"), event.get("ts")
         if not isinstance(process, int):
             continue
-        if kind == "M" and event.get("name") == "process_name" and isinstance(told, dict):
-            names[process] = str(told.get("name", process))[:LONGEST]
+        if kind == "M" and event.get("name") == "process_name" and isinstance(arguments, dict):
+            names[process] = str(arguments.get("name", process))[:LONGEST]
         if not isinstance(when, int | float) or not 0 <= when < LATEST:
             continue
         name, when = str(event.get("name", ""))[:LONGEST], float(when)
@@ -200,9 +200,9 @@ def enter(found: Summary, name: str, when: float) -> None:
     """Begin a span."""
     if name in WHOLE:
         return
-    one = found.phases[phase(name)]
-    one.since = one.since if one.inside else when
-    one.inside += 1
+    span = found.phases[phase(name)]
+    span.since = span.since if span.inside else when
+    span.inside += 1
 
 
 def leave(found: Summary, name: str, since: float, when: float, tensor: str) -> None:
@@ -211,9 +211,9 @@ def leave(found: Summary, name: str, since: float, when: float, tensor: str) -> 
         found.operations[tensor] += 1
         found.tensors[tensor] += when - since
         return
-    one = found.phases[phase(name)]
-    one.inside -= 1
-    one.total += 0.0 if one.inside else when - one.since
+    span = found.phases[phase(name)]
+    span.inside -= 1
+    span.total += 0.0 if span.inside else when - span.since
 
 
 def judge(found: Summary, came: list[tuple[float, str]]) -> None:
@@ -232,13 +232,13 @@ def judge(found: Summary, came: list[tuple[float, str]]) -> None:
 def lines(found: Summary) -> list[str]:
     """Return a summary in words."""
     cut = "" if found.whole else f"; {LARGE if found.read >= LARGEST else CUT}"
-    said = [f"{found.seconds:.2f} s, {total(found)}{cut}"]
-    said += ["at least one tensor was in"]
-    said += [f"  {name:24} {time_s:9.3f} s  {share:4.0%}" for name, time_s, share in found.shares()]
-    said += ["slowest tensors, from the end of their negotiation"]
+    rows = [f"{found.seconds:.2f} s, {total(found)}{cut}"]
+    rows += ["at least one tensor was in"]
+    rows += [f"  {name:24} {time_s:9.3f} s  {share:4.0%}" for name, time_s, share in found.shares()]
+    rows += ["slowest tensors, from the end of their negotiation"]
     for name, time_s, times in found.slowest(SHOWN):
-        said.append(f"  {name:40} {time_s:9.3f} s in {times}, {1e3 * time_s / times:.2f} ms each")
-    return [*said, *stragglers(found)]
+        rows.append(f"  {name:40} {time_s:9.3f} s in {times}, {1e3 * time_s / times:.2f} ms each")
+    return [*rows, *stragglers(found)]
 
 
 def total(found: Summary) -> str:
@@ -250,9 +250,9 @@ def stragglers(found: Summary) -> list[str]:
     """Return who came last, in words."""
     if not found.negotiations:
         return []
-    said = [f"last in the {found.negotiations} negotiations that name the ranks (the first of each tensor)"]
+    rows = [f"last in the {found.negotiations} negotiations that name the ranks (the first of each tensor)"]
     for rank, times, share, waited_s in found.stragglers(SHOWN):
-        said.append(f"  rank {rank}: {times} times ({share:.0%}); the first rank waited {waited_s:.3f} s for it")
+        rows.append(f"  rank {rank}: {times} times ({share:.0%}); the first rank waited {waited_s:.3f} s for it")
     if len(found.last) > SHOWN:
-        said.append(f"  and {len(found.last) - SHOWN} other ranks")
-    return [*said, f"  {NAMED_MORE}"]
+        rows.append(f"  and {len(found.last) - SHOWN} other ranks")
+    return [*rows, f"  {NAMED_MORE}"]
