@@ -1,4 +1,4 @@
-"""What the libraries of a module need of a machine: symbol versions, and features of the CPU, read from their files."""
+"""The needs of a module's libraries on a machine: symbol versions, and features of the CPU, read from their files."""
 
 import re
 import struct
@@ -19,16 +19,16 @@ LOADER_CACHE = Path("/etc/ld.so.cache")
 
 def libraries(paths: Iterable[Path]) -> list[Elf]:
     """Return those of some files that are libraries or programs. Raises OSError."""
-    found = []
+    elf_files = []
     for path in paths:
         with path.open("rb") as stream:
             is_elf = stream.read(4) == b"\x7fELF"
         if is_elf:
             try:
-                found.append(Elf.open(path))
+                elf_files.append(Elf.open(path))
             except ElfError as error:
                 raise HostProblem(what=f"{path} cannot be read as a library.", why=str(error)) from error
-    return found
+    return elf_files
 
 
 def highest(names: Iterable[str]) -> dict[str, str]:
@@ -61,27 +61,27 @@ def cpu(found: Sequence[Elf], machine: str) -> tuple[str, ...]:
     patterns = {name: re.compile(text) for name, text in rules()["cpu"].get(machine, {}).items()}
     needed = set[str]()
     for elf in found if patterns else ():
-        told = process.capture(["objdump", *rules()["objdump"][machine], str(elf.path)], timeout_s=300)
-        if told.status:
+        done = process.capture(["objdump", *rules()["objdump"][machine], str(elf.path)], timeout_s=300)
+        if done.status:
             raise HostProblem(
                 what=f"The machine code of {elf.path} cannot be read.",
-                why="There is no program objdump on PATH." if told.status == 127 else told.stderr.strip(),
+                why="There is no program objdump on PATH." if done.status == 127 else done.stderr.strip(),
                 fix="Install binutils, which has it, and push again.",
             )
-        code = {line.strip() + " " for line in told.stdout.splitlines() if line.startswith("\t")}
+        code = {line.strip() + " " for line in done.stdout.splitlines() if line.startswith("\t")}
         needed |= {name for name, pattern in patterns.items() if any(map(pattern.search, code))}
     return tuple(sorted(needed))
 
 
 def offered(env: Mapping[str, str]) -> dict[str, str]:
     """Return the highest version of each kind of symbols that the libraries of this machine define."""
-    found = dict[str, str]()
+    defined = dict[str, str]()
     for library in dict.fromkeys(rules()["versions"].values()):
         for path in candidates(library, env):
             with suppress(OSError, ElfError):
-                found |= highest(Elf.open(path).defined_versions)
+                defined |= highest(Elf.open(path).defined_versions)
                 break
-    return found
+    return defined
 
 
 def candidates(library: str, env: Mapping[str, str]) -> Iterator[Path]:

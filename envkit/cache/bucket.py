@@ -44,8 +44,8 @@ def reached(named: str) -> tuple[Any, str, str]:
     match = NAMED.fullmatch(named)
     if match is None:
         raise RefusedError("A bucket is named s3://BUCKET or s3://BUCKET/FOLDER")
-    made = client(tuple((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
-    return made, match["bucket"], f"{match['folder']}/" if match["folder"] else ""
+    s3 = client(tuple((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
+    return s3, match["bucket"], f"{match['folder']}/" if match["folder"] else ""
 
 
 @cache
@@ -71,7 +71,7 @@ def client(of: tuple[tuple[str, str], ...]) -> Any:  # noqa: ARG001
 def names(named: str, module: str) -> list[str]:
     """Return the names of its manifests. Raises RefusedError."""
     start = f"manifests/{manifest.folder_of(module)}/" if module else "manifests/"
-    return [one.name.removeprefix("manifests/") for one in listed(named, start)]
+    return [file.name.removeprefix("manifests/") for file in listed(named, start)]
 
 
 def listed(named: str, start: str) -> list[Stored]:
@@ -82,9 +82,11 @@ def listed(named: str, start: str) -> list[Stored]:
             Bucket=bucket, Prefix=folder + start, PaginationConfig={"PageSize": PAGE}
         )
         return [
-            Stored(name=one["Key"].removeprefix(folder), size=one["Size"], changed=one["LastModified"].timestamp())
+            Stored(
+                name=entry["Key"].removeprefix(folder), size=entry["Size"], changed=entry["LastModified"].timestamp()
+            )
             for page in pages
-            for one in page.get("Contents", ())
+            for entry in page.get("Contents", ())
         ]
 
 
@@ -95,9 +97,9 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
 
     with asking():
         s3, bucket, folder = reached(named)
-        told = s3.get_object(Bucket=bucket, Key=folder + name)
-        with closing(told["Body"]) as body:
-            yield in_time(limited(body.iter_chunks(PIECE), told["ContentLength"], most))
+        answer = s3.get_object(Bucket=bucket, Key=folder + name)
+        with closing(answer["Body"]) as body:
+            yield in_time(limited(body.iter_chunks(PIECE), answer["ContentLength"], most))
 
 
 def require(named: str) -> None:
@@ -114,7 +116,7 @@ def locked(named: str) -> nullcontext[None]:  # noqa: ARG001
 
 def holds(named: str, name: str, size: int, sha256: str) -> bool:  # noqa: ARG001
     """Say whether a file of that size is there; S3 has no half-written ones. Raises RefusedError."""
-    return any(one.name == name and one.size == size for one in listed(named, name))
+    return any(file.name == name and file.size == size for file in listed(named, name))
 
 
 def put(named: str, name: str, stream: BinaryIO) -> None:
@@ -126,7 +128,7 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
 
 def stored(named: str) -> list[Stored]:
     """Return its files. Raises RefusedError."""
-    return [one for start in ("manifests/", "objects/", "sources/") for one in listed(named, start)]
+    return [file for start in ("manifests/", "objects/", "sources/") for file in listed(named, start)]
 
 
 def remove(named: str, name: str) -> None:

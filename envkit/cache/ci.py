@@ -15,10 +15,10 @@ FORMS = {
 
 def job(env: Mapping[str, str]) -> Ci:
     """Return the job that a process runs in. Raises UsageProblem where it runs in none, or that does not say enough."""
-    for kind, known in rules()["ci"].items():
-        if env.get(known["known_by"]) == "true":
-            return Ci(kind=kind, **{part: told(kind, known[part], form, env) for part, form in FORMS.items()})
-    names = [f"{known['known_by']} ({kind})" for kind, known in rules()["ci"].items()]
+    for kind, variables in rules()["ci"].items():
+        if env.get(variables["known_by"]) == "true":
+            return Ci(kind=kind, **{part: told(kind, variables[part], form, env) for part, form in FORMS.items()})
+    names = [f"{table['known_by']} ({kind})" for kind, table in rules()["ci"].items()]
     raise UsageProblem(
         what=f"--from-ci is for jobs of {' and '.join(rules()['ci'])}, and this is none.",
         why=f"None of the variables by which such a job is known is 'true' here: {', '.join(names)}.",
@@ -29,9 +29,9 @@ def job(env: Mapping[str, str]) -> Ci:
 def told(kind: str, text: str, form: re.Pattern[str], env: Mapping[str, str]) -> str:
     """Return what variables make, where that is of a form. Raises UsageProblem, which does not show them."""
     names = re.findall(r"\{(\w+)\}", text)
-    made = text.format_map({name: env.get(name, "") for name in names})
-    if all(map(env.get, names)) and form.fullmatch(made):
-        return made
+    value = text.format_map({name: env.get(name, "") for name in names})
+    if all(map(env.get, names)) and form.fullmatch(value):
+        return value
     raise UsageProblem(
         what=f"This job of {kind} does not say what it is.",
         why=f"{' or '.join(names)} is not set, or is not as {kind} sets it.",

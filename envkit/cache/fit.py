@@ -11,7 +11,7 @@ from envkit.environments.lockfile import Lock
 
 @dataclass(frozen=True, kw_only=True)
 class Provided:
-    """What a machine and a plan have of what objects need.
+    """The means of a machine and a plan: what they have of what objects need.
 
     ``recipes`` are the SHA-256 of the recipes of the plan, by module; ``mpi`` is family and version.
     """
@@ -53,9 +53,9 @@ def of_machine(one: Manifest, here: Provided) -> Iterator[str]:
     elif here.mpi_library and needs.mpi_library != here.mpi_library:
         yield f"it loads {needs.mpi_library}, and {family} {version} is {here.mpi_library}"
     for kind, wanted in needs.versions.items():
-        there = here.versions.get(kind)
-        if there is None or Version(there) < Version(wanted):
-            yield f"it needs {kind} {wanted}, and this machine has {there or 'none'}"
+        offered = here.versions.get(kind)
+        if offered is None or Version(offered) < Version(wanted):
+            yield f"it needs {kind} {wanted}, and this machine has {offered or 'none'}"
     if lacking := [name for name in needs.cpu if name not in here.cpu]:
         yield f"its code needs {', '.join(lacking)}, which this CPU has not"
     if (needs.syntax, here.syntax) == ("Lua", "Tcl"):

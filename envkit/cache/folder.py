@@ -147,7 +147,7 @@ def files_of(folder: Path) -> Iterator[Path]:
     for pattern in ("*", ".envkit-*", "objects/*", "sources/*", "manifests/*/*"):
         for path in sorted(folder.glob(pattern)):
             name = str(path.relative_to(folder))
-            linked = any(one.is_symlink() for one in (path, *path.parents[: name.count("/")]))
+            linked = any(place.is_symlink() for place in (path, *path.parents[: name.count("/")]))
             if OWN.fullmatch(name) and not linked and path.is_file():
                 yield path
 
@@ -156,8 +156,8 @@ def stored(named: str) -> Iterator[Stored]:
     """Yield its files. Raises OSError."""
     folder = path_of(named)
     for path in files_of(folder):
-        found = path.stat()
-        yield Stored(name=str(path.relative_to(folder)), size=found.st_size, changed=found.st_mtime)
+        state = path.stat()
+        yield Stored(name=str(path.relative_to(folder)), size=state.st_size, changed=state.st_mtime)
 
 
 def remove(named: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What lies where in a place; what a kind of place does: ``folder.py``, ``server.py``, ``bucket.py``, ``registry.py``.
+"""The layout of a place, and what a kind of place does: ``folder.py``, ``server.py``, ``bucket.py``, ``registry.py``.
 
 ::
 

@@ -41,7 +41,7 @@ class PackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the machine must have: ``versions`` of symbols by their name (GLIBC), ``cpu`` as /proc/cpuinfo names it.
+    """The needs that a machine must meet: ``versions`` of symbols by name (GLIBC), ``cpu`` as /proc/cpuinfo names it.
 
     ``mpi_library`` is the library of MPI that is loaded, ``syntax`` that of the module file, ``recipes`` the SHA-256 of
     the recipe of each module that it was linked with, ``load`` the site modules that were loaded.
@@ -86,7 +86,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it."""
+    """The facts about an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it."""
 
     version: Literal[1] = 1
     part: LockedPart
@@ -130,18 +130,18 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
     """Return a manifest and what was signed of it. Raises ValueError for what cannot be one."""
     try:
         signed = record.decode(content, Signed)
-        found = record.decode(bytes(signed.manifest), Manifest)
+        manifest = record.decode(bytes(signed.manifest), Manifest)
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
-    if not is_module(found.module) or not found.files or min(found.size, found.unpacked) < 0:
+    if not is_module(manifest.module) or not manifest.files or min(manifest.size, manifest.unpacked) < 0:
         raise ValueError("It is no manifest of a module.")
-    if not all(map(VERSION.fullmatch, found.needs.versions.values())):
+    if not all(map(VERSION.fullmatch, manifest.needs.versions.values())):
         raise ValueError("It needs a version that is none.")
-    shown = msgspec.structs.replace(found.provenance, verdict=msgspec.Raw(b"null"))
-    told = msgspec.json.decode(msgspec.json.encode((found.part, found.needs, shown)))
-    if not all(text.isprintable() for text in record.texts(told)):
+    shown = msgspec.structs.replace(manifest.provenance, verdict=msgspec.Raw(b"null"))
+    texts = msgspec.json.decode(msgspec.json.encode((manifest.part, manifest.needs, shown)))
+    if not all(text.isprintable() for text in record.texts(texts)):
         raise ValueError("It has text in it that a terminal would obey.")
-    return found, signed
+    return manifest, signed
 
 
 def folder_of(module: str) -> str:

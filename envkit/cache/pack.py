@@ -22,7 +22,7 @@ PRESET = 6  # of xz
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """What was packed, and what its libraries need; ``size`` and ``sha256`` are those of the tar file under xz."""
+    """The packed files, and what their libraries need; ``size`` and ``sha256`` are those of the tar file under xz."""
 
     files: dict[str, PackedFile]
     unpacked: int
@@ -44,7 +44,7 @@ def paths(tree: Tree, module: str) -> Iterator[str]:
     top = tree.software / module
     for folder, folders, names in os.walk(top):
         folders.sort()
-        for name in sorted((*names, *(one for one in folders if Path(folder, one).is_symlink()))):
+        for name in sorted((*names, *(subfolder for subfolder in folders if Path(folder, subfolder).is_symlink()))):
             path = str(Path(folder, name).relative_to(tree.root))
             if not left_out.search(path):
                 yield path
@@ -56,17 +56,17 @@ def pack(tree: Tree, module: str, machine: str, place: BinaryIO) -> Packed:
     The same files give the same object, whatever the prefix, and whoever they belong to.
     """
     spelled = prefixes.spellings(tree.root.parent)
-    found, size = dict[str, PackedFile](), 0
+    entries, size = dict[str, PackedFile](), 0
     names = sorted(paths(tree, module))
     with lzma.open(place, "wb", preset=PRESET) as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
         for name in names:
             path = tree.root / name
             if path.is_symlink():
-                found[name] = PackedFile(link=link_of(path, name, module, spelled))
+                entries[name] = PackedFile(link=link_of(path, name, module, spelled))
                 continue
             content, places = prefixes.marked(read(path, name), path, name, spelled)
             is_program = bool(path.stat().st_mode & stat.S_IXUSR)
-            found[name] = PackedFile(
+            entries[name] = PackedFile(
                 size=len(content), sha256=hashlib.sha256(content).hexdigest(), is_program=is_program, places=places
             )
             member = tarfile.TarInfo(name)
@@ -75,16 +75,16 @@ def pack(tree: Tree, module: str, machine: str, place: BinaryIO) -> Packed:
             size += len(content)
     place.flush()
     place.seek(0)
-    libraries = binaries.libraries(tree.root / name for name, one in found.items() if not one.link)
+    libraries = binaries.libraries(tree.root / name for name, entry in entries.items() if not entry.link)
     return Packed(
-        files=found,
+        files=entries,
         unpacked=size,
         size=place.seek(0, os.SEEK_END),
         sha256=digest_of(place),
         versions=binaries.versions(libraries),
         mpi_library=binaries.mpi_library(libraries),
         cpu=binaries.cpu(libraries, machine),
-        syntax="Lua" if f"modules/all/{module}.lua" in found else "Tcl",
+        syntax="Lua" if f"modules/all/{module}.lua" in entries else "Tcl",
     )
 
 
@@ -104,7 +104,7 @@ def digest_of(stream: BinaryIO) -> str:
 def link_of(path: Path, name: str, module: str, spelled: tuple[bytes, ...]) -> str:
     """Return where a link leads, as it is packed. Raises NotRelocatable for one that leads out of the prefix."""
     target = os.fsencode(path.readlink())
-    below = next((one for one in spelled if target.startswith(one + b"/")), None)
+    below = next((spelling for spelling in spelled if target.startswith(spelling + b"/")), None)
     if below is not None:
         return os.fsdecode(target.replace(below, PREFIX, 1))
     inside = os.path.normpath(Path(name).parent / os.fsdecode(target))

@@ -1,4 +1,4 @@
-"""Where a cache lies: a folder, a bucket of S3, a registry, or behind an HTTP(S) server, which can only be read.
+"""The place of a cache: a folder, a bucket of S3, a registry, or behind an HTTP(S) server, which can only be read.
 
 What lies where in it is the same in each (``layout.py``). Nothing in a place is believed: manifests are signed, and
 objects have the SHA-256 that their manifest says.
@@ -40,7 +40,7 @@ class Caches:
     @property
     def kept(self) -> "tuple[Place, ...]":
         """The places, from which sources are taken as well."""
-        return tuple(Place(named=one) for one in self.places)
+        return tuple(Place(named=named) for named in self.places)
 
 
 Opened = AbstractContextManager[BinaryIO]
@@ -57,7 +57,7 @@ class SignedManifest:
 
     @property
     def id(self) -> str:
-        """What it is called."""
+        """The name that it is called by."""
         return self.manifest.key
 
 
@@ -90,12 +90,12 @@ class Place:
 
     @property
     def store(self) -> Store:
-        """What reads it."""
+        """The module that reads it."""
         return self.writable if self.is_listed else server
 
     @property
     def writable(self) -> Writable:
-        """What writes it as well. Raises UsageProblem for one that can only be read."""
+        """The module that writes it as well. Raises UsageProblem for one that can only be read."""
         if self.named.startswith("s3://"):
             return bucket
         if self.named.startswith("oci://"):
@@ -124,23 +124,23 @@ class Place:
         from envkit.sources.connection import RefusedError
 
         try:
-            there = tuple(islice(self.store.names(self.named, module), MOST_BUILDS + 1))
+            listed = tuple(islice(self.store.names(self.named, module), MOST_BUILDS + 1))
         except RefusedError as error:
             raise self.invalid(f"{error}.", "Check its name, the network and your right to read it.") from error
-        if len(there) > MOST_BUILDS:
+        if len(listed) > MOST_BUILDS:
             raise self.invalid(f"It has more than {MOST_BUILDS} builds.")
-        own = [match for name in dict.fromkeys(there) if (match := NAME.fullmatch(name))]
-        return [one[0] for one in own if not module or one["module"] == manifest.folder_of(module)]
+        own = [match for name in dict.fromkeys(listed) if (match := NAME.fullmatch(name))]
+        return [hit[0] for hit in own if not module or hit["module"] == manifest.folder_of(module)]
 
     def entry(self, name: str) -> SignedManifest:
         """Return a manifest by its name. Raises CacheInvalid for one that is not what its name says."""
         try:
-            found, signed = manifest.read(self.read(f"manifests/{name}", manifest.MOST))
+            build, signed = manifest.read(self.read(f"manifests/{name}", manifest.MOST))
         except ValueError as error:
             raise self.invalid(f"The manifest {name} cannot be read: {error}") from error
-        if name != f"{manifest.folder_of(found.module)}/{found.key}.json":
+        if name != f"{manifest.folder_of(build.module)}/{build.key}.json":
             raise self.invalid(f"The manifest {name} is that of something else.")
-        return SignedManifest(place=self, manifest=found, signed=signed)
+        return SignedManifest(place=self, manifest=build, signed=signed)
 
     def read(self, name: str, most: int) -> bytes:
         """Return a file of it. Raises CacheInvalid."""
@@ -178,8 +178,8 @@ class Place:
 
 def configured(*, unsigned: bool = False) -> Caches:
     """Return the caches that the configuration names."""
-    found = configuration.read()
-    places, keys = (tuple(found.get(name) or ()) for name in ("cache.from", "cache.keys"))
+    settings = configuration.read()
+    places, keys = (tuple(settings.get(name) or ()) for name in ("cache.from", "cache.keys"))
     return Caches(places=places, keys=keys, unsigned=unsigned)
 
 
@@ -247,8 +247,8 @@ def require_cache(place: Place) -> None:
     What is no JSON at all is one that is damaged, or just being written.
     """
     with suppress(CacheInvalid, record.RecordInvalid):
-        told = record.decode(place.read(INDEX, manifest.MOST), Any)
-        if not (isinstance(told, dict) and isinstance(told.get("manifests"), list)) and not place.names():
+        content = record.decode(place.read(INDEX, manifest.MOST), Any)
+        if not (isinstance(content, dict) and isinstance(content.get("manifests"), list)) and not place.names():
             foreign = f"It has an {INDEX} that is that of something else, and no builds."
             fix = "Name the folder of a cache, or an empty one for a new cache."
             raise UsageProblem(what=f"{place.shown} is no cache of builds.", why=foreign, fix=fix)
@@ -268,9 +268,9 @@ def index(place: Place) -> None:
     """
     store = place.writable
     with store.locked(place.named):
-        written, there = None, tuple(place.names())
-        while there != written:
-            written = there
+        written, names = None, tuple(place.names())
+        while names != written:
+            written = names
             content = msgspec.json.format(msgspec.json.encode(Index(manifests=written)), indent=1)
             store.put(place.named, INDEX, io.BytesIO(content))
-            there = tuple(place.names())
+            names = tuple(place.names())

@@ -1,4 +1,4 @@
-"""Where the prefix stands in files, and what stands there instead in an object that any prefix can take.
+"""The prefix in files, and what stands there instead in an object that any prefix can take.
 
 Texts and links have a mark in its place, which installing replaces. A search path of a library (RUNPATH) begins where
 the library lies ($ORIGIN), and so fits anywhere. Nothing else that is compiled may hold the prefix.
@@ -21,7 +21,7 @@ def spellings(prefix: Path) -> tuple[bytes, ...]:
 
 def marked(content: bytes, path: Path, name: str, spelled: tuple[bytes, ...]) -> tuple[bytes, int]:
     """Return what a file is in an object, and how often the mark stands in it. Raises NotRelocatable."""
-    if not any(one in content for one in spelled):
+    if not any(spelling in content for spelling in spelled):
         if PREFIX in content:
             raise refused(name, f"It has {PREFIX.decode()} in it, which stands for the prefix in an object.")
         return content, 0
@@ -29,8 +29,8 @@ def marked(content: bytes, path: Path, name: str, spelled: tuple[bytes, ...]) ->
         return from_origin(content, path, name, spelled), 0
     if b"\0" in content:
         raise refused(name, "It is no text and no library, and the prefix stands in it.")
-    for one in spelled:
-        content = content.replace(one, PREFIX)
+    for prefix in spelled:
+        content = content.replace(prefix, PREFIX)
     return content, content.count(PREFIX)
 
 
@@ -48,31 +48,31 @@ def from_origin(content: bytes, path: Path, name: str, spelled: tuple[bytes, ...
         raise refused(name, f"The prefix stands in it, and it cannot be read: {error}.") from error
     for text in written:
         new = ":".join(relative(folder, path, spelled) for folder in text.split(":"))
-        old, made = text.encode(), padded(new, len(text.encode())).encode()
+        old, rewritten = text.encode(), padded(new, len(text.encode())).encode()
         if content.count(old) != 1:
             raise refused(name, f"Its search path stands in it {content.count(old)} times.")
-        if len(made) > len(old):
+        if len(rewritten) > len(old):
             why = f"Its search path {text!r} is too short to be rewritten as {new!r}."
             raise refused(name, why, "Install into a prefix with a longer path, and push from there.")
-        content = content.replace(old, made)
-    if any(one in content for one in spelled):
+        content = content.replace(old, rewritten)
+    if any(spelling in content for spelling in spelled):
         raise refused(name, "The prefix stands in it elsewhere than in its search path.")
     return content
 
 
 def relative(folder: str, library: Path, spelled: tuple[bytes, ...]) -> str:
     """Return a folder of a search path from where the library lies, if it is below the prefix."""
-    below = next((one for one in spelled if os.fsencode(folder).startswith(one + b"/")), None)
+    below = next((spelling for spelling in spelled if os.fsencode(folder).startswith(spelling + b"/")), None)
     if below is None:
         return folder
-    prefix = os.fsdecode(next(one for one in spelled if os.fsencode(library).startswith(one + b"/")))
+    prefix = os.fsdecode(next(spelling for spelling in spelled if os.fsencode(library).startswith(spelling + b"/")))
     return f"{ORIGIN}/{os.path.relpath(folder[len(os.fsdecode(below)) :], str(library.parent)[len(prefix) :])}"
 
 
 def padded(text: str, size: int) -> str:
     """Return a search path as long as another one was, so that no text behind it moves: with more slashes."""
-    head, found, rest = text.partition(f"{ORIGIN}/")
-    return f"{head}{ORIGIN}{'/' * (size - len(text))}/{rest}" if found else text
+    head, mark, rest = text.partition(f"{ORIGIN}/")
+    return f"{head}{ORIGIN}{'/' * (size - len(text))}/{rest}" if mark else text
 
 
 def refused(name: str, why: str, fix: str = "") -> NotRelocatable:

@@ -76,14 +76,14 @@ class Blob(msgspec.Struct, frozen=True):
 
 
 class Artifact(msgspec.Struct, frozen=True):
-    """What a tag stands for."""
+    """The artifact that a tag stands for."""
 
     layers: tuple[Blob, ...]
     annotations: dict[str, str] = {}
 
     def layer(self, kind: str) -> Blob | None:
         """Return the layer of a kind, if there is one."""
-        return next((one for one in self.layers if one.mediaType == kind), None)
+        return next((blob for blob in self.layers if blob.mediaType == kind), None)
 
 
 class Tags(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Refusals(msgspec.Struct, frozen=True):
-    """What a registry says of what it refuses."""
+    """The reasons that a registry gives for what it refuses."""
 
     errors: tuple[Refusal, ...]
 
@@ -139,10 +139,10 @@ class Reached:
     def answer(self, method: str, url: str, headers: Mapping[str, str] | None = None, **given: Any) -> Any:
         """Return what the registry answers; a password goes with each request, since content is sent once."""
         auth = self.client.auth
-        known = {} if hasattr(auth, "token") else auth.get_auth_header() if hasattr(auth, "_basic_auth") else {}
+        login = {} if hasattr(auth, "token") else auth.get_auth_header() if hasattr(auth, "_basic_auth") else {}
         once = inspect.unwrap(type(self.client).do_request)  # oras-py itself tries for two minutes
         with understood():
-            return once(self.client, url, method, headers={**known, **(headers or {})}, **given)
+            return once(self.client, url, method, headers={**login, **(headers or {})}, **given)
 
     def tagged(self, tag: str) -> Artifact:
         """Return the artifact of a tag."""
@@ -198,10 +198,10 @@ def told(answer: Any) -> str:
     """Return what a registry says of what it refuses."""
     from envkit.sources.connection import RefusedError
 
-    said = str(answer.reason)
+    reason = str(answer.reason)
     with suppress(RefusedError, ValueError):
-        said = next((f"{one.code} {one.message}" for one in content(answer, Refusals).errors), said)
-    return f"{answer.status_code} {said}".strip()
+        reason = next((f"{refusal.code} {refusal.message}" for refusal in content(answer, Refusals).errors), reason)
+    return f"{answer.status_code} {reason}".strip()
 
 
 def bounded(answer: Any, most: int) -> Iterator[bytes]:
@@ -220,7 +220,7 @@ def logins() -> Iterator[str]:
         named.append(f"{folder}/config.json")
     if folder := os.environ.get("XDG_RUNTIME_DIR"):
         named.append(f"{folder}/containers/auth.json")
-    yield from (one for one in named if one and Path(one).is_file())
+    yield from (path for path in named if path and Path(path).is_file())
 
 
 @cache
@@ -237,18 +237,18 @@ def client(host: str, files: tuple[str, ...]) -> Any:
 
     logger.setup_logger(quiet=True)
     is_local = LOCAL.fullmatch(host) is not None
-    with Session() as asked:
+    with Session() as session:
         for scheme in ("http://", "https://"):
-            asked.mount(scheme, Patient())
-        answer = asked.get(f"{'http' if is_local else 'https'}://{host}/v2/")
+            session.mount(scheme, Patient())
+        answer = session.get(f"{'http' if is_local else 'https'}://{host}/v2/")
         kind = answer.headers.get("Www-Authenticate", "").partition(" ")[0].lower()
-    made = provider.Registry(host, insecure=is_local, auth_backend="basic" if kind == "basic" else "token")
+    registry = provider.Registry(host, insecure=is_local, auth_backend="basic" if kind == "basic" else "token")
     for scheme in ("http://", "https://"):
-        made.session.mount(scheme, Patient())
-    made.auth.load_configs(Container(f"{host}/envkit"), configs=[*files])
-    if kind == "basic" and not getattr(made.auth, "_basic_auth", ""):
+        registry.session.mount(scheme, Patient())
+    registry.auth.load_configs(Container(f"{host}/envkit"), configs=[*files])
+    if kind == "basic" and not getattr(registry.auth, "_basic_auth", ""):
         raise ValueError(f"{host} wants a login: apptainer registry login, docker login or podman login")
-    return made
+    return registry
 
 
 def tag_of(name: str) -> str:
@@ -264,22 +264,22 @@ def names(named: str, module: str) -> list[str]:
     """Return the names of its manifests. Raises RefusedError."""
     folder = manifest.folder_of(module)
     matches = [match for tag in tags(named) if (match := TAG.fullmatch(tag))]
-    return [f"{one['folder']}/{one['key']}.json" for one in matches if not module or one["folder"] == folder]
+    return [f"{parts['folder']}/{parts['key']}.json" for parts in matches if not module or parts["folder"] == folder]
 
 
 def tags(named: str) -> list[str]:
     """Return all of its tags, whoever's. Raises RefusedError."""
     with asking():
         reached = Reached(named)
-        found, what = list[str](), "tags/list?n=1000"
+        collected, what = list[str](), "tags/list?n=1000"
         while what:
             answer = reached.ask("GET", what, 200)
             page = content(answer, Tags).tags or ()
-            found += page
+            collected += page
             what = answer.links.get("next", {}).get("url", "") if page else ""
-            if len(found) > MOST_TAGS:
+            if len(collected) > MOST_TAGS:
                 raise ValueError(f"it has more than {MOST_TAGS} tags")
-    return found
+    return collected
 
 
 @contextmanager
@@ -319,8 +319,8 @@ def holds(named: str, name: str, size: int, sha256: str) -> bool:
     with asking():
         if name.startswith("sources/"):
             named_by = f"manifests/source-{sha256}"
-            found = Reached(named).ask("HEAD", named_by, 200, NO_SUCH, headers={"Accept": IMAGE})
-            return bool(found.status_code != NO_SUCH)
+            reply = Reached(named).ask("HEAD", named_by, 200, NO_SUCH, headers={"Accept": IMAGE})
+            return bool(reply.status_code != NO_SUCH)
         answer = Reached(named).ask("HEAD", f"blobs/sha256:{sha256}", 200, NO_SUCH)
         return answer.status_code != NO_SUCH and int(answer.headers.get("Content-Length", size)) == size
 
@@ -339,10 +339,10 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
                 reached.tag(f"source-{sha256_of(name)}", SOURCES, [described(SOURCE, size, sha256_of(name))])
             return
         tag, text = tag_of(name), stream.read()
-        made, _ = manifest.read(text)
+        build, _ = manifest.read(text)
         own = described(MANIFEST, len(text), hashlib.sha256(text).hexdigest())
         reached.send(io.BytesIO(text), len(text), own["digest"])
-        reached.tag(tag, ARTIFACT, [own, described(OBJECT, made.size, made.sha256)])
+        reached.tag(tag, ARTIFACT, [own, described(OBJECT, build.size, build.sha256)])
 
 
 def sha256_of(name: str) -> str:
@@ -362,17 +362,17 @@ def stored(named: str) -> Iterator[Stored]:
         if not match and not source:
             continue
         with asking():
-            found = Reached(named).tagged(tag)
+            artifact = Reached(named).tagged(tag)
         changed = time.time()
         with suppress(ValueError):
-            changed = float(calendar.timegm(time.strptime(found.annotations.get(CREATED, ""), CREATED_FORM)))
+            changed = float(calendar.timegm(time.strptime(artifact.annotations.get(CREATED, ""), CREATED_FORM)))
         if source:
-            size = sum(one.size for one in found.layers)
+            size = sum(blob.size for blob in artifact.layers)
             yield Stored(name=source_of(source["sha256"]), size=size, changed=changed)
-        elif match and (layer := found.layer(MANIFEST)):
+        elif match and (layer := artifact.layer(MANIFEST)):
             name = f"manifests/{match['folder']}/{match['key']}.json"
             yield Stored(name=name, size=layer.size, changed=changed)
-        if match and (layer := found.layer(OBJECT)):
+        if match and (layer := artifact.layer(OBJECT)):
             yield Stored(name=object_of(layer.digest.removeprefix("sha256:")), size=layer.size, changed=changed)
 
 

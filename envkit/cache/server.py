@@ -45,11 +45,11 @@ def connected() -> Iterator["Connection"]:
     """Give a connection with pip's settings of certificates and proxies, which gives up soon."""
     from envkit.sources.connection import Connection
 
-    made = Connection(settings(), connect_s=CONNECT_S, backoff_s=())
+    connection = Connection(settings(), connect_s=CONNECT_S, backoff_s=())
     try:
-        yield made
+        yield connection
     finally:
-        made.close()
+        connection.close()
 
 
 def settings() -> "PipSettings":

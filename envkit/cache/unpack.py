@@ -31,27 +31,27 @@ def take(entry: SignedManifest, tree: Tree, python: Path, record: Callable[[], N
 
     Raises CacheInvalid for what is not what the manifest says; nothing of it is left then. Raises OSError.
     """
-    found = entry.manifest
+    manifest = entry.manifest
     require_own(entry, tree)
     with temporary.folder("cache", tree.root) as folder:
         packed, root = folder / "object", folder / "tree"
         with packed.open("wb") as stream:
             fetch(entry, stream)
         unpack(entry, packed, root)
-        relocate(found, root, tree)
-        compile_all(root / "software" / found.module, tree, found, python)
+        relocate(manifest, root, tree)
+        compile_all(root / "software" / manifest.module, tree, manifest, python)
         note(entry, root)
-        move_in(found, root, tree, record)
+        move_in(manifest, root, tree, record)
 
 
 def require_own(entry: SignedManifest, tree: Tree) -> None:
     """Require that a manifest names only files of its module, and small enough. Raises CacheInvalid."""
-    found = entry.manifest
-    folders = {str(folder) for name in found.files for folder in PurePosixPath(name).parents}
-    for name, one in found.files.items():
-        if not lists.is_own(found.module, name) or name in folders or one.size > files.MOST:
+    manifest = entry.manifest
+    folders = {str(folder) for name in manifest.files for folder in PurePosixPath(name).parents}
+    for name, file in manifest.files.items():
+        if not lists.is_own(manifest.module, name) or name in folders or file.size > files.MOST:
             raise bad(entry, f"Its manifest names {name!r}.")
-        if one.link and not is_inside(one.link, name, found.module, tree):
+        if file.link and not is_inside(file.link, name, manifest.module, tree):
             raise bad(entry, f"Its manifest has a link that leads elsewhere: {name!r}.")
     require_small(entry)
 
@@ -94,20 +94,20 @@ class Bounded:
 
     def read(self, size: int) -> bytes:
         """Return so many bytes, fewer at the end. Raises TarError where more comes than may, LZMAError, EOFError."""
-        found = self.chunk[self.at : self.at + size]
-        self.at += len(found)
-        while len(found) < size and (chunk := next(self.chunks, None)) is not None:
+        content = self.chunk[self.at : self.at + size]
+        self.at += len(content)
+        while len(content) < size and (chunk := next(self.chunks, None)) is not None:
             self.left -= len(chunk)
             if self.left < 0:
                 raise tarfile.TarError("more comes than its manifest says")
-            self.chunk, self.at = chunk, min(size - len(found), len(chunk))
-            found += chunk[: self.at]
-        return found
+            self.chunk, self.at = chunk, min(size - len(content), len(chunk))
+            content += chunk[: self.at]
+        return content
 
 
 def unpack(entry: SignedManifest, packed: Path, root: Path) -> None:
     """Unpack an object below a folder. Raises CacheInvalid, OSError."""
-    rest = {name: one for name, one in entry.manifest.files.items() if not one.link}
+    rest = {name: file for name, file in entry.manifest.files.items() if not file.link}
     most = entry.manifest.unpacked + HEADERS * (len(rest) + 10)
     try:
         with (
@@ -115,10 +115,10 @@ def unpack(entry: SignedManifest, packed: Path, root: Path) -> None:
             tarfile.open(fileobj=cast("IO[bytes]", Bounded(stream, most)), mode="r|") as tar,
         ):
             for member in tar:
-                one, source = rest.pop(member.name, None), tar.extractfile(member)
-                if one is None or member.type != tarfile.REGTYPE or source is None or member.size != one.size:
+                expected, source = rest.pop(member.name, None), tar.extractfile(member)
+                if expected is None or member.type != tarfile.REGTYPE or source is None or member.size != expected.size:
                     raise bad(entry, f"It holds {member.name!r}, which its manifest does not name so.")
-                write(root / member.name, source.read(), one, entry)
+                write(root / member.name, source.read(), expected, entry)
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise bad(entry, f"It cannot be unpacked: {error}.") from error
     if rest:
@@ -137,12 +137,12 @@ def write(path: Path, content: bytes, one: PackedFile, entry: SignedManifest) ->
 def relocate(found: Manifest, root: Path, tree: Tree) -> None:
     """Put the prefix into texts and links, and the new digests into the lists of packages."""
     prefix, changed = tree.root.parent, dict[str, bytes]()
-    for name, one in found.files.items():
+    for name, file in found.files.items():
         path = root / name
-        if one.link:
+        if file.link:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(one.link.replace(PREFIX.decode(), str(prefix)))
-        elif one.places:
+            path.symlink_to(file.link.replace(PREFIX.decode(), str(prefix)))
+        elif file.places:
             changed[str(path)] = content = prefixes.put_in(path.read_bytes(), prefix)
             path.write_bytes(content)
     for name in found.files:
@@ -171,14 +171,14 @@ def compile_all(folder: Path, tree: Tree, found: Manifest, python: Path) -> None
 
 def note(entry: SignedManifest, root: Path) -> None:
     """Write into the folder where eb keeps its log where the module came from."""
-    made = entry.manifest.provenance
+    provenance = entry.manifest.provenance
     path = root / "software" / entry.manifest.module / lists.NOTES / "envkit-cache.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f"{entry.manifest.module} was not built here.\n"
         f"Taken from the cache {entry.place.shown}, object {entry.id} (SHA-256 {entry.manifest.sha256}).\n"
-        f"Built on {made.host}, {made.built}, and verified there as {made.environment}, "
-        f"by envkit {made.envkit} and EasyBuild {made.easybuild}.\n"
+        f"Built on {provenance.host}, {provenance.built}, and verified there as {provenance.environment}, "
+        f"by envkit {provenance.envkit} and EasyBuild {provenance.easybuild}.\n"
     )
 
 
@@ -189,9 +189,9 @@ def move_in(found: Manifest, root: Path, tree: Tree, record: Callable[[], None])
     target.parent.mkdir(parents=True, exist_ok=True)
     (root / "software" / found.module).rename(target)
     for recipe in (target / lists.NOTES).glob("*.eb"):
-        kept = tree.root / "ebfiles_repo" / found.module.partition("/")[0] / recipe.name
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        files.write(kept, recipe.read_bytes(), own=True)
+        copy = tree.root / "ebfiles_repo" / found.module.partition("/")[0] / recipe.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        files.write(copy, recipe.read_bytes(), own=True)
     record()
     for name in in_order(found.files):
         replaced.move(root / name, tree.root / name)
@@ -200,7 +200,7 @@ def move_in(found: Manifest, root: Path, tree: Tree, record: Callable[[], None])
 def in_order(names: Iterable[str]) -> Iterator[str]:
     """Yield the module files of an object, that in the folder of all modules last."""
     yield from sorted(
-        (one for one in names if one.startswith("modules/")), key=lambda one: one.startswith("modules/all/")
+        (name for name in names if name.startswith("modules/")), key=lambda one: one.startswith("modules/all/")
     )
 
 

@@ -14,7 +14,7 @@ ABSENT = 3.0  # how far away a combination is that lacks a part; another major r
 
 
 class MachineParts(Struct, frozen=True, kw_only=True):
-    """What this machine has of a combination: what computes (cpu, cuda or rocm), and its own parts."""
+    """The parts of a combination that are this machine's own, and what computes on it (cpu, cuda or rocm)."""
 
     accelerator: str
     parts: dict[str, str]
@@ -38,26 +38,26 @@ def best(asked: Mapping[str, str], here: MachineParts, ranges: Mapping[str, str]
     Of what a range was asked for (``ranges``) every version in it is as asked. It is for the device that is asked for,
     else for this machine's GPUs where there is one. None where none is for this machine.
     """
-    found = sorted(fitting(asked, here, ranges or {}), key=lambda one: rank(one, asked, here))
-    return found[0] if found else None
+    ranked = sorted(fitting(asked, here, ranges or {}), key=lambda one: rank(one, asked, here))
+    return ranked[0] if ranked else None
 
 
 def fitting(asked: Mapping[str, str], here: MachineParts, ranges: Mapping[str, str]) -> Iterator[Complete]:
     """Yield the combinations that this machine can have and that are not known to fail, as it would have them."""
     device = "rocm" if OF_ROCM & asked.keys() else "cuda" if OF_CUDA & asked.keys() else None
-    for one in combinations():
-        if one.accelerator not in ((device,) if device else ("cpu", here.accelerator)):
+    for combination in combinations():
+        if combination.accelerator not in ((device,) if device else ("cpu", here.accelerator)):
             continue
-        own = {*one.host, "machine", *limited(one)}
+        own = {*combination.host, "machine", *limited(combination)}
         for given in (here.parts | dict(asked), here.parts | {"machine": asked.get("machine", here.parts["machine"])}):
-            whole = one.parts | {name: version for name, version in given.items() if name in own}
-            judgement = judge(whole, one.proof().taken())
-            if whole["machine"] == one.parts["machine"] and judgement.verdict is not Verdict.FAILS:
+            whole = combination.parts | {name: version for name, version in given.items() if name in own}
+            judgement = judge(whole, combination.proof().taken())
+            if whole["machine"] == combination.parts["machine"] and judgement.verdict is not Verdict.FAILS:
                 yield Complete(
-                    combination=one,
+                    combination=combination,
                     judgement=judgement,
                     differs=tuple(name for name in asked if not is_as_asked(whole, name, asked, ranges)),
-                    replaced=tuple(name for name in whole if not has(one.parts, name, whole[name])),
+                    replaced=tuple(name for name in whole if not has(combination.parts, name, whole[name])),
                 )
                 break
 
@@ -101,7 +101,7 @@ def distance(name: str, asked: str, version: str | None) -> float:
     """Return how far a version is from what is asked for: 1 for each major release, a part of 1 within one."""
     if version is None or known().component[name].names:
         return ABSENT
-    wanted, there = ([*release(text), 0, 0] for text in (asked, version))
+    wanted, given = ([*release(text), 0, 0] for text in (asked, version))
     if known().component[name].series == 1:
-        wanted, there = [0, *wanted], [0, *there]
-    return abs(wanted[0] - there[0]) or min(abs(wanted[1] - there[1]) / 20 or 0.01, 0.9)
+        wanted, given = [0, *wanted], [0, *given]
+    return abs(wanted[0] - given[0]) or min(abs(wanted[1] - given[1]) / 20 or 0.01, 0.9)

@@ -1,4 +1,4 @@
-"""What is known to go together, as data in compat.toml and recipes.json."""
+"""The evidence of what goes together, as data in compat.toml and recipes.json."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -12,7 +12,7 @@ from envkit.system.resources import data
 
 
 class RuleStatus(StrEnum):
-    """What a rule says of the combinations that it is about; ``fails`` may have a cure."""
+    """The verdict of a rule on the combinations that it is about; ``fails`` may have a cure."""
 
     FAILS = "fails"
     RISKY = "risky"
@@ -32,7 +32,7 @@ class Evidence(StrEnum):
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every table is."""
+    """The base of every table."""
 
 
 class Component(Struct, frozen=True, kw_only=True):
@@ -64,20 +64,24 @@ class Component(Struct, frozen=True, kw_only=True):
 
     def never(self, version: tuple[int, ...]) -> bool:
         """Say whether there has been no such release, older than the newest that is known."""
-        known = self.series_of_releases()
+        releases = self.series_of_releases()
         wanted = version[: self.series]
-        return bool(known) and wanted < known[-1] and not any(one[: len(wanted)] == wanted for one in known)
+        return (
+            bool(releases)
+            and wanted < releases[-1]
+            and not any(release[: len(wanted)] == wanted for release in releases)
+        )
 
 
 @cache
 def each_release(releases: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
     """Return ("2.0-2.1",) as ((2, 0), (2, 1))."""
-    ends = [[tuple(map(int, end.split("."))) for end in one.split("-")] for one in releases]
-    return tuple((*one[0][:-1], last) for one in ends for last in range(one[0][-1], one[-1][-1] + 1))
+    ends = [[tuple(map(int, end.split("."))) for end in span.split("-")] for span in releases]
+    return tuple((*span[0][:-1], last) for span in ends for last in range(span[0][-1], span[-1][-1] + 1))
 
 
 class Workaround(Struct, frozen=True, kw_only=True):
-    """What makes a combination work that fails as released; ``envkit``: the recipes of envkit do it.
+    """A measure that makes a combination work that fails as released; ``envkit``: the recipes of envkit do it.
 
     ``file`` is the file of Horovod that a patch has to change for it: a recipe without such a patch does not take it.
     """
@@ -89,7 +93,7 @@ class Workaround(Struct, frozen=True, kw_only=True):
 
 
 class VersionRule(Struct, frozen=True, kw_only=True):
-    """What is wrong with the combinations that have all of ``when`` (PEP 440, or a name), and how that is known.
+    """A rule on the combinations that have all of ``when`` (PEP 440, or a name): what is wrong, and how that is known.
 
     ``cure`` are lists of measures, each of which mends what fails.
     """
@@ -261,7 +265,7 @@ def of_drivers() -> Iterator[VersionRule]:
 @cache
 def limiting() -> frozenset[str]:
     """Return the components that no evidence names, and that can only limit the others."""
-    return frozenset(name for name, one in known().component.items() if one.silent)
+    return frozenset(name for name, component in known().component.items() if component.silent)
 
 
 @cache
@@ -273,15 +277,15 @@ def recipes() -> Recipes:
 @cache
 def combinations() -> tuple[Combination, ...]:
     """Return every complete combination, EasyBuild's own recipes among them."""
-    return (*known().combination, *(one.combination() for one in recipes().recipe if one.of == "easybuild"))
+    return (*known().combination, *(recipe.combination() for recipe in recipes().recipe if recipe.of == "easybuild"))
 
 
 @cache
 def proofs() -> tuple[Proof, ...]:
     """Return everything that shows that something works, the best first."""
-    found = (
-        *(one.proof() for one in known().combination),
+    shown = (
+        *(combination.proof() for combination in known().combination),
         *known().evidence,
-        *(one.proof() for one in recipes().recipe),
+        *(recipe.proof() for recipe in recipes().recipe),
     )
-    return tuple(sorted(found, key=lambda one: list(Evidence).index(one.evidence)))
+    return tuple(sorted(shown, key=lambda one: list(Evidence).index(one.evidence)))

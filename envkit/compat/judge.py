@@ -21,7 +21,7 @@ NEAR = 0.87  # how alike a name has to be for a hint
 
 
 class Verdict(StrEnum):
-    """What is known of a combination; ``works``: somebody has had all of it, with the measures that are named."""
+    """The verdict on a combination; ``works``: somebody has had all of it, with the measures that are named."""
 
     WORKS = "works"
     FAILS = "fails"
@@ -51,7 +51,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 @cache
 def names() -> Mapping[str, str]:
     """Return every component by each of its names."""
-    return {other: name for name, one in known().component.items() for other in (name, *one.also)}
+    return {other: name for name, entry in known().component.items() for other in (name, *entry.also)}
 
 
 def component(given: str) -> str:
@@ -68,23 +68,23 @@ def component(given: str) -> str:
 
 def written(name: str, version: str) -> str:
     """Return a version as versions of that component are written: 9.0 for sm_90, 12.1 for cu121."""
-    one = known().component[name]
-    version = one.alias.get(version.lower(), version)
-    match = re.fullmatch(one.pattern, version.lower()) if one.pattern else None
-    return match.expand(one.value) if match else version
+    entry = known().component[name]
+    version = entry.alias.get(version.lower(), version)
+    match = re.fullmatch(entry.pattern, version.lower()) if entry.pattern else None
+    return match.expand(entry.value) if match else version
 
 
 def checked(name: str, version: str) -> str:
     """Return a version, or one of the names of what has none. Raises UsageProblem."""
-    version, one = written(name, version), known().component[name]
-    if one.names and version not in one.names:
-        raise UsageProblem(what=f"{name}={version}: {version!r} is none.", fix=f"There are: {', '.join(one.names)}.")
+    version, entry = written(name, version), known().component[name]
+    if entry.names and version not in entry.names:
+        raise UsageProblem(what=f"{name}={version}: {version!r} is none.", fix=f"There are: {', '.join(entry.names)}.")
     try:
-        if not one.names and (ENDLESS.search(version) or Version(version).epoch):
+        if not entry.names and (ENDLESS.search(version) or Version(version).epoch):
             raise InvalidVersion
-        return version if one.names else str(Version(version))
+        return version if entry.names else str(Version(version))
     except InvalidVersion:
-        also = f", or one of: {', '.join(one.alias)}" if one.alias else ""
+        also = f", or one of: {', '.join(entry.alias)}" if entry.alias else ""
         fix = f"Write {name}= and numbers with dots, such as {name}=2.13{also}."
         raise UsageProblem(what=f"{name}={version}: {version!r} is no version.", fix=fix) from None
 
@@ -106,24 +106,24 @@ def judge(parts: Mapping[str, str], measures: Sequence[str] | None = None) -> Ju
     silent = tuple(name for name in limits if most and allows(proof, name, parts))
     unproven = tuple(name for name, version in parts.items() if name not in silent and not shows(proof, name, version))
     meant = parts if unproven else {name: exact(name, parts[name], proof.parts.get(name, "")) for name in parts}
-    found = (*nonexistent(parts), *(rule for rule in rules_of(frozenset(meant)) if about(rule.when, meant)))
-    failing = [rule for rule in found if rule.status is RuleStatus.FAILS]
+    applying = (*nonexistent(parts), *(rule for rule in rules_of(frozenset(meant)) if about(rule.when, meant)))
+    failing = [rule for rule in applying if rule.status is RuleStatus.FAILS]
     verdict = Verdict.WORKS
     if any(not is_cured(rule, measures) for rule in failing):
         verdict = Verdict.FAILS
-    elif any(rule.status is RuleStatus.RISKY for rule in found):
+    elif any(rule.status is RuleStatus.RISKY for rule in applying):
         verdict = Verdict.RISKY
     elif unproven:
         verdict = Verdict.UNKNOWN
     return Judgement(
         parts=parts,
         verdict=verdict,
-        rules=found,
+        rules=applying,
         cures=tuple(dict.fromkeys(rule.cure for rule in failing if rule.cure)),
         unproven=unproven,
         proof=proof if most else None,
         silent=silent,
-        against=tuple(rule for rule in opposing(proof, parts) if rule not in found) if most and limits else (),
+        against=tuple(rule for rule in opposing(proof, parts) if rule not in applying) if most and limits else (),
     )
 
 
@@ -177,14 +177,14 @@ def may_fit(name: str, wanted: str, version: str) -> bool:
 def nonexistent(parts: Mapping[str, str]) -> Iterator[VersionRule]:
     """Yield a rule for each version that there has never been."""
     for name, version in parts.items():
-        one = known().component[name]
-        if not one.names and one.never(release(version)):
+        entry = known().component[name]
+        if not entry.names and entry.never(release(version)):
             yield VersionRule(
                 id=f"{name}-never",
                 when={name: f"=={version}"},
                 status=RuleStatus.FAILS,
                 evidence=Evidence.DOCS,
-                note=f"there has been no such release of {one.title}",
+                note=f"there has been no such release of {entry.title}",
                 source="its list of releases",
             )
 
@@ -198,9 +198,9 @@ def newest(parts: Mapping[str, str]) -> str:
     shown = set(range(len(proofs()))).intersection(*(showing(name, version) for name, version in own.items()))
     having = [proofs()[index] for index in sorted(shown)]
     if len(own) < len(parts):
-        having = [one for one in having if allows_all(one, parts)] or having
-    there = sorted({one.parts["horovod"] for one in having}, key=release, reverse=True) or [NEWEST]
-    return next((one for one in there if not refused({**parts, "horovod": one})), there[0])
+        having = [proof for proof in having if allows_all(proof, parts)] or having
+    versions = sorted({proof.parts["horovod"] for proof in having}, key=release, reverse=True) or [NEWEST]
+    return next((version for version in versions if not refused({**parts, "horovod": version})), versions[0])
 
 
 def refused(parts: Mapping[str, str]) -> bool:
@@ -226,24 +226,24 @@ def covers(name: str, version: str, asked: str) -> bool:
     3.11.7 is of 3.11 and of 3, 2.13.0 of 2.13.1, and 12 not of 12.4: each component says which numbers tell releases
     apart.
     """
-    one = known().component[name]
-    if one.names:
+    entry = known().component[name]
+    if entry.names:
         return version == asked
-    wanted = release(asked)[: one.series]
+    wanted = release(asked)[: entry.series]
     return release(version)[: len(wanted)] == wanted
 
 
 def exact(name: str, asked: str, version: str) -> str:
     """Return what is asked for, or the version, if any, that it stands for where it names a whole series, such as 2."""
-    one = known().component[name]
-    return asked if one.names or not version or len(release(asked)) >= one.series else version
+    entry = known().component[name]
+    return asked if entry.names or not version or len(release(asked)) >= entry.series else version
 
 
 def is_cured(rule: VersionRule, measures: Sequence[str] | None) -> bool:
     """Say whether what a rule is about is mended by the measures that are taken; None: by any."""
     if measures is None:
         return bool(rule.cure)
-    return any(set(one) <= set(measures) for one in rule.cure)
+    return any(set(cure) <= set(measures) for cure in rule.cure)
 
 
 def about(when: Mapping[str, str], parts: Mapping[str, str]) -> bool:
@@ -254,10 +254,10 @@ def about(when: Mapping[str, str], parts: Mapping[str, str]) -> bool:
 @lru_cache(maxsize=10_000)
 def fits(name: str, wanted: str, version: str) -> bool:
     """Say whether a version is one of those that are wanted, and a whole series only where its ends are; or a name."""
-    one = known().component[name]
-    if one.names:
+    entry = known().component[name]
+    if entry.names:
         return version == wanted
-    ends = [version] if len(release(version)) >= one.series else [f"{version}.0", f"{version}.{LAST}"]
+    ends = [version] if len(release(version)) >= entry.series else [f"{version}.0", f"{version}.{LAST}"]
     return all(within(wanted, end) for end in ends)
 
 
@@ -277,10 +277,14 @@ def reaches(text: str, version: str) -> bool:
         return True
     if len(numbers) > 2:
         return False
-    ends = [release(one.version.removesuffix(".*")) for one in wanted]
+    ends = [release(condition.version.removesuffix(".*")) for condition in wanted]
     near = [(*end[:-1], end[-1] + step) for end in ends for step in (-1, 0, 1) if end[-1] + step >= 0]
-    tried = [(*numbers, 0), (*numbers, LAST), *(one for one in near if one[: len(numbers)] == numbers)]
-    return any(wanted.contains(".".join(map(str, one))) for one in tried)
+    tried = [
+        (*numbers, 0),
+        (*numbers, LAST),
+        *(neighbour for neighbour in near if neighbour[: len(numbers)] == numbers),
+    ]
+    return any(wanted.contains(".".join(map(str, candidate))) for candidate in tried)
 
 
 @cache

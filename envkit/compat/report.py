@@ -1,4 +1,4 @@
-"""What is said of a combination: an object that people and machines both get."""
+"""The answer about a combination: an object that people and machines both get."""
 
 import msgspec
 
@@ -85,15 +85,15 @@ def cited(rule: VersionRule) -> Cited:
 
 def described(best: Complete) -> Best:
     """Return the best combination."""
-    one = best.combination
+    combination = best.combination
     return Best(
-        how=one.how,
-        stack=one.stack,
-        evidence=one.evidence,
-        note=one.note,
+        how=combination.how,
+        stack=combination.stack,
+        evidence=combination.evidence,
+        note=combination.note,
         parts=best.judgement.parts,
-        measures=one.measures,
-        besides=one.besides,
+        measures=combination.measures,
+        besides=combination.besides,
         verdict=best.judgement.verdict,
         differs=best.differs,
         replaced=best.replaced,

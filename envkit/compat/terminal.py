@@ -1,4 +1,4 @@
-"""What is known of a combination, for people at a terminal."""
+"""The answer about a combination, for people at a terminal."""
 
 from collections.abc import Iterator, Mapping
 
@@ -39,7 +39,7 @@ def listed(parts: Mapping[str, str]) -> str:
 def needed(asked: Judgement) -> Iterator[tuple[str, str]]:
     """Yield what has to be done for it, and what nobody is known to have had together."""
     for cure in asked.cures:
-        yield "with", " or ".join(", ".join(measure(known().measure[name]) for name in one) for one in cure)
+        yield "with", " or ".join(", ".join(measure(known().measure[name]) for name in measures) for measures in cure)
     if asked.unproven and asked.verdict is not Verdict.FAILS:
         missing = listed({name: asked.parts[name] for name in asked.unproven})
         rest = listed({name: version for name, version in asked.parts.items() if name not in asked.unproven})
@@ -83,15 +83,15 @@ def complete(best: Complete | None, paper: Paper, ranges: Mapping[str, str]) -> 
     """Describe the best complete combination."""
     if best is None:
         return paper.paragraph("best".ljust(LABEL), "bold", "no complete combination is known for this machine")
-    one, judgement = best.combination, best.judgement
+    combination, judgement = best.combination, best.judgement
     label = "nearest" if best.differs else "best"
     other = "".join(f"; {differing(name, judgement.parts.get(name, ''), ranges)}" for name in best.differs)
     state = "" if judgement.verdict is Verdict.WORKS else f"; {judgement.verdict} as it is here"
-    text = f"{listed(judgement.parts)} ({one.evidence}{instead(best)}{remark(one.note)}{state}{other})"
-    with_what = ", ".join(known().measure[name].what for name in one.proof().taken())
+    text = f"{listed(judgement.parts)} ({combination.evidence}{instead(best)}{remark(combination.note)}{state}{other})"
+    with_what = ", ".join(known().measure[name].what for name in combination.proof().taken())
     out = paper.paragraph(label.ljust(LABEL), "bold", text)
     out += paper.paragraph("with".rjust(LABEL), "dim", with_what) if with_what else []
-    return out + paper.paragraph("how".rjust(LABEL), "dim", one.how)
+    return out + paper.paragraph("how".rjust(LABEL), "dim", combination.how)
 
 
 def differing(name: str, version: str, ranges: Mapping[str, str]) -> str:
@@ -99,13 +99,13 @@ def differing(name: str, version: str, ranges: Mapping[str, str]) -> str:
     title = known().component[name].title
     if name not in ranges:
         return f"{title} not as asked"
-    found = f"{title} {version} is not in" if version else f"no {title} in"
-    return f"{found} {ranges[name]}, of which no way to install one is known"
+    beginning = f"{title} {version} is not in" if version else f"no {title} in"
+    return f"{beginning} {ranges[name]}, of which no way to install one is known"
 
 
 def instead(best: Complete) -> str:
     """Say with what the evidence is, where other parts were put in."""
     own = best.combination.parts
-    there = listed({name: own[name] for name in best.replaced if name in own})
+    others = listed({name: own[name] for name in best.replaced if name in own})
     absent = ", ".join(known().component[name].title for name in best.replaced if name not in own)
-    return (f" with {there}" if there else "") + (f" without {absent}" if absent else "")
+    return (f" with {others}" if others else "") + (f" without {absent}" if absent else "")

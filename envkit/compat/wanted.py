@@ -1,4 +1,4 @@
-"""What is asked for: words such as torch=2.13, cu121, foss=2023a and torch>=2.1,<2.3, or a file with what pip says."""
+"""The question: words such as torch=2.13, cu121, foss=2023a and torch>=2.1,<2.3, or a file with what pip says."""
 
 import itertools
 import math
@@ -63,9 +63,9 @@ class Told(str):
     place: str
 
     def __new__(cls, word: str, place: str) -> Self:
-        made = super().__new__(cls, word)
-        made.place = place
-        return made
+        instance = super().__new__(cls, word)
+        instance.place = place
+        return instance
 
 
 def parse(words: Iterable[str]) -> Query:
@@ -119,8 +119,8 @@ def parse(words: Iterable[str]) -> Query:
             ranges[name] = joined(name, ranges[name], f"=={parts.pop(name)}.*")
         else:
             del ranges[name]
-    told = {name: version for name, version in defaults.items() if name not in parts and name not in ranges}
-    return Query(parts={**parts, **told}, ranges=ranges)
+    additions = {name: version for name, version in defaults.items() if name not in parts and name not in ranges}
+    return Query(parts={**parts, **additions}, ranges=ranges)
 
 
 def meant(name: str, version: str) -> Mapping[str, str]:
@@ -147,32 +147,36 @@ def contradiction(name: str, before: str, version: str, by: str = "") -> UsagePr
 
 def toolchain(name: str, version: str) -> Mapping[str, str]:
     """Return what a toolchain of EasyBuild brings; nothing where it is the name of none. Raises UsageProblem."""
-    there = recipes().toolchain
-    of_name = [one.removeprefix(f"{name}-") for one in there if one.startswith(f"{name}-")]
+    toolchains = recipes().toolchain
+    of_name = [title.removeprefix(f"{name}-") for title in toolchains if title.startswith(f"{name}-")]
     if of_name and version not in of_name:
         raise UsageProblem(what=f"No toolchain {name}={version} is known.", fix=f"There are: {', '.join(of_name)}.")
-    return there[f"{name}-{version}"] if of_name else {}
+    return toolchains[f"{name}-{version}"] if of_name else {}
 
 
 def ranged(name: str, text: str) -> str:
     """Return a range. Raises UsageProblem where it is none, or where no release is in it."""
-    one, text = known().component[name], text.removesuffix(",")
+    entry, text = known().component[name], text.removesuffix(",")
     try:
         parts = [part.strip() for part in text.split(",")]
-        if not all(parts) or ENDLESS.search(text) or any(one.operator == "===" for one in SpecifierSet(text)):
+        if (
+            not all(parts)
+            or ENDLESS.search(text)
+            or any(condition.operator == "===" for condition in SpecifierSet(text))
+        ):
             raise InvalidSpecifier
     except InvalidSpecifier:
         fix = f"Write it as {name}>=2.1,<2.3 (PEP 440)."
         raise UsageProblem(what=f"{name}{text}: this is no range of versions.", fix=fix) from None
-    if not one.releases:
-        there = ", ".join(name for name, one in known().component.items() if one.releases)
+    if not entry.releases:
+        rangeable = ", ".join(name for name, other in known().component.items() if other.releases)
         raise UsageProblem(
-            what=f"A range of {one.title} cannot be judged: envkit has no list of its releases.",
-            fix=f"Ask for one version, {name}=VERSION. Ranges are taken of: {there}.",
+            what=f"A range of {entry.title} cannot be judged: envkit has no list of its releases.",
+            fix=f"Ask for one version, {name}=VERSION. Ranges are taken of: {rangeable}.",
         )
     if not inside(name, short(name, text)):
-        listed = ", ".join(one.releases)
-        raise UsageProblem(what=f"{name}{text}: no release of {one.title} is in it.", fix=f"There are: {listed}.")
+        listed = ", ".join(entry.releases)
+        raise UsageProblem(what=f"{name}{text}: no release of {entry.title} is in it.", fix=f"There are: {listed}.")
     return text
 
 
@@ -196,8 +200,8 @@ def short(name: str, text: str) -> str:
 
 def inside(name: str, text: str) -> list[str]:
     """Return the releases that are in a range, or a patch level of which is, the newest first."""
-    there = [".".join(map(str, one)) for one in reversed(known().component[name].series_of_releases())]
-    return [version for version in there if reaches(text, version)]
+    releases = [".".join(map(str, numbers)) for numbers in reversed(known().component[name].series_of_releases())]
+    return [version for version in releases if reaches(text, version)]
 
 
 def judge_asked(asked: Query) -> Judgement:
@@ -206,22 +210,22 @@ def judge_asked(asked: Query) -> Judgement:
     Raises UsageProblem where ranges stand for too many combinations.
     """
     had = [judge({**asked.parts, **chosen}) for chosen in by_evidence(asked)] if asked.ranges else []
-    works = [one for one in had if one.verdict is Verdict.WORKS]
-    found = works or [*had, *(judge({**asked.parts, **chosen}) for chosen in by_release(asked))]
-    best = min(ORDER.index(one.verdict) for one in found)
-    fitting = [one for one in found if ORDER.index(one.verdict) == best]
+    works = [judgement for judgement in had if judgement.verdict is Verdict.WORKS]
+    judgements = works or [*had, *(judge({**asked.parts, **chosen}) for chosen in by_release(asked))]
+    best = min(ORDER.index(judgement.verdict) for judgement in judgements)
+    fitting = [judgement for judgement in judgements if ORDER.index(judgement.verdict) == best]
     return max(fitting, key=lambda one: [release(one.parts[name]) for name in asked.ranges])
 
 
 def by_evidence(asked: Query) -> list[dict[str, str]]:
     """Return the versions in the ranges that somebody has had with the rest."""
     wanted = {name: SpecifierSet(text) for name, text in asked.ranges.items()}
-    found = list[dict[str, str]]()
+    choices = list[dict[str, str]]()
     for has in (proof.parts for proof in proofs()):
         fits_all = all(name in has and covers(name, has[name], version) for name, version in asked.parts.items())
-        if fits_all and all(name in has and one.contains(has[name]) for name, one in wanted.items()):
-            found.append({name: has[name] for name in wanted})
-    return [one for number, one in enumerate(found) if one not in found[:number]]
+        if fits_all and all(name in has and specifier.contains(has[name]) for name, specifier in wanted.items()):
+            choices.append({name: has[name] for name in wanted})
+    return [choice for number, choice in enumerate(choices) if choice not in choices[:number]]
 
 
 def by_release(asked: Query) -> Iterator[dict[str, str]]:
@@ -245,11 +249,11 @@ def of_file(path: Path) -> list[str]:
         why = error.strerror or "" if isinstance(error, OSError) else "It is no text."
         raise UsageProblem(what=f"{path} cannot be read.", why=why, fix="Name a text file.") from None
     lines = ((line, f"{path}:{number}") for number, line in joined_lines(text))
-    found = [Told(word, place) for line, place in lines for word in of_line(line, place)]
-    if not found:
+    words = [Told(word, place) for line, place in lines for word in of_line(line, place)]
+    if not words:
         fix = "It takes what pip freeze, pip list, conda list or module list print, or a requirements file."
         raise UsageProblem(what=f"{path} names nothing that envkit compat knows.", fix=fix)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(words))
 
 
 def joined_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -266,8 +270,8 @@ def joined_lines(text: str) -> Iterator[tuple[int, str]]:
             continue
         whole = "".join([*parts, f" {line}" if comment else line])
         if not (editable and EDITABLE.match(whole)):
-            found = FREEZE.fullmatch(whole)
-            yield begun or number, f"{found[1]}=={found[2]}" if found else whole
+            match = FREEZE.fullmatch(whole)
+            yield begun or number, f"{match[1]}=={match[2]}" if match else whole
         begun, parts, editable = 0, [], bool(FREEZE.fullmatch(whole))
 
 
@@ -280,7 +284,7 @@ def of_line(line: str, place: str) -> Iterator[str]:
     if line.startswith("-") and not editable:
         return
     wanted = re.split(r"(?:^|\s)--", line[editable.end() if editable else 0 :])[0].strip()
-    plain, _, marker = (one.strip() for one in re.sub(r"\s;", "\n;", wanted).partition("\n;"))
+    plain, _, marker = (part.strip() for part in re.sub(r"\s;", "\n;", wanted).partition("\n;"))
     if editable or SOURCE.match(plain):
         yield from of_source(plain, marker, place)
         return
@@ -296,7 +300,7 @@ def of_line(line: str, place: str) -> Iterator[str]:
             raise unreadable(place, f"{name} depends on {marker}", "Give what pip freeze prints there")
         yield from of_address(name, plain.partition("@")[2].strip(), place)
         return
-    rest, semicolon, marker = (one.strip() for one in match[2].partition(";"))
+    rest, semicolon, marker = (part.strip() for part in match[2].partition(";"))
     rest = rest[1:-1].strip() if rest.startswith("(") and rest.endswith(")") else rest
     if semicolon:
         raise unreadable(place, f"{name} depends on {marker}", "Give what pip freeze prints there")
@@ -313,8 +317,8 @@ def of_source(source: str, marker: str, place: str) -> Iterator[str]:
     path = source.partition("#")[0].partition("?")[0]
     if "://" in path:
         path = path.partition("://")[2].partition("/")[2].partition("@")[0]
-        if made := re.match(r"([^/]+/[^/]+)/archive/", path):  # what a forge makes of a tag
-            path = path if path.endswith(".whl") else made[1]
+        if match := re.match(r"([^/]+/[^/]+)/archive/", path):  # what a forge makes of a tag
+            path = path if path.endswith(".whl") else match[1]
     last = unquote(path.rstrip("/").rpartition("/")[2].partition("[")[0])
     egg = re.search(r"[#&]egg=([\w.-]+)", source)
     archive = last.endswith((".whl", ".tar.gz", ".zip"))
@@ -328,8 +332,8 @@ def of_source(source: str, marker: str, place: str) -> Iterator[str]:
 
 def of_modules(modules: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield the words of modules, in whatever case they are named: GCC 12.3.0, PyTorch 2.1.2-foss-2023a, cuda 12.4."""
-    modular = {name: one for name, one in known().component.items() if one.recipe or name in MODULES}
-    titles = {other: name for name, one in modular.items() for other in (name, one.recipe.lower(), *one.also)}
+    modular = {name: entry for name, entry in known().component.items() if entry.recipe or name in MODULES}
+    titles = {other: name for name, entry in modular.items() for other in (name, entry.recipe.lower(), *entry.also)}
     for title, version in ((title.lower(), version) for title, version in modules):
         name, plain = MODULE_NAMES.get(title) or titles.get(title), version.partition("-")[0]
         if name and re.fullmatch(r"\d+(\.\d+)*", plain):

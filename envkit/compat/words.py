@@ -23,16 +23,16 @@ def gpu(text: str) -> Mapping[str, str]:
     number = written("capability", text)
     if NUMBER.fullmatch(number):
         number = checked("capability", number)
-        only = {one.get("machine") for one in known("gpu")["model"] if one.get("capability") == number}
+        only = {model.get("machine") for model in known("gpu")["model"] if model.get("capability") == number}
         machine = only.pop() if len(only) == 1 else None
         return {"capability": number} | ({"machine": machine} if machine else {})
     if text.lower() in components().component["gfx"].names:
         return {"gfx": text.lower()}
     for name in readings(text):
         if name in models():
-            return {one: told for one, told in models()[name].items() if one != "names"}
-    listed = {plain(name): name for one in known("gpu")["model"] for name in one["names"]}
-    near = [listed[one] for one in difflib.get_close_matches(next(iter(readings(text)), ""), listed, 3)]
+            return {key: value for key, value in models()[name].items() if key != "names"}
+    listed = {plain(name): name for model in known("gpu")["model"] for name in model["names"]}
+    near = [listed[alike] for alike in difflib.get_close_matches(next(iter(readings(text)), ""), listed, 3)]
     raise UsageProblem(
         what=f"gpu={text}: no GPU of that name is known{', or several are' if near else ''}.",
         why=f"The nearest: {', '.join(near)}." if near else "",
@@ -44,7 +44,7 @@ def gpu(text: str) -> Mapping[str, str]:
 @cache
 def models() -> Mapping[str, Mapping[str, str]]:
     """Return what is known of each GPU, by its plain name."""
-    return {plain(name): one for one in known("gpu")["model"] for name in one["names"]}
+    return {plain(name): model for model in known("gpu")["model"] for name in model["names"]}
 
 
 def plain(text: str) -> str:
@@ -59,12 +59,12 @@ def words(text: str) -> list[str]:
 
 def readings(text: str) -> Iterator[str]:
     """Yield the plain name, and the same without one word after another that tells a form: SXM4, 80GB, Ti, Laptop."""
-    left = [word for word in words(text) if word not in known("gpu")["names"]["brands"]]
-    yield "".join(left)
-    while left and (left[-1] in known("gpu")["names"]["forms"] or SIZE.fullmatch(left[-1])):
-        left.pop()
-        yield "".join(left)
-    whole = re.fullmatch(r"(.*?\d)(ti|super|tisuper)", "".join(left))
+    rest = [word for word in words(text) if word not in known("gpu")["names"]["brands"]]
+    yield "".join(rest)
+    while rest and (rest[-1] in known("gpu")["names"]["forms"] or SIZE.fullmatch(rest[-1])):
+        rest.pop()
+        yield "".join(rest)
+    whole = re.fullmatch(r"(.*?\d)(ti|super|tisuper)", "".join(rest))
     if whole:
         yield whole[1]
 
@@ -74,19 +74,19 @@ def system(text: str) -> str:
     text = text.strip().lower()
     if NUMBER.fullmatch(text):
         return checked("glibc", text)
-    there = {name: one["glibc"] for one in known("systems")["system"] for name in one["names"]}
-    for one in there.values():
-        if text in one:
-            return str(one[text])
+    systems = {name: entry["glibc"] for entry in known("systems")["system"] for name in entry["names"]}
+    for releases in systems.values():
+        if text in releases:
+            return str(releases[text])
     match = SYSTEM.fullmatch(text)
-    found = there.get(match[1].strip()) if match else None
+    own_releases = systems.get(match[1].strip()) if match else None
     release = re.sub(r"[\s_-]", "", match[2] or "") if match else ""
     for version in (release, release.rpartition(".")[0]):
-        if found and version in found:
-            return str(found[version])
-    listed = ", ".join(found) if found else ", ".join(there)
+        if own_releases and version in own_releases:
+            return str(own_releases[version])
+    listed = ", ".join(own_releases) if own_releases else ", ".join(systems)
     raise UsageProblem(
         what=f"os={text}: envkit does not know its glibc.",
-        why=f"Of {match[1].strip()} it knows: {listed}." if found and match else f"It knows: {listed}.",
+        why=f"Of {match[1].strip()} it knows: {listed}." if own_releases and match else f"It knows: {listed}.",
         fix="Write glibc=VERSION; ldd --version prints it.",
     )

@@ -30,7 +30,7 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """What counts for a key, and where it is from: a variable, or a file and a line (0: not known)."""
+    """The value that counts for a key, and where it is from: a variable, or a file and a line (0: not known)."""
 
     value: Any
     level: str
@@ -39,7 +39,7 @@ class Value:
 
     @property
     def where(self) -> str:
-        """Where it is from, in words."""
+        """The place that it is from, in words."""
         return f"{self.place}:{self.line}" if self.line else self.place
 
 
@@ -64,34 +64,34 @@ class Configuration:
 
     def get(self, key: str) -> Any:
         """Return the value of a key; None where none is set."""
-        found = self.values.get(key)
-        return found and found.value
+        setting = self.values.get(key)
+        return setting and setting.value
 
     def defaults(self) -> dict[str, Any]:
         """Return what it says for the options of commands, as click takes it: by command, by parameter."""
-        made: dict[str, Any] = {}
-        for name, found in self.values.items():
+        options: dict[str, Any] = {}
+        for name, setting in self.values.items():
             for command in KEYS[name].commands:
-                if command == "fetch" and found.value == "auto" and name == "method":
+                if command == "fetch" and setting.value == "auto" and name == "method":
                     continue  # what this machine can have does not count there
-                table = made
+                table = options
                 for word in command.split():
                     table = table.setdefault(word, {})
-                table[KEYS[name].option] = found.value
-        return made
+                table[KEYS[name].option] = setting.value
+        return options
 
 
 def read(env: Settings = os.environ, folder: Path | None = None) -> Configuration:
     """Return the configuration as it counts for a folder, else for the one that this process is in."""
     from envkit.system import owners
 
-    told, wrong = of_variables(env)
+    variable_values, wrong = of_variables(env)
     files = [of_file(*place) for place in places(env)]
-    trust = {**first(files), **told}.get("trust")
+    trust = {**first(files), **variable_values}.get("trust")
     if path := project(folder, env):
         files.insert(0, of_file("project", path, owners.known(trust.value if trust else ())))
-    mistakes = (*wrong, *(line for one in files if one.state == "invalid" for line in one.why))
-    return Configuration(values={**first(files), **told}, files=tuple(files), mistakes=mistakes)
+    mistakes = (*wrong, *(line for file in files if file.state == "invalid" for line in file.why))
+    return Configuration(values={**first(files), **variable_values}, files=tuple(files), mistakes=mistakes)
 
 
 def places(env: Settings, name: str = "config.toml") -> list[tuple[str, Path, Any]]:
@@ -108,10 +108,10 @@ def places(env: Settings, name: str = "config.toml") -> list[tuple[str, Path, An
 
 def required(env: Settings = os.environ) -> Configuration:
     """Return the configuration. Raises ConfigInvalid where there is a mistake in it."""
-    found = read(env)
-    if error := mistaken(found):
+    configuration = read(env)
+    if error := mistaken(configuration):
         raise error
-    return found
+    return configuration
 
 
 def mistaken(found: Configuration) -> ConfigInvalid | None:
@@ -129,28 +129,28 @@ def notes(found: Configuration, env: Settings = os.environ) -> list[str]:
     """Return what is no mistake, and is likely to be none of what was meant: misspelt variables, unknown names."""
     from envkit.system import owners
 
-    said = [f"{name} is no variable of envkit's. Did you mean {meant}?" for name, meant in misspelt(env)]
+    lines = [f"{name} is no variable of envkit's. Did you mean {meant}?" for name, meant in misspelt(env)]
     if trust := found.values.get("trust"):
-        said += [f"{trust.where}: 'trust': {one}, so nobody is trusted by it." for one in owners.absent(trust.value)]
-    return said
+        lines += [f"{trust.where}: 'trust': {text}, so nobody is trusted by it." for text in owners.absent(trust.value)]
+    return lines
 
 
 def misspelt(env: Settings) -> Iterator[tuple[str, str]]:
     """Yield the variables that look like those of a key, and the nearest of these."""
     import difflib
 
-    names = [one for key in KEYS for one in variables(key) if one.startswith(PREFIX)]
+    names = [variable for key in KEYS for variable in variables(key) if variable.startswith(PREFIX)]
     for name in sorted(env):
         if name.startswith(PREFIX) and name not in names:
-            own, known = name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in names]
-            yield from ((name, PREFIX + near) for near in difflib.get_close_matches(own, known, 1, ALIKE))
+            own, endings = name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in names]
+            yield from ((name, PREFIX + near) for near in difflib.get_close_matches(own, endings, 1, ALIKE))
 
 
 def first(files: Iterable[ConfigurationFile]) -> dict[str, Value]:
     """Return the values of several files, the nearest first."""
     values: dict[str, Value] = {}
-    for one in files:
-        values = {**one.values, **values}
+    for file in files:
+        values = {**file.values, **values}
     return values
 
 
@@ -178,9 +178,9 @@ def project(folder: Path | None, env: Settings) -> Path | None:
 
 def of_variables(env: Settings) -> tuple[dict[str, Value], list[str]]:
     """Return what variables say, and what is wrong with them."""
-    found, wrong = dict[str, Value](), list[str]()
+    values, wrong = dict[str, Value](), list[str]()
     for name, key in KEYS.items():
-        variable = next((one for one in variables(name) if env.get(one)), "")
+        variable = next((candidate for candidate in variables(name) if env.get(candidate)), "")
         if not variable:
             continue
         text = env[variable]
@@ -189,8 +189,8 @@ def of_variables(env: Settings) -> tuple[dict[str, Value], list[str]]:
         except ValueError:
             wrong.append(f"{variable}: expected {key.expected}, found {shown(name, text)}.")
         else:
-            found[name] = Value(value=value, level="variable", place=variable)
-    return found, wrong
+            values[name] = Value(value=value, level="variable", place=variable)
+    return values, wrong
 
 
 def of_file(level: str, path: Path, trusted: Any) -> ConfigurationFile:
@@ -303,14 +303,14 @@ def unknown(name: str, *, is_table: bool = False) -> str:
     """Say that there is no such key or table, and which one is meant."""
     import difflib
 
-    tables = sorted({one.partition(".")[0] for one in KEYS if "." in one})
+    tables = sorted({dotted.partition(".")[0] for dotted in KEYS if "." in dotted})
     if is_table:
         return f"there is no table [{name}]; there is [{'], ['.join(tables)}]."
     if name in tables:
         return f"'{name}' is a table: write [{name}], and its keys below."
     if LOGIN.search(name):
         return "there is no such key; it is not shown, since there may be a password in it."
-    last = {one.rpartition(".")[2]: one for one in KEYS}
+    last = {dotted.rpartition(".")[2]: dotted for dotted in KEYS}
     if len(name) > 40:
         return f"there is no key {name[:40]!a}..."
     near = difflib.get_close_matches(name, KEYS, 1) or difflib.get_close_matches(name.rpartition(".")[2], last, 1)

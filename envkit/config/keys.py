@@ -1,4 +1,4 @@
-"""What can be set in a configuration file, what each value has to be, and for which options of which commands it is."""
+"""The keys of a configuration file: what each value has to be, and for which options of which commands it is."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -107,10 +107,10 @@ def environment(value: Any) -> str:
 
 def several(pattern: str) -> Take:
     """Several words of a pattern."""
-    one = re.compile(pattern, re.ASCII)
+    form = re.compile(pattern, re.ASCII)
 
     def take(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(word, str) and one.fullmatch(word) for word in value):
+        if not isinstance(value, list) or not all(isinstance(word, str) and form.fullmatch(word) for word in value):
             raise ValueError
         return tuple(value)
 

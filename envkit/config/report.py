@@ -1,4 +1,4 @@
-"""What ``envkit config`` shows, as a table and as JSON, whose form is described by a schema."""
+"""The report of ``envkit config``, as a table and as JSON, whose form is described by a schema."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def report(found: Configuration) -> Report:
     """Return what there is to show."""
     none = Value(value=None, level="default", place="")
     counts = {key: found.values.get(key, none) for key in KEYS}
-    settings = tuple(configured(key, one) for key, one in counts.items())
+    settings = tuple(configured(key, value) for key, value in counts.items())
     files = tuple(
-        ReportedFile(level=Level(one.level), path=str(one.path), state=FileState(one.state), why=one.why)
-        for one in found.files
+        ReportedFile(level=Level(file.level), path=str(file.path), state=FileState(file.state), why=file.why)
+        for file in found.files
     )
     return Report(version=VERSION, settings=settings, files=files, mistakes=found.mistakes)
 
@@ -97,17 +97,20 @@ def to_json(found: Report) -> str:
 
 def of_keys(found: Report, paper: Paper) -> list[str]:
     """Return the table of the keys; where that is too wide, the paths of files stand below it."""
-    whole = Paper(width=1000).table(HEADER, [(one.key, shown(one), place(one)) for one in found.settings])
+    whole = Paper(width=1000).table(
+        HEADER, [(setting.key, shown(setting), place(setting)) for setting in found.settings]
+    )
     if max(map(len, whole)) <= paper.width:
-        return paper.table(HEADER, [(one.key, shown(one), place(one)) for one in found.settings])
+        return paper.table(HEADER, [(setting.key, shown(setting), place(setting)) for setting in found.settings])
     rows = [
-        (one.key, shown(one), f"{one.level}, line {one.line}" if one.line else place(one)) for one in found.settings
+        (setting.key, shown(setting), f"{setting.level}, line {setting.line}" if setting.line else place(setting))
+        for setting in found.settings
     ]
     used = [
         line
-        for one in found.files
-        if one.state is FileState.USED
-        for line in paper.paragraph(one.level, "dim", one.path)
+        for file in found.files
+        if file.state is FileState.USED
+        for line in paper.paragraph(file.level, "dim", file.path)
     ]
     return [*paper.table(HEADER, rows), *([""] if used else []), *used]
 
@@ -125,6 +128,6 @@ def place(one: ConfiguredKey) -> str:
 
 def of_files(found: Report, paper: Paper) -> list[str]:
     """Return the table of the files, and of those that are refused why."""
-    rows = [(str(one.level), one.path, str(one.state)) for one in found.files]
-    refused = [line for one in found.files if one.state is FileState.REFUSED for line in one.why]
+    rows = [(str(file.level), file.path, str(file.state)) for file in found.files]
+    refused = [line for file in found.files if file.state is FileState.REFUSED for line in file.why]
     return [*paper.table(("LEVEL", "FILE", "STATE"), rows), *refused]

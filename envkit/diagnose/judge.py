@@ -1,4 +1,4 @@
-"""Of all that was found in a log, the first cause, and how certain it is."""
+"""The first cause among all that was found in a log, and how certain it is."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def judged(seen: ScannedLog, place: Surroundings | None, reader: Reader | None =
     candidates.sort(key=lambda item: (item[0].order, item[1].line.number))
     first, looked = None, candidates
     while looked:
-        found = (diagnosis(rule, hit, seen, place, reader or Reader()) for rule, hit in looked)
-        cause = next((one for one in found if one is not None), None)
+        diagnoses = (diagnosis(rule, hit, seen, place, reader or Reader()) for rule, hit in looked)
+        cause = next((result for result in diagnoses if result is not None), None)
         first = cause or first
-        looked = [one for one in candidates if cause is not None and explains(*one, cause)]
+        looked = [candidate for candidate in candidates if cause is not None and explains(*candidate, cause)]
     return first
 
 
@@ -101,16 +101,16 @@ def diagnosis(rule: Rule, hit: Hit, seen: ScannedLog, place: Surroundings | None
     certain = holds or signs[1] is not None or not (rule.bare or rule.proof or rule.machine)
     certain = certain and (seen.whole or rule.unless is None)
     ours = owned(rule, hit)
-    told = {line.number: line for line in (hit.above, *signs) if line is not None and line.number != hit.line.number}
-    known = Certainty.CONFIRMED if certain else Certainty.LIKELY
+    others = {line.number: line for line in (hit.above, *signs) if line is not None and line.number != hit.line.number}
+    certainty = Certainty.CONFIRMED if certain else Certainty.LIKELY
     return Diagnosis(
         rule=rule,
-        certainty=Certainty.UNKNOWN if rule.unknown else known,
+        certainty=Certainty.UNKNOWN if rule.unknown else certainty,
         line=hit.line.text[:SHOWN],
         number=hit.line.number,
         cause=filled(rule.cause, {**hit.groups, **ours}),
         fix=reader.told(filled(rule.fix, {**reader.words, **fit(hit.groups), **ours})),
-        confirmed=confirmations(rule, list(told.values()), facts if holds else [])
+        confirmed=confirmations(rule, list(others.values()), facts if holds else [])
         if certain and not rule.unknown
         else (),
     )
@@ -127,8 +127,8 @@ def owned(rule: Rule, hit: Hit) -> Mapping[str, str]:
     """Return whose library is missing, or should have a missing symbol, and what to do."""
     if not rule.library:
         return {}
-    found = owner(rule.library, hit.groups["missing"])
-    return {"owner": found["library"], "fix": found["remedy"], "where": ""}
+    entry = owner(rule.library, hit.groups["missing"])
+    return {"owner": entry["library"], "fix": entry["remedy"], "where": ""}
 
 
 def fit(groups: Mapping[str, str]) -> Mapping[str, str]:

@@ -14,17 +14,17 @@ ASKED = ("ask_time", "ask_gpus", "ask_memory", "job_states")
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """What is known of one who reads a remedy; without a scheduler's name all are told, without a name stands NAME."""
+    """The reader of a remedy, as far as known; without a scheduler's name all are told, without a name stands NAME."""
 
     environment: str = ""
     scheduler: str = ""
 
     @property
     def words(self) -> Mapping[str, str]:
-        """What takes the place of {ask_time}, {ask_gpus}, {ask_memory} and {job_states} in a remedy."""
+        """The words that take the place of {ask_time}, {ask_gpus}, {ask_memory} and {job_states} in a remedy."""
         known_ones = known("schedulers")
         names = [self.scheduler] if self.scheduler in known_ones else [*known_ones]
-        return {asked: ", ".join(known_ones[name][asked] for name in names) for asked in ASKED}
+        return {word: ", ".join(known_ones[name][word] for name in names) for word in ASKED}
 
     def told(self, text: str) -> str:
         """Return a remedy with the name of the environment in its commands."""
@@ -35,6 +35,8 @@ class Reader:
 def scheduler(env: Mapping[str, str]) -> str:
     """Return the scheduler of the job that this is, else the one whose program is on PATH; "" where that is not one."""
     schedulers = known("schedulers")
-    jobs = [name for name, one in schedulers.items() if env.get(one["job"])]
-    found = jobs or [name for name, one in schedulers.items() if process.which(one["submit"], path=env.get("PATH", ""))]
-    return found[0] if len(found) == 1 else ""
+    jobs = [name for name, entry in schedulers.items() if env.get(entry["job"])]
+    candidates = jobs or [
+        name for name, entry in schedulers.items() if process.which(entry["submit"], path=env.get("PATH", ""))
+    ]
+    return candidates[0] if len(candidates) == 1 else ""

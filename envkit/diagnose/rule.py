@@ -1,4 +1,4 @@
-"""What is known of failures: the rules in rules/*.toml, and how a rule reads a line."""
+"""The rules about failures, in rules/*.toml, and how a rule reads a line."""
 
 import re
 from functools import cache
@@ -38,7 +38,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be so where the log was written; every entry counts.
+    """The conditions that must hold where the log was written; every entry counts.
 
     ``package`` and ``program`` have versions ("torch": ">=2.1"), ``no_package`` and ``no_program`` are not there,
     ``no_header`` is in none of the usual folders. ``extension`` is the state of Horovod's: "absent" or "cut".
@@ -115,8 +115,8 @@ def parse_rule(name: str, about: str, table: dict[str, object]) -> Rule:
     """Return a rule, with the words of the check that it names."""
     check, _, case = str(table.get("words", "")).partition(".")
     words = catalogue()[check][case] if check else {}
-    said = {"cause": words.get("cause", ""), "fix": words.get("remedy", "")}
-    return record.convert({"id": name, "about": about, **said, **table}, Rule)
+    texts = {"cause": words.get("cause", ""), "fix": words.get("remedy", "")}
+    return record.convert({"id": name, "about": about, **texts, **table}, Rule)
 
 
 def done() -> Sign:

@@ -57,7 +57,7 @@ class Hit:
 
 @dataclass(kw_only=True)
 class ScannedLog:
-    """What a log has: the first hit of each rule by its name, the first line of each sign; ``size`` in bytes.
+    """The findings in a log: the first hit of each rule by its name, the first line of each sign; ``size`` in bytes.
 
     Where it is not ``whole``, the time for it was over after so many lines and bytes.
     """
@@ -88,7 +88,7 @@ class WatchedSign:
 
 
 class Search:
-    """What is looked for in logs: rules, the signs that they ask for, and the one that says that all went well.
+    """The search in logs: for rules, the signs that they ask for, and the one that says that all went well.
 
     To make it takes longer than to read most logs. ``groups`` has for each literal the places in ``watches`` of those
     that have it, ``literals`` for each of these the places of its literals.
@@ -181,7 +181,7 @@ class Scan:
         self.noted[watch.place] = watch
 
     def forget(self) -> None:
-        """What was seen so far did no harm: it ended well. What survives success is kept."""
+        """Forget what was seen so far and did no harm, since it ended well. What survives success is kept."""
         for watch in [watch for watch in self.noted.values() if not watch.survives]:
             del self.noted[watch.place]
             watch.is_open, watch.last = True, None
@@ -209,16 +209,18 @@ def below(chunk: bytes, at: int) -> str:
 
 def scan(blocks: Iterable[bytes], search: Search) -> ScannedLog:
     """Return what a log has of what is looked for, as far as the time for it goes, or its blocks raise OverError."""
-    one, began = Scan(search), time.thread_time()
+    reading, began = Scan(search), time.thread_time()
     try:
         for chunk in whole_lines(blocks):
-            if one.seen.size and time.thread_time() - began > min(AT_ONCE_S + one.seen.size / BYTES_PER_S, AT_MOST_S):
+            if reading.seen.size and time.thread_time() - began > min(
+                AT_ONCE_S + reading.seen.size / BYTES_PER_S, AT_MOST_S
+            ):
                 raise OverError
-            one.seen.size += len(chunk)
-            one.read(chunk)
+            reading.seen.size += len(chunk)
+            reading.read(chunk)
     except OverError:
-        one.seen.whole = False
-    return one.seen
+        reading.seen.whole = False
+    return reading.seen
 
 
 def whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -28,7 +28,7 @@ FOREIGN = 0.3  # share of characters that are none of UTF-8, in what has no line
 
 
 class TimedStream:
-    """What is packed, of which nothing more is had when the time is over, whether or not anything comes out of it."""
+    """A packed stream, of which nothing more is had when the time is over, whether or not anything comes out of it."""
 
     def __init__(self, raw: BinaryIO, limit: Deadline) -> None:
         self.raw, self.limit = raw, limit
@@ -73,11 +73,11 @@ def lines(name: str, behind: int, count: int, limit: Deadline) -> list[str]:
 
     None where the time is over before.
     """
-    found = list[bytes]()
+    raw_lines = list[bytes]()
     with opened(name, limit) as parts, suppress(OverError):
         each = (line for part in whole_lines(parts) for line in part.removesuffix(b"\n").split(b"\n"))
-        found = [*itertools.islice(each, behind, behind + count)]
-    return [line.decode(errors="replace").strip()[:SHOWN] for line in found]
+        raw_lines = [*itertools.islice(each, behind, behind + count)]
+    return [line.decode(errors="replace").strip()[:SHOWN] for line in raw_lines]
 
 
 def is_packed(path: Path) -> bool:

@@ -34,18 +34,18 @@ class Surroundings:
         answers += [self.no_header(wanted.no_header)] if wanted.no_header else []
         answers += [self.extension(wanted.extension)] if wanted.extension else []
         answers += [self.full(Path(wanted.full))] if wanted.full else []
-        told = [fact for _, fact in answers]
+        facts = [fact for _, fact in answers]
         if any(answer is False for answer, _ in answers):
-            return False, told
-        return (True if all(answer for answer, _ in answers) else None), told
+            return False, facts
+        return (True if all(answer for answer, _ in answers) else None), facts
 
     @cached_property
     def python(self) -> Mapping[str, Any] | None:
-        """What the first Python on PATH tells of itself; None if there is none."""
+        """The facts that the first Python on PATH tells of itself; None if there is none."""
         for name in ("python", "python3"):
-            told = process.capture([name, str(data("inside/packages.py"))], env=self.env)
-            if told.status == 0:
-                facts: Mapping[str, Any] = json.loads(told.stdout)
+            done = process.capture([name, str(data("inside/packages.py"))], env=self.env)
+            if done.status == 0:
+                facts: Mapping[str, Any] = json.loads(done.stdout)
                 return facts
         return None
 
@@ -64,8 +64,8 @@ class Surroundings:
             return (True if wanted is None else None), f"there is no {name} on PATH"
         if wanted is None:
             return False, f"{name} is on PATH"
-        told = process.capture([name, "--version"], env=self.env, timeout_s=10)
-        version = re.search(r"\d+(\.\d+)+", told.stdout)
+        done = process.capture([name, "--version"], env=self.env, timeout_s=10)
+        version = re.search(r"\d+(\.\d+)+", done.stdout)
         return (fits(version[0], wanted), f"{name} on PATH is {version[0]}") if version else (None, f"{name} is there")
 
     def no_header(self, name: str) -> Answer:
@@ -81,13 +81,15 @@ class Surroundings:
         """Say whether Horovod's extension is absent, or cut; unknown where there is no Horovod."""
         if self.python is None or not self.python["horovod"]:
             return None, "no Horovod was found"
-        found = self.python["extensions"]
+        extensions = self.python["extensions"]
         if state == "absent":
-            return not found, f"{self.python['horovod']} has " + (f"{found[0]['path']}" if found else "no extension")
-        for one in found:
-            if one["size"] < one["wanted"]:
-                return True, f"{one['path']} has {one['size']} bytes instead of {one['wanted']}"
-        return (None, "no extension was found") if not found else (False, f"{found[0]['path']} is whole")
+            return not extensions, f"{self.python['horovod']} has " + (
+                f"{extensions[0]['path']}" if extensions else "no extension"
+            )
+        for file in extensions:
+            if file["size"] < file["wanted"]:
+                return True, f"{file['path']} has {file['size']} bytes instead of {file['wanted']}"
+        return (None, "no extension was found") if not extensions else (False, f"{extensions[0]['path']} is whole")
 
     def full(self, folder: Path) -> Answer:
         """Say whether a folder has no room; a disk that has some now may have been full then."""

@@ -22,7 +22,7 @@ def text(log: str, found: Diagnosis | None, width: int, below: Sequence[str] = (
         return f"{log}: {NOTHING}"
     lines = [f"{found.rule.id} ({found.certainty})  {log}:{found.number}"]
     lines += [*(f"    {line}" for line in (found.line, *below)), ""]
-    parts = [("cause", found.cause), *(("confirmed", one) for one in found.confirmed)]
+    parts = [("cause", found.cause), *(("confirmed", proof) for proof in found.confirmed)]
     if found.certainty is Certainty.LIKELY:
         looks = "; where it was written, --here looks at the machine" if found.rule.machine else ""
         parts += [("likely", f"the log alone does not prove it{looks}")]
@@ -49,14 +49,14 @@ def cut(log: str, seen: ScannedLog) -> str:
 
 def to_json(log: str, found: Diagnosis | None, *, whole: bool) -> str:
     """Return one object, with ``cause`` null if nothing was found; ``complete`` says whether all was read."""
-    told = {
+    answer = {
         "version": VERSION,
         "log": log,
         "complete": whole,
         "state": state(found),
         "cause": found and as_object(found),
     }
-    return json.dumps(told, indent=2)
+    return json.dumps(answer, indent=2)
 
 
 def state(found: Diagnosis | None) -> str:

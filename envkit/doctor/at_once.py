@@ -16,7 +16,7 @@ GRACE_S = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What was answered, by the name of the question; what was not, and the errors of those that explain themselves."""
+    """The answers, by the name of the question; what is missing, and the errors of those that explain themselves."""
 
     values: Mapping[str, Any]
     missing: tuple[Missing, ...]
@@ -32,18 +32,18 @@ def ask(questions: Mapping[str, Question], seconds: float) -> Answers:
     A program that a question waits for is ended with the limit, a thread that waits in the kernel is left behind.
     """
     limit = TimeLimit(seconds)
-    asked: dict[str, Future[Any]] = {name: Future() for name in questions}
+    futures: dict[str, Future[Any]] = {name: Future() for name in questions}
     try:
         for name, question in questions.items():
-            Thread(target=answer, args=(question, asked, name, limit), daemon=True).start()
+            Thread(target=answer, args=(question, futures, name, limit), daemon=True).start()
         deadline = limit.deadline + GRACE_S
-        told = {name: waited(name, future, deadline, seconds) for name, future in asked.items()}
+        answers = {name: waited(name, future, deadline, seconds) for name, future in futures.items()}
     finally:
         limit.end()
-    ended = {name: future.exception() for name, future in asked.items() if future.done()}
+    ended = {name: future.exception() for name, future in futures.items() if future.done()}
     return Answers(
-        values={name: value for name, value in told.items() if not isinstance(value, Missing)},
-        missing=tuple(value for value in told.values() if isinstance(value, Missing)),
+        values={name: value for name, value in answers.items() if not isinstance(value, Missing)},
+        missing=tuple(value for value in answers.values() if isinstance(value, Missing)),
         errors={name: error for name, error in ended.items() if isinstance(error, EnvkitError)},
     )
 

@@ -1,4 +1,4 @@
-"""What goes together, and what of that is best on this machine: the answer of ``envkit compat``."""
+"""The answer of ``envkit compat``: what goes together, and what of that is best on this machine."""
 
 import os
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from envkit.planning import compatibility
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What was asked for, the judgement of it, and the best complete combination here."""
+    """The question, the judgement of it, and the best complete combination here."""
 
     asked: Query
     judgement: Judgement
@@ -29,10 +29,10 @@ def answer(versions: Iterable[str], file: Path | None = None, *, here: bool = Fa
 
     Raises UsageProblem.
     """
-    asked = words.parse(
+    query = words.parse(
         [*(words.of_file(file) if file else ()), *(installed_versions.words(os.environ) if here else ()), *versions]
     )
-    found = words.judge_asked(asked)
-    wanted = {name: found.parts[name] for name in (*asked.parts, *asked.ranges)}
-    best = complete.best(wanted, compatibility.here(host.detect()), asked.ranges)
-    return Answer(asked=asked, judgement=found, best=best)
+    judgement = words.judge_asked(query)
+    wanted = {name: judgement.parts[name] for name in (*query.parts, *query.ranges)}
+    best = complete.best(wanted, compatibility.here(host.detect()), query.ranges)
+    return Answer(asked=query, judgement=judgement, best=best)

@@ -17,8 +17,8 @@ NOT_TOLD = "not known"
 
 def with_comparison(node: Report, here: Report) -> Report:
     """Return the report on a node with what differs from another host, and what that means for an installation."""
-    found = Comparison(node=name(node), here=name(here), differences=tuple(differences(node, here)))
-    return msgspec.structs.replace(node, notes=(*node.notes, *notes(node.facts, here.facts)), comparison=found)
+    comparison = Comparison(node=name(node), here=name(here), differences=tuple(differences(node, here)))
+    return msgspec.structs.replace(node, notes=(*node.notes, *notes(node.facts, here.facts)), comparison=comparison)
 
 
 def name(report: Report) -> str:
@@ -33,17 +33,19 @@ def differences(node: Report, here: Report) -> Iterator[Difference]:
     for label in dict.fromkeys((*facts[0], *facts[1])):
         if lasting[0].get(label) != lasting[1].get(label):
             yield Difference(what=label, node=facts[0].get(label, NOT_TOLD), here=facts[1].get(label, NOT_TOLD))
-    for one, other in zip(node.methods, here.methods, strict=True):
-        if one.state != other.state:
-            yield Difference(what=one.method, node=f"{one.state}: {one.why}", here=f"{other.state}: {other.why}")
+    for verdict, other in zip(node.methods, here.methods, strict=True):
+        if verdict.state != other.state:
+            yield Difference(
+                what=verdict.method, node=f"{verdict.state}: {verdict.why}", here=f"{other.state}: {other.why}"
+            )
 
 
 def texts(facts: Facts) -> dict[str, str]:
     """Return what is told of a host, by label."""
-    found = dict[str, list[str]]()
+    by_label = dict[str, list[str]]()
     for label, text in lines(facts):
-        found.setdefault(label, []).append(text)
-    return {label: "; ".join(said) for label, said in found.items()}
+        by_label.setdefault(label, []).append(text)
+    return {label: "; ".join(parts) for label, parts in by_label.items()}
 
 
 def steady(facts: Facts) -> Facts:
@@ -51,9 +53,9 @@ def steady(facts: Facts) -> Facts:
     return changed(
         facts,
         node=steady_node(facts.node) if facts.node else None,
-        schedulers=tuple(changed(one, job=False) for one in facts.schedulers or ()),
+        schedulers=tuple(changed(scheduler, job=False) for scheduler in facts.schedulers or ()),
         room=changed(facts.room, free_mb=0, inodes=None) if facts.room else None,
-        indexes=tuple(changed(one, problem="silent" if one.problem else "") for one in facts.indexes or ()),
+        indexes=tuple(changed(index, problem="silent" if index.problem else "") for index in facts.indexes or ()),
     )
 
 

@@ -8,7 +8,7 @@ from envkit.errors import Problem
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """What every fact is."""
+    """The base of every fact."""
 
 
 LOAD = "load"  # the probe that is missing where the modules of --load cannot be loaded

@@ -39,17 +39,17 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings, repository: ees
     unloaded = answers.errors.get("host")
     if unloaded:
         answers = ask(all_questions(prefix, (), env, repository), LIMIT_S)
-    told = dict(answers.values)
-    ways = tuple(told.pop(key) for one in Access if (key := f"eessi {one}") in told)
-    preflights = {name: told.pop(key) for name in BUILDING if (key := f"preflight {name}") in told}
-    builder = questions.builder(told.pop("host")) if "host" in told else None
-    missing = tuple(one for one in answers.missing if builder or not one.probe.startswith("preflight "))
+    values = dict(answers.values)
+    ways = tuple(values.pop(key) for access in Access if (key := f"eessi {access}") in values)
+    preflights = {name: values.pop(key) for name in BUILDING if (key := f"preflight {name}") in values}
+    builder = questions.builder(values.pop("host")) if "host" in values else None
+    missing = tuple(entry for entry in answers.missing if builder or not entry.probe.startswith("preflight "))
     if unloaded:
         missing = (Missing(probe=LOAD, why=" ".join(f"{unloaded.what} {unloaded.why}".split()).rstrip(".")), *missing)
     return Facts(
         user=runtime.user_name(), uid=os.geteuid(), builder=builder, ways=ways, preflights=preflights, missing=missing,
         configuration=questions.configuration(env),
-        **{name.replace(" ", "_"): value for name, value in told.items()},
+        **{name.replace(" ", "_"): value for name, value in values.items()},
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def all_questions(
         "container": partial(questions.container, env),
         "namespaces": questions.namespaces,
         "mounts": questions.mounts,
-        **{f"eessi {one}": partial(questions.way, one, env, PATIENCE_S, repository) for one in Access},
+        **{f"eessi {access}": partial(questions.way, access, env, PATIENCE_S, repository) for access in Access},
         "schedulers": lambda: tuple(questions.schedulers(env)),
         "limits": questions.limits,
         "room": partial(questions.room, prefix),
@@ -78,10 +78,10 @@ def all_questions(
     def mpi(asked: Mapping[str, Future[Any]]) -> Any:
         return tuple(questions.mpi(asked["host"].result().env if load else env))
 
-    found: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
-    found |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in BUILDING}
-    found["sources"] = partial(sources, prefix, load)
-    return found | {"mpi": mpi}
+    by_name: dict[str, Question] = {name: partial(without, question) for name, question in alone.items()}
+    by_name |= {f"preflight {name}": partial(preflight, name, prefix, load) for name in BUILDING}
+    by_name["sources"] = partial(sources, prefix, load)
+    return by_name | {"mpi": mpi}
 
 
 def without(question: Callable[[], Any], _asked: Mapping[str, Future[Any]]) -> Any:
@@ -110,8 +110,8 @@ def sources(prefix: Prefix, load: tuple[str, ...], asked: Mapping[str, Future[An
     if asked["preflight easybuild"].result().problems:
         return None
     request = Request(prefix=prefix, method="easybuild", load=load)
-    told = easybuild.refused(request, machine, fitting("easybuild", machine))
-    return None if told is None else tuple(told)
+    problems = easybuild.refused(request, machine, fitting("easybuild", machine))
+    return None if problems is None else tuple(problems)
 
 
 def fitting(method: str, machine: host.Host) -> Stack:

@@ -76,17 +76,17 @@ def toolkits(env: Mapping[str, str]) -> Iterator[Tool]:
 
 def mpi(env: Mapping[str, str]) -> Iterator[MpiLibrary]:
     """Yield the MPI libraries: each whose mpirun is on PATH, and Cray's, which has none, and another of MPICH's ABI."""
-    found = dict[Path, host.Program]()
+    programs = dict[Path, host.Program]()
     for folder in env.get("PATH", os.defpath).split(os.pathsep):
         if env.get("CRAY_MPICH_VERSION") and (wrapper := process.which(host.CRAY_WRAPPER, path=folder)):
             yield of_cray(host.of_launcher(wrapper, env), env)
         if process.which("mpirun", path=folder):
-            one = host.launcher_mpi({**env, "PATH": f"{folder}:{env.get('PATH', '')}"})
-            if one is not None:
-                found.setdefault(one.path.resolve(), one)
-    for one in found.values():
-        yield described(one.family, one.version, one.path, env)
-    if not any(one.family in ("MPICH", "Intel MPI") for one in found.values()):
+            program = host.launcher_mpi({**env, "PATH": f"{folder}:{env.get('PATH', '')}"})
+            if program is not None:
+                programs.setdefault(program.path.resolve(), program)
+    for program in programs.values():
+        yield described(program.family, program.version, program.path, env)
+    if not any(other.family in ("MPICH", "Intel MPI") for other in programs.values()):
         family = "Cray MPICH" if env.get("CRAY_MPICH_VERSION") else "MPICH"
         alone = described(family, env.get("CRAY_MPICH_VERSION", "unknown"), None, env)
         if alone.library:
@@ -112,38 +112,38 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
 
 def of_cray(found: host.Program, env: Mapping[str, str]) -> MpiLibrary:
     """Return Cray MPICH with the library that programs are linked with by its wrapper."""
-    told = described(found.family, found.version, found.path, env)
+    cray = described(found.family, found.version, found.path, env)
     own = sorted(Path(env.get("CRAY_MPICH_DIR") or env.get("MPICH_DIR", "/nowhere"), "lib").glob("libmpi_*.so.12"))
     library = next((path for path in own if re.match(r"libmpi_(gnu|cray|intel|nvidia|amd|aocc)", path.name)), None)
-    return msgspec.structs.replace(told, abi=library.name, library=str(library)) if library else told
+    return msgspec.structs.replace(cray, abi=library.name, library=str(library)) if library else cray
 
 
 def modules(env: Mapping[str, str]) -> Tool | None:
     """Return the modules tool."""
-    found = modules_tool.find_modules_tool(env)
-    if found is None:
+    program = modules_tool.find_modules_tool(env)
+    if program is None:
         return None
-    told = process.capture([str(found.command), "--version"], env=env)
-    match = re.search(r"(?:Version|Release):?\s+v?(\d\S*)", told.stdout + told.stderr)
-    return Tool(path=str(found.command), family=found.kind, version=match[1] if match else "")
+    done = process.capture([str(program.command), "--version"], env=env)
+    match = re.search(r"(?:Version|Release):?\s+v?(\d\S*)", done.stdout + done.stderr)
+    return Tool(path=str(program.command), family=program.kind, version=match[1] if match else "")
 
 
 def container(env: Mapping[str, str]) -> Container | None:
     """Return the container runtime, and whether this user can build with it."""
-    found = runtime.find()
-    if found is None:
+    installed = runtime.find()
+    if installed is None:
         return None
-    told = process.capture([str(found.path), "buildcfg"], env=env).stdout
-    setuid = re.search(r"_SUID_INSTALL=1$", told, re.MULTILINE) is not None
-    program = Tool(path=str(found.path), family=found.family, version=found.version)
+    settings = process.capture([str(installed.path), "buildcfg"], env=env).stdout
+    setuid = re.search(r"_SUID_INSTALL=1$", settings, re.MULTILINE) is not None
+    program = Tool(path=str(installed.path), family=installed.family, version=installed.version)
     building = tuple(runtime.build_problems(env))
     return Container(runtime=program, setuid=setuid, building=building)
 
 
 def namespaces() -> str:
     """Say why this user can make no user namespace; nothing if one can be made."""
-    found = access.no_namespace()
-    return found.what if found else ""
+    problem = access.no_namespace()
+    return problem.what if problem else ""
 
 
 def mounts() -> tuple[str, ...]:
@@ -159,8 +159,8 @@ def way(
     wanted = repository or usual()
     named = env.get("ENVKIT_EESSI_DIR") if wanted.is_usual else wanted.copy
     copy = Path(named).absolute() if named else None
-    asked = access.AccessRequest(version=wanted.release, repository=wanted, copy=copy, env=env, patience_s=patience_s)
-    probe = access.PROBES[which](asked)
+    request = access.AccessRequest(version=wanted.release, repository=wanted, copy=copy, env=env, patience_s=patience_s)
+    probe = access.PROBES[which](request)
     if probe.problem is None:
         return RepositoryAccess(access=which, why=probe.why, refusal=None)
     why = f" ({probe.problem.why})" if probe.problem.why else ""
@@ -175,8 +175,8 @@ def schedulers(env: Mapping[str, str]) -> Iterator[SchedulerClient]:
         client, job = process.which(words["client"], path=env.get("PATH")), bool(env.get(words["job"]))
         if client is None and not job:
             continue
-        told = process.capture(words["version"], env=env) if client else None
-        match = re.search(r"\d+(?:\.\d+)+\S*", told.stdout + told.stderr) if told else None
+        done = process.capture(words["version"], env=env) if client else None
+        match = re.search(r"\d+(?:\.\d+)+\S*", done.stdout + done.stderr) if done else None
         yield SchedulerClient(
             name=words["title"],
             version=match[0] if match else "",
@@ -190,7 +190,7 @@ def limits() -> Limits:
     """Return the limits of this process."""
     kinds = (resource.RLIMIT_MEMLOCK, resource.RLIMIT_STACK, resource.RLIMIT_NPROC)
     soft = [resource.getrlimit(kind)[0] for kind in kinds]
-    memlock, stack, nproc = (None if one == resource.RLIM_INFINITY else one for one in soft)
+    memlock, stack, nproc = (None if value == resource.RLIM_INFINITY else value for value in soft)
     return Limits(memlock=memlock, stack=stack, nproc=nproc)
 
 
@@ -210,18 +210,19 @@ def indexes(until: float) -> tuple[PackageIndex, ...]:
     from envkit.sources.connection import Connection
     from envkit.sources.pipconfig import pip_settings
 
-    found = pip_settings()
+    configured = pip_settings()
     left_s = max(until - time.monotonic(), LEAST_S)
-    settings = msgspec.structs.replace(found, timeout_s=min(found.timeout_s, left_s))
+    settings = msgspec.structs.replace(configured, timeout_s=min(configured.timeout_s, left_s))
     places = [*settings.index_urls, *settings.find_links]
     connection, pool = Connection(settings), ThreadPoolExecutor(max(len(places), 1))
-    asked = {url: pool.submit(index, connection, url, url in settings.index_urls) for url in places}
-    done, _ = wait(asked.values(), left_s)
+    futures = {url: pool.submit(index, connection, url, url in settings.index_urls) for url in places}
+    done, _ = wait(futures.values(), left_s)
     pool.shutdown(wait=False, cancel_futures=True)
     connection.close()
     silent = f"it has not answered in {left_s:.1f} s"
     return tuple(
-        one.result() if one in done else PackageIndex(url=shown(url), problem=silent) for url, one in asked.items()
+        future.result() if future in done else PackageIndex(url=shown(url), problem=silent)
+        for url, future in futures.items()
     )
 
 
@@ -242,6 +243,6 @@ def index(connection: "Connection", url: str, is_index: bool) -> PackageIndex:
 
 def configuration(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return what is wrong with the configuration, and why a file of it is not used."""
-    found = config.read(env)
-    refused = (line for one in found.files if one.state == "refused" for line in one.why)
-    return (*found.mistakes, *refused)
+    settings = config.read(env)
+    refused = (line for file in settings.files if file.state == "refused" for line in file.why)
+    return (*settings.mistakes, *refused)

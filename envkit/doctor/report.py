@@ -1,4 +1,4 @@
-"""What the doctor says: the facts, a verdict for each method, and notes; its form as JSON is described by a schema."""
+"""The doctor's report: the facts, a verdict for each method, and notes; its form as JSON is described by a schema."""
 
 from __future__ import annotations
 

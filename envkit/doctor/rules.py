@@ -22,43 +22,43 @@ def judge(facts: Facts) -> Report:
 
 def easybuild(facts: Facts) -> MethodVerdict:
     """EasyBuild works where its preflight finds nothing, and with a bundle alone where sources cannot be fetched."""
-    found = facts.preflights.get("easybuild")
-    if found is None or facts.builder is None:
+    preflight = facts.preflights.get("easybuild")
+    if preflight is None or facts.builder is None:
         return not_told("easybuild", facts)
-    lacking = no_index(facts, found)
-    if found.problems:
-        return fails("easybuild", found, lacking)
+    lacking = no_index(facts, preflight)
+    if preflight.problems:
+        return fails("easybuild", preflight, lacking)
     if lacking:
-        return partly("easybuild", f"{found.stack} can be built from a bundle", lacking)
+        return partly("easybuild", f"{preflight.stack} can be built from a bundle", lacking)
     if facts.sources:
-        return partly("easybuild", f"{found.stack} can be built from a bundle", *facts.sources)
-    if any(one.probe == LOAD for one in facts.missing):
-        return partly("easybuild", f"{found.stack} can be built without the modules of --load", problem("unloaded"))
+        return partly("easybuild", f"{preflight.stack} can be built from a bundle", *facts.sources)
+    if any(entry.probe == LOAD for entry in facts.missing):
+        return partly("easybuild", f"{preflight.stack} can be built without the modules of --load", problem("unloaded"))
     with_what = [f"{tool.path.rpartition('/')[2]} {tool.version}" for tool in (facts.builder.compiler,) if tool]
-    with_what += [f"{one.family} {one.version}" for one in (facts.builder.mpi,) if one]
+    with_what += [f"{mpi.family} {mpi.version}" for mpi in (facts.builder.mpi,) if mpi]
     with_what += [facts.modules.family] if facts.modules else []
     return MethodVerdict(
-        method="easybuild", state=MethodState.WORKS, why=f"{found.stack} can be built ({', '.join(with_what)})"
+        method="easybuild", state=MethodState.WORKS, why=f"{preflight.stack} can be built ({', '.join(with_what)})"
     )
 
 
 def apptainer(facts: Facts) -> MethodVerdict:
     """Apptainer works where images can be built, and in part where they can be run alone."""
-    found, here = facts.preflights.get("apptainer"), facts.container
-    if found is None:
+    preflight, here = facts.preflights.get("apptainer"), facts.container
+    if preflight is None:
         return not_told("apptainer", facts)
-    lacking = no_index(facts, found)
-    if found.problems:
+    lacking = no_index(facts, preflight)
+    if preflight.problems:
         runs = here is not None and (here.setuid or not facts.namespaces or facts.uid == 0)
-        if here is None or not runs or set(found.problems) - set(here.building):
-            return fails("apptainer", found, lacking)
+        if here is None or not runs or set(preflight.problems) - set(here.building):
+            return fails("apptainer", preflight, lacking)
         return partly(
             "apptainer", "images that were built elsewhere can be run", problem("image-elsewhere"), *here.building
         )
     if lacking:
         return partly("apptainer", RUN_ALONE, lacking)
     with_what = f" ({here.runtime.family} {here.runtime.version})" if here else ""
-    return MethodVerdict(method="apptainer", state=MethodState.WORKS, why=f"{found.stack} can be built{with_what}")
+    return MethodVerdict(method="apptainer", state=MethodState.WORKS, why=f"{preflight.stack} can be built{with_what}")
 
 
 def eessi(facts: Facts) -> MethodVerdict:
@@ -70,7 +70,7 @@ def eessi(facts: Facts) -> MethodVerdict:
     problems = tuple(
         Problem(what=f"{way.access}: {way.refusal.what}.", fix=way.refusal.fix) for way in facts.ways if way.refusal
     )
-    cut = [one for one in facts.missing if one.probe.startswith("eessi ")]
+    cut = [entry for entry in facts.missing if entry.probe.startswith("eessi ")]
     state, why = MethodState.FAILS, "there is no way to its repository; one of these is enough"
     if cut:
         state, why = MethodState.UNKNOWN, f"no other way fits, and --access {cut[0].probe.split()[1]}: {cut[0].why}"
@@ -82,12 +82,12 @@ RULES: Mapping[str, Callable[[Facts], MethodVerdict]] = {"easybuild": easybuild,
 
 def usual(method: str, facts: Facts) -> MethodVerdict:
     """A method without a rule of its own works where its preflight finds nothing."""
-    found = facts.preflights.get(method)
-    if found is None:
+    preflight = facts.preflights.get(method)
+    if preflight is None:
         return not_told(method, facts)
-    if found.problems:
-        return fails(method, found, None)
-    return MethodVerdict(method=method, state=MethodState.WORKS, why=f"{found.stack} can be installed")
+    if preflight.problems:
+        return fails(method, preflight, None)
+    return MethodVerdict(method=method, state=MethodState.WORKS, why=f"{preflight.stack} can be installed")
 
 
 def fails(method: str, found: Preflight, lacking: Problem | None) -> MethodVerdict:
@@ -105,7 +105,9 @@ def partly(method: str, why: str, *problems: Problem) -> MethodVerdict:
 
 def not_told(method: str, facts: Facts) -> MethodVerdict:
     """Return that it could not be found out, and what was waited for."""
-    why = next((one.why for one in facts.missing if one.probe in ("host", f"preflight {method}")), "nothing was told")
+    why = next(
+        (entry.why for entry in facts.missing if entry.probe in ("host", f"preflight {method}")), "nothing was told"
+    )
     return MethodVerdict(method=method, state=MethodState.UNKNOWN, why=f"it could not be found out: {why}")
 
 
@@ -119,22 +121,22 @@ def no_index(facts: Facts, found: Preflight) -> Problem | None:
 
 def notes(facts: Facts) -> Iterator[Problem]:
     """Yield what there is to know besides."""
-    yield from (problem("configuration", mistake=one) for one in facts.configuration)
-    yield from (of_missing(one) for one in facts.missing)
+    yield from (problem("configuration", mistake=mistake) for mistake in facts.configuration)
+    yield from (of_missing(entry) for entry in facts.missing)
     built = facts.preflights.get("easybuild")
-    in_time = not any(one.probe == "sources" for one in facts.missing)
+    in_time = not any(entry.probe == "sources" for entry in facts.missing)
     if built and not built.problems and facts.sources is None and in_time:
         yield problem("sources-not-asked", stack=built.stack)
     if built and facts.builder and (facts.builder.mpi is None or facts.builder.mpi.family not in toolchains()):
         yield problem("no-mpi")
     yield from on_gpus(facts)
     yield from on_node(facts)
-    for one in facts.schedulers or ():
+    for scheduler in facts.schedulers or ():
         if not any(other.job for other in facts.schedulers or ()):
-            own, usual = f"login-node-{one.name}", "login-node"
-            attempt = one.attempt.format(command="envkit doctor")
-            found = problem(own if own in words() else usual, scheduler=one.name, attempt=attempt)
-            yield Problem(id=usual, what=found.what, fix=found.fix)
+            own, usual = f"login-node-{scheduler.name}", "login-node"
+            attempt = scheduler.attempt.format(command="envkit doctor")
+            note = problem(own if own in words() else usual, scheduler=scheduler.name, attempt=attempt)
+            yield Problem(id=usual, what=note.what, fix=note.fix)
 
 
 def of_missing(one: Missing) -> Problem:
@@ -150,9 +152,9 @@ def on_gpus(facts: Facts) -> Iterator[Problem]:
     if facts.node and facts.node.gpus.nvidia_files and facts.nvidia_smi:
         yield problem("no-smi", reason=facts.nvidia_smi)
     kind = facts.builder.accelerator if facts.builder else "cpu"
-    for method, found in facts.preflights.items():
-        if kind not in ("cpu", found.accelerator):
-            yield problem("gpu-unused", accelerator=kind, method=method, stack_accelerator=found.accelerator)
+    for method, preflight in facts.preflights.items():
+        if kind not in ("cpu", preflight.accelerator):
+            yield problem("gpu-unused", accelerator=kind, method=method, stack_accelerator=preflight.accelerator)
 
 
 def on_node(facts: Facts) -> Iterator[Problem]:
@@ -174,8 +176,8 @@ def problem(name: str, **values: object) -> Problem:
 @cache
 def toolchains() -> dict[str, str]:
     """Return the toolchain for each family of MPI that Horovod can be compiled with."""
-    found: dict[str, str] = toml.read(data("easybuild/easybuild.toml"), toml.Tables)["toolchains"]
-    return found
+    table: dict[str, str] = toml.read(data("easybuild/easybuild.toml"), toml.Tables)["toolchains"]
+    return table
 
 
 @cache

@@ -28,7 +28,7 @@ def render(report: Report, paper: Paper) -> str:
                 verdict.state.value.ljust(LABEL), STYLES[verdict.state], f"{verdict.method}: {verdict.why}"
             ),
         ]
-        out += paired(paper, [(one.what, one.fix) for one in verdict.problems])
+        out += paired(paper, [(problem.what, problem.fix) for problem in verdict.problems])
     for note in report.notes:
         out += ["", *paper.paragraph("note".ljust(LABEL), "cyan", note.what), *remedy(paper, note.fix)]
     if report.comparison:
@@ -43,10 +43,10 @@ def compared(found: Comparison, paper: Paper) -> Iterator[str]:
             "",
             *paper.paragraph("differs".ljust(LABEL), "cyan", f"nothing between {found.node} and {found.here}"),
         )
-    for one in found.differences:
-        yield from ("", *paper.paragraph("differs".ljust(LABEL), "cyan", one.what))
-        yield from paper.paragraph("     there", "dim", f"{one.node} ({found.node})")
-        yield from paper.paragraph("      here", "dim", f"{one.here} ({found.here})")
+    for difference in found.differences:
+        yield from ("", *paper.paragraph("differs".ljust(LABEL), "cyan", difference.what))
+        yield from paper.paragraph("     there", "dim", f"{difference.node} ({found.node})")
+        yield from paper.paragraph("      here", "dim", f"{difference.here} ({found.here})")
 
 
 def paired(paper: Paper, problems: list[tuple[str, str]]) -> Iterator[str]:
@@ -73,9 +73,9 @@ def lines(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.toolkits is not None:
         yield "toolkits", joined(f"{tool.family} {tool.version} ({tool.path})" for tool in facts.toolkits)
     yield from software(facts)
-    for one in facts.schedulers or ():
-        where = "in a job" if one.job else "not in a job"
-        yield "scheduler", f"{one.name} {one.version}".strip() + f", {where}" + types(one.mpi)
+    for scheduler in facts.schedulers or ():
+        where = "in a job" if scheduler.job else "not in a job"
+        yield "scheduler", f"{scheduler.name} {scheduler.version}".strip() + f", {where}" + types(scheduler.mpi)
     yield from machine(facts)
 
 
@@ -85,18 +85,18 @@ def software(facts: Facts) -> Iterator[tuple[str, str]]:
         python = facts.builder.python
         tools = f"C++: {tool_line(facts.builder.compiler)}; CMake: {tool_line(facts.builder.cmake)}"
         yield ("builds", f"Python {python.version} ({python.path}); {tools}")
-    for one in facts.mpi or ():
-        yield "MPI", mpi(one)
+    for library in facts.mpi or ():
+        yield "MPI", mpi(library)
     if facts.mpi == ():
         yield "MPI", "none on PATH"
-    hung = {one.probe for one in facts.missing}
+    hung = {entry.probe for entry in facts.missing}
     if "modules" not in hung:
         yield "modules", tool_line(facts.modules)
     if facts.container:
-        found = facts.container.runtime
+        runtime = facts.container.runtime
         builds = "cannot build here" if facts.container.building else "can build"
         setuid = ", setuid" if facts.container.setuid else ""
-        yield "container", f"{found.family} {found.version} ({found.path}){setuid}, {builds}"
+        yield "container", f"{runtime.family} {runtime.version} ({runtime.path}){setuid}, {builds}"
     elif "container" not in hung:
         yield "container", "none"
     if facts.namespaces is not None:
@@ -111,7 +111,7 @@ def machine(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "fabric", fabric(facts.node)
         yield "/dev/shm", f"{size(facts.node.shm_free)} free of {size(facts.node.shm_size)}"  # noqa: S108
     if facts.limits:
-        memlock, stack = (amount(one) for one in (facts.limits.memlock, facts.limits.stack))
+        memlock, stack = (amount(number) for number in (facts.limits.memlock, facts.limits.stack))
         processes = "unlimited" if facts.limits.nproc is None else str(facts.limits.nproc)
         yield "limits", f"memlock {memlock}, stack {stack}, processes {processes}"
     if facts.room:
@@ -121,19 +121,19 @@ def machine(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.indexes is not None:
         yield (
             "pip",
-            joined((f"{one.url} {one.problem or 'answers'}" for one in facts.indexes), "no index, no find-links"),
+            joined((f"{index.url} {index.problem or 'answers'}" for index in facts.indexes), "no index, no find-links"),
         )
 
 
 def gpus(node: NodeFacts, driver: Driver | None) -> str:
     """Say which GPUs there are."""
-    found = node.gpus
-    names = [*found.nvidia, *found.amd] or list(driver.devices if driver else ())
+    kernel = node.gpus
+    names = [*kernel.nvidia, *kernel.amd] or list(driver.devices if driver else ())
     counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
-    drivers = [f"NVIDIA driver {found.nvidia_driver}"] if found.nvidia_driver else []
+    drivers = [f"NVIDIA driver {kernel.nvidia_driver}"] if kernel.nvidia_driver else []
     drivers += [f"for CUDA up to {driver.cuda}"] if driver and driver.cuda else []
-    drivers += [f"amdgpu {found.amd_driver}"] if found.amd_driver else []
-    return joined((*counted, *drivers, *(["in slices (MIG)"] if found.mig else [])))
+    drivers += [f"amdgpu {kernel.amd_driver}"] if kernel.amd_driver else []
+    return joined((*counted, *drivers, *(["in slices (MIG)"] if kernel.mig else [])))
 
 
 def mpi(one: MpiLibrary) -> str:
@@ -146,10 +146,10 @@ def mpi(one: MpiLibrary) -> str:
 
 def fabric(node: NodeFacts) -> str:
     """Say which networks there are."""
-    found = node.fabric
-    rdma = [f"{layer or 'no active port'}: {name}" for name, ports in found.rdma.items() for layer in ports or ("",)]
-    rdma += [f"Slingshot: {', '.join(found.slingshot)}"] if found.slingshot else []
-    plain = [f"{name} {address or ''}".strip() for name, address in found.interfaces.items()]
+    networks = node.fabric
+    rdma = [f"{layer or 'no active port'}: {name}" for name, ports in networks.rdma.items() for layer in ports or ("",)]
+    rdma += [f"Slingshot: {', '.join(networks.slingshot)}"] if networks.slingshot else []
+    plain = [f"{name} {address or ''}".strip() for name, address in networks.interfaces.items()]
     return joined((*(rdma or ["neither InfiniBand nor Slingshot"]), *plain))
 
 
