@@ -10,8 +10,8 @@ import msgspec
 
 from envkit.verify.facts import RankFacts, Sweep, Throughput
 
-_UNITS = ("", "K", "M", "G")
-_FLOAT_BYTES = 4
+UNITS = ("", "K", "M", "G")
+FLOAT_BYTES = 4
 
 
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ def message_sizes(text: str, factor: int) -> tuple[int, ...]:
     Units are powers of 1024; sizes are whole numbers of float32. Raises ValueError with the reason.
     """
     first, _, last = text.partition(":")
-    smallest, largest = _bytes(first), _bytes(last or first)
+    smallest, largest = bytes_of(first), bytes_of(last or first)
     if largest < smallest:
         raise ValueError(f"{last} is less than {first}")
     sizes = [smallest]
@@ -87,7 +87,7 @@ def bandwidth(facts: Sequence[RankFacts]) -> tuple[Bandwidth, ...]:
     own = swept(facts, "bandwidth")
     if own is None:
         return ()
-    times = _raw_seconds(facts, own)
+    times = raw_times(facts, own)
     return tuple(
         Bandwidth(
             size_bytes=row.size,
@@ -100,7 +100,8 @@ def bandwidth(facts: Sequence[RankFacts]) -> tuple[Bandwidth, ...]:
     )
 
 
-def _raw_seconds(facts: Sequence[RankFacts], own: Sweep) -> dict[int, float]:
+def raw_times(facts: Sequence[RankFacts], own: Sweep) -> dict[int, float]:
+    """Return the raw library's seconds by size, nothing where it did not move the same between as many ranks."""
     raw = swept(facts, "raw_bandwidth")
     alike = raw is not None and (raw.where, raw.ranks) == (own.where, own.ranks)
     return {row.size: row.seconds for row in raw.rows} if raw is not None and alike else {}
@@ -141,11 +142,14 @@ def scaling(runs: Sequence[Sequence[RankFacts]]) -> tuple[Scaling, ...]:
     """
     found = [(own, trained(run, "ddp_throughput"), run) for run in runs if (own := trained(run, "throughput"))]
     found.sort(key=lambda each: each[0].ranks)
-    rows = [_row(model, number, found) for number, (own, _, _) in enumerate(found) for model in own.models]
+    rows = [scaling_row(model, number, found) for number, (own, _, _) in enumerate(found) for model in own.models]
     return tuple(sorted(rows, key=lambda row: (row.model, row.ranks)))
 
 
-def _row(model: str, number: int, runs: Sequence[tuple[Throughput, Throughput | None, Sequence[RankFacts]]]) -> Scaling:
+def scaling_row(
+    model: str, number: int, runs: Sequence[tuple[Throughput, Throughput | None, Sequence[RankFacts]]]
+) -> Scaling:
+    """Return the scaling of a model in one of the runs, of which the first is the standard."""
     own, ddp, facts = runs[number]
     ddp_standard = runs[0][1]
     beside = ddp if ddp is not None and model in ddp.models else None
@@ -186,9 +190,10 @@ def oversubscribed(facts: Sequence[RankFacts]) -> str:
     return ""
 
 
-def _bytes(text: str) -> int:
+def bytes_of(text: str) -> int:
+    """Return the bytes that a size like "64M" means. Raises ValueError for what is no size of a message."""
     match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
-    size = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
-    if size < _FLOAT_BYTES or size % _FLOAT_BYTES:
+    size = int(match[1]) * 1024 ** UNITS.index(match[2].upper()) if match else 0
+    if size < FLOAT_BYTES or size % FLOAT_BYTES:
         raise ValueError(f"{text!r} is no size of a message: write 4, 1K, 64M, 1G, ... (bytes, a multiple of 4)")
     return size
