@@ -1,4 +1,4 @@
-"""What the collectives and the training of the probe must give in a world of a certain size."""
+"""The results that the collectives and the training of the probe must give in a world of a certain size."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def primes(count: int) -> tuple[int, ...]:
 
 @functools.cache
 def sent(size: int, kind: str) -> tuple[list[float], ...]:
-    """What each rank sends in an element type, by rank, 3 elements; zeros from the rank on where sums grow inexact."""
+    """Return the 3 elements that each rank sends in a type, by rank; zeros from the rank on where sums grow inexact."""
     return tuple(sent_by(rank, prime, kind) for rank, prime in enumerate(primes(size)))
 
 
 @functools.cache
 def allreduce(size: int) -> Results:
-    """What every rank receives, by reduction and type."""
+    """Return what every rank receives, by reduction and type."""
     results = {f"sum {kind}": sums(sent(size, kind)) for kind in TYPES}
     results |= {f"average {kind}": [value / size for value in sums(sent(size, kind))] for kind in FLOATS}
     for kind in ("float32", "int64"):
@@ -55,7 +55,7 @@ def allreduce(size: int) -> Results:
 
 @functools.cache
 def broadcast(size: int) -> Results:
-    """What every rank receives from the last one, by type."""
+    """Return what every rank receives from the last one, by type."""
     results = {kind: sent(size, kind)[-1] for kind in TYPES}
     return {**results, "float32 in place": results["float32"]}
 
@@ -69,7 +69,7 @@ def allgather(size: int) -> Results:
 
 
 def alltoall(size: int, rank: int) -> Results:
-    """What a rank receives: (sender + 2 * rank + 1) % 3 times the sender's prime * (rank + 1); then those counts.
+    """Return what a rank receives: (sender + 2 * rank + 1) % 3 times the sender's prime * (rank + 1), then the counts.
 
     Only the ranks less than 8 before it, in a ring, send anything.
     """
@@ -80,13 +80,13 @@ def alltoall(size: int, rank: int) -> Results:
 
 
 def reducescatter(size: int, rank: int) -> Results:
-    """What a rank receives of the sums, 2 * size + 1 in all: three if it is the first, else two."""
+    """Return what a rank receives of the sums, 2 * size + 1 in all: three if it is the first, else two."""
     first, count = (0, 3) if rank == 0 else (2 * rank + 1, 2)
     return {"sum float64": [float(total(size) * (row + 1)) for row in range(first, first + count)]}
 
 
 def process_sets(size: int, rank: int) -> Results:
-    """What a rank receives within the even, or the odd, ranks, and its place there."""
+    """Return what a rank receives within the even, or the odd, ranks, and its place there."""
     return {**process_set(size, rank % 2), "rank and size": [float(rank // 2), float((size + 1 - rank % 2) // 2)]}
 
 

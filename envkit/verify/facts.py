@@ -474,7 +474,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What to call this rank in a message."""
+        """The name of this rank in a message."""
         rank = self.launcher_rank if self.rank is None else self.rank
         where = f"{self.host}, pid {self.pid}"
         return f"a process ({where})" if rank is None else f"rank {rank} ({where})"
@@ -487,7 +487,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node left: the facts that its ranks have in common, and each rank's own."""
+    """The file that one node left: the facts that its ranks have in common, and each rank's own."""
 
     version: int
     node: str
@@ -551,7 +551,7 @@ FIELDS = {field.encode_name: field.name for field in msgspec.structs.fields(Rank
 
 @functools.cache
 def decoders_by_fact() -> dict[str, msgspec.json.Decoder[Any]]:
-    """What reads each fact."""
+    """Return what reads each fact, by its name in a record."""
     return {field.encode_name: record.decoder(field.type) for field in msgspec.structs.fields(RankFacts)}
 
 

@@ -55,7 +55,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def world(self) -> str:
-        """What has to be the same for a comparison, in words."""
+        """The things that have to be the same for a comparison, in words."""
         return f"{self.ranks} ranks of {self.framework} on {self.nodes} {self.where.upper()} node(s)"
 
 
@@ -83,7 +83,7 @@ def message_sizes(text: str, factor: int) -> tuple[int, ...]:
 
 
 def bandwidth(facts: Sequence[RankFacts]) -> tuple[Bandwidth, ...]:
-    """What was measured of the allreduce, by size; the raw library's where it moved the same between as many."""
+    """Return what was measured of the allreduce, by size; the raw library's where it moved the same between as many."""
     own = swept(facts, "bandwidth")
     if own is None:
         return ()
@@ -108,20 +108,20 @@ def raw_times(facts: Sequence[RankFacts], own: Sweep) -> dict[int, float]:
 
 
 def swept(facts: Sequence[RankFacts], name: str) -> Sweep | None:
-    """What the ranks measured together (`bandwidth` or `raw_bandwidth`): every rank states the same, so the first's."""
-    found = (getattr(one, name) for one in facts)
-    return next((sweep for sweep in found if sweep is not None and not sweep.error and sweep.rows), None)
+    """Return what ranks measured together (`bandwidth` or `raw_bandwidth`): each states the same, so the first's."""
+    sweeps = (getattr(rank, name) for rank in facts)
+    return next((sweep for sweep in sweeps if sweep is not None and not sweep.error and sweep.rows), None)
 
 
 def baseline(facts: Sequence[RankFacts], when: str) -> Baseline | None:
-    """What was measured, as a baseline; None where nothing was."""
+    """Return what was measured, as a baseline; None where nothing was."""
     own = swept(facts, "bandwidth")
     if own is None:
         return None
     return Baseline(
         framework=facts[0].framework,
         ranks=own.ranks,
-        nodes=len({one.host for one in facts}),
+        nodes=len({rank.host for rank in facts}),
         where="gpu" if own.where == "gpu" else "cpu",
         when=when,
         seconds={row.size: row.seconds for row in own.rows},
@@ -140,9 +140,11 @@ def scaling(runs: Sequence[Sequence[RankFacts]]) -> tuple[Scaling, ...]:
 
     The run with the fewest ranks is the standard: `efficiency` is samples/s of a rank over those of a rank there.
     """
-    found = [(own, trained(run, "ddp_throughput"), run) for run in runs if (own := trained(run, "throughput"))]
-    found.sort(key=lambda each: each[0].ranks)
-    rows = [scaling_row(model, number, found) for number, (own, _, _) in enumerate(found) for model in own.models]
+    trainings = [(own, trained(run, "ddp_throughput"), run) for run in runs if (own := trained(run, "throughput"))]
+    trainings.sort(key=lambda each: each[0].ranks)
+    rows = [
+        scaling_row(model, number, trainings) for number, (own, _, _) in enumerate(trainings) for model in own.models
+    ]
     return tuple(sorted(rows, key=lambda row: (row.model, row.ranks)))
 
 
@@ -173,15 +175,15 @@ def efficiency(run: Throughput, standard: Throughput, model: str) -> float:
 
 def trained(facts: Sequence[RankFacts], name: str) -> Throughput | None:
     """How fast the ranks trained together (`throughput` or `ddp_throughput`): the first's word, as for `swept`."""
-    found = (getattr(one, name) for one in facts)
-    return next((told for told in found if told is not None and not told.error and told.models), None)
+    trainings = (getattr(rank, name) for rank in facts)
+    return next((run for run in trainings if run is not None and not run.error and run.models), None)
 
 
 def oversubscribed(facts: Sequence[RankFacts]) -> str:
     """The first host that has fewer cores for its ranks than ranks, in words; nothing where there is none."""
-    for host in dict.fromkeys(one.host for one in facts):
-        here = [one for one in facts if one.host == host]
-        cores = {core for one in here if isinstance(one.affinity, tuple) for core in one.affinity}
+    for host in dict.fromkeys(rank.host for rank in facts):
+        here = [rank for rank in facts if rank.host == host]
+        cores = {core for rank in here if isinstance(rank.affinity, tuple) for core in rank.affinity}
         machine = here[0].machine
         granted = machine.granted if machine and isinstance(machine.granted, int) else None
         number = min(len(cores), granted or len(cores))
