@@ -99,10 +99,10 @@ def work(own: Attendance, env: Mapping[str, str]) -> None:
     limit = 10 * (own.options.limit_s or LIMIT_S) + FAREWELL_S
     inside = image_launch.enter_as_rank(own.target.inside, own.target.known_mpi, env, own.options.mpi_model)
     argv = inside.command(probe, visible=visible(own.meeting))
-    status, said = process.run_as_rank(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
+    status, output = process.run_as_rank(argv, env=inside.variables(env), timeout_s=limit, watch=lambda: beat(own))
     if status == ModuleNotLoaded.exit_code or (status in FAILED and not is_recorded(own)):
         with suppress(OSError):
-            (own.meeting.shared / f"outside-{own.started.rank}").write_text(said)
+            (own.meeting.shared / f"outside-{own.started.rank}").write_text(output)
         touch(str(own.meeting.shared / ALARM))
 
 
@@ -134,13 +134,13 @@ def is_recorded(own: Attendance) -> bool:
 
 
 def outside(own: Attendance) -> list[str]:
-    """What was said to the ranks that could not enter the environment."""
-    found = []
+    """Return what was said to the ranks that could not enter the environment."""
+    texts = []
     for path in sorted(own.meeting.shared.glob("outside-*")):
         with suppress(OSError):
             if path.stat().st_mtime > own.began - PATIENCE_S:
-                found.append(files.read(path, OUTSIDE).decode(errors="replace"))
-    return found
+                texts.append(files.read(path, OUTSIDE).decode(errors="replace"))
+    return texts
 
 
 def beat(own: Attendance) -> None:
@@ -153,10 +153,10 @@ def beat(own: Attendance) -> None:
 
 def report(own: Attendance, show: Callable[[Report], int], patience_s: float = PATIENCE_S) -> int:
     """Wait for the others' facts, show the report, announce the status, clear away."""
-    found = gathered(own, patience_s)
+    records = gathered(own, patience_s)
     is_reporter(own)
     with beating(own):
-        status = show(build_report(own, found))
+        status = show(build_report(own, records))
     announce(own, status)
     part(own)
     deadline = time.time() + PARTING_S
@@ -172,15 +172,15 @@ def report_in_haste(own: Attendance, show: Callable[[Report], int]) -> None:
     Open MPI ends a rank for good one second after it has told it to stop.
     """
     deadline = time.time() + HASTE_S
-    found = gather(own.meeting.shared)
-    build_report(own, found, in_haste=True)  # its files are read while the others may still leave their facts
-    while not (found.complete and all(found.complete.values())) and time.time() < deadline:
+    records = gather(own.meeting.shared)
+    build_report(own, records, in_haste=True)  # its files are read while the others may still leave their facts
+    while not (records.complete and all(records.complete.values())) and time.time() < deadline:
         time.sleep(0.02)
-        found = gather(own.meeting.shared)
-    first_has_gone = not any(facts.launcher_rank == 0 and facts.ended for facts in found.facts)
+        records = gather(own.meeting.shared)
+    first_has_gone = not any(facts.launcher_rank == 0 and facts.ended for facts in records.facts)
     if (own.is_first or first_has_gone) and is_reporter(own):
         shutil.rmtree(own.meeting.shared, ignore_errors=True)
-        show(build_report(own, found, in_haste=True))
+        show(build_report(own, records, in_haste=True))
     part(own)
 
 
@@ -201,17 +201,17 @@ def gathered(own: Attendance, patience_s: float) -> Gathered:
     ended = time.time()
     pause = 0.02
     while True:
-        found = gather(own.meeting.shared, since=own.began - PATIENCE_S)
-        if len(found.facts) >= own.size and all(found.complete.values()):
-            return found
+        records = gather(own.meeting.shared, since=own.began - PATIENCE_S)
+        if len(records.facts) >= own.size and all(records.complete.values()):
+            return records
         absent = len(outside(own))
-        if absent and len(found.facts) + absent >= own.size and all(facts.ended for facts in found.facts):
-            return found
+        if absent and len(records.facts) + absent >= own.size and all(facts.ended for facts in records.facts):
+            return records
         alive = any(
-            time.time() - written < FRESH_S for node, written in found.written.items() if not found.complete[node]
+            time.time() - written < FRESH_S for node, written in records.written.items() if not records.complete[node]
         )
         if time.time() - ended > patience_s and not alive:
-            return found
+            return records
         beat(own)
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
@@ -253,9 +253,9 @@ def build_report(own: Attendance, found: Gathered, *, in_haste: bool = False) ->
         job=started.job if started.launcher == "srun" else None,
         nodes=tuple(found.complete),
     )
-    made = judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
-    if made.verdict == "pass" or in_haste:
-        return made
+    first_report = judged(target.name, found.facts, expected, options, [], row, own.began_monotonic)
+    if first_report.verdict == "pass" or in_haste:
+        return first_report
     from envkit.verify.explain import seen
 
     return judged(target.name, found.facts, seen(expected, target, os.environ), options, [], row, own.began_monotonic)
@@ -286,7 +286,7 @@ def await_verdict(own: Attendance, show: Callable[[Report], int]) -> int:
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first rank announces: the status, and when (s since 1970)."""
+    """The announcement of the first rank: the status, and when (s since 1970)."""
 
     status: int
     at: float
@@ -295,9 +295,9 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
 def announced(own: Attendance) -> int | None:
     """The status, if it has been announced for these ranks and not for earlier ones of the same job step."""
     with suppress(OSError, record.RecordInvalid):
-        told: Announcement = record.read(own.meeting.shared / "verdict", Announcement)
-        if told.at >= own.began - CLOCKS_S:
-            return told.status
+        announcement: Announcement = record.read(own.meeting.shared / "verdict", Announcement)
+        if announcement.at >= own.began - CLOCKS_S:
+            return announcement.status
     return None
 
 
@@ -310,8 +310,8 @@ def heartbeat(own: Attendance) -> float:
 
 def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
     """Make the report in the first rank's stead, if this rank is the first to try and sees what others left."""
-    found = gather(own.meeting.shared, since=own.began - PATIENCE_S)
-    if not any(facts.launcher_rank == 0 for facts in found.facts):
+    records = gather(own.meeting.shared, since=own.began - PATIENCE_S)
+    if not any(facts.launcher_rank == 0 for facts in records.facts):
         print(nothing_of_the_first(own), file=sys.stderr)
         with suppress(OSError):
             shutil.rmtree(local_folder(own.meeting.name, str(own.meeting.shared)), ignore_errors=True)
@@ -327,7 +327,7 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
 
 
 def nothing_of_the_first(own: Attendance) -> str:
-    """What to say where rank 0 has left nothing."""
+    """Return what to say where rank 0 has left nothing."""
     seen = f"envkit: rank {own.started.rank} on {os.uname().nodename} sees nothing of rank 0"
     job = settings.ended_job(os.environ)
     names = dict.fromkeys(
@@ -335,8 +335,8 @@ def nothing_of_the_first(own: Attendance) -> str:
     )
     unset = f"'unset {' '.join(names)}'"
     if own.unseen:
-        said = f"The variables that name this rank are left over from one: {', '.join(names)}"
-        return f"{seen}, nor of {own.started.title}. {said}.\n\nWhat to do: {unset}"
+        reason = f"The variables that name this rank are left over from one: {', '.join(names)}"
+        return f"{seen}, nor of {own.started.title}. {reason}.\n\nWhat to do: {unset}"
     return (
         f"{seen} in {own.meeting.shared.parent}. If rank 0 runs, that folder is not shared between the nodes: name one "
         "that is, with --shared DIR. If no launcher has started this process, its variables are left over from one: "

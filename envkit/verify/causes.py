@@ -19,12 +19,13 @@ def ranked(results: Sequence[Result]) -> list[Result]:
     line of causes.toml is, and of equals the first.
     """
     bad = [result for result in results if result.is_bad]
-    root = min(bad, key=lambda one: (place(one), one.status is not Status.FAIL), default=None)
+    root = min(bad, key=lambda result: (place(result), result.status is not Status.FAIL), default=None)
     if root is None:
         return list(results)
-    told = [follower(one, root) for one in results if one is not root]
-    followers = [one for one in told if one.because_of]
-    return [root, *(one for one in told if one.is_bad and not one.because_of), *followers, *filter(is_good, told)]
+    others = [follower(result, root) for result in results if result is not root]
+    followers = [result for result in others if result.because_of]
+    unrelated = [result for result in others if result.is_bad and not result.because_of]
+    return [root, *unrelated, *followers, *filter(is_good, others)]
 
 
 def can_be_explained(result: Result) -> bool:
@@ -59,5 +60,5 @@ def order() -> Mapping[str, int]:
 
 
 def last() -> int:
-    """What stands for all that is in no line."""
+    """Return the number that stands for all that is in no line."""
     return max(order().values()) + 1

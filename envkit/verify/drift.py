@@ -1,4 +1,4 @@
-"""What of an environment is not as it was installed: sizes and times first, a file is hashed only where they differ.
+"""The files of an environment that are not as they were installed: hashed only where sizes or times differ.
 
 Looked at are the module files, the files of Horovod's package, the list of files of every other package, and the MPI
 library that the extension loads: what the verdict of an installation was about. Nothing of it runs in a rank.
@@ -34,20 +34,22 @@ def keep(made: Receipt, built: BuildFlags | None) -> None:
 def changes(made: Receipt, built: BuildFlags | None) -> tuple[FileChange, ...] | None:
     """Return what has changed since the installation, None where nothing was kept of it."""
     tree = Tree(root=Path(made.tree))
-    kept = receipt.kept(tree, made.name)
-    if kept is None or made.lock is None or made.is_image:
+    fingerprints = receipt.kept(tree, made.name)
+    if fingerprints is None or made.lock is None or made.is_image:
         return None
-    now = {short(tree, path): (kind, path) for kind, path in watched(made, built)}
+    files = {short(tree, path): (kind, path) for kind, path in watched(made, built)}
     has_mpi = any(
-        kind == "mpi" for kind, _ in now.values()
+        kind == "mpi" for kind, _ in files.values()
     )  # else the extension does not load, which is said elsewhere
-    found = [
-        FileChange(kind=kind, path=name, how="changed" if name in kept else "added")
-        for name, (kind, path) in now.items()
-        if name not in kept or is_other(path, kept[name])
+    changed = [
+        FileChange(kind=kind, path=name, how="changed" if name in fingerprints else "added")
+        for name, (kind, path) in files.items()
+        if name not in fingerprints or is_other(path, fingerprints[name])
     ]
-    gone = [FileChange(kind=kind_of(made, tree, name), path=name, how="gone") for name in kept.keys() - now.keys()]
-    return tuple(sorted((*found, *(one for one in gone if has_mpi or one.kind != "mpi")), key=lambda one: one.path))
+    lost = fingerprints.keys() - files.keys()
+    gone = [FileChange(kind=kind_of(made, tree, name), path=name, how="gone") for name in lost]
+    relevant = [change for change in gone if has_mpi or change.kind != "mpi"]
+    return tuple(sorted((*changed, *relevant), key=lambda change: change.path))
 
 
 def watched(made: Receipt, built: BuildFlags | None) -> Iterator[tuple[str, Path]]:

@@ -1,4 +1,4 @@
-"""Where a verification failed: what explains it, looked at first, then tried."""
+"""The explanation of a verification that failed: looked for first, then tried."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUICK_S = 10.0  # ranks that fail so soon are started again as they were first: 
 
 
 def seen(expected: Expected, target: Target, env: Mapping[str, str]) -> Expected:
-    """What is expected, with what can be seen of why it does not hold: damaged files, settings, limits."""
+    """Return what is expected, with what can be seen of why it does not hold: damaged files, settings, limits."""
     return replace(
         expected,
         damage=tuple(target.damage()),
@@ -63,8 +63,8 @@ def unreachable(wanted: LaunchRequest, env: Mapping[str, str]) -> list[UnusableP
 
     def tried(host: str) -> UnusablePlace | None:
         done = process.capture([*words, host, "true"], env=env, timeout_s=2 * SSH_S)
-        said = done.stderr.strip().splitlines()
-        return UnusablePlace(path=host, error=said[-1] if said else f"status {done.status}") if done.status else None
+        lines = done.stderr.strip().splitlines()
+        return UnusablePlace(path=host, error=lines[-1] if lines else f"status {done.status}") if done.status else None
 
     with ThreadPoolExecutor(MOST_HOSTS) as pool:
         return [place for place in pool.map(tried, [host for host, _ in wanted.hosts][:MOST_HOSTS]) if place]
@@ -77,7 +77,7 @@ def is_before_init(made: Report) -> bool:
 
 def mpi_libraries(target: Target) -> list[str]:
     """The MPI libraries that Horovod's extensions load."""
-    return [path for one in target.built.extensions for path in one.mpi_libraries] if target.built else []
+    return [path for extension in target.built.extensions for path in extension.mpi_libraries] if target.built else []
 
 
 def is_open_mpi(target: Target) -> bool:
@@ -86,12 +86,12 @@ def is_open_mpi(target: Target) -> bool:
 
 
 def of_host(target: Target, env: Mapping[str, str]) -> list[HostFile]:
-    """What of the MPI is not as it was installed; the MPI may be the host's, and then its package manager knows."""
+    """Return the files of the MPI that are not as installed; it may be the host's, whose package manager knows."""
     cut = [HostFile(path=path, how="cut") for path in cut_libraries(mpi_libraries(target), env)]
     program = process.which("mpirun", path=env.get("PATH"))
     places = [Path(path).resolve() for path in (*mpi_libraries(target), *([program] if program else []))]
-    found = {one.path: one for one in not_as_installed(dict.fromkeys(places))}
-    return [*(replace(found.pop(one.path, one), how="cut") for one in cut), *found.values()]
+    changed = {file.path: file for file in not_as_installed(dict.fromkeys(places))}
+    return [*(replace(changed.pop(file.path, file), how="cut") for file in cut), *changed.values()]
 
 
 def interposed(env: Mapping[str, str]) -> Iterator[str]:
@@ -115,14 +115,14 @@ def cut_libraries(libraries: Iterable[str], env: Mapping[str, str]) -> Iterator[
         for pattern in MPI_PARTS:
             for path in sorted(folder.glob(pattern))[:MOST_PARTS]:
                 with suppress(OSError, ValueError):
-                    told = shared_object(str(path))
-                    if told["size"] < told["wanted"]:
+                    library = shared_object(str(path))
+                    if library["size"] < library["wanted"]:
                         yield str(path)
 
 
 def is_plain(expected: Expected, ranks: int) -> bool:
     """Whether what was seen explains enough: files that are damaged or may not be run, who was stopped, an old job."""
-    damaged = any(one.how != "added" and not is_harmless(one) for one in expected.damage)
+    damaged = any(file.how != "added" and not is_harmless(file) for file in expected.damage)
     nowhere = expected.ended_job is not None and not ranks
     return bool(damaged or expected.host_files or expected.noexec or expected.stopped or nowhere)
 
@@ -138,7 +138,7 @@ def explained(
     tell: Callable[[str], None],
     failed_s: float,
 ) -> Expected:
-    """What is expected, with all that explains why it does not hold.
+    """Return what is expected, with all that explains why it does not hold.
 
     Nothing is tried where files are damaged, which explains enough, or where another start could change nothing. Where
     nothing that is tried passes, every file is read. ``failed_s`` is how long the ranks took to fail.
@@ -151,17 +151,17 @@ def explained(
     first = f"{made.cause.id}: {made.cause.message}" if made.cause else ""
     tell(f"The ranks fail ({first}). Trying what passes, for {MOST_S:.0f} s at most (--quick does not).")
     trials = Trials(passes=passes, until=time.monotonic() + MOST_S)
-    told = tuple(one for one in expected.settings if not settings.is_harmless(one))
+    telling = tuple(setting for setting in expected.settings if not settings.is_harmless(setting))
     has_gloo = bool(target.built and target.built.flag("gloo"))
     by_horovodrun = made.started is not None and made.started.launcher == "horovodrun"
     differences(
         trials,
         wanted,
-        told or expected.settings,
+        telling or expected.settings,
         settings.of_machine(mpi_libraries(target)) if is_open_mpi(target) else [],
         other_launcher=has_gloo and not by_horovodrun,
         fabric=made.has_fabric,
-        again_first=not told or failed_s < QUICK_S,
+        again_first=not telling or failed_s < QUICK_S,
         mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(made) else "",
     )
     passed = any(trial.passed and trial.name != MPI_ALONE for trial in trials.done)

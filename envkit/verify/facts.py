@@ -474,7 +474,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What to call this rank in a message."""
+        """The name of this rank in a message."""
         rank = self.launcher_rank if self.rank is None else self.rank
         where = f"{self.host}, pid {self.pid}"
         return f"a process ({where})" if rank is None else f"rank {rank} ({where})"
@@ -487,7 +487,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node left: the facts that its ranks have in common, and each rank's own."""
+    """The file that one node left: the facts that its ranks have in common, and each rank's own."""
 
     version: int
     node: str
@@ -515,7 +515,7 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
 
     Equal facts are one object, however many ranks have them. Raises EnvkitError for a file that cannot be read.
     """
-    read = [_read(path) for path in sorted(directory.glob("*.json"))]
+    read = [read_file(path) for path in sorted(directory.glob("*.json"))]
     files = [file for file in read if file.written >= since]
     decoders = decoders_by_fact()
     seen: dict[tuple[str, bytes], object] = {}
@@ -526,7 +526,7 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
             try:
                 seen[key] = decoders[name].decode(raw)
             except WRONG as error:
-                raise _unreadable(directory, f"{name}: {error}") from error
+                raise unreadable(directory, f"{name}: {error}") from error
         return seen[key]
 
     facts = []
@@ -534,9 +534,9 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
         common = {name: decoded(name, raw) for name, raw in file.common.items() if name in decoders}
         for rank in file.ranks:
             own = {name: decoded(name, raw) for name, raw in rank.items() if name in decoders}
-            given = {_FIELDS[name]: fact for name, fact in {**common, **own}.items()}
-            if absent := _REQUIRED - given.keys():
-                raise _unreadable(directory, f"A rank has no {', '.join(sorted(absent))}.")
+            given = {FIELDS[name]: fact for name, fact in {**common, **own}.items()}
+            if absent := REQUIRED - given.keys():
+                raise unreadable(directory, f"A rank has no {', '.join(sorted(absent))}.")
             facts.append(RankFacts(**given))
     return Gathered(
         facts=ordered(facts),
@@ -545,28 +545,30 @@ def gather(directory: Path, since: float = 0.0) -> Gathered:
     )
 
 
-_REQUIRED = {"framework", "host", "pid", "phase"}
-_FIELDS = {field.encode_name: field.name for field in msgspec.structs.fields(RankFacts)}
+REQUIRED = {"framework", "host", "pid", "phase"}
+FIELDS = {field.encode_name: field.name for field in msgspec.structs.fields(RankFacts)}
 
 
 @functools.cache
 def decoders_by_fact() -> dict[str, msgspec.json.Decoder[Any]]:
-    """What reads each fact."""
+    """Return what reads each fact, by its name in a record."""
     return {field.encode_name: record.decoder(field.type) for field in msgspec.structs.fields(RankFacts)}
 
 
 def ordered(facts: Sequence[RankFacts]) -> tuple[RankFacts, ...]:
     """The same records by framework, rank (Horovod's, else the launcher's), host and process."""
-    keyed = [((f.framework, _order(f), f.host, f.pid), f) for f in facts]
+    keyed = [((f.framework, order(f), f.host, f.pid), f) for f in facts]
     return tuple(facts for _, facts in sorted(keyed, key=operator.itemgetter(0)))
 
 
-def _order(facts: RankFacts) -> float:
+def order(facts: RankFacts) -> float:
+    """Return the rank to sort by: Horovod's, else the launcher's; those without any come last."""
     rank = facts.launcher_rank if facts.rank is None else facts.rank
     return float("inf") if rank is None else rank
 
 
-def _read(path: Path) -> NodeFile:
+def read_file(path: Path) -> NodeFile:
+    """Return what a node left in a file. Raises EnvkitError where it cannot be read."""
     try:
         with path.open("rb") as stream:
             text = stream.read(LARGEST + 1)
@@ -574,12 +576,13 @@ def _read(path: Path) -> NodeFile:
             raise ValueError(f"The file has more than {LARGEST >> 20} MiB.")
         file = record.decode(text, NodeFile)
     except (*WRONG, OSError) as error:
-        raise _unreadable(path, str(error)) from error
+        raise unreadable(path, str(error)) from error
     if file.version != VERSION:
-        raise _unreadable(path, f"They are of version {file.version}; this envkit reads version {VERSION}.")
+        raise unreadable(path, f"They are of version {file.version}; this envkit reads version {VERSION}.")
     return file
 
 
-def _unreadable(path: Path, why: str) -> EnvkitError:
+def unreadable(path: Path, why: str) -> EnvkitError:
+    """Return the error for facts that cannot be read."""
     fix = "Remove it and verify again with the same version of envkit."
     return EnvkitError(what=f"The facts in {path} cannot be read.", why=why, fix=fix)

@@ -1,4 +1,4 @@
-"""What the machine's package manager says of the files of an MPI that it has installed: which are gone or changed."""
+"""The files of an installed MPI that are gone or changed, as the machine's package manager tells."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ def not_as_installed(places: Iterable[Path]) -> list[HostFile]:
     paths = [str(place) for place in places]
     if not paths:
         return []
-    found = list(of_debian(paths)) if process.which("dpkg-query") else list(of_rpm(paths))
-    return sorted(found, key=lambda one: one.how != "gone")
+    files = list(of_debian(paths)) if process.which("dpkg-query") else list(of_rpm(paths))
+    return sorted(files, key=lambda file: file.how != "gone")
 
 
 def of_debian(paths: Iterable[str]) -> Iterator[HostFile]:
     """Yield what dpkg says."""
-    told = process.capture(["dpkg-query", "--search", *paths], timeout_s=ASK_S).stdout
-    packages = {name.strip().partition(":")[0] for line in told.splitlines() for name in line.split(": ")[0].split(",")}
+    answer = process.capture(["dpkg-query", "--search", *paths], timeout_s=ASK_S).stdout
+    packages = {
+        name.strip().partition(":")[0] for line in answer.splitlines() for name in line.split(": ")[0].split(",")
+    }
     packages = {name for name in packages if name and not name.startswith("diversion ")}
     for _ in range(2):
         packages |= set(needed(packages))
@@ -42,8 +44,8 @@ def needed(packages: Iterable[str]) -> Iterator[str]:
     names = sorted(packages)
     if not names:
         return
-    told = process.capture(["dpkg-query", "--show", "--showformat", "${Depends}, ", *names], timeout_s=ASK_S).stdout
-    for word in re.split(r"[,|]", told):
+    answer = process.capture(["dpkg-query", "--show", "--showformat", "${Depends}, ", *names], timeout_s=ASK_S).stdout
+    for word in re.split(r"[,|]", answer):
         match = re.match(r"\s*([a-z0-9][a-z0-9.+-]+)", word)
         if match and re.search(known("settings")["mpi_packages"], match[1]):
             yield match[1]
@@ -51,8 +53,8 @@ def needed(packages: Iterable[str]) -> Iterator[str]:
 
 def of_rpm(paths: Iterable[str]) -> Iterator[HostFile]:
     """Yield what rpm says."""
-    told = process.capture(["rpm", "--query", "--queryformat", "%{NAME}\n", "--file", *paths], timeout_s=ASK_S).stdout
-    for package in sorted({line for line in told.splitlines() if re.fullmatch(r"[\w.+-]+", line)}):
+    answer = process.capture(["rpm", "--query", "--queryformat", "%{NAME}\n", "--file", *paths], timeout_s=ASK_S).stdout
+    for package in sorted({line for line in answer.splitlines() if re.fullmatch(r"[\w.+-]+", line)}):
         argv = ["rpm", "--verify", "--nomtime", "--nouser", "--nogroup", "--nomode", "--nodeps", "--noscripts", package]
         yield from verified(package, process.capture(argv, timeout_s=ASK_S).stdout)
 

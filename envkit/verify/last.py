@@ -54,7 +54,7 @@ def keep(report: Report, name: str, tree: str) -> None:
         packed = zlib.compress(msgspec.json.encode(LastReport(at=time.time(), name=name, tree=tree, report=report)))
         if len(packed) <= LARGEST:
             files.write(path, packed, own=True, mode=0o600)
-        for old in sorted(path.parent.glob("*.json.z"), key=lambda one: one.stat().st_mtime)[:-MOST]:
+        for old in sorted(path.parent.glob("*.json.z"), key=lambda file: file.stat().st_mtime)[:-MOST]:
             old.unlink(missing_ok=True)
 
 
@@ -76,6 +76,6 @@ def last(name: str, tree: str) -> LastReport | None:
 def latest() -> LastReport | None:
     """Return the last report on any environment, None without one."""
     with suppress(OSError):
-        found = sorted(folder().glob("*.json.z"), key=lambda one: one.stat().st_mtime, reverse=True)
-        return next((kept for kept in map(read, found) if kept is not None), None)
+        paths = sorted(folder().glob("*.json.z"), key=lambda file: file.stat().st_mtime, reverse=True)
+        return next((entry for entry in map(read, paths) if entry is not None), None)
     return None

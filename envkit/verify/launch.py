@@ -91,10 +91,10 @@ def verify(
     facts = [facts for run in runs for facts in run.gathered.facts]
     scaled = [run.gathered.facts for run in (first, *smaller)]
     expected = expected_of(target, wanted, options, env, runs)
-    made = judged(target.name, facts, expected, options, scaled, started, began)
-    if made.verdict == "pass":
+    report = judged(target.name, facts, expected, options, scaled, started, began)
+    if report.verdict == "pass":
         if not options.upstream_tests:
-            return made
+            return report
         from envkit.verify import upstream_run
 
         done = upstream_run.run(target, wanted, options, env, tests)
@@ -102,16 +102,16 @@ def verify(
     from envkit.verify.explain import explained
 
     def passes(attempt: Attempt, seconds: float) -> bool:
-        return is_passing(target, attempt, replace(options, limit_s=seconds), env, further_than(made))
+        return is_passing(target, attempt, replace(options, limit_s=seconds), env, further_than(report))
 
-    expected = explained(expected, made, target, wanted, options, env, passes, tell, sum(run.seconds for run in runs))
+    expected = explained(expected, report, target, wanted, options, env, passes, tell, sum(run.seconds for run in runs))
     return judged(target.name, facts, expected, options, scaled, started, began)
 
 
 def expected_of(
     target: Target, wanted: LaunchRequest, options: Options, env: Mapping[str, str], runs: Sequence[Run]
 ) -> Expected:
-    """What is expected of ranks, and how their launchers ended."""
+    """Return what is expected of ranks, and how their launchers ended."""
     from envkit.verify.outcome import Expected
 
     return Expected(
@@ -127,7 +127,7 @@ def expected_of(
         launcher_status=next((run.status for run in runs if run.status), 0),
         launcher_said="".join(run.said for run in runs),
         launcher=runs[0].launch.launcher,
-        stopped=tuple(one for run in runs for one in run.stopped),
+        stopped=tuple(stopped for run in runs for stopped in run.stopped),
         leftover=tuple(leftovers(env)),
         shared=str(runs[0].shared),
         horovod=str(target.horovod) if target.receipt is not None else "",
@@ -192,9 +192,9 @@ def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[s
 
 
 def further_than(made: Report) -> Callable[[RankFacts, int], bool] | None:
-    """What ranks have to come to that are to come further than those of a report; None: to the end.
+    """Return what says whether a rank has come further than those of a report; None: all must come to the end.
 
-    To a record where there was none, to one world where no rank came to any.
+    Further is: to a record where there was none, to one world where no rank came to any.
     """
     if not made.ranks:
         return lambda _facts, _size: True
@@ -205,7 +205,7 @@ def further_than(made: Report) -> Callable[[RankFacts, int], bool] | None:
 
 def are_enough(facts: Sequence[RankFacts], ranks: int, enough: Callable[[RankFacts, int], bool]) -> bool:
     """Say whether so many ranks have come far enough."""
-    return sum(enough(one, ranks) for one in facts) >= ranks
+    return sum(enough(rank, ranks) for rank in facts) >= ranks
 
 
 def read_baseline(path: Path) -> None:
@@ -230,14 +230,14 @@ def one_run(
     several = bool(wanted.hosts) or (wanted.nodes or 1) > 1 or launch.spans
     meeting, began = session.of_starter(several, options.shared), time.monotonic()
     try:
-        status, said, stopped = start(target, launch, meeting, options, env, watch, most_s, wanted.ranks, enough)
+        status, output, stopped = start(target, launch, meeting, options, env, watch, most_s, wanted.ranks, enough)
         from envkit.verify.facts import gather
 
         gathered, shared = gather(meeting.shared), meeting.shared.parent
         return Run(
             launch=launch,
             status=status,
-            said=said,
+            said=output,
             gathered=gathered,
             shared=shared,
             stopped=stopped,
@@ -281,7 +281,7 @@ def start(
 
 
 def ends(log: Path) -> str:
-    """What a log says; of a very long one its beginning and its end."""
+    """Return what a log says; of a very long one its beginning and its end."""
     with log.open("rb") as stream:
         first = stream.read(LOG_KEPT)
         stream.seek(max(stream.tell(), os.fstat(stream.fileno()).st_size - LOG_KEPT))

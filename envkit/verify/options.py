@@ -1,4 +1,4 @@
-"""What may be asked of a verification."""
+"""The options of a verification."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the user may ask for: flags that must hold, seconds that any one step may take, the shared folder; sizes of
+    """The wishes of the user: flags that must hold, seconds that any one step may take, the shared folder; sizes of
     messages (bytes) to time, worlds (ranks) to train in, DDP beside them; a file to hold the bandwidth against; how the
     ranks in an image become one world; ``quick``: nothing is tried where ranks fail; whether Horovod's own tests are
     run, from which folder (None: they are fetched) and which files of them (none named: all).
@@ -40,8 +40,8 @@ class Options:
     @property
     def measures(self) -> frozenset[str]:
         """The facts that are asked for beyond those of every verification."""
-        asked = {"bandwidth": self.bench, "throughput": self.scale, "ddp_throughput": self.scale and self.ddp}
-        return frozenset(name for name, wanted in asked.items() if wanted)
+        choices = {"bandwidth": self.bench, "throughput": self.scale, "ddp_throughput": self.scale and self.ddp}
+        return frozenset(name for name, wanted in choices.items() if wanted)
 
 
 def flags(words: Iterable[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a check is asked and what it answers. The words of the answers are in checks/*.toml."""
+"""The question to a check, and its answer. The words of the answers are in checks/*.toml."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class UnusablePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for.
+    """The request that ranks are held against.
 
     `size` is the number of ranks, `left_out` names frameworks that Horovod is for and that are not verified,
     `required` names flags, `stacks` for those that an environment of envkit's is not built with the stack that is ("":

@@ -1,4 +1,4 @@
-"""What is said at a terminal while the ranks run: how many report, and how far they are."""
+"""The line that is shown at a terminal while the ranks run: how many report, and how far they are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts here of the file of a node."""
+    """The part of the file of a node that counts here."""
 
     common: RankStep
     ranks: tuple[RankStep, ...]

@@ -1,4 +1,4 @@
-"""Where the ranks of one verification meet: a folder that all nodes see, under a name that all ranks know."""
+"""The place where the ranks of one verification meet: a folder that all nodes see, under a name that all ranks know."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def of_ranks(started: Started, size: int, chosen: Path | None) -> Session:
     import hashlib
 
     words = (started.title, str(started.job))
-    name, known = temporary.unguessable(*words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
+    name, common_name = temporary.unguessable(*words), hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     if started.local_size == size and chosen is None:
         return opened(name, name, [temporary.usual_place(trust.trusted())])
     places = shared_places(chosen)
-    return opened(name, known if chosen is not None and is_closed(chosen) else name, places)
+    return opened(name, common_name if chosen is not None and is_closed(chosen) else name, places)
 
 
 def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
@@ -53,8 +53,8 @@ def of_starter(several_hosts: bool, chosen: Path | None) -> Session:
 
 def is_closed(folder: Path) -> bool:
     """Whether nobody but this user, and root, can make anything in a folder."""
-    found = folder.stat()
-    return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    state = folder.stat()
+    return state.st_uid in (0, os.geteuid()) and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def shared_places(chosen: Path | None) -> list[Path]:

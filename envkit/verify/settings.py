@@ -1,4 +1,4 @@
-"""What of a user's own settings may keep ranks from working, and how ranks are started without them."""
+"""The settings of a user's own that may keep ranks from working, and how ranks are started without them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin",
 
 def in_force(env: Mapping[str, str]) -> list[Setting]:
     """The settings in force that may matter, the more suspicious first."""
-    found = [
+    settings = [
         *variables(launcher.variables(env), env),
         *of_ended_job(env),
         *lines(env),
@@ -36,7 +36,7 @@ def in_force(env: Mapping[str, str]) -> list[Setting]:
         *folders(env),
         *packages(env),
     ]
-    return sorted(found, key=is_harmless)
+    return sorted(settings, key=is_harmless)
 
 
 def is_harmless(one: Setting) -> bool:
@@ -73,12 +73,12 @@ def ended_job(env: Mapping[str, str]) -> EndedJob | None:
     job = env.get("SLURM_JOB_ID") or env.get("SLURM_JOBID", "")
     if not job or process.which("squeue", path=env.get("PATH")) is None:
         return None
-    told = process.capture(["squeue", "--noheader", f"--jobs={job}"], env=dict(env), timeout_s=SLURM_S)
+    answer = process.capture(["squeue", "--noheader", f"--jobs={job}"], env=dict(env), timeout_s=SLURM_S)
     names, is_all = ancestors()
     is_below = not is_all or any(re.match("slurm|salloc|srun|sbatch", name) for name in names)
-    is_over = not told.stdout.strip() if told.status == 0 else "Invalid job id" in told.stderr or not is_below
-    left = tuple(sorted(name for name in env if name.startswith("SLURM_")))
-    return EndedJob(scheduler="Slurm", job=job, variables=left) if is_over else None
+    is_over = not answer.stdout.strip() if answer.status == 0 else "Invalid job id" in answer.stderr or not is_below
+    of_slurm = tuple(sorted(name for name in env if name.startswith("SLURM_")))
+    return EndedJob(scheduler="Slurm", job=job, variables=of_slurm) if is_over else None
 
 
 def lines(env: Mapping[str, str]) -> Iterator[Setting]:
@@ -91,7 +91,7 @@ def of_machine(libraries: Iterable[str]) -> list[Setting]:
     """The lines of the machine's own settings of Open MPI, and of those beside its libraries."""
     beside = (Path(library).resolve().parents[1] / "etc" for library in libraries)
     places = dict.fromkeys((*map(Path, known("settings")["machine"]), *beside))
-    return [one for place in places for one in lines_of(place / "openmpi-mca-params.conf", "machine")]
+    return [line for place in places for line in lines_of(place / "openmpi-mca-params.conf", "machine")]
 
 
 def lines_of(path: Path, kind: str) -> Iterator[Setting]:
@@ -104,9 +104,9 @@ def lines_of(path: Path, kind: str) -> Iterator[Setting]:
 def folders(env: Mapping[str, str]) -> Iterator[Setting]:
     """Yield the folders of PATH, the system's left out, that have a program which may take the environment's place."""
     for folder in dict.fromkeys(env.get("PATH", "").split(os.pathsep)):
-        there = [name for name in known("settings")["programs"] if folder and os.access(f"{folder}/{name}", os.X_OK)]
-        if there and folder not in SYSTEM and Path(folder) != Path(sys.executable).parent:
-            yield Setting(kind="folder", name="PATH", value=", ".join(there), where=folder)
+        programs = [name for name in known("settings")["programs"] if folder and os.access(f"{folder}/{name}", os.X_OK)]
+        if programs and folder not in SYSTEM and Path(folder) != Path(sys.executable).parent:
+            yield Setting(kind="folder", name="PATH", value=", ".join(programs), where=folder)
 
 
 def packages(env: Mapping[str, str]) -> Iterator[Setting]:
@@ -130,7 +130,7 @@ def limits() -> Iterator[Setting]:
 @contextmanager
 def raised(dropped: Iterable[Setting]) -> Iterator[None]:
     """Raise limits of this session, as far as it may, while ranks are started."""
-    before = {int(one.where): resource.getrlimit(int(one.where)) for one in of(dropped, "limit")}
+    before = {int(limit.where): resource.getrlimit(int(limit.where)) for limit in of(dropped, "limit")}
     for number, (_, hard) in before.items():
         resource.setrlimit(number, (hard, hard))
     try:
@@ -151,33 +151,37 @@ def text(path: Path) -> str:
 def without(env: Mapping[str, str], dropped: Iterable[Setting], home: Path) -> dict[str, str]:
     """The variables of ranks that have not these settings; ``home`` is an empty folder to stand in for the home."""
     gone = list(dropped)
-    left = {name: value for name, value in env.items() if not any(one.name == name for one in of(gone, "variable"))}
-    if places := {one.where for one in of(gone, "folder")}:
-        left["PATH"] = os.pathsep.join(one for one in env.get("PATH", "").split(os.pathsep) if one not in places)
+    unset = {setting.name for setting in of(gone, "variable")}
+    ranks = {name: value for name, value in env.items() if name not in unset}
+    if places := {setting.where for setting in of(gone, "folder")}:
+        ranks["PATH"] = os.pathsep.join(word for word in env.get("PATH", "").split(os.pathsep) if word not in places)
     if any(of(gone, "packages")):
-        left["PYTHONNOUSERSITE"] = "1"
-    if files := {one.where for one in of(gone, "line")}:
+        ranks["PYTHONNOUSERSITE"] = "1"
+    if files := {setting.where for setting in of(gone, "line")}:
         stand_in(
-            Path(env["HOME"]), home, {Path(file): [o for o in of(gone, "line") if o.where == file] for file in files}
+            Path(env["HOME"]),
+            home,
+            {Path(file): [setting for setting in of(gone, "line") if setting.where == file] for file in files},
         )
-        left["HOME"] = str(home)
+        ranks["HOME"] = str(home)
     if of(gone, "machine"):
-        left["OMPI_MCA_mca_base_param_files"] = ",".join(machine_files(env, gone, home))
-    return left
+        ranks["OMPI_MCA_mca_base_param_files"] = ",".join(machine_files(env, gone, home))
+    return ranks
 
 
 def machine_files(env: Mapping[str, str], gone: Sequence[Setting], home: Path) -> Iterator[str]:
     """Yield what Open MPI reads in place of the machine's own settings: the user's, and those without some lines."""
     yield f"{home if of(gone, 'line') else env.get('HOME', '')}/.openmpi/mca-params.conf"
-    for number, file in enumerate(dict.fromkeys(one.where for one in of(gone, "machine"))):
+    for number, file in enumerate(dict.fromkeys(setting.where for setting in of(gone, "machine"))):
         copy = home / f"machine-{number}.conf"
-        copy.write_text(without_lines(Path(file), [one for one in of(gone, "machine") if one.where == file]))
+        dropped = [setting for setting in of(gone, "machine") if setting.where == file]
+        copy.write_text(without_lines(Path(file), dropped))
         yield str(copy)
 
 
 def of(settings: Iterable[Setting], kind: str) -> list[Setting]:
     """Those of one kind."""
-    return [one for one in settings if one.kind == kind]
+    return [setting for setting in settings if setting.kind == kind]
 
 
 def stand_in(real: Path, home: Path, files: Mapping[Path, Sequence[Setting]]) -> None:
@@ -197,24 +201,25 @@ def stand_in(real: Path, home: Path, files: Mapping[Path, Sequence[Setting]]) ->
 
 def without_lines(file: Path, dropped: Iterable[Setting]) -> str:
     """A file of settings without some of its lines."""
-    names = {one.name for one in dropped}
+    names = {setting.name for setting in dropped}
     kept = [line for line in text(file).splitlines() if not (match := LINE.fullmatch(line)) or match[1] not in names]
     return "".join(f"{line}\n" for line in kept)
 
 
 def commands(settings: Sequence[Setting]) -> Iterator[str]:
     """Yield what to type to be without these settings."""
-    if names := [one.name for one in of(settings, "variable")]:
+    if names := [setting.name for setting in of(settings, "variable")]:
         yield f"unset {' '.join(names)}"
-    for one in of(settings, "machine"):
-        if not os.access(one.where, os.W_OK):  # Open MPI then reads the user's own alone
+    for setting in of(settings, "machine"):
+        if not os.access(setting.where, os.W_OK):  # Open MPI then reads the user's own alone
             yield 'export OMPI_MCA_mca_base_param_files="$HOME/.openmpi/mca-params.conf"'
-    for one in (*of(settings, "line"), *(one for one in of(settings, "machine") if os.access(one.where, os.W_OK))):
-        yield f"sed -i.before '/^[[:space:]]*{one.name}[[:space:]]*=/d' {shlex.quote(one.where)}"
-    for one in of(settings, "folder"):
-        yield f"PATH=$(printf %s \"$PATH\" | tr : '\\n' | grep -vxF {shlex.quote(one.where)} | paste -sd:)"
-    for one in of(settings, "limit"):
-        yield f"ulimit -S{one.name[-1]} hard"
+    own = [line for line in of(settings, "machine") if os.access(line.where, os.W_OK)]
+    for setting in (*of(settings, "line"), *own):
+        yield f"sed -i.before '/^[[:space:]]*{setting.name}[[:space:]]*=/d' {shlex.quote(setting.where)}"
+    for setting in of(settings, "folder"):
+        yield f"PATH=$(printf %s \"$PATH\" | tr : '\\n' | grep -vxF {shlex.quote(setting.where)} | paste -sd:)"
+    for setting in of(settings, "limit"):
+        yield f"ulimit -S{setting.name[-1]} hard"
     if of(settings, "packages"):
         yield "export PYTHONNOUSERSITE=1"
 
@@ -240,9 +245,9 @@ def is_hopeless() -> bool:
 
 def low_limits() -> list[SessionLimit]:
     """The limits of this session that are too low for a rank."""
-    found = []
+    low = []
     for name, words in known("settings")["limits"].items():
         soft, _ = resource.getrlimit(getattr(resource, name))
         if soft != resource.RLIM_INFINITY and soft < words["enough"] * words["unit"]:
-            found.append(SessionLimit(name=name, value=soft))
-    return found
+            low.append(SessionLimit(name=name, value=soft))
+    return low

@@ -10,8 +10,8 @@ import msgspec
 
 from envkit.verify.facts import RankFacts, Sweep, Throughput
 
-_UNITS = ("", "K", "M", "G")
-_FLOAT_BYTES = 4
+UNITS = ("", "K", "M", "G")
+FLOAT_BYTES = 4
 
 
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def world(self) -> str:
-        """What has to be the same for a comparison, in words."""
+        """The things that have to be the same for a comparison, in words."""
         return f"{self.ranks} ranks of {self.framework} on {self.nodes} {self.where.upper()} node(s)"
 
 
@@ -73,7 +73,7 @@ def message_sizes(text: str, factor: int) -> tuple[int, ...]:
     Units are powers of 1024; sizes are whole numbers of float32. Raises ValueError with the reason.
     """
     first, _, last = text.partition(":")
-    smallest, largest = _bytes(first), _bytes(last or first)
+    smallest, largest = bytes_of(first), bytes_of(last or first)
     if largest < smallest:
         raise ValueError(f"{last} is less than {first}")
     sizes = [smallest]
@@ -83,11 +83,11 @@ def message_sizes(text: str, factor: int) -> tuple[int, ...]:
 
 
 def bandwidth(facts: Sequence[RankFacts]) -> tuple[Bandwidth, ...]:
-    """What was measured of the allreduce, by size; the raw library's where it moved the same between as many."""
+    """Return what was measured of the allreduce, by size; the raw library's where it moved the same between as many."""
     own = swept(facts, "bandwidth")
     if own is None:
         return ()
-    times = _raw_seconds(facts, own)
+    times = raw_times(facts, own)
     return tuple(
         Bandwidth(
             size_bytes=row.size,
@@ -100,27 +100,28 @@ def bandwidth(facts: Sequence[RankFacts]) -> tuple[Bandwidth, ...]:
     )
 
 
-def _raw_seconds(facts: Sequence[RankFacts], own: Sweep) -> dict[int, float]:
+def raw_times(facts: Sequence[RankFacts], own: Sweep) -> dict[int, float]:
+    """Return the raw library's seconds by size, nothing where it did not move the same between as many ranks."""
     raw = swept(facts, "raw_bandwidth")
     alike = raw is not None and (raw.where, raw.ranks) == (own.where, own.ranks)
     return {row.size: row.seconds for row in raw.rows} if raw is not None and alike else {}
 
 
 def swept(facts: Sequence[RankFacts], name: str) -> Sweep | None:
-    """What the ranks measured together (`bandwidth` or `raw_bandwidth`): every rank states the same, so the first's."""
-    found = (getattr(one, name) for one in facts)
-    return next((sweep for sweep in found if sweep is not None and not sweep.error and sweep.rows), None)
+    """Return what ranks measured together (`bandwidth` or `raw_bandwidth`): each states the same, so the first's."""
+    sweeps = (getattr(rank, name) for rank in facts)
+    return next((sweep for sweep in sweeps if sweep is not None and not sweep.error and sweep.rows), None)
 
 
 def baseline(facts: Sequence[RankFacts], when: str) -> Baseline | None:
-    """What was measured, as a baseline; None where nothing was."""
+    """Return what was measured, as a baseline; None where nothing was."""
     own = swept(facts, "bandwidth")
     if own is None:
         return None
     return Baseline(
         framework=facts[0].framework,
         ranks=own.ranks,
-        nodes=len({one.host for one in facts}),
+        nodes=len({rank.host for rank in facts}),
         where="gpu" if own.where == "gpu" else "cpu",
         when=when,
         seconds={row.size: row.seconds for row in own.rows},
@@ -139,13 +140,18 @@ def scaling(runs: Sequence[Sequence[RankFacts]]) -> tuple[Scaling, ...]:
 
     The run with the fewest ranks is the standard: `efficiency` is samples/s of a rank over those of a rank there.
     """
-    found = [(own, trained(run, "ddp_throughput"), run) for run in runs if (own := trained(run, "throughput"))]
-    found.sort(key=lambda each: each[0].ranks)
-    rows = [_row(model, number, found) for number, (own, _, _) in enumerate(found) for model in own.models]
+    trainings = [(own, trained(run, "ddp_throughput"), run) for run in runs if (own := trained(run, "throughput"))]
+    trainings.sort(key=lambda each: each[0].ranks)
+    rows = [
+        scaling_row(model, number, trainings) for number, (own, _, _) in enumerate(trainings) for model in own.models
+    ]
     return tuple(sorted(rows, key=lambda row: (row.model, row.ranks)))
 
 
-def _row(model: str, number: int, runs: Sequence[tuple[Throughput, Throughput | None, Sequence[RankFacts]]]) -> Scaling:
+def scaling_row(
+    model: str, number: int, runs: Sequence[tuple[Throughput, Throughput | None, Sequence[RankFacts]]]
+) -> Scaling:
+    """Return the scaling of a model in one of the runs, of which the first is the standard."""
     own, ddp, facts = runs[number]
     ddp_standard = runs[0][1]
     beside = ddp if ddp is not None and model in ddp.models else None
@@ -169,15 +175,15 @@ def efficiency(run: Throughput, standard: Throughput, model: str) -> float:
 
 def trained(facts: Sequence[RankFacts], name: str) -> Throughput | None:
     """How fast the ranks trained together (`throughput` or `ddp_throughput`): the first's word, as for `swept`."""
-    found = (getattr(one, name) for one in facts)
-    return next((told for told in found if told is not None and not told.error and told.models), None)
+    trainings = (getattr(rank, name) for rank in facts)
+    return next((run for run in trainings if run is not None and not run.error and run.models), None)
 
 
 def oversubscribed(facts: Sequence[RankFacts]) -> str:
     """The first host that has fewer cores for its ranks than ranks, in words; nothing where there is none."""
-    for host in dict.fromkeys(one.host for one in facts):
-        here = [one for one in facts if one.host == host]
-        cores = {core for one in here if isinstance(one.affinity, tuple) for core in one.affinity}
+    for host in dict.fromkeys(rank.host for rank in facts):
+        here = [rank for rank in facts if rank.host == host]
+        cores = {core for rank in here if isinstance(rank.affinity, tuple) for core in rank.affinity}
         machine = here[0].machine
         granted = machine.granted if machine and isinstance(machine.granted, int) else None
         number = min(len(cores), granted or len(cores))
@@ -186,9 +192,10 @@ def oversubscribed(facts: Sequence[RankFacts]) -> str:
     return ""
 
 
-def _bytes(text: str) -> int:
+def bytes_of(text: str) -> int:
+    """Return the bytes that a size like "64M" means. Raises ValueError for what is no size of a message."""
     match = re.fullmatch(r"(\d+)([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
-    size = int(match[1]) * 1024 ** _UNITS.index(match[2].upper()) if match else 0
-    if size < _FLOAT_BYTES or size % _FLOAT_BYTES:
+    size = int(match[1]) * 1024 ** UNITS.index(match[2].upper()) if match else 0
+    if size < FLOAT_BYTES or size % FLOAT_BYTES:
         raise ValueError(f"{text!r} is no size of a message: write 4, 1K, 64M, 1G, ... (bytes, a multiple of 4)")
     return size

@@ -1,4 +1,4 @@
-"""What is verified: an environment that envkit installed, or the one that the caller stands in."""
+"""The target of a verification: an environment that envkit installed, or the one that the caller stands in."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Target:
 
     @functools.cached_property
     def drift(self) -> tuple[FileChange, ...] | None:
-        """What has changed since the installation, None where that is not known."""
+        """The files that have changed since the installation, None where that is not known."""
         from envkit.verify.drift import changes
 
         return changes(self.receipt, self.built) if self.receipt is not None else None
@@ -89,8 +89,8 @@ class Target:
             return {}
         from envkit.planning.stack import with_flag
 
-        there = self.receipt
-        return {flag: with_flag(flag, there.framework, there.method, there.name) for flag in lacking}
+        receipt = self.receipt
+        return {flag: with_flag(flag, receipt.framework, receipt.method, receipt.name) for flag in lacking}
 
     @property
     def wheel_mpi(self) -> str:
@@ -104,7 +104,7 @@ class Target:
 
     @functools.cached_property
     def shadows(self) -> tuple[str, ...]:
-        """What in the working folder has the name of a package of the environment, and stands before it."""
+        """The files of the working folder that have the name of a package of the environment, and stand before it."""
         names = {path.name for folder in self.site_packages if folder.is_dir() for path in folder.iterdir()}
         packages = {"horovod", self.framework, *others_of(names)}
         return tuple(
@@ -118,7 +118,7 @@ class Target:
 
     @functools.cached_property
     def in_venv(self) -> tuple[str, ...]:
-        """What lies in that virtual environment of packages that the environment has, or that would replace its MPI."""
+        """The packages in that virtual environment that the environment has, too, or that would replace its MPI."""
         from envkit.environments import venv
 
         return tuple(venv.shadowing(Path(self.venv))) if self.venv else ()
@@ -137,8 +137,8 @@ class Target:
             return ()
         from envkit.planning.extras import known
 
-        there = [name for name in self.software if name in known()]
-        return tuple((name, module) for name in there for module in known()[name].imports)
+        names = [name for name in self.software if name in known()]
+        return tuple((name, module) for name in names for module in known()[name].imports)
 
     @functools.cached_property
     def software(self) -> dict[str, str]:
@@ -156,9 +156,13 @@ class Target:
         def is_of(folder: Path, name: str) -> bool:
             return folder.is_relative_to(self.software[name])
 
-        own = {name: venv.in_folders(one for one in self.site_packages if is_of(one, name)) for name in self.software}
+        own = {
+            name: venv.in_folders(folder for folder in self.site_packages if is_of(folder, name))
+            for name in self.software
+        }
         rest = {
-            name: venv.in_folders(one for one in self.site_packages if not is_of(one, name)) for name in self.software
+            name: venv.in_folders(folder for folder in self.site_packages if not is_of(folder, name))
+            for name in self.software
         }
         return tuple(
             f"{package} {version} of {name} (elsewhere {rest[name][package]})"
@@ -206,14 +210,14 @@ def is_file(path: str) -> bool:
 
 
 def find(name: str | None, prefix: str | None = None, framework: str | None = None) -> Target:
-    """What is to be verified: the environment of that name, else the one that the caller stands in, else the only one.
+    """Return the target: the environment of that name, else the one that the caller stands in, else the only one.
 
     Raises EnvironmentMissing, EnvironmentDamaged, HostProblem, UsageProblem.
     """
     if name is None and (here := current(os.environ, framework)) is not None:
         return here
     try:
-        found = with_horovod(name, prefix)
+        receipt = with_horovod(name, prefix)
     except EnvironmentMissing as error:
         if name is not None:
             raise
@@ -223,18 +227,18 @@ def find(name: str | None, prefix: str | None = None, framework: str | None = No
             fix="Name an installed environment ('envkit list'), or enter the one to verify first "
             "(module load, conda activate).",
         ) from error
-    return installed(found, found.environment, framework, prefix)
+    return installed(receipt, receipt.environment, framework, prefix)
 
 
 def with_horovod(name: str | None, prefix: str | None) -> Receipt:
     """The receipt of an environment. Raises UsageProblem if it has no Horovod, and what finding it does."""
-    found = receipts.find(place.locate(prefix), name)
-    if not found.horovod:
+    receipt = receipts.find(place.locate(prefix), name)
+    if not receipt.horovod:
         raise UsageProblem(
-            what=f"{found.name} has no Horovod, so there is nothing to verify.",
+            what=f"{receipt.name} has no Horovod, so there is nothing to verify.",
             fix="Name an environment that has it: envkit list",
         )
-    return found
+    return receipt
 
 
 def installed(receipt: Receipt, inside: Environment, framework: str | None = None, prefix: str | None = None) -> Target:
@@ -272,29 +276,29 @@ def read_built(text: bytes) -> BuildFlags | None:
     from envkit.binary.build_flags import BuildFlags
 
     try:
-        found: BuildFlags | None = record.decode(text, cast("Any", BuildFlags | None))
+        flags: BuildFlags | None = record.decode(text, cast("Any", BuildFlags | None))
     except record.RecordInvalid as error:
         raise EnvironmentDamaged(
             what="The build flags that are noted of this environment cannot be read.",
             why=str(error),
             fix="Install it again with --rebuild.",
         ) from error
-    return found
+    return flags
 
 
 def read_inside(inside: EessiEnvironment) -> BuildFlags | None:
     """The build flags, read inside; None where that cannot be done. Raises ModuleNotLoaded."""
     argv = inside.command(["python", str(data("inside/image_facts.py"))])
-    told = require_entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=300))
-    return None if told.status else read_built(json.dumps(json.loads(told.stdout)["built"]).encode())
+    answer = require_entered(process.capture(argv, env=inside.variables(os.environ), timeout_s=300))
+    return None if answer.status else read_built(json.dumps(json.loads(answer.stdout)["built"]).encode())
 
 
 def current(env: Mapping[str, str] = os.environ, framework: str | None = None) -> Target | None:
     """The target that the caller stands in: the first of python and python3 on PATH that has Horovod; else None."""
     for python in ("python", "python3"):
-        told = process.capture([python, str(data("inside/probe/inside.py"))], env=env)
-        if told.status == 0:
-            return read_standing(told.stdout, env, framework)
+        answer = process.capture([python, str(data("inside/probe/inside.py"))], env=env)
+        if answer.status == 0:
+            return read_standing(answer.stdout, env, framework)
     return None
 
 

@@ -42,7 +42,7 @@ class Trials:
 
     @property
     def left_s(self) -> float:
-        """What is left of the time."""
+        """The seconds that are left."""
         return self.until - time.monotonic()
 
     def run(self, name: str, attempt: Attempt, share: float = 0.5) -> bool:
@@ -107,26 +107,26 @@ def minimal_set(trials: Trials, passing: Attempt) -> tuple[Setting, ...]:
             tried[left_out] = trials.run("without some of your settings", replace(passing, without=left_out))
         return tried[left_out]
 
-    found, parts = passing.without, 2
-    while len(found) > 1:
-        pieces = [found[number * len(found) // parts : (number + 1) * len(found) // parts] for number in range(parts)]
-        rests = [tuple(one for one in found if one not in piece) for piece in pieces]
+    least, parts = passing.without, 2
+    while len(least) > 1:
+        pieces = [least[number * len(least) // parts : (number + 1) * len(least) // parts] for number in range(parts)]
+        rests = [tuple(setting for setting in least if setting not in piece) for piece in pieces]
         if part := next(filter(passes, pieces), None):
-            found, parts = part, 2
+            least, parts = part, 2
         elif rest := next(filter(passes, rests), None) if parts > 2 else None:
-            found, parts = rest, max(parts - 1, 2)
-        elif parts == len(found):
+            least, parts = rest, max(parts - 1, 2)
+        elif parts == len(least):
             break
         else:
-            parts = min(2 * parts, len(found))
-    return found
+            parts = min(2 * parts, len(least))
+    return least
 
 
 def replaced(done: list[Trial], least: Sequence[Setting]) -> Trial:
     """Take out the trial that passed without these settings alone; return it as the one that tells the cause."""
-    number = next(n for n, one in enumerate(done) if one.passed and one.without == tuple(least))
-    found = done.pop(number)
-    return Trial(name=found.name, without=found.without, passed=True, seconds=found.seconds, is_least=True)
+    number = next(n for n, trial in enumerate(done) if trial.passed and trial.without == tuple(least))
+    cause = done.pop(number)
+    return Trial(name=cause.name, without=cause.without, passed=True, seconds=cause.seconds, is_least=True)
 
 
 def others(wanted: LaunchRequest, *, other_launcher: bool, fabric: bool) -> Iterator[tuple[str, Attempt]]:

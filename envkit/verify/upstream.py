@@ -27,7 +27,7 @@ KINDS = ("skipped", "passed", "failed")  # what counts more where ranks differ c
 
 
 class UpstreamEvent(msgspec.Struct, frozen=True):
-    """What a rank notes: a test begins, has an outcome, or, with a status, all of them are over."""
+    """A note of a rank: a test begins, has an outcome, or, with a status, all of them are over."""
 
     test: str
     outcome: Literal["", "passed", "failed", "skipped"] = ""
@@ -85,7 +85,7 @@ class FileResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def causes(self) -> dict[str, int]:
         """The named causes of failures, with how many each explains."""
-        return dict(Counter(one.cause for one in self.failures))
+        return dict(Counter(failure.cause for failure in self.failures))
 
     @property
     def failures_in_words(self) -> str:
@@ -116,7 +116,7 @@ class UpstreamRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """What all ranks noted of one file: the outcome of each test, and what each rank was at when it ended."""
+    """The notes of all ranks on one file: the outcome of each test, and what each rank was at when it ended."""
 
     tests: Mapping[str, tuple[str, str]]
     broken: str = ""
@@ -142,15 +142,17 @@ def asked(
                 what=f"--tests-only: Horovod has no tests {name!r} for this environment.",
                 fix=f"Name some of these: {', '.join(map(stem, mine))}.",
             )
-    there = set(built)
-    found = []
+    libraries = set(built)
+    runs = []
     for file, words in known("upstream_tests")["files"].items():
         if file not in mine or (only and stem(file) not in only):
             continue
         limit = limit_s or words.get("limit_s", LIMIT_S)
-        overs = [CONTROLLERS[name] for name in CONTROLLERS if name in there] if file.startswith(IN_RANKS) else [ALONE]
-        found += [UpstreamRun(file=file, over=over, limit_s=limit) for over in overs]
-    return found
+        overs = (
+            [CONTROLLERS[name] for name in CONTROLLERS if name in libraries] if file.startswith(IN_RANKS) else [ALONE]
+        )
+        runs += [UpstreamRun(file=file, over=over, limit_s=limit) for over in overs]
+    return runs
 
 
 def stem(file: str) -> str:
@@ -159,7 +161,7 @@ def stem(file: str) -> str:
 
 
 def merged(of_ranks: Sequence[Sequence[UpstreamEvent]]) -> Outcomes:
-    """What the notes of all ranks come to: a failure in any rank counts, then a pass, then a skip."""
+    """Return what the notes of all ranks come to: a failure in any rank counts, then a pass, then a skip."""
     tests: dict[str, tuple[str, str]] = {}
     broken, interrupted, is_whole = "", "", True
     for rank, lines in enumerate(of_ranks):
@@ -182,12 +184,12 @@ def error_of(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [bool(re.match(r"E\s{2,}\S", line)) for line in lines]
     begins = [n for n, is_error in enumerate(errors) if is_error and not (n and errors[n - 1])]
-    found = lines[begins[-1]].removeprefix("E") if begins else (lines or ["no text"])[-1]
-    return found.strip()[:LINE]
+    error = lines[begins[-1]].removeprefix("E") if begins else (lines or ["no text"])[-1]
+    return error.strip()[:LINE]
 
 
 def judged(one: UpstreamRun, ranks: int, seconds: float, outcomes: Outcomes, ended: str, row: Row | None) -> FileResult:
-    """What came of a file, held against the row that a stack's table has of it (None: it has no table)."""
+    """Return what came of a file, held against the row that a stack's table has of it (None: it has no table)."""
     counts = Counter(kind for kind, _ in outcomes.tests.values())
     failed = {test: text for test, (kind, text) in outcomes.tests.items() if kind == "failed"}
     causes = row.failed if row else {}
@@ -197,7 +199,7 @@ def judged(one: UpstreamRun, ranks: int, seconds: float, outcomes: Outcomes, end
         failures.append(Failure(test=WHOLE, error=error_of(text), text=text))
     named = tuple(msgspec.structs.replace(f, cause=causes[f.test]) for f in failures if f.test in causes)
     mended = [test for test in causes if outcomes.tests.get(test, ("",))[0] == "passed"]
-    there = counts["passed"] - len(mended) + sum(test not in causes for test in failed)
+    accounted_for = counts["passed"] - len(mended) + sum(test not in causes for test in failed)
     can_tell = not ended and not outcomes.broken and (ranks == KNOWN_RANKS or not one.in_ranks)
     return FileResult(
         file=one.file,
@@ -210,7 +212,7 @@ def judged(one: UpstreamRun, ranks: int, seconds: float, outcomes: Outcomes, end
         failures=named,
         unexpected=tuple(f for f in failures if f.test not in causes),
         mended=tuple(mended),
-        lacking=max(row.passed - there, 0) if row and can_tell else 0,
+        lacking=max(row.passed - accounted_for, 0) if row and can_tell else 0,
         ended=ended,
         is_known=row is not None,
         reasons=dict(Counter(text.partition("\n")[2] for kind, text in outcomes.tests.values() if kind == "skipped")),
@@ -218,15 +220,15 @@ def judged(one: UpstreamRun, ranks: int, seconds: float, outcomes: Outcomes, end
 
 
 def again(first: FileResult, second: FileResult) -> FileResult:
-    """What came of a file in which something went wrong, and that was run again: what has come again counts."""
+    """Return what came of a file that was run again, since something went wrong in it: what has come again counts."""
     went = [*first.unexpected, *([Failure(test=WHOLE, error=first.ended, text="")] if first.ended else [])]
-    still = {one.test for one in second.unexpected}
-    unsteady = tuple(one for one in went if one.test not in still) if not second.ended else ()
+    still = {failure.test for failure in second.unexpected}
+    unsteady = tuple(failure for failure in went if failure.test not in still) if not second.ended else ()
     return msgspec.structs.replace(second, unsteady=unsteady, seconds=round(first.seconds + second.seconds, 1))
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a stack is known to give in a file: how many tests pass and are skipped, and which fail for which cause."""
+    """The known outcomes of a stack in a file: how many tests pass and are skipped, and which fail for which cause."""
 
     file: str
     over: str
@@ -244,5 +246,5 @@ def rows(stack: str) -> Iterator[Row]:
 
 
 def row_of(stack: str, one: UpstreamRun) -> Row | None:
-    """What is known of a file in a stack."""
+    """Return what is known of a file in a stack."""
     return next((row for row in rows(stack) if (row.file, row.over) == (one.file, one.over)), None)

@@ -52,9 +52,14 @@ def sources(python: str) -> list[Source]:
     version = tuple(map(int, python.split(".")[:2]))
     archive = table["source"]
     packages = [
-        Source(filename=one["filename"], sha256=one["sha256"], project=one["project"], needed_by="its tests")
-        for one in table["packages"]
-        if "below" not in one or version < tuple(map(int, one["below"].split(".")))
+        Source(
+            filename=package["filename"],
+            sha256=package["sha256"],
+            project=package["project"],
+            needed_by="its tests",
+        )
+        for package in table["packages"]
+        if "below" not in package or version < tuple(map(int, package["below"].split(".")))
     ]
     return [
         Source(
@@ -92,8 +97,8 @@ def lay_out(folder: Path, cache: Path, wanted: Sequence[Source], given: Path | N
     """
     table = known(TABLE)
     pins = {**{file: words["sha256"] for file, words in table["files"].items()}, **table["support"]}
-    found = from_folder(given, pins) if given else from_archive(cache / wanted[0].place, pins)
-    for name, content in found:
+    contents = from_folder(given, pins) if given else from_archive(cache / wanted[0].place, pins)
+    for name, content in contents:
         path = folder / "test" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -158,15 +163,15 @@ def run(
     cache, needed = gathered(target, options.tests_from)
     try:
         lay_out(meeting.shared, cache, needed, options.tests_from)
-        made = []
-        for number, one in enumerate(todo, 1):
-            title, row = f"tests {number} of {len(todo)}: {one.title}", upstream.row_of(stack, one)
-            of_file = functools.partial(run_file, target, wanted, one, row, meeting.shared, options, env, tell)
+        results = []
+        for number, planned in enumerate(todo, 1):
+            title, row = f"tests {number} of {len(todo)}: {planned.title}", upstream.row_of(stack, planned)
+            of_file = functools.partial(run_file, target, wanted, planned, row, meeting.shared, options, env, tell)
             first = of_file(title)
             if first.is_worth_another_start:
                 first = upstream.again(first, of_file(f"{title}, once more"))
-            made.append(first)
-        return made
+            results.append(first)
+        return results
     finally:
         shutil.rmtree(meeting.shared, ignore_errors=True)
 
@@ -204,14 +209,14 @@ def run_file(
     stopped = Watch(os.getpid(), node.name_of_node())
     tell(title, "")
 
-    told = began
+    told_at = began
 
     def look() -> None:
-        nonlocal told
+        nonlocal told_at
         stopped.look()
-        if time.monotonic() - told > LOOK_S:
+        if time.monotonic() - told_at > LOOK_S:
             tell(title, far(folder))
-            told = time.monotonic()
+            told_at = time.monotonic()
 
     status = process.supervise(
         argv,
@@ -242,14 +247,14 @@ def start_of(
 
 
 def noted(path: Path) -> list[UpstreamEvent]:
-    """What a rank has noted so far; a line that is cut is left out."""
-    found = []
+    """Return what a rank has noted so far; a line that is cut is left out."""
+    events = []
     for text in files.read(path, LARGEST_NOTES).splitlines():
         try:
-            found.append(record.decode(text, UpstreamEvent))
+            events.append(record.decode(text, UpstreamEvent))
         except record.RecordInvalid:
             continue
-    return found
+    return events
 
 
 def far(folder: Path) -> str:
@@ -272,5 +277,5 @@ def end_of(one: UpstreamRun, outcomes: Outcomes, status: int, folder: Path, *, i
         stacks = "\n".join(path.read_text(errors="replace") for path in sorted(folder.glob("stack-*")))
         where = next((line.strip() for line in stacks.splitlines() if line.strip().startswith("File")), "")
         return f"not over after {one.limit_s:g} s{at}" + (f" ({where})" if where else "")
-    said = (folder / "log").read_text(errors="replace").strip()[-SAID:].splitlines()
-    return f"ended early{at}, status {status}: {' '.join(said[-3:])}"
+    lines = (folder / "log").read_text(errors="replace").strip()[-SAID:].splitlines()
+    return f"ended early{at}, status {status}: {' '.join(lines[-3:])}"
