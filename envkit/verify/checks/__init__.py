@@ -58,12 +58,12 @@ def check(facts: Sequence[RankFacts], expected: Expected) -> list[Result]:
     for framework in expected.frameworks:
         of_framework = ordered([f for f in facts if f.framework == framework])
         ranks = Ranks(framework=framework, facts=of_framework, expected=expected)
-        found = [result for one in (CHECKS if of_framework else UNSEEN) for result in one(ranks)]
-        if verdict(found) is Status.FAIL:
-            found += [result for one in EXPLAINING for result in one(ranks)]
+        outcomes = [result for each_check in (CHECKS if of_framework else UNSEEN) for result in each_check(ranks)]
+        if verdict(outcomes) is Status.FAIL:
+            outcomes += [result for each_check in EXPLAINING for result in each_check(ranks)]
         else:
-            found += drift.broken(ranks)
-        results += found
+            outcomes += drift.broken(ranks)
+        results += outcomes
     for framework in expected.left_out:
         results.append(
             Ranks(framework=framework, facts=(), expected=expected).outcome("left-out", "skip", framework=framework)

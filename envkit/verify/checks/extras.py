@@ -10,42 +10,42 @@ from envkit.verify.outcome import Ranks, Result
 
 
 def extras(ranks: Ranks) -> list[Result]:
-    """What ranks cannot import of it, import from elsewhere, or have replaced by it."""
+    """The modules of it that ranks cannot import, import from elsewhere, or have replaced by it."""
     expected = ranks.expected
     if not expected.software:
         return []
-    found = []
+    results = []
     if expected.replaced:
-        found.append(ranks.outcome("extras", "replaces", what=listing(expected.replaced)))
+        results.append(ranks.outcome("extras", "replaces", what=listing(expected.replaced)))
     if facts := ranks.lacking("extras"):
-        return found or [ranks.not_measured("extras", facts)]
+        return results or [ranks.not_measured("extras", facts)]
     for name, module in expected.added:
         if (wrong := of_module(ranks, name, module)) is not None:
-            found.append(wrong)
+            results.append(wrong)
     names = ", ".join(expected.software)
-    return found or [ranks.outcome("extras", "pass", names=names)]
+    return results or [ranks.outcome("extras", "pass", names=names)]
 
 
 def of_module(ranks: Ranks, name: str, module: str) -> Result | None:
-    """What is wrong with a module of an extra in the first rank where something is."""
+    """The result for a module of an extra in the first rank where something is wrong with it."""
     for facts in ranks.facts:
-        there = told(facts, module)
+        answer = told(facts, module)
         values = {"extra": name, "module": module, "rank": facts.label}
-        if there is None or there.error:
-            why = there.error if there else (facts.extras or {}).get("error", "nothing was told of it")
+        if answer is None or answer.error:
+            why = answer.error if answer else (facts.extras or {}).get("error", "nothing was told of it")
             return ranks.outcome("extras", "import", **values, error=why)
-        if is_elsewhere(ranks, name, there.path):
-            return ranks.outcome("extras", "elsewhere", **values, path=there.path)
-        if there.rank is not None and (there.rank, there.size) != (facts.rank, facts.size):
-            own, horovod = f"{there.rank} of {there.size}", f"{facts.rank} of {facts.size}"
-            return ranks.outcome("extras", "world", **values, own=own, horovod=horovod, library=there.library)
+        if is_elsewhere(ranks, name, answer.path):
+            return ranks.outcome("extras", "elsewhere", **values, path=answer.path)
+        if answer.rank is not None and (answer.rank, answer.size) != (facts.rank, facts.size):
+            own, horovod = f"{answer.rank} of {answer.size}", f"{facts.rank} of {facts.size}"
+            return ranks.outcome("extras", "world", **values, own=own, horovod=horovod, library=answer.library)
     return None
 
 
 def told(facts: RankFacts, module: str) -> Imported | None:
-    """What a rank says of a module."""
-    found = (facts.extras or {}).get(module)
-    return found if isinstance(found, Imported) else None
+    """The answer of a rank on a module."""
+    answer = (facts.extras or {}).get(module)
+    return answer if isinstance(answer, Imported) else None
 
 
 def is_elsewhere(ranks: Ranks, name: str, path: str) -> bool:

@@ -19,9 +19,9 @@ def interface_named(ranks: Ranks) -> list[Result]:
         interfaces = facts.fabric.interfaces if facts.fabric else ()
         for variable, kind in known("fabric")["variables"].items():
             value = facts.environment.get(variable)
-            if not value or not (case := _named(value, kind, interfaces, several=several)):
+            if not value or not (case := named(value, kind, interfaces, several=several)):
                 continue
-            names = ", ".join(_described(one) for one in interfaces if _routable(one)) or "none"
+            names = ", ".join(described(interface) for interface in interfaces if routable(interface)) or "none"
             values = {"rank": facts.label, "variable": variable, "value": value, "names": names}
             return [warned(ranks.outcome("interface-named", case, **values), harmless=all_went_well(ranks))]
     return [ranks.outcome("interface-named", "pass")] if seen else []
@@ -33,14 +33,14 @@ def network_shared(ranks: Ranks) -> list[Result]:
     fabrics = {host: fabric for host, fabric in nodes.items() if fabric and not fabric.error}
     if len(fabrics) < 2 or len(fabrics) < len(nodes):
         return []
-    networks = {host: _networks(fabric) for host, fabric in fabrics.items()}
-    if isolated := [host for host, found in networks.items() if not found]:
+    networks = {host: networks_of(fabric) for host, fabric in fabrics.items()}
+    if isolated := [host for host, own in networks.items() if not own]:
         result = ranks.outcome("network-shared", "isolated", hosts=listing(isolated))
         return [warned(result, harmless=all_went_well(ranks))]
     shared = set.intersection(*networks.values())
     if shared:
         return [ranks.outcome("network-shared", "pass", networks=", ".join(sorted(shared)))]
-    shown = "; ".join(f"{host}: {', '.join(sorted(found))}" for host, found in list(networks.items())[:4])
+    shown = "; ".join(f"{host}: {', '.join(sorted(own))}" for host, own in list(networks.items())[:4])
     return [warned(ranks.outcome("network-shared", "apart", shown=shown), harmless=all_went_well(ranks))]
 
 
@@ -49,21 +49,21 @@ def fabric_libraries(ranks: Ranks) -> list[Result]:
     nodes = by_node(ranks)
     if len(nodes) < 2:
         return []
-    asked = False
+    any_need = False
     for members in nodes.values():
         facts = members[0]
-        if ranks.expected.wheel_mpi and (hardware := _hardware(facts.fabric)) and not _is_nccl(facts):
+        if ranks.expected.wheel_mpi and (hardware := fast_hardware(facts.fabric)) and not is_nccl(facts):
             values = {"host": facts.host, "hardware": ", ".join(hardware.values()), "mpi": ranks.expected.wheel_mpi}
             return [ranks.outcome("fabric-libraries", "wheel", **values)]
         for need in known("fabric")["needs"]:
-            if facts.fabric is None or facts.fabric.error or not _applies(need, facts):
+            if facts.fabric is None or facts.fabric.error or not applies(need, facts):
                 continue
-            asked = True
+            any_need = True
             if not any(facts.fabric.libraries.get(name) for name in need["any"]):
                 values = {"host": facts.host, "title": need["title"], "fix": need["remedy"]}
                 names = " or ".join(need["any"])
                 return [ranks.outcome("fabric-libraries", "missing", libraries=names, **values)]
-    return [ranks.outcome("fabric-libraries", "pass")] if asked else []
+    return [ranks.outcome("fabric-libraries", "pass")] if any_need else []
 
 
 def nccl_network(ranks: Ranks) -> list[Result]:
@@ -72,81 +72,87 @@ def nccl_network(ranks: Ranks) -> list[Result]:
     if not heard or len(by_node(ranks)) < 2:
         return []
     for facts in heard:
-        network, line = _network(facts)
-        if network == "sockets" and (hardware := _hardware(facts.fabric)):
+        network, line = told_network(facts)
+        if network == "sockets" and (hardware := fast_hardware(facts.fabric)):
             values = {"rank": facts.label, "line": line, "hardware": ", ".join(hardware.values())}
             return [ranks.outcome("nccl-network", "sockets", **values)]
-    network, _ = _network(heard[0])
+    network, _ = told_network(heard[0])
     return [ranks.outcome("nccl-network", "pass" if network else "untold", network=network)]
 
 
-def _named(value: str, kind: str, interfaces: tuple[Interface, ...], *, several: bool) -> str | None:
-    """What is wrong with the interfaces that a variable names, or None; what excludes names is always right."""
+def named(value: str, kind: str, interfaces: tuple[Interface, ...], *, several: bool) -> str | None:
+    """Return the fault of the interfaces that a variable names, or None; what excludes names is always right."""
     if kind == "prefixes" and value.startswith("^"):
         return None
-    meant = [one for one in interfaces if _is_meant(one, value, kind)]
+    meant = [interface for interface in interfaces if is_meant(interface, value, kind)]
     if not meant:
         return "absent"
-    return "own" if several and not any(_routable(one) for one in meant) else None
+    return "own" if several and not any(routable(interface) for interface in meant) else None
 
 
-def _is_meant(interface: Interface, value: str, kind: str) -> bool:
+def is_meant(interface: Interface, value: str, kind: str) -> bool:
+    """Say whether a variable's value, read as its kind is, names an interface."""
     if kind == "prefixes":
         wanted = tuple(part for part in value.removeprefix("=").split(",") if part)
         return interface.name in wanted if value.startswith("=") else interface.name.startswith(wanted)
     wanted = tuple(value.split(",")) if kind == "list" else (value,)
-    return any(interface.name == part or ("/" in part and _within(part, interface)) for part in wanted)
+    return any(interface.name == part or ("/" in part and within(part, interface)) for part in wanted)
 
 
-def _within(network: str, interface: Interface) -> bool:
+def within(network: str, interface: Interface) -> bool:
+    """Say whether the address of an interface is in a network; never where that is no network."""
     try:
-        asked = ipaddress.ip_network(network, strict=False)
+        subnet = ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
-    return interface.address is not None and ipaddress.ip_address(interface.address) in asked
+    return interface.address is not None and ipaddress.ip_address(interface.address) in subnet
 
 
-def _routable(interface: Interface) -> bool:
+def routable(interface: Interface) -> bool:
     """Whether other nodes may be behind it: up, with an address, and no loopback or bridge of this node's own."""
     own = interface.kind in {"loopback", "bridge"} or re.match(known("fabric")["unroutable"], interface.name)
     return interface.up and interface.address is not None and not own
 
 
-def _described(interface: Interface) -> str:
+def described(interface: Interface) -> str:
+    """Return the name of an interface, with its address."""
     return f"{interface.name} ({interface.address})"
 
 
-def _networks(fabric: Fabric) -> set[str]:
-    usable = [one for one in fabric.interfaces if _routable(one) and one.mask]
-    return {str(ipaddress.ip_interface(f"{one.address}/{one.mask}").network) for one in usable}
+def networks_of(fabric: Fabric) -> set[str]:
+    """Return the networks of a node that may lead to other nodes."""
+    usable = [interface for interface in fabric.interfaces if routable(interface) and interface.mask]
+    return {str(ipaddress.ip_interface(f"{interface.address}/{interface.mask}").network) for interface in usable}
 
 
-def _hardware(fabric: Fabric | None) -> dict[str, str]:
+def fast_hardware(fabric: Fabric | None) -> dict[str, str]:
     """The fast hardware of a node, by kind, with the devices' names."""
     if fabric is None or fabric.error:
         return {}
     active = [device.name for device in fabric.infiniband if device.active]
     pattern = known("fabric")["high_speed"]
-    slingshot = [*fabric.cxi, *(one.name for one in fabric.interfaces if re.match(pattern, one.name))]
-    found = {"infiniband": " ".join(active), "slingshot": " ".join(slingshot)}
-    return {kind: names for kind, names in found.items() if names}
+    slingshot = [*fabric.cxi, *(interface.name for interface in fabric.interfaces if re.match(pattern, interface.name))]
+    devices = {"infiniband": " ".join(active), "slingshot": " ".join(slingshot)}
+    return {kind: names for kind, names in devices.items() if names}
 
 
-def _is_nccl(facts: RankFacts) -> bool:
+def is_nccl(facts: RankFacts) -> bool:
     """Whether the collectives of training go by NCCL, and not by MPI."""
     return bool(facts.flags and facts.flags.nccl)
 
 
-def _applies(need: dict[str, str], facts: RankFacts) -> bool:
+def applies(need: dict[str, str], facts: RankFacts) -> bool:
+    """Say whether a need of the catalogue concerns a rank: by its hardware, and by what Horovod was built with."""
+
     def built(flag: str) -> bool:
         return bool(facts.flags and facts.flags.get(flag))
 
     asked = "flag" not in need or built(need["flag"])
     excused = "unless" in need and built(need["unless"])
-    return need["hardware"] in _hardware(facts.fabric) and asked and not excused
+    return need["hardware"] in fast_hardware(facts.fabric) and asked and not excused
 
 
-def _network(facts: RankFacts) -> tuple[str, str]:
+def told_network(facts: RankFacts) -> tuple[str, str]:
     """The network that NCCL told, and the line that tells it."""
     lines = () if isinstance(facts.nccl_network, Fact) else facts.nccl_network or ()
     for known_network in known("fabric")["networks"]:

@@ -11,22 +11,22 @@ from envkit.verify.checks.nodes import by_node, listing, warned
 from envkit.verify.facts import Fact, RankFacts
 from envkit.verify.outcome import Ranks, Result
 
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)$|gfx")
+ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)$|gfx")
 
 
 def gpu_visible(ranks: Ranks) -> list[Result]:
     """Of nodes that have GPUs: does the framework see any?"""
-    having = [facts for facts in ranks.facts if _node_count(facts)]
+    having = [facts for facts in ranks.facts if node_count(facts)]
     if not having:
         return []
     for facts in having:
         if facts.imported is None or facts.imported.error:
             return [ranks.not_measured("gpu-visible", facts, required=False)]
         if facts.gpus is None or facts.gpus.error or not facts.gpus.count:
-            case = _invisible(facts)
+            case = invisible(facts)
             if case:
-                values = {"rank": facts.label, "count": _node_count(facts), "framework": facts.framework}
-                return [ranks.outcome("gpu-visible", case, **values, **_hidden(facts))]
+                values = {"rank": facts.label, "count": node_count(facts), "framework": facts.framework}
+                return [ranks.outcome("gpu-visible", case, **values, **hidden(facts))]
             if facts.gpus is None:
                 return [ranks.not_measured("gpu-visible", facts, required=False)]
     return [ranks.outcome("gpu-visible", "pass")]
@@ -34,38 +34,38 @@ def gpu_visible(ranks: Ranks) -> list[Result]:
 
 def gpu_driver(ranks: Ranks) -> list[Result]:
     """Is the NVIDIA driver new enough for the CUDA of the framework?"""
-    asked = [f for f in ranks.facts if f.gpu_driver and f.gpu_driver.cuda and f.compiled and f.compiled.cuda]
-    for facts in asked:
+    having = [f for f in ranks.facts if f.gpu_driver and f.gpu_driver.cuda and f.compiled and f.compiled.cuda]
+    for facts in having:
         driver, cuda = facts.gpu_driver, facts.compiled.cuda if facts.compiled else None
-        if driver and cuda and not driver_suits(cuda, _cuda(driver.cuda), _kernel_driver(facts)):
-            values = {"rank": facts.label, "cuda": cuda, "supported": _cuda(driver.cuda)}
+        if driver and cuda and not driver_suits(cuda, cuda_release(driver.cuda), kernel_driver(facts)):
+            values = {"rank": facts.label, "cuda": cuda, "supported": cuda_release(driver.cuda)}
             worked = all(f.collectives_gpu and not f.collectives_gpu.error for f in ranks.facts)
-            result = ranks.outcome("gpu-driver", "old", driver=_kernel_driver(facts), **values)
+            result = ranks.outcome("gpu-driver", "old", driver=kernel_driver(facts), **values)
             return [warned(result, harmless=worked)]
-    return [ranks.outcome("gpu-driver", "pass")] if asked else []
+    return [ranks.outcome("gpu-driver", "pass")] if having else []
 
 
 def gpu_architecture(ranks: Ranks) -> list[Result]:
     """Was the framework compiled for the GPUs that the ranks see?"""
-    asked = False
+    any_gpu = False
     for facts in ranks.facts:
-        told = facts.compiled.architectures if facts.compiled else ()
-        built = () if isinstance(told, Fact) else tuple(name for name in told if _ARCHITECTURE.match(name))
+        names = facts.compiled.architectures if facts.compiled else ()
+        built = () if isinstance(names, Fact) else tuple(name for name in names if ARCHITECTURE.match(name))
         if not built:
             continue
-        for name, architecture in _seen(facts):
-            asked = True
-            if not _compiled_for(architecture, built):
+        for name, architecture in seen_gpus(facts):
+            any_gpu = True
+            if not compiled_for(architecture, built):
                 values = {"rank": facts.label, "gpu": name, "architecture": architecture, "built": " ".join(built)}
                 return [ranks.outcome("gpu-architecture", "missing", framework=facts.framework, **values)]
-    return [ranks.outcome("gpu-architecture", "pass")] if asked else []
+    return [ranks.outcome("gpu-architecture", "pass")] if any_gpu else []
 
 
 def gpu_shared(ranks: Ranks) -> list[Result]:
     """By UUID, since an index counts among the visible GPUs."""
     users: dict[tuple[str, str], list[str]] = {}
     for facts in ranks.facts:
-        if uuid := _used(facts):
+        if uuid := used_gpu(facts):
             users.setdefault((facts.host, uuid), []).append(str(facts.rank))
     shared = [f"{uuid} on {host}: ranks {' '.join(r)}" for (host, uuid), r in users.items() if len(r) > 1]
     if shared:
@@ -78,9 +78,9 @@ def gpu_unused(ranks: Ranks) -> list[Result]:
     idle: list[str] = []
     used_any = False
     for host, members in by_node(ranks).items():
-        used = {uuid for facts in members if (uuid := _used(facts))}
+        used = {uuid for facts in members if (uuid := used_gpu(facts))}
         used_any = used_any or bool(used)
-        granted = max(len({uuid for facts in members for uuid in _visible(facts)}), *map(_granted, members))
+        granted = max(len({uuid for facts in members for uuid in visible(facts)}), *map(granted_gpus, members))
         if used and granted > len(used):
             idle.append(f"{granted - len(used)} of {granted} on {host}")
     if idle:
@@ -103,26 +103,28 @@ def nccl_version(ranks: Ranks) -> list[Result]:
         built = facts.flags.get("nccl") if facts.flags else None
         if not built:
             continue
-        loaded = {path: _nccl(code) for path, code in facts.nccl.items() if isinstance(code, int)}
+        loaded = {path: nccl_release(code) for path, code in facts.nccl.items() if isinstance(code, int)}
         own = facts.compiled.nccl if facts.compiled and isinstance(facts.compiled.nccl, str) else None
         shown = ", ".join(f"{version} ({path})" for path, version in loaded.items()) or "none of its own"
-        values = {"rank": facts.label, "built": _nccl(built), "loaded": shown, "framework": own or "not told"}
-        if case := _nccl_case(built, loaded, own):
+        values = {"rank": facts.label, "built": nccl_release(built), "loaded": shown, "framework": own or "not told"}
+        if case := nccl_case(built, loaded, own):
             worked = all(f.collectives_gpu and not f.collectives_gpu.error for f in ranks.facts)
             return [warned(ranks.outcome("nccl-version", case, **values), harmless=worked)]
         return [ranks.outcome("nccl-version", "pass", **values)]
     return []
 
 
-def _node_count(facts: RankFacts) -> int:
+def node_count(facts: RankFacts) -> int:
+    """Return the number of GPUs on the node of a rank."""
     return len(facts.node_gpus.nvidia) + len(facts.node_gpus.amd) if facts.node_gpus else 0
 
 
-def _kernel_driver(facts: RankFacts) -> str:
+def kernel_driver(facts: RankFacts) -> str:
+    """Return the version of the NVIDIA driver on the node of a rank."""
     return (facts.node_gpus.nvidia_driver if facts.node_gpus else None) or "unknown"
 
 
-def _invisible(facts: RankFacts) -> str | None:
+def invisible(facts: RankFacts) -> str | None:
     """Why the framework sees no GPU of its node, or None where it was not asked."""
     built, hiding = facts.compiled, known("gpu")["hiding"]
     if built and not built.error and not built.cuda and not built.rocm:
@@ -139,7 +141,8 @@ def _invisible(facts: RankFacts) -> str | None:
     return "unknown" if facts.gpus else None
 
 
-def _hidden(facts: RankFacts) -> dict[str, object]:
+def hidden(facts: RankFacts) -> dict[str, object]:
+    """Return values for the messages on GPUs that are not seen: the driver's answer, and variables that hide them."""
     status = facts.gpu_driver.status if facts.gpu_driver else 0
     why = known("gpu")["status"].get(str(status), "an error that envkit does not know")
     names = [name for name in known("gpu")["hiding"]["variables"] if name in facts.environment]
@@ -148,28 +151,29 @@ def _hidden(facts: RankFacts) -> dict[str, object]:
     return {"status": status, "why": why, "variables": ", ".join(variables), "error": error}
 
 
-def _cuda(code: int) -> str:
-    """12040 as 12.4."""
+def cuda_release(code: int) -> str:
+    """Return a CUDA release as people write it: 12040 as 12.4."""
     return f"{code // 1000}.{code % 1000 // 10}"
 
 
 def driver_suits(cuda: str, supported: str, driver: str) -> bool:
     """Whether a driver runs a CUDA release: it supports it, or is of its major release and new enough."""
-    wanted, given = _version(cuda), _version(supported)
+    wanted, given = parsed_version(cuda), parsed_version(supported)
     if wanted is None or given is None or wanted <= given:
         return True
-    least, found = _version(known("gpu")["minor_compatible"].get(str(wanted.major))), _version(driver)
-    return wanted.major == given.major and least is not None and (found is None or found >= least)
+    least, installed = parsed_version(known("gpu")["minor_compatible"].get(str(wanted.major))), parsed_version(driver)
+    return wanted.major == given.major and least is not None and (installed is None or installed >= least)
 
 
-def _version(text: str | None) -> Version | None:
+def parsed_version(text: str | None) -> Version | None:
+    """Return a version, or None where a text is none."""
     try:
         return Version(text or "")
     except InvalidVersion:
         return None
 
 
-def _seen(facts: RankFacts) -> list[tuple[str, str]]:
+def seen_gpus(facts: RankFacts) -> list[tuple[str, str]]:
     """The GPUs that a rank may use: name, and capability (9.0) or architecture (gfx90a)."""
     devices = facts.gpu_driver.devices if facts.gpu_driver else ()
     seen = [(device.name, device.capability) for device in devices if device.capability]
@@ -177,13 +181,13 @@ def _seen(facts: RankFacts) -> list[tuple[str, str]]:
     return seen or [(gpu.name, gpu.name) for gpu in amd]
 
 
-def _compiled_for(architecture: str, built: tuple[str, ...]) -> bool:
+def compiled_for(architecture: str, built: tuple[str, ...]) -> bool:
     """Whether code for sm_XY (same major, not newer), or PTX of an older capability, or that very gfx is there."""
     if architecture.startswith("gfx"):
         return any(name.partition(":")[0] == architecture for name in built)
     major, minor = (int(part) for part in architecture.split("."))
     for name in built:
-        match = _ARCHITECTURE.match(name)
+        match = ARCHITECTURE.match(name)
         if not match or not match[1]:
             continue
         kind, has = match[1], (int(match[2]), int(match[3]))
@@ -193,46 +197,48 @@ def _compiled_for(architecture: str, built: tuple[str, ...]) -> bool:
     return False
 
 
-def _used(facts: RankFacts) -> str | None:
+def used_gpu(facts: RankFacts) -> str | None:
     """The UUID of the GPU that a rank used: as the framework told it, else as the driver has it under that index."""
     if facts.device is None or facts.device.error:
         return None
     devices = facts.gpu_driver.devices if facts.gpu_driver else ()
-    told = devices[facts.device.index].uuid if facts.device.index < len(devices) else None
-    return _plain(told or facts.device.uuid)
+    uuid = devices[facts.device.index].uuid if facts.device.index < len(devices) else None
+    return plain_uuid(uuid or facts.device.uuid)
 
 
-def _visible(facts: RankFacts) -> list[str]:
+def visible(facts: RankFacts) -> list[str]:
+    """Return the UUIDs of the GPUs that a rank sees."""
     devices = facts.gpu_driver.devices if facts.gpu_driver else ()
-    told = [device.uuid for device in devices] or list(facts.gpus.uuids if facts.gpus else ())
-    return [plain for uuid in told if (plain := _plain(uuid))]
+    uuids = [device.uuid for device in devices] or list(facts.gpus.uuids if facts.gpus else ())
+    return [plain for uuid in uuids if (plain := plain_uuid(uuid))]
 
 
-def _granted(facts: RankFacts) -> int:
+def granted_gpus(facts: RankFacts) -> int:
+    """Return the number of GPUs that Slurm gave the job on the node of a rank."""
     return facts.number("SLURM_GPUS_ON_NODE") or 0
 
 
-def _plain(uuid: str | None) -> str | None:
-    """PyTorch tells a UUID without the driver's `GPU-`."""
+def plain_uuid(uuid: str | None) -> str | None:
+    """Return a UUID without the driver's `GPU-`, as PyTorch tells it."""
     return uuid.removeprefix("GPU-") if uuid else None
 
 
-def _nccl(code: int) -> str:
-    """22907 as 2.29.7; 2708 (before 2.9) as 2.7.8."""
+def nccl_release(code: int) -> str:
+    """Return an NCCL release as people write it: 22907 as 2.29.7; 2708 (before 2.9) as 2.7.8."""
     if code < 10000:
         return f"{code // 1000}.{code % 1000 // 100}.{code % 100}"
     return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
 
 
-def _nccl_case(built: int, loaded: dict[str, str], own: str | None) -> str | None:
-    """What is wrong between the NCCL versions; a newer one than was built with is compatible."""
+def nccl_case(built: int, loaded: dict[str, str], own: str | None) -> str | None:
+    """Return the fault between the NCCL versions, or None; a newer one than was built with is compatible."""
     versions = {Version(version) for version in loaded.values()}
-    if any(version < Version(_nccl(built)) for version in versions):
+    if any(version < Version(nccl_release(built)) for version in versions):
         return "older"
     if len(loaded) > 1:
         return "several"
-    told = _version(own)
-    return "two" if told and versions and told not in versions else None
+    framework_version = parsed_version(own)
+    return "two" if framework_version and versions and framework_version not in versions else None
 
 
 CHECKS = (gpu_visible, gpu_driver, gpu_architecture, gpu_shared, gpu_unused, gpu_slices, nccl_version)

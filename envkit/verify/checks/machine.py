@@ -16,10 +16,10 @@ def versions_agree(ranks: Ranks) -> list[Result]:
     """Software that must be the same in every rank."""
     if lacking := ranks.lacking("imported"):
         return [ranks.not_measured("versions-agree", lacking)]
-    software = [_software(facts) for facts in ranks.facts]
-    if odd := _odd(ranks.facts, software):
+    software = [software_of(facts) for facts in ranks.facts]
+    if odd := differences(ranks.facts, software):
         return [ranks.outcome("versions-agree", "differ", odd=odd)]
-    shown = ", ".join(f"{name} {value}" for name, value in software[0].items() if name in _SHOWN and value)
+    shown = ", ".join(f"{name} {value}" for name, value in software[0].items() if name in SHOWN and value)
     return [ranks.outcome("versions-agree", "pass", versions=shown)]
 
 
@@ -27,7 +27,7 @@ def nodes_agree(ranks: Ranks) -> list[Result]:
     """Kernel, C library and drivers, which may differ, but explain what goes wrong on some nodes only."""
     if len(by_node(ranks)) < 2 or ranks.lacking("machine"):
         return []
-    odd = _odd(ranks.facts, [_system(facts) for facts in ranks.facts])
+    odd = differences(ranks.facts, [system(facts) for facts in ranks.facts])
     return [ranks.outcome("nodes-agree", "differ" if odd else "pass", odd=odd)]
 
 
@@ -44,9 +44,9 @@ def dev_shm(ranks: Ranks) -> list[Result]:
         wanted = len(members) * known("machine")["shm"]["per_gpu_rank" if on_gpus else "per_cpu_rank"]
         if shm.free < wanted:
             case = "container" if shm.size == known("machine")["shm"]["container_default"] else "small"
-            values = {"host": host, "free": _mebibytes(shm.free), "size": _mebibytes(shm.size)}
-            result = ranks.outcome("dev-shm", case, count=len(members), wanted=_mebibytes(wanted), **values)
-            return [warned(result, harmless=not any(_lacked_room(facts) for facts in members))]
+            values = {"host": host, "free": mebibytes(shm.free), "size": mebibytes(shm.size)}
+            result = ranks.outcome("dev-shm", case, count=len(members), wanted=mebibytes(wanted), **values)
+            return [warned(result, harmless=not any(lacked_room(facts) for facts in members))]
     return [ranks.outcome("dev-shm", "pass")] if measured else []
 
 
@@ -56,7 +56,7 @@ def preloaded(ranks: Ranks) -> list[Result]:
     for facts in seen:
         paths = (*facts.search_path.preload, *facts.search_path.preload_file) if facts.search_path else ()
         if paths:
-            values = {"rank": facts.label, "paths": ", ".join(paths), "what": _what(paths)}
+            values = {"rank": facts.label, "paths": ", ".join(paths), "what": preloaded_library(paths)}
             return [ranks.outcome("preloaded", "set", **values)]
     return [ranks.outcome("preloaded", "pass")] if seen else []
 
@@ -66,7 +66,7 @@ def search_path(ranks: Ranks) -> list[Result]:
     seen = [facts for facts in ranks.facts if facts.search_path and not facts.search_path.error]
     for facts in seen:
         for library, title in known("libraries")["families"].items():
-            places = _places(facts, library)
+            places = library_places(facts, library)
             if len(set(places.values())) > 1:
                 first, *others = places
                 values = {"rank": facts.label, "title": title, "first": first, "others": ", ".join(others)}
@@ -79,7 +79,7 @@ def binding(ranks: Ranks) -> list[Result]:
     measured = False
     for host, members in by_node(ranks).items():
         sets = [set(f.affinity) for f in members if isinstance(f.affinity, tuple)]
-        cores = _cores(members[0])
+        cores = usable_cores(members[0])
         if len(sets) < len(members) or not cores:
             continue
         measured = True
@@ -89,7 +89,7 @@ def binding(ranks: Ranks) -> list[Result]:
             "cores": cores,
             "used": len(used),
             "count": len(members),
-            "fix": _more_cores(members[0]),
+            "fix": more_cores(members[0]),
         }
         if len(used) <= ranks.expected.cores < min(len(members), cores):
             return [ranks.outcome("binding", "session", **values)]
@@ -100,11 +100,11 @@ def binding(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("binding", "pass")] if measured else []
 
 
-_SHOWN = ("Horovod", "torch", "tensorflow", "Python")
+SHOWN = ("Horovod", "torch", "tensorflow", "Python")
 
 
-def _software(facts: RankFacts) -> dict[str, str]:
-    """By name; what a rank did not come to measure is not there."""
+def software_of(facts: RankFacts) -> dict[str, str]:
+    """Return the software of a rank by name; what it did not come to measure is not there."""
     mpi = [PurePath(path).name for name in ("libmpi", "libmpich") for path in facts.libraries.get(name, ())]
     software = {
         "Horovod": (facts.horovod.version if facts.horovod else None) or "",
@@ -118,7 +118,8 @@ def _software(facts: RankFacts) -> dict[str, str]:
     return {name: value for name, value in software.items() if name not in unmeasured}
 
 
-def _system(facts: RankFacts) -> dict[str, str]:
+def system(facts: RankFacts) -> dict[str, str]:
+    """Return the system of a rank's node by name: kernel, C library, architecture and GPUs."""
     machine, gpus = facts.machine, facts.node_gpus
     return {
         "kernel": machine.kernel if machine else "",
@@ -129,8 +130,8 @@ def _system(facts: RankFacts) -> dict[str, str]:
     }
 
 
-def _odd(facts: Sequence[RankFacts], told: Sequence[dict[str, str]]) -> str:
-    """What differs: the nodes (or the ranks, where all are on one node) that differ from most; nothing if none does."""
+def differences(facts: Sequence[RankFacts], told: Sequence[dict[str, str]]) -> str:
+    """Return the nodes (or the ranks, where all are on one node) that differ from most; nothing if none does."""
     one_node = len({f.host for f in facts}) == 1
     names = [f.label if one_node else f.host for f in facts]
     parts = []
@@ -142,39 +143,43 @@ def _odd(facts: Sequence[RankFacts], told: Sequence[dict[str, str]]) -> str:
     return "; ".join(parts)
 
 
-def _lacked_room(facts: RankFacts) -> bool:
+def lacked_room(facts: RankFacts) -> bool:
     """Whether a rank ended as one does that finds no room in shared memory, or NCCL could not work."""
     killed = facts.ended is not None and facts.ended.signal == "SIGBUS"
     return killed or bool(facts.collectives_gpu and facts.collectives_gpu.error)
 
 
-def _mebibytes(size: int) -> str:
+def mebibytes(size: int) -> str:
+    """Return a number of bytes in MiB, in words."""
     return f"{size / 2**20:.0f} MiB"
 
 
-def _what(paths: Sequence[str]) -> str:
-    """What a preloaded library is, as far as its name tells."""
-    told = (one["what"] for path in paths for one in known("machine")["preloaded"] if re.search(one["pattern"], path))
-    return next(told, "a library that envkit does not know by name")
+def preloaded_library(paths: Sequence[str]) -> str:
+    """Return the title of a preloaded library, as far as its name tells."""
+    titles = (
+        entry["what"] for path in paths for entry in known("machine")["preloaded"] if re.search(entry["pattern"], path)
+    )
+    return next(titles, "a library that envkit does not know by name")
 
 
-def _places(facts: RankFacts, library: str) -> dict[str, str]:
+def library_places(facts: RankFacts, library: str) -> dict[str, str]:
     """The folders of the search path that hold a library, in order, and the file that each one's name leads to."""
     folders = facts.search_path.folders if facts.search_path else {}
     return {folder: libraries[library] for folder, libraries in folders.items() if library in libraries}
 
 
-def _cores(facts: RankFacts) -> int | None:
+def usable_cores(facts: RankFacts) -> int | None:
     """How many cores this job may use on the node: the least of what the kernel, the limits and Slurm say."""
     machine = facts.machine
     granted = machine.granted if machine and not isinstance(machine.granted, Fact) else None
-    told = (machine.cores if machine else None, granted, facts.number("SLURM_CPUS_ON_NODE"))
-    return min((number for number in told if number), default=None)
+    numbers = (machine.cores if machine else None, granted, facts.number("SLURM_CPUS_ON_NODE"))
+    return min((number for number in numbers if number), default=None)
 
 
-def _more_cores(facts: RankFacts) -> str:
+def more_cores(facts: RankFacts) -> str:
+    """Return the remedy for too few cores that fits the launcher."""
     fixes = known("machine")["launchers"]
-    return str(next(one["remedy"] for one in fixes if not one["variable"] or one["variable"] in facts.environment))
+    return str(next(fix["remedy"] for fix in fixes if not fix["variable"] or fix["variable"] in facts.environment))
 
 
 OF_SOFTWARE = (versions_agree, nodes_agree)

@@ -25,13 +25,13 @@ SAID_LENGTH = 300
 
 
 def rank_missing(ranks: Ranks) -> list[Result]:
-    found, size = len(ranks.facts), ranks.expected.size
-    values: dict[str, object] = {"found": found, "size": size, "shared": ranks.expected.shared}
+    count, size = len(ranks.facts), ranks.expected.size
+    values: dict[str, object] = {"found": count, "size": size, "shared": ranks.expected.shared}
     values["hosts"] = ", ".join(dict.fromkeys(facts.host for facts in ranks.facts))
     values["missing"] = missing(ranks)
-    if found == size:
+    if count == size:
         case = "pass"
-    elif found > size:
+    elif count > size:
         case = "more"
     elif ranks.expected.unseen and any(facts.size != size for facts in ranks.facts):
         case = "left-over"
@@ -40,19 +40,21 @@ def rank_missing(ranks: Ranks) -> list[Result]:
         case = "no-module"
         values |= {name: text or "" for name, text in entering.groupdict().items()}
         values["said"] = last_lines(ranks.expected.launcher_said[: entering.start()])
-    elif not found:
+    elif not count:
         case = fitting("rank-missing", ranks.expected.launcher_said) or "none"
         match = re.search(catalogue()["rank-missing"][case].get("pattern", ""), ranks.expected.launcher_said)
         values |= {name: text or "" for name, text in match.groupdict().items()} if match else {}
-        said = telling(ranks.expected.launcher_said)
-        values["said"] = f"it said: {said}" if said else "it said nothing"
+        line = telling(ranks.expected.launcher_said)
+        values["said"] = f"it said: {line}" if line else "it said nothing"
         values["status"] = ranks.expected.launcher_status
     elif not all(facts.size == size for facts in ranks.facts) and "Error" in ranks.expected.launcher_said:
         case = "ended-early"
         values["said"] = telling(ranks.expected.launcher_said)
     else:
         case = "not-shared" if all(facts.size == size for facts in ranks.facts) else "fewer"
-    named = [one for one in ranks.expected.settings if case == "named-interface" and one.value == values["value"]]
+    named = [
+        setting for setting in ranks.expected.settings if case == "named-interface" and setting.value == values["value"]
+    ]
     return [replace(ranks.outcome("rank-missing", case, **values), commands=tuple(commands(named)))]
 
 
@@ -70,8 +72,8 @@ def missing(ranks: Ranks) -> str:
 
 def gaps(seen: AbstractSet[int], size: int) -> str:
     """The ranks below ``size`` that were not seen, in short: "0, 2-5"."""
-    there = [-1, *sorted(rank for rank in seen if 0 <= rank < size), size]
-    runs = [(first + 1, last - 1) for first, last in pairwise(there) if last - first > 1]
+    edges = [-1, *sorted(rank for rank in seen if 0 <= rank < size), size]
+    runs = [(first + 1, last - 1) for first, last in pairwise(edges) if last - first > 1]
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
@@ -85,58 +87,62 @@ def launcher_ended(ranks: Ranks) -> list[Result]:
     status = ranks.expected.launcher_status
     if status is None:
         return []
-    said = ranks.expected.launcher_said
-    if stopped := [one for one in ranks.expected.stopped if not any(_is_of(one, facts) for facts in ranks.facts)]:
+    text = ranks.expected.launcher_said
+    if stopped := [
+        process for process in ranks.expected.stopped if not any(is_of(process, facts) for facts in ranks.facts)
+    ]:
         return [ranks.outcome("launcher-ended", "stopped", program=stopped[0].program, pid=stopped[0].pid)]
-    if killed := re.search(catalogue()["launcher-ended"]["signal"]["pattern"], said):
+    if killed := re.search(catalogue()["launcher-ended"]["signal"]["pattern"], text):
         program = PurePath(ranks.expected.launcher).name or "the launcher"
         return [ranks.outcome("launcher-ended", "signal", signal=killed[1], program=program)]
-    found = first_cause(said.splitlines()) if status else None
-    if found is not None and found.certainty is not Certainty.UNKNOWN:
-        values = {"line": found.line, "cause": found.cause, "remedy": found.fix}
+    cause = first_cause(text.splitlines()) if status else None
+    if cause is not None and cause.certainty is not Certainty.UNKNOWN:
+        values = {"line": cause.line, "cause": cause.cause, "remedy": cause.fix}
         return [ranks.outcome("launcher-ended", "known", status=status, **values)]
     return [ranks.outcome("launcher-ended", "fail" if status else "pass", status=status)]
 
 
 def rank_died(ranks: Ranks) -> list[Result]:
-    dead = [facts for facts in ranks.facts if not facts.finished and not _hung(facts) and not _is_stopped(facts, ranks)]
+    dead = [
+        facts for facts in ranks.facts if not facts.finished and not is_hung(facts) and not is_stopped(facts, ranks)
+    ]
     if not dead:
         return [ranks.outcome("rank-died", "pass")] if ranks.facts else []
-    first = min(dead, key=_is_consequence)
+    first = min(dead, key=is_consequence)
     values: dict[str, object] = {"rank": first.label, "phase": first.phase, "others": len(dead) - 1}
-    values |= {"said": _said(first), "launcher": ranks.expected.launcher or "the launcher"}
+    values |= {"said": last_said(first), "launcher": ranks.expected.launcher or "the launcher"}
     if first.ended is None:
         seen = re.search(catalogue()["rank-died"]["noticed"]["pattern"], ranks.expected.launcher_said)
         case = "noticed" if seen else "killed"
         return [ranks.outcome("rank-died", case, **values, noticed=seen[0].strip() if seen else "")]
     values |= {"signal": first.ended.signal, "code": first.ended.status}
     values |= {"started": first.started.title if first.started else values["launcher"]}
-    known = fitting("rank-died", first.ended.said or "")
+    by_words = fitting("rank-died", first.ended.said or "")
     by_srun = first.started is not None and first.started.launcher == "srun"
-    known = "no-pmi" if known == "other-launcher" and by_srun else known
+    by_words = "no-pmi" if by_words == "other-launcher" and by_srun else by_words
     by_signal = first.ended.signal if first.ended.signal in catalogue()["rank-died"] else ""
-    case = first.ended.how if first.ended.how == "terminated" else known or by_signal or first.ended.how
-    case = "early-message" if case == "SIGSEGV" and _may_be_early_message(first, ranks) else case
+    case = first.ended.how if first.ended.how == "terminated" else by_words or by_signal or first.ended.how
+    case = "early-message" if case == "SIGSEGV" and may_be_early_message(first, ranks) else case
     healthy = len(dead) == len(ranks.facts) and not any(facts.failed for facts in ranks.facts)
     case = "outside" if case == "terminated" and healthy else case
     case = "memory" if case == "SIGKILL" and first.ended.memory_kills else case
     return [ranks.outcome("rank-died", case, **values)]
 
 
-def _may_be_early_message(dead: RankFacts, ranks: Ranks) -> bool:
+def may_be_early_message(dead: RankFacts, ranks: Ranks) -> bool:
     """Whether a rank crashed where Slurm's PMIx barrier can be the cause."""
     by_srun = dead.started is not None and dead.started.launcher == "srun"
     return by_srun and dead.phase == "init" and len({facts.host for facts in ranks.facts}) > 1
 
 
-def _is_consequence(facts: RankFacts) -> int:
+def is_consequence(facts: RankFacts) -> int:
     """How little the end of a rank tells: one that ended by itself, one that vanished, one that was told to stop."""
     if facts.ended is None:
         return 1
     return 2 if facts.ended.how == "terminated" else 0
 
 
-def _said(facts: RankFacts) -> str:
+def last_said(facts: RankFacts) -> str:
     """The most telling line that a rank said last, as a part of a message."""
     line = telling((facts.ended.said if facts.ended else None) or "")
     return f"; it said: {line}" if line else ""
@@ -147,54 +153,54 @@ def telling(text: str) -> str:
     noise = re.compile("|".join(known("launch")["noise"]))
     lines = [line.strip() for line in text.splitlines() if line.strip(" -*=")]
     lines = [line for line in lines if not noise.search(line)]
-    found = first_cause(lines)
-    if found is not None and found.certainty is not Certainty.UNKNOWN:
-        return found.line[:SAID_LENGTH]
+    cause = first_cause(lines)
+    if cause is not None and cause.certainty is not Certainty.UNKNOWN:
+        return cause.line[:SAID_LENGTH]
     errors = (line for line in lines if re.search(known("launch")["error"], line))
     return next(errors, lines[-1] if lines else "")[:SAID_LENGTH]
 
 
 def rank_hung(ranks: Ranks) -> list[Result]:
-    hung = [facts for facts in ranks.facts if _hung(facts)]
-    if stopped := [facts for facts in ranks.facts if _is_stopped(facts, ranks)]:
+    hung = [facts for facts in ranks.facts if is_hung(facts)]
+    if stopped := [facts for facts in ranks.facts if is_stopped(facts, ranks)]:
         labels = ", ".join(facts.label for facts in stopped[:4])
         values: dict[str, object] = {"ranks": labels, "phase": stopped[0].phase, "host": stopped[0].host}
-        pids = " ".join(str(pid) for pid in _pids(stopped[:4], ranks))
+        pids = " ".join(str(pid) for pid in stopped_pids(stopped[:4], ranks))
         return [ranks.outcome("rank-hung", "stopped", pids=pids, **values)]
     if not hung:
         return [ranks.outcome("rank-hung", "pass")] if ranks.facts else []
-    if (raised := _raised(ranks.facts, hung)) is not None:
+    if (raised := raising_rank(ranks.facts, hung)) is not None:
         return [raised_result(ranks, *raised, hung)]
     furthest = max(len(facts.phases) for facts in ranks.facts)
     late = [facts for facts in hung if len(facts.phases) < furthest]
     culprits = late or hung
     limit = next((f.ended.limit for f in hung if f.ended and f.ended.limit), None)
     labels = ", ".join(facts.label for facts in culprits[:4]) + (", ..." if len(culprits) > 4 else "")
-    dead = any(not facts.finished and not _hung(facts) for facts in ranks.facts)
+    dead = any(not facts.finished and not is_hung(facts) for facts in ranks.facts)
     alone = len(ranks.facts) < ranks.expected.size
     one_host = len({facts.host for facts in ranks.facts}) == 1
     waiting = "here" if one_host else "together"
     case = "bereaved" if dead else "late" if late else "lacking" if alone else waiting
-    values = {"ranks": labels, "phase": culprits[0].phase, "limit": limit or "a few", "where": _places(culprits)}
-    values |= {"since": _seconds_in_phase(culprits[0]), "missing": missing(ranks)}
+    values = {"ranks": labels, "phase": culprits[0].phase, "limit": limit or "a few", "where": places(culprits)}
+    values |= {"since": seconds_in_phase(culprits[0]), "missing": missing(ranks)}
     return [ranks.outcome("rank-hung", case, waiting=len(hung) - len(late), **values)]
 
 
-def _raised(facts: Sequence[RankFacts], hung: Sequence[RankFacts]) -> tuple[RankFacts, str, str] | None:
+def raising_rank(facts: Sequence[RankFacts], hung: Sequence[RankFacts]) -> tuple[RankFacts, str, str] | None:
     """The rank that failed in a step in which another was left waiting: rank, step, error."""
     names = {field.encode_name: field.name for field in fields(RankFacts)}
-    for step in dict.fromkeys(one.phase for one in hung if one.phase in names):
-        for one in facts:
-            if error := _error_in(to_builtins(getattr(one, names[step]))):
-                return one, step, error
+    for step in dict.fromkeys(record.phase for record in hung if record.phase in names):
+        for record in facts:
+            if error := error_in(to_builtins(getattr(record, names[step]))):
+                return record, step, error
     return None
 
 
-def _error_in(fact: object) -> str:
+def error_in(fact: object) -> str:
     """The first error in a fact or a part of it, nothing where there is none."""
     if not isinstance(fact, dict):
         return ""
-    return str(fact.get("error") or "") or next(filter(None, map(_error_in, fact.values())), "")
+    return str(fact.get("error") or "") or next(filter(None, map(error_in, fact.values())), "")
 
 
 def raised_result(ranks: Ranks, one: RankFacts, step: str, error: str, hung: Sequence[RankFacts]) -> Result:
@@ -204,7 +210,7 @@ def raised_result(ranks: Ranks, one: RankFacts, step: str, error: str, hung: Seq
 
 def rank_late(ranks: Ranks) -> list[Result]:
     """Who came to hvd.init() long after the others, though in time."""
-    arrivals = [(at, facts) for facts in ranks.facts if (at := _arrival(facts, "init")) is not None]
+    arrivals = [(at, facts) for facts in ranks.facts if (at := arrival(facts, "init")) is not None]
     if len(arrivals) < 2:
         return []
     median = statistics.median_low(at for at, _ in arrivals)
@@ -216,47 +222,50 @@ def rank_late(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("rank-late", "late" if slow else "pass", **values)]
 
 
-def _arrival(facts: RankFacts, phase: str) -> float | None:
-    return next((one.at for one in facts.phases if one.name == phase), None)
+def arrival(facts: RankFacts, phase: str) -> float | None:
+    """Return when a rank came to a phase, or None where it did not."""
+    return next((step.at for step in facts.phases if step.name == phase), None)
 
 
-def _seconds_in_phase(facts: RankFacts) -> str:
-    """When a rank came to the step it did not leave, counted from the start of the probe."""
+def seconds_in_phase(facts: RankFacts) -> str:
+    """Return when a rank came to the step it did not leave, counted from the start of the probe."""
     return f"{facts.phases[-1].at - facts.phases[0].at:.0f}" if facts.phases else "0"
 
 
-def _is_stopped(facts: RankFacts, ranks: Ranks) -> bool:
+def is_stopped(facts: RankFacts, ranks: Ranks) -> bool:
     """Whether a rank, or the process of it that measures, was stopped by a signal and never went on."""
-    seen = any(_is_of(one, facts) for one in ranks.expected.stopped)
+    seen = any(is_of(process, facts) for process in ranks.expected.stopped)
     return seen or facts.state == "T" or (facts.ended is not None and facts.ended.state == "T")
 
 
-def _pids(stopped: Sequence[RankFacts], ranks: Ranks) -> list[int]:
+def stopped_pids(stopped: Sequence[RankFacts], ranks: Ranks) -> list[int]:
     """The processes of ranks that were stopped, as they were seen; the rank's own where only it told."""
-    seen = [one.pid for one in ranks.expected.stopped for facts in stopped if _is_of(one, facts)]
+    seen = [process.pid for process in ranks.expected.stopped for facts in stopped if is_of(process, facts)]
     return seen or [facts.pid for facts in stopped]
 
 
-def _is_of(stopped: Stopped, facts: RankFacts) -> bool:
+def is_of(stopped: Stopped, facts: RankFacts) -> bool:
     """Whether a process is a rank's watchdog, or below it."""
     return stopped.host == facts.host and facts.pid in (stopped.pid, *stopped.above)
 
 
-def _hung(facts: RankFacts) -> bool:
+def is_hung(facts: RankFacts) -> bool:
+    """Say whether a rank did not return in time from a step."""
     return facts.ended is not None and facts.ended.how in {"timeout", "stopped"}
 
 
-def _places(hung: Sequence[RankFacts]) -> str:
-    """Where ranks were stuck, with a rank for each place if there are several."""
+def places(hung: Sequence[RankFacts]) -> str:
+    """Return where ranks were stuck, with a rank for each place if there are several."""
     first: dict[str, str] = {}
     for facts in hung:
-        first.setdefault(_innermost((facts.ended.stack if facts.ended else None) or ""), facts.label)
+        first.setdefault(innermost((facts.ended.stack if facts.ended else None) or ""), facts.label)
     if len(first) == 1:
         return next(iter(first))
     return "; ".join(f"{place} ({label})" for place, label in list(first.items())[:3])
 
 
-def _innermost(stack: str) -> str:
+def innermost(stack: str) -> str:
+    """Return the first place that a stack names."""
     lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File")]
     return lines[0] if lines else "an unknown place"
 

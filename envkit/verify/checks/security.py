@@ -12,7 +12,7 @@ def vulnerabilities(ranks: Ranks) -> list[Result]:
     facts = next((facts for facts in ranks.facts if facts.horovod and facts.horovod.version), None)
     if facts is None or facts.horovod is None or facts.horovod.version is None:
         return []
-    mode, title = _mode(facts)
+    mode, title = launch_mode(facts)
     version = facts.horovod.version
     hit = [cve for cve in known("security")["cves"] if mode in cve["modes"] and is_affected(version, cve["affected"])]
     values = {"version": version, "title": title, "ids": ", ".join(cve["id"] for cve in hit)}
@@ -20,7 +20,7 @@ def vulnerabilities(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("vulnerabilities", "affected" if hit else "pass", what=what, **values)]
 
 
-def _mode(facts: RankFacts) -> tuple[str, str]:
+def launch_mode(facts: RankFacts) -> tuple[str, str]:
     """How the ranks were launched, as far as it matters here."""
     for mode in known("security")["modes"]:
         if facts.environment.get(mode["variable"]) not in {None, mode.get("off")}:

@@ -19,8 +19,8 @@ def bandwidth(ranks: Ranks) -> list[Result]:
     lacking = ranks.lacking("bandwidth")
     if lacking:
         return [ranks.not_measured("bandwidth", lacking)]
-    failed = _failed(ranks, "bandwidth", "bandwidth") or _wrong(ranks)
-    return [failed or _bandwidth(ranks), *_raw(ranks)]
+    failed = failed_measurement(ranks, "bandwidth", "bandwidth") or wrong(ranks)
+    return [failed or bandwidth_result(ranks), *raw_results(ranks)]
 
 
 def throughput(ranks: Ranks) -> list[Result]:
@@ -29,11 +29,11 @@ def throughput(ranks: Ranks) -> list[Result]:
     lacking = ranks.lacking("throughput")
     if lacking:
         return [ranks.not_measured("throughput", lacking)]
-    failed = _failed(ranks, "throughput", "throughput")
-    told = speed.trained(ranks.facts, "throughput")
-    if failed or told is None:
+    failed = failed_measurement(ranks, "throughput", "throughput")
+    trained = speed.trained(ranks.facts, "throughput")
+    if failed or trained is None:
         return [failed] if failed else []
-    return [ranks.outcome("throughput", "pass", where=_place(told), models=_models(told))]
+    return [ranks.outcome("throughput", "pass", where=place(trained), models=trained_models(trained))]
 
 
 def ddp(ranks: Ranks) -> list[Result]:
@@ -41,7 +41,7 @@ def ddp(ranks: Ranks) -> list[Result]:
         return []
     if ranks.framework != "torch":
         return [ranks.outcome("ddp", "no-torch")]
-    failed = _failed(ranks, "ddp_meeting", "ddp") or _failed(ranks, "ddp_throughput", "ddp")
+    failed = failed_measurement(ranks, "ddp_meeting", "ddp") or failed_measurement(ranks, "ddp_throughput", "ddp")
     if failed:
         return [failed]
     lacking = ranks.lacking("ddp_throughput")
@@ -52,11 +52,11 @@ def ddp(ranks: Ranks) -> list[Result]:
     slowest = min(ratios, key=lambda name: ratios[name])
     near = ratios[slowest] >= known("speed")["scaling"]["ddp_ratio"] or speed.oversubscribed(ranks.facts)
     case = "pass" if near else "slower"
-    return [ranks.outcome("ddp", case, models=_models(beside), ratio=percent(ratios[slowest]), slowest=slowest)]
+    return [ranks.outcome("ddp", case, models=trained_models(beside), ratio=percent(ratios[slowest]), slowest=slowest)]
 
 
 def baseline(ranks: Ranks, path: str, saved: Baseline | None, tolerance: float, unsaved: str = "") -> Result:
-    """What was measured, held against a baseline (None: it is saved now as `path`, if that can be)."""
+    """The result of holding what was measured against a baseline (None: it is saved now as `path`, if that can be)."""
     own = speed.baseline(ranks.facts, when="")
     if own is None:
         return ranks.outcome("bandwidth-baseline", "nothing", path=path)
@@ -84,30 +84,34 @@ def scaling(runs: Sequence[Sequence[RankFacts]], asked: Sequence[int], expected:
         return [*results, ranks.outcome("scaling-efficiency", "one-run")]
     crowded = next((where for run in runs if (where := speed.oversubscribed(run))), "")
     models = dict.fromkeys(row.model for row in rows)
-    return results + [_scaling(ranks, [row for row in rows if row.model == model], crowded) for model in models]
+    return results + [scaling_of_model(ranks, [row for row in rows if row.model == model], crowded) for model in models]
 
 
-def _scaling(ranks: Ranks, rows: Sequence[Scaling], crowded: str) -> Result:
+def scaling_of_model(ranks: Ranks, rows: Sequence[Scaling], crowded: str) -> Result:
+    """Return the result for the scaling of one model."""
     threshold = known("speed")["scaling"]["efficiency"]
     low = any(row.efficiency < threshold for row in rows)
     case = "oversubscribed" if crowded else "low" if low else "pass"
-    said = "; ".join(_scaled(row, shares=not crowded) for row in rows)
-    values = {"model": rows[0].model, "rows": said, "threshold": percent(threshold), "where": crowded}
+    shown = "; ".join(scaled(row, shares=not crowded) for row in rows)
+    values = {"model": rows[0].model, "rows": shown, "threshold": percent(threshold), "where": crowded}
     return ranks.outcome("scaling-efficiency", case, **values)
 
 
-def _scaled(row: Scaling, *, shares: bool) -> str:
+def scaled(row: Scaling, *, shares: bool) -> str:
+    """Return a run in words: its ranks, and the speed of Horovod and of DDP."""
     count = "1 rank" if row.ranks == 1 else f"{row.ranks} ranks"
-    ddp = "" if row.ddp_samples_per_s is None else f", DDP {_share(row.ddp_samples_per_s, row.ddp_efficiency, shares)}"
-    return f"{count} {_share(row.samples_per_s, row.efficiency, shares)}{ddp}"
+    ddp = "" if row.ddp_samples_per_s is None else f", DDP {pace(row.ddp_samples_per_s, row.ddp_efficiency, shares)}"
+    return f"{count} {pace(row.samples_per_s, row.efficiency, shares)}{ddp}"
 
 
-def _share(samples_per_s: float, efficiency: float | None, shares: bool) -> str:
+def pace(samples_per_s: float, efficiency: float | None, shares: bool) -> str:
+    """Return a speed in words, with its efficiency where that is known and means something."""
     share = f" ({percent(efficiency)})" if shares and efficiency is not None else ""
     return f"{samples_per_s:,.0f} samples/s{share}"
 
 
-def _bandwidth(ranks: Ranks) -> Result:
+def bandwidth_result(ranks: Ranks) -> Result:
+    """Return the result for the bandwidth, held against the raw library's."""
     if ranks.facts[0].size == 1:
         return ranks.outcome("bandwidth", "one-rank")
     rows, sweep = speed.bandwidth(ranks.facts), speed.swept(ranks.facts, "bandwidth")
@@ -123,7 +127,7 @@ def _bandwidth(ranks: Ranks) -> Result:
         "latency": duration(rows[0].seconds),
         "library": raw.library if raw else "",
         "ratio": percent(ratio),
-        "left_out": _left_out(sweep),
+        "left_out": left_out(sweep),
     }
     if ratio is None:
         return ranks.outcome("bandwidth", "alone", **values)
@@ -131,7 +135,7 @@ def _bandwidth(ranks: Ranks) -> Result:
     return ranks.outcome("bandwidth", case, **values)
 
 
-def _wrong(ranks: Ranks) -> Result | None:
+def wrong(ranks: Ranks) -> Result | None:
     """The result for the first rank that got wrong elements from an allreduce that was timed."""
     timed = [(facts, row) for facts in ranks.facts if facts.bandwidth for row in facts.bandwidth.rows]
     bad = [(facts, row) for facts, row in timed if row.wrong]
@@ -142,29 +146,33 @@ def _wrong(ranks: Ranks) -> Result | None:
     return ranks.outcome("bandwidth", "wrong", **values, others=others([facts.label for facts, _ in bad]))
 
 
-def _raw(ranks: Ranks) -> list[Result]:
-    failed = _failed(ranks, "raw_bandwidth", "bandwidth-raw")
+def raw_results(ranks: Ranks) -> list[Result]:
+    """Return the result for the raw library where it failed."""
+    failed = failed_measurement(ranks, "raw_bandwidth", "bandwidth-raw")
     return [failed] if failed else []
 
 
-def _failed(ranks: Ranks, fact: str, check: str) -> Result | None:
+def failed_measurement(ranks: Ranks, fact: str, check: str) -> Result | None:
     """The result for the first rank in which a measurement failed."""
     for facts in ranks.facts:
-        found = getattr(facts, fact)
-        if found is not None and found.error:
-            return ranks.outcome(check, "error", rank=facts.label, error=found.error)
+        measurement = getattr(facts, fact)
+        if measurement is not None and measurement.error:
+            return ranks.outcome(check, "error", rank=facts.label, error=measurement.error)
     return None
 
 
-def _left_out(sweep: Sweep) -> str:
+def left_out(sweep: Sweep) -> str:
+    """Return the sizes for which there was no time, as a part of a message."""
     return f"; no time for {', '.join(size(length) for length in sweep.left_out)}" if sweep.left_out else ""
 
 
-def _models(told: Throughput) -> str:
+def trained_models(told: Throughput) -> str:
+    """Return the models that were trained, with the speed of each."""
     return ", ".join(f"{name} {trained.samples_per_s:,.0f} samples/s" for name, trained in told.models.items())
 
 
-def _place(told: Throughput) -> str:
+def place(told: Throughput) -> str:
+    """Return the device and the number of ranks of a training, in words."""
     return f"on {told.where.upper()}, {'1 rank' if told.ranks == 1 else f'{told.ranks} ranks'}"
 
 

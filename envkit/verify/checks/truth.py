@@ -12,7 +12,7 @@ from envkit.verify.checks.nodes import by_node
 from envkit.verify.facts import RankFacts, Training
 from envkit.verify.outcome import Ranks, Result, Status
 
-_CALLBACKS = {
+CALLBACKS = {
     "broadcast_callback": "BroadcastGlobalVariablesCallback",
     "metric_callback": "MetricAverageCallback",
     "warmup_callback": "LearningRateWarmupCallback",
@@ -21,7 +21,7 @@ _CALLBACKS = {
 
 def training(ranks: Ranks) -> list[Result]:
     names = ("tensorflow", "keras") if ranks.framework == "tensorflow" else (ranks.framework,)
-    return [_training(ranks, name) for name in names]
+    return [training_result(ranks, name) for name in names]
 
 
 def keras(ranks: Ranks) -> list[Result]:
@@ -30,9 +30,9 @@ def keras(ranks: Ranks) -> list[Result]:
     for facts in ranks.facts:
         if facts.keras is None or facts.keras.error:
             return [ranks.not_measured("keras-3", facts)]
-        if not facts.keras.version.startswith("2.") and not _trains(ranks, facts):
-            return [_keras_result(ranks, facts, "keras-3")]
-    return [_keras_result(ranks, ranks.facts[0], "pass")]
+        if not facts.keras.version.startswith("2.") and not trains(ranks, facts):
+            return [keras_result(ranks, facts, "keras-3")]
+    return [keras_result(ranks, ranks.facts[0], "pass")]
 
 
 def callbacks(ranks: Ranks) -> list[Result]:
@@ -41,12 +41,13 @@ def callbacks(ranks: Ranks) -> list[Result]:
     lacking = next((facts for facts in ranks.facts if facts.warmup_callback is None), None)
     if lacking:
         return [ranks.not_measured("keras-callbacks", lacking)]
-    failed = [f"{title} ({why})" for name, title in _CALLBACKS.items() if (why := _callback(ranks, name))]
+    failed = [f"{title} ({why})" for name, title in CALLBACKS.items() if (why := callback_fault(ranks, name))]
     case = "failed" if failed else "pass"
     return [ranks.outcome("keras-callbacks", case, failed="; ".join(failed))]
 
 
-def _training(ranks: Ranks, name: str) -> Result:
+def training_result(ranks: Ranks, name: str) -> Result:
+    """Return the result for the training of one framework."""
     check = f"training-truth-{name}"
     if ranks.expected.size == 1:
         return ranks.outcome("training-truth", "one-rank", check_id=check)
@@ -61,13 +62,14 @@ def _training(ranks: Ranks, name: str) -> Result:
             values = {"name": name, "rank": facts.label, "error": task.error}
             return ranks.outcome("training-truth", "error", check_id=check, **values)
         tasks.append(task)
-    case = _training_case(tasks)
+    case = training_case(tasks)
     if case in {"alone", "diverged"}:
-        case = _divided_case(ranks, name, tasks) or case
-    return ranks.outcome("training-truth", case, check_id=check, **_weights(name, tasks))
+        case = divided_case(ranks, name, tasks) or case
+    return ranks.outcome("training-truth", case, check_id=check, **message_values(name, tasks))
 
 
-def _training_case(tasks: Sequence[Training]) -> str:
+def training_case(tasks: Sequence[Training]) -> str:
+    """Return the case of a training, by the weights that its ranks came to."""
     together = arithmetic.trained_together(tasks)
     alone = [arithmetic.trained_alone(task, task.started) for task in tasks]
     if all(agree(weights, together, 10 * FLOAT32_TOLERANCE) for weights in alone):
@@ -85,66 +87,67 @@ def _training_case(tasks: Sequence[Training]) -> str:
     return "wrong" if same else "diverged"
 
 
-def _divided_case(ranks: Ranks, name: str, tasks: Sequence[Training]) -> str | None:
+def divided_case(ranks: Ranks, name: str, tasks: Sequence[Training]) -> str | None:
     """A known reason for weights that differ: Keras 3, or gradients that did not leave a node."""
     if name == "keras" and any(facts.keras and facts.keras.version.startswith("3.") for facts in ranks.facts):
         return "keras-3"
     of_rank = dict(zip((facts.rank for facts in ranks.facts), tasks, strict=True))
     nodes = [[of_rank[facts.rank] for facts in node] for node in by_node(ranks).values()]
-    return "within-nodes" if len(nodes) > 1 and all(_one_world(node, tasks[0].own) for node in nodes) else None
+    return "within-nodes" if len(nodes) > 1 and all(one_world(node, tasks[0].own) for node in nodes) else None
 
 
-def _one_world(tasks: Sequence[Training], start: Sequence[float]) -> bool:
+def one_world(tasks: Sequence[Training], start: Sequence[float]) -> bool:
     """Whether these ranks, and no others, trained together from there."""
     wanted = arithmetic.trained_together(tasks, start)
     return len(tasks) > 1 and all(agree(task.weights, wanted, FLOAT32_TOLERANCE) for task in tasks)
 
 
-def _weights(name: str, tasks: Sequence[Training]) -> dict[str, object]:
-    """Values for the messages."""
+def message_values(name: str, tasks: Sequence[Training]) -> dict[str, object]:
+    """Return values for the messages."""
     return {
         "name": name,
         "size": len(tasks),
         "steps": tasks[0].steps,
         "right": short(arithmetic.trained_together(tasks)),
-        "weights": _telling([task.weights for task in tasks]),
-        "started": _telling([task.started for task in tasks]),
-        "rates": _telling([() if task.rate is None else (task.rate,) for task in tasks]),
+        "weights": telling([task.weights for task in tasks]),
+        "started": telling([task.started for task in tasks]),
+        "rates": telling([() if task.rate is None else (task.rate,) for task in tasks]),
     }
 
 
-def _telling(values: Sequence[Sequence[float]]) -> str:
+def telling(values: Sequence[Sequence[float]]) -> str:
     """Rank 0's vector and the first two that differ from it; the next two where none does."""
     differ = [rank for rank, value in enumerate(values) if not agree(value, values[0], FLOAT32_TOLERANCE)]
     shown = [0, *(differ or range(1, len(values)))[:2]]
     return ", ".join(f"rank {rank}: {short(values[rank])}" for rank in shown)
 
 
-def _trains(ranks: Ranks, facts: RankFacts) -> bool:
+def trains(ranks: Ranks, facts: RankFacts) -> bool:
     """Whether nothing speaks against this Keras; one rank shows it by the callbacks alone."""
-    found = (getattr(facts, name) for name in _CALLBACKS)
-    failed = any(fact is not None and fact.error for fact in found)
-    return not failed and _training(ranks, "keras").status is not Status.FAIL
+    measured = (getattr(facts, name) for name in CALLBACKS)
+    failed = any(fact is not None and fact.error for fact in measured)
+    return not failed and training_result(ranks, "keras").status is not Status.FAIL
 
 
-def _keras_result(ranks: Ranks, facts: RankFacts, case: str) -> Result:
-    told = f"{facts.keras.implementation} {facts.keras.version}" if facts.keras else ""
-    return ranks.outcome("keras-3", case, keras=told)
+def keras_result(ranks: Ranks, facts: RankFacts, case: str) -> Result:
+    """Return the result for the Keras of a rank."""
+    version = f"{facts.keras.implementation} {facts.keras.version}" if facts.keras else ""
+    return ranks.outcome("keras-3", case, keras=version)
 
 
-def _callback(ranks: Ranks, name: str) -> str:
-    """What is wrong with a callback, or nothing."""
-    found = [getattr(facts, name) for facts in ranks.facts]
-    error = next((fact.error for fact in found if fact is not None and fact.error), None)
-    if error or None in found:
+def callback_fault(ranks: Ranks, name: str) -> str:
+    """Return the fault of a callback, or nothing."""
+    measured = [getattr(facts, name) for facts in ranks.facts]
+    error = next((fact.error for fact in measured if fact is not None and fact.error), None)
+    if error or None in measured:
         return error or "not measured"
     if name == "warmup_callback":
-        good = all(math.isclose(fact.asked, fact.reached, rel_tol=FLOAT32_TOLERANCE) for fact in found)
+        good = all(math.isclose(fact.asked, fact.reached, rel_tol=FLOAT32_TOLERANCE) for fact in measured)
     elif name == "broadcast_callback":
-        good = all(agree(fact.weights, found[0].own, FLOAT32_TOLERANCE) for fact in found)
+        good = all(agree(fact.weights, measured[0].own, FLOAT32_TOLERANCE) for fact in measured)
     else:
-        mean = sum(arithmetic.loss(fact, fact.own) for fact in found) / len(found)
-        good = all(math.isclose(fact.loss, mean, rel_tol=FLOAT32_TOLERANCE) for fact in found)
+        mean = sum(arithmetic.loss(fact, fact.own) for fact in measured) / len(measured)
+        good = all(math.isclose(fact.loss, mean, rel_tol=FLOAT32_TOLERANCE) for fact in measured)
     return "" if good else "wrong values"
 
 

@@ -41,9 +41,9 @@ def world_size(ranks: Ranks) -> list[Result]:
         launcher = ranks.facts[0].started.title if ranks.facts[0].started else ""
         return [ranks.outcome("world-size", "as-started", launcher=launcher, **values)]
     if ranks.are_singletons:
-        return [_singletons(ranks)]
-    told = ", ".join(sorted({str(facts.size) for facts in ranks.facts}))
-    return [ranks.outcome("world-size", "wrong", told=told, **values)]
+        return [singletons(ranks)]
+    sizes = ", ".join(sorted({str(facts.size) for facts in ranks.facts}))
+    return [ranks.outcome("world-size", "wrong", told=sizes, **values)]
 
 
 def one_rank(ranks: Ranks) -> list[Result]:
@@ -63,9 +63,9 @@ def ranks_unique(ranks: Ranks) -> list[Result]:
         return [ranks.not_measured("ranks-unique", unknown)]
     if ranks.are_singletons:
         return [ranks.outcome("not-measured", "no-world", check_id="ranks-unique")]
-    told = sorted(facts.rank for facts in ranks.facts if facts.rank is not None)
-    case = "pass" if told == list(range(ranks.expected.size)) else "wrong"
-    shown = ", ".join(map(str, told[:16])) + (", ..." if len(told) > 16 else "")
+    numbers = sorted(facts.rank for facts in ranks.facts if facts.rank is not None)
+    case = "pass" if numbers == list(range(ranks.expected.size)) else "wrong"
+    shown = ", ".join(map(str, numbers[:16])) + (", ..." if len(numbers) > 16 else "")
     return [ranks.outcome("ranks-unique", case, told=shown, size=ranks.expected.size)]
 
 
@@ -75,8 +75,8 @@ NODES_OF_JOB = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 def hosts_used(ranks: Ranks) -> list[Result]:
     """Whether the ranks are on as many hosts as there should be."""
     by_srun = [facts for facts in ranks.facts if facts.started and facts.started.launcher == "srun"]
-    told = [facts.number("SLURM_STEP_NUM_NODES") or 0 for facts in by_srun]
-    wanted = ranks.expected.nodes or max(told, default=0)
+    step_nodes = [facts.number("SLURM_STEP_NUM_NODES") or 0 for facts in by_srun]
+    wanted = ranks.expected.nodes or max(step_nodes, default=0)
     used = Counter(facts.host for facts in ranks.facts)
     pods = any("/etc/mpi" in value for facts in ranks.facts for value in facts.environment.values())
     if pods and len(used) == 1 and ranks.expected.size > 1 and not wanted:
@@ -100,15 +100,17 @@ def local_ranks(ranks: Ranks) -> list[Result]:
     by_host: dict[str, list[RankFacts]] = {}
     for facts in ranks.facts:
         by_host.setdefault(facts.host, []).append(facts)
-    for host, there in by_host.items():
-        told = sorted((w.local_rank, w.local_size) for f in there if (w := f.world) and isinstance(w.local_rank, int))
-        if told != [(number, len(there)) for number in range(len(there))]:
-            shown = ", ".join(f"{rank} of {size}" for rank, size in told[:SHOWN])
-            return [ranks.outcome("local-ranks", "wrong", host=host, count=len(there), told=shown)]
+    for host, members in by_host.items():
+        places = sorted(
+            (w.local_rank, w.local_size) for f in members if (w := f.world) and isinstance(w.local_rank, int)
+        )
+        if places != [(number, len(members)) for number in range(len(members))]:
+            shown = ", ".join(f"{rank} of {size}" for rank, size in places[:SHOWN])
+            return [ranks.outcome("local-ranks", "wrong", host=host, count=len(members), told=shown)]
     return [ranks.outcome("local-ranks", "pass")]
 
 
-def _singletons(ranks: Ranks) -> Result:
+def singletons(ranks: Ranks) -> Result:
     """N worlds of one rank, with the cause that fits launcher, MPI library and variables."""
     facts = ranks.facts[0]
     path = next((path for f in ranks.facts for path in mpi_paths(f)), "none")
@@ -126,15 +128,15 @@ def _singletons(ranks: Ranks) -> Result:
 
 def family(path: str) -> str:
     """The family of an MPI library, by its path."""
-    return next((str(one["name"]) for one in known("launch")["families"] if re.search(one["pattern"], path)), "")
+    return next((str(entry["name"]) for entry in known("launch")["families"] if re.search(entry["pattern"], path)), "")
 
 
 def mpi_paths(facts: RankFacts) -> tuple[str, ...]:
     """The MPI libraries that a rank has loaded."""
     paths: list[str] = []
     for name in ("libmpi", "libmpich"):
-        found = facts.libraries.get(name, ())
-        paths += [] if isinstance(found, str) else found
+        loaded = facts.libraries.get(name, ())
+        paths += [] if isinstance(loaded, str) else loaded
     return tuple(paths)
 
 

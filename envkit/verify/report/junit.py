@@ -15,15 +15,15 @@ def junit(report: Report) -> bytes:
 
     What was skipped though it is required makes no test case fail, but the verdict.
     """
-    suite = ElementTree.Element("testsuite", name=_suite(report))
-    suite.append(_properties(report))
-    suite.append(_verdict(report))
+    suite = ElementTree.Element("testsuite", name=suite_name(report))
+    suite.append(suite_properties(report))
+    suite.append(verdict_case(report))
     checks: dict[tuple[str, str], list[Result]] = {}
     for result in report.results:
         checks.setdefault((result.framework, result.id), []).append(result)
     for (framework, check), results in checks.items():
-        suite.append(_case(f"{_suite(report)}.{framework}", check, results))
-    _count(suite, report.seconds)
+        suite.append(check_case(f"{suite_name(report)}.{framework}", check, results))
+    count(suite, report.seconds)
     totals = {name: value for name, value in suite.attrib.items() if name != "skipped"}
     suites = ElementTree.Element("testsuites", {**totals, "name": "envkit verify"})
     suites.append(suite)
@@ -32,11 +32,13 @@ def junit(report: Report) -> bytes:
     return written + b"\n"
 
 
-def _suite(report: Report) -> str:
+def suite_name(report: Report) -> str:
+    """Return the name of the suite, after the environment."""
     return f"envkit.verify.{plain(report.environment)}"
 
 
-def _properties(report: Report) -> ElementTree.Element:
+def suite_properties(report: Report) -> ElementTree.Element:
+    """Return the properties of the suite: the verdict, the world, and what started the ranks."""
     values = {"verdict": report.verdict, "world": report.world}
     if report.started:
         values |= {"launcher": report.started.launcher, "job": report.started.job or "none"}
@@ -48,47 +50,52 @@ def _properties(report: Report) -> ElementTree.Element:
     return properties
 
 
-def _verdict(report: Report) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", classname=_suite(report), name="verdict", time=_time(report.seconds))
+def verdict_case(report: Report) -> ElementTree.Element:
+    """Return the test case that fails where the verdict is not PASS."""
+    case = ElementTree.Element("testcase", classname=suite_name(report), name="verdict", time=time_text(report.seconds))
     if report.verdict != "pass":
         failed = dict.fromkeys(result.id for result in report.results if result.status is Status.FAIL)
         message = f"{report.world}. Failed: {', '.join(failed) or 'nothing'}."
-        told = [f"not proved: {text}" for text in report.skipped(required=True)]
-        _fail(case, message, told)
+        reasons = [f"not proved: {text}" for text in report.skipped(required=True)]
+        fail(case, message, reasons)
     return case
 
 
-def _case(classname: str, check: str, results: Sequence[Result]) -> ElementTree.Element:
+def check_case(classname: str, check: str, results: Sequence[Result]) -> ElementTree.Element:
     """One check: it failed if it failed in any respect, and was skipped if it was in every one."""
-    case = ElementTree.Element("testcase", classname=plain(classname), name=check, time=_time(None))
+    case = ElementTree.Element("testcase", classname=plain(classname), name=check, time=time_text(None))
     failed = [result for result in results if result.status is Status.FAIL]
     if failed:
-        _fail(case, failed[0].message, map(_told, failed))
+        fail(case, failed[0].message, map(result_text, failed))
     elif all(result.status is Status.SKIP for result in results):
         ElementTree.SubElement(case, "skipped", message=plain(results[0].message))
         return case
-    if notes := [_told(result) for result in results if result.status is not Status.FAIL]:
+    if notes := [result_text(result) for result in results if result.status is not Status.FAIL]:
         ElementTree.SubElement(case, "system-out").text = plain("\n\n".join(notes))
     return case
 
 
-def _fail(case: ElementTree.Element, message: str, told: Iterable[str]) -> None:
+def fail(case: ElementTree.Element, message: str, told: Iterable[str]) -> None:
+    """Make a test case fail, with a message and the texts that explain it."""
     failure = ElementTree.SubElement(case, "failure", message=plain(message), type="failure")
     failure.text = plain("\n\n".join(told))
 
 
-def _told(result: Result) -> str:
+def result_text(result: Result) -> str:
+    """Return a result in words, with its cause and remedy."""
     lines = [f"{result.status}: {result.message}"]
     lines += [f"{name}: {text}" for name, text in (("cause", result.cause), ("remedy", result.remedy)) if text]
     return "\n".join(lines)
 
 
-def _count(suite: ElementTree.Element, seconds: float | None) -> None:
+def count(suite: ElementTree.Element, seconds: float | None) -> None:
+    """Set the numbers of test cases, failures and skips of a suite, and its time."""
     for name, path in (("tests", "testcase"), ("failures", "testcase/failure"), ("skipped", "testcase/skipped")):
         suite.set(name, str(len(suite.findall(path))))
     suite.set("errors", "0")
-    suite.set("time", _time(seconds))
+    suite.set("time", time_text(seconds))
 
 
-def _time(seconds: float | None) -> str:
+def time_text(seconds: float | None) -> str:
+    """Return a time in seconds as JUnit writes it."""
     return f"{seconds or 0:.3f}"

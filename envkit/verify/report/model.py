@@ -1,4 +1,4 @@
-"""What a report holds. Everything that its forms show is made from this."""
+"""The contents of a report. Everything that its forms show is made from this."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from envkit.verify.speed import Bandwidth, Scaling
 from envkit.verify.upstream import FileResult
 
 VERSION: Final = 2
-_SAID_CHARACTERS = 4000
-_INDENTED_RANKS = 64
-_FIELDS = RankFacts.__struct_fields__
+SAID_CHARACTERS = 4000
+INDENTED_RANKS = 64
+FIELDS = RankFacts.__struct_fields__
 
 
 class StartedBy(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class HostRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> str:
-        """What the ranks used: 8 x NVIDIA H200, or 2 x NVIDIA H200 (of 8 GPUs)."""
+        """The devices that the ranks used: 8 x NVIDIA H200, or 2 x NVIDIA H200 (of 8 GPUs)."""
         used = [name if name == "CPU" else f"{number} x {name}" for name, number in self.devices.items()]
         idle = self.gpus > sum(number for name, number in self.devices.items() if name != "CPU")
         return ", ".join(used) + (f" (of {words.count(self.gpus, 'GPU')})" if idle else "")
@@ -160,38 +160,42 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def world(self) -> str:
-        """What was asked for and what was found, in words."""
-        asked = words.count(self.world_size, "rank")
-        found = Counter(row.size for row in self.ranks)
-        if found == {self.world_size: self.world_size}:
-            return f"{asked} in one world"
+        """The world that was asked for and the worlds that were found, in words."""
+        wanted = words.count(self.world_size, "rank")
+        sizes = Counter(row.size for row in self.ranks)
+        if sizes == {self.world_size: self.world_size}:
+            return f"{wanted} in one world"
         worlds = [
             f"{number} {'without a world' if size is None else f'in a world of {size}'}"
-            for size, number in sorted(found.items(), key=str)
+            for size, number in sorted(sizes.items(), key=str)
         ]
-        return f"{asked} asked for; found: {', '.join(worlds) or 'none'}"
+        return f"{wanted} asked for; found: {', '.join(worlds) or 'none'}"
 
     @property
     def has_fabric(self) -> bool:
         """Whether a node has a fast network."""
-        return any(one.fabric and (one.fabric.infiniband or one.fabric.cxi) for one in records(self))
+        return any(facts.fabric and (facts.fabric.infiniband or facts.fabric.cxi) for facts in records(self))
 
     @property
     def problems(self) -> tuple[Result, ...]:
-        """What failed by itself, the root cause first, then what is a warning."""
-        failed = [one for one in self.results if one.is_bad and one.status is Status.FAIL and not one.because_of]
-        return (*failed, *(one for one in self.results if one.status is Status.WARN))
+        """The results that failed by themselves, the root cause first, then the warnings."""
+        failed = [
+            result
+            for result in self.results
+            if result.is_bad and result.status is Status.FAIL and not result.because_of
+        ]
+        return (*failed, *(result for result in self.results if result.status is Status.WARN))
 
     @property
     def consequences(self) -> tuple[Result, ...]:
-        """What failed because of the root cause."""
-        return tuple(one for one in self.results if one.status is Status.FAIL and one.because_of)
+        """The results that failed because of the root cause."""
+        return tuple(result for result in self.results if result.status is Status.FAIL and result.because_of)
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
         """The required checks whose facts are lacking because of a root cause that was found."""
-        found = (one.id for one in self.results if one.is_bad and one.is_unmeasured and one.because_of)
-        return tuple(dict.fromkeys(found))
+        ids = (result.id for result in self.results if result.is_bad and result.is_unmeasured and result.because_of)
+        return tuple(dict.fromkeys(ids))
 
     @property
     def odd(self) -> tuple[RankRow, ...]:
@@ -218,7 +222,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return [name for name in dict.fromkeys(result.id for result in of_framework) if name not in others]
 
     def skipped(self, *, required: bool) -> list[str]:
-        """What was skipped, by reason; what is lacking because of the root cause is none of it."""
+        """The checks that were skipped, by reason; what is lacking because of the root cause is none of it."""
         skips: dict[tuple[str, str], list[str]] = {}
         for result in self.results:
             if result.status is Status.SKIP and result.required is required and not result.because_of:
@@ -244,8 +248,8 @@ def make_report(
     """The report on an environment; `said` is what the launcher printed, `seconds` the whole time."""
     in_order = ordered(facts)
     by_host: dict[str, dict[str, list[RankFacts]]] = {}
-    for one in in_order:
-        by_host.setdefault(one.framework, {}).setdefault(one.host, []).append(one)
+    for record in in_order:
+        by_host.setdefault(record.framework, {}).setdefault(record.host, []).append(record)
     groups = [list(hosts.values()) for hosts in by_host.values()]
     return Report(
         verdict="pass" if verdict(results) is Status.PASS else "fail",
@@ -253,18 +257,18 @@ def make_report(
         started=started,
         world_size=expected.size,
         launcher_status=expected.launcher_status,
-        launcher_said=said[-_SAID_CHARACTERS:],
+        launcher_said=said[-SAID_CHARACTERS:],
         seconds=seconds,
-        frameworks=tuple(_framework_row(name, in_order, expected) for name in expected.frameworks),
-        hosts=tuple(_host_row(host) for hosts in groups for host in hosts),
-        ranks=tuple(_rank_row(one) for one in in_order),
+        frameworks=tuple(framework_row(name, in_order, expected) for name in expected.frameworks),
+        hosts=tuple(host_row(host) for hosts in groups for host in hosts),
+        ranks=tuple(rank_row(record) for record in in_order),
         cause=results[0] if results and results[0].is_bad else None,
         results=tuple(results),
-        trials=tuple(map(_trial_row, expected.trials)),
-        timings=_slowest(in_order),
+        trials=tuple(map(trial_row, expected.trials)),
+        timings=slowest_phases(in_order),
         bandwidth=tuple(bandwidth),
         scaling=tuple(scaling),
-        facts=tuple(_framework_facts(hosts) for hosts in groups),
+        facts=tuple(framework_facts(hosts) for hosts in groups),
         origin=expected.origin,
         tests=tuple(tests),
     )
@@ -273,7 +277,7 @@ def make_report(
 def to_json(report: Report) -> bytes:
     """The report as JSON, ending in a newline; indented unless there are very many ranks."""
     encoded = msgspec.json.encode(report)
-    indent = 2 if len(report.ranks) <= _INDENTED_RANKS else -1
+    indent = 2 if len(report.ranks) <= INDENTED_RANKS else -1
     return (msgspec.json.format(encoded, indent=indent) if indent > 0 else encoded) + b"\n"
 
 
@@ -285,62 +289,69 @@ def raw_rate(measured: Bandwidth) -> float | None:
 def records(report: Report) -> Iterator[RankFacts]:
     """Every rank's whole record, host by host."""
     for framework in report.facts:
-        everywhere = _given(framework.common)
+        everywhere = given(framework.common)
         for host in framework.hosts:
-            here = {**everywhere, **_given(host.common)}
+            here = {**everywhere, **given(host.common)}
             for own in host.ranks:
-                yield RankFacts(**{**here, **_given(own)})
+                yield RankFacts(**{**here, **given(own)})
 
 
-def _given(facts: SomeFacts) -> dict[str, Any]:
+def given(facts: SomeFacts) -> dict[str, Any]:
+    """Return the facts of a part of a record that are stated there, by name."""
     empty = SomeFacts()
-    values = ((name, getattr(facts, name)) for name in _FIELDS)
+    values = ((name, getattr(facts, name)) for name in FIELDS)
     return {name: value for name, value in values if value != getattr(empty, name)}
 
 
-def _framework_facts(hosts: Sequence[Sequence[RankFacts]]) -> FrameworkFacts:
+def framework_facts(hosts: Sequence[Sequence[RankFacts]]) -> FrameworkFacts:
     """The records of all ranks, each fact stated once where it is the same for all, or for all on a host."""
     ranks = [facts for host in hosts for facts in host]
-    shared = _shared(ranks, _FIELDS)
-    others = [name for name in _FIELDS if name not in shared]
-    return FrameworkFacts(common=_some(ranks[0], shared), hosts=tuple(_host_facts(host, others) for host in hosts))
+    shared = shared_names(ranks, FIELDS)
+    others = [name for name in FIELDS if name not in shared]
+    return FrameworkFacts(common=some(ranks[0], shared), hosts=tuple(host_facts(host, others) for host in hosts))
 
 
-def _host_facts(host: Sequence[RankFacts], names: Sequence[str]) -> HostFacts:
-    shared = _shared(host, names)
+def host_facts(host: Sequence[RankFacts], names: Sequence[str]) -> HostFacts:
+    """Return the records of the ranks on a host, each fact stated once where it is the same for all."""
+    shared = shared_names(host, names)
     own = [name for name in names if name not in shared]
-    return HostFacts(common=_some(host[0], shared), ranks=tuple(_some(facts, own) for facts in host))
+    return HostFacts(common=some(host[0], shared), ranks=tuple(some(facts, own) for facts in host))
 
 
-def _shared(ranks: Sequence[RankFacts], names: Sequence[str]) -> list[str]:
+def shared_names(ranks: Sequence[RankFacts], names: Sequence[str]) -> list[str]:
+    """Return the names of the facts that are the same for all ranks."""
     first = ranks[0]
-    return [name for name in names if all(_same(getattr(first, name), getattr(other, name)) for other in ranks)]
+    return [name for name in names if all(same(getattr(first, name), getattr(other, name)) for other in ranks)]
 
 
-def _same(one: object, other: object) -> bool:
+def same(one: object, other: object) -> bool:
+    """Say whether two facts are the same."""
     return one is other or one == other
 
 
-def _some(facts: RankFacts, names: Sequence[str]) -> SomeFacts:
+def some(facts: RankFacts, names: Sequence[str]) -> SomeFacts:
+    """Return a part of a rank's record: the facts of these names."""
     return SomeFacts(**{name: getattr(facts, name) for name in names})
 
 
-def _framework_row(name: str, facts: Sequence[RankFacts], expected: Expected) -> FrameworkRow:
-    of_framework = [one for one in facts if one.framework == name]
-    horovod = next((one.horovod for one in of_framework if one.horovod), None)
-    imported = next((one.imported.version for one in of_framework if one.imported), None)
-    told = next((one.flags for one in of_framework if one.flags), None)
+def framework_row(name: str, facts: Sequence[RankFacts], expected: Expected) -> FrameworkRow:
+    """Return the row of a framework: the flags, and the versions built for and installed."""
+    of_framework = [record for record in facts if record.framework == name]
+    horovod = next((record.horovod for record in of_framework if record.horovod), None)
+    imported = next((record.imported.version for record in of_framework if record.imported), None)
+    flags = next((record.flags for record in of_framework if record.flags), None)
     built = expected.built.flags_of(name) if expected.built else {}
     key = next((framework.metadata_key for framework in FRAMEWORKS if framework.name == name), name)
     return FrameworkRow(
         name=name,
-        flags={flag: told.get(flag) if told else built.get(flag) for flag in FLAGS},
+        flags={flag: flags.get(flag) if flags else built.get(flag) for flag in FLAGS},
         built_for=horovod.metadata.get(key) if horovod else None,
         installed=imported or next((f.installed.get(name) for f in of_framework), None),
     )
 
 
-def _host_row(group: Sequence[RankFacts]) -> HostRow:
+def host_row(group: Sequence[RankFacts]) -> HostRow:
+    """Return the row of a host, from the records of its ranks."""
     used = {(f.device.uuid or f"{f.device.index} {f.pid}", f.device.name) for f in group if f.device}
     devices = Counter(name or "GPU" for _, name in used)
     on_cpu = sum(not facts.device for facts in group)
@@ -350,22 +361,25 @@ def _host_row(group: Sequence[RankFacts]) -> HostRow:
         processes=len(group),
         ranks=tuple(facts.rank for facts in group if facts.rank is not None),
         devices={**devices, **({"CPU": on_cpu} if on_cpu else {})},
-        gpus=max(map(_gpus_present, group)),
-        ended=dict(Counter(_ended(facts) for facts in group)),
+        gpus=max(map(gpus_present, group)),
+        ended=dict(Counter(how_ended(facts) for facts in group)),
     )
 
 
-def _trial_row(trial: Trial) -> TrialRow:
+def trial_row(trial: Trial) -> TrialRow:
+    """Return the row of a trial."""
     without = tuple(map(str, trial.without))
     return TrialRow(name=trial.name, without=without, passed=trial.passed, seconds=trial.seconds)
 
 
-def _gpus_present(facts: RankFacts) -> int:
+def gpus_present(facts: RankFacts) -> int:
+    """Return the number of GPUs that the node of a rank has, as far as anything tells."""
     present = len(facts.node_gpus.nvidia) + len(facts.node_gpus.amd) if facts.node_gpus else 0
     return max(present, facts.gpus.count if facts.gpus else 0)
 
 
-def _rank_row(facts: RankFacts) -> RankRow:
+def rank_row(facts: RankFacts) -> RankRow:
+    """Return the row of a rank."""
     local = facts.world.local_rank if facts.world else None
     device = f"GPU {facts.device.index} {facts.device.name}" if facts.device else "CPU"
     return RankRow(
@@ -377,11 +391,12 @@ def _rank_row(facts: RankFacts) -> RankRow:
         size=facts.size,
         device=device.strip(),
         phase=facts.phase,
-        ended=_ended(facts),
+        ended=how_ended(facts),
     )
 
 
-def _ended(facts: RankFacts) -> str:
+def how_ended(facts: RankFacts) -> str:
+    """Return how a rank ended: done, or how and in which phase."""
     if facts.finished:
         return "done"
     if facts.ended is None:
@@ -393,11 +408,11 @@ def _ended(facts: RankFacts) -> str:
     return f"{how} in {facts.phase}"
 
 
-def _slowest(facts: Sequence[RankFacts]) -> dict[str, float]:
+def slowest_phases(facts: Sequence[RankFacts]) -> dict[str, float]:
     """The longest that any rank took for each phase, in seconds."""
     slowest: dict[str, float] = {}
-    for one in facts:
-        for phase in one.phases:
-            name = f"{one.framework}.{phase.name}"
+    for record in facts:
+        for phase in record.phases:
+            name = f"{record.framework}.{phase.name}"
             slowest[name] = max(slowest.get(name, 0.0), phase.seconds or 0.0)
     return slowest

@@ -12,27 +12,27 @@ from envkit.verify.facts import RankFacts
 from envkit.verify.report.model import RankRow, Report, raw_rate, records
 from envkit.verify.report.plots import bandwidth_plot, scaling_plots, timeline
 
-_MAPPED_RANKS = 256
-_SHOWN_HOSTS = 64
-_SHOWN_ODD = 64
-_SHOWN_STACKS = 4
-_SHOWN_VALUES = 3
+MAPPED_RANKS = 256
+SHOWN_HOSTS = 64
+SHOWN_ODD = 64
+SHOWN_STACKS = 4
+SHOWN_VALUES = 3
 
 
 def html(report: Report) -> str:
     """The whole page."""
-    facts = sorted(records(report), key=lambda one: (one.framework, one.rank is None, one.rank or 0))
+    facts = sorted(records(report), key=lambda record: (record.framework, record.rank is None, record.rank or 0))
     return rendered(
         "page.html",
         report=report,
         flags=FLAGS,
-        began=_began(facts),
-        groups=report.alike(_SHOWN_HOSTS),
+        began=began(facts),
+        groups=report.alike(SHOWN_HOSTS),
         hosts_words=words.count(len({row.name for row in report.hosts}), "host"),
-        shown_hosts=_SHOWN_HOSTS,
-        mapped=_map(report),
+        shown_hosts=SHOWN_HOSTS,
+        mapped=ranks_by_host(report),
         odd=report.odd,
-        shown_odd=_SHOWN_ODD,
+        shown_odd=SHOWN_ODD,
         unproved=report.skipped(required=True),
         skipped=report.skipped(required=False),
         flag=words.flag,
@@ -40,38 +40,40 @@ def html(report: Report) -> str:
         timeline=timeline(facts),
         bandwidth=bandwidth_plot(report.bandwidth) if report.bandwidth else None,
         scaling=scaling_plots(report.scaling),
-        software=list(_software(facts)),
-        variables=_variables(facts),
-        stacks=_stacks(facts),
+        software=list(software(facts)),
+        variables=variables(facts),
+        stacks=stacks(facts),
     )
 
 
-def _began(facts: list[RankFacts]) -> str:
-    begun = [one.phases[0].at for one in facts if one.phases]
+def began(facts: list[RankFacts]) -> str:
+    """Return the time at which the first rank began, or nothing where none did."""
+    begun = [record.phases[0].at for record in facts if record.phases]
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(min(begun))) if begun else ""
 
 
-def _map(report: Report) -> dict[str, list[RankRow]]:
+def ranks_by_host(report: Report) -> dict[str, list[RankRow]]:
     """The ranks by host, where they are few enough to be drawn."""
     by_host: dict[str, list[RankRow]] = {}
-    for row in report.ranks if len(report.ranks) <= _MAPPED_RANKS else ():
+    for row in report.ranks if len(report.ranks) <= MAPPED_RANKS else ():
         by_host.setdefault(row.host, []).append(row)
     return by_host
 
 
-def _software(facts: list[RankFacts]) -> Iterator[tuple[str, str]]:
-    """What ran, each with the values that any rank told."""
-    told: dict[str, dict[str, None]] = {}
-    for one in facts:
-        for name, value in _of_rank(one):
-            told.setdefault(name, {})[value] = None
-    for name, values in told.items():
-        shown = list(values)[:_SHOWN_VALUES]
+def software(facts: list[RankFacts]) -> Iterator[tuple[str, str]]:
+    """Return the software that ran, each with the values that any rank told."""
+    by_name: dict[str, dict[str, None]] = {}
+    for record in facts:
+        for name, value in of_rank(record):
+            by_name.setdefault(name, {})[value] = None
+    for name, values in by_name.items():
+        shown = list(values)[:SHOWN_VALUES]
         more = f" and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
         yield name, "; ".join(shown) + more
 
 
-def _of_rank(facts: RankFacts) -> Iterator[tuple[str, str]]:
+def of_rank(facts: RankFacts) -> Iterator[tuple[str, str]]:
+    """Return the software that a rank told of, each with its version or place."""
     if facts.python and facts.python.version:
         yield "Python", f"{facts.python.version} ({facts.python.executable})"
     if facts.horovod and facts.horovod.path:
@@ -85,12 +87,13 @@ def _of_rank(facts: RankFacts) -> Iterator[tuple[str, str]]:
         yield library, paths if isinstance(paths, str) else ", ".join(paths)
     if facts.compiled and (compiled := facts.compiled).error is None:
         built_for = {"CUDA": compiled.cuda, "ROCm": compiled.rocm, "NCCL": compiled.nccl}
-        told = [f"{name} {version}" for name, version in built_for.items() if isinstance(version, str)]
-        yield f"{facts.framework} compiled for", ", ".join(told) or "CPUs"
-    yield from _of_node(facts)
+        versions = [f"{name} {version}" for name, version in built_for.items() if isinstance(version, str)]
+        yield f"{facts.framework} compiled for", ", ".join(versions) or "CPUs"
+    yield from of_node(facts)
 
 
-def _of_node(facts: RankFacts) -> Iterator[tuple[str, str]]:
+def of_node(facts: RankFacts) -> Iterator[tuple[str, str]]:
+    """Return the kernel, cores, container, GPU driver and network of a rank's node."""
     if (machine := facts.machine) and machine.kernel:
         yield "kernel", f"{machine.kernel}, {machine.architecture}, {machine.libc}"
         yield "cores per host", str(machine.cores or "unknown")
@@ -103,29 +106,29 @@ def _of_node(facts: RankFacts) -> Iterator[tuple[str, str]]:
             *(f"InfiniBand {device.name}" for device in fabric.infiniband),
             *(f"Slingshot {name}" for name in fabric.cxi),
         ]
-        cards += [one.name for one in fabric.interfaces if one.up and one.kind == "physical"]
+        cards += [interface.name for interface in fabric.interfaces if interface.up and interface.kind == "physical"]
         yield "network", ", ".join(cards) or "none but the loopback"
 
 
-def _variables(facts: list[RankFacts]) -> dict[str, str]:
+def variables(facts: list[RankFacts]) -> dict[str, str]:
     """The environment variables that the probe keeps; where ranks differ, how many values there are."""
-    told: dict[str, set[str]] = {}
-    for one in facts:
-        for name, value in one.environment.items():
-            told.setdefault(name, set()).add(value)
+    by_name: dict[str, set[str]] = {}
+    for record in facts:
+        for name, value in record.environment.items():
+            by_name.setdefault(name, set()).add(value)
     return {
         name: next(iter(values)) if len(values) == 1 else f"{len(values)} values"
-        for name, values in sorted(told.items())
+        for name, values in sorted(by_name.items())
     }
 
 
-def _stacks(facts: list[RankFacts]) -> list[tuple[str, str]]:
+def stacks(facts: list[RankFacts]) -> list[tuple[str, str]]:
     """The Python stacks of ranks that did not end well, each with the ranks that have it."""
     ranks: dict[str, list[str]] = {}
-    for one in facts:
-        if one.ended and one.ended.stack:
-            ranks.setdefault(one.ended.stack, []).append(one.label)
+    for record in facts:
+        if record.ended and record.ended.stack:
+            ranks.setdefault(record.ended.stack, []).append(record.label)
     return [
-        (", ".join(labels[:_SHOWN_VALUES]) + (", ..." if len(labels) > _SHOWN_VALUES else ""), stack)
-        for stack, labels in list(ranks.items())[:_SHOWN_STACKS]
+        (", ".join(labels[:SHOWN_VALUES]) + (", ..." if len(labels) > SHOWN_VALUES else ""), stack)
+        for stack, labels in list(ranks.items())[:SHOWN_STACKS]
     ]

@@ -15,12 +15,12 @@ from envkit.verify.facts import RankFacts
 from envkit.verify.report.model import raw_rate
 from envkit.verify.speed import Bandwidth, Scaling
 
-_KINDS = 6
-_LANES = 64
-_LETTERS = "ABCDEF"
-_ROOM_FOR_A_LETTER = 4.0
-_ROOM_FOR_A_NAME = 18.0
-_ROOM_FOR_THE_LOST = 1.2
+KINDS = 6
+LANES = 64
+LETTERS = "ABCDEF"
+ROOM_FOR_A_LETTER = 4.0
+ROOM_FOR_A_NAME = 18.0
+ROOM_FOR_THE_LOST = 1.2
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,24 +100,22 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 def bandwidth_plot(measured: Sequence[Bandwidth]) -> Plot:
     """Bus bandwidth over size of message, both axes logarithmic."""
-    raw = [(one.size_bytes, rate) for one in measured if (rate := raw_rate(one))]
-    horovod = [(one.size_bytes, one.bus_bytes_per_s) for one in measured]
-    sizes = _bounds([size for size, _ in horovod], 2.0)
-    rates = _bounds([rate for _, rate in (*horovod, *raw)], 1.3)
+    raw = [(row.size_bytes, rate) for row in measured if (rate := raw_rate(row))]
+    horovod = [(row.size_bytes, row.bus_bytes_per_s) for row in measured]
+    sizes = bounds_of([size for size, _ in horovod], 2.0)
+    rates = bounds_of([rate for _, rate in (*horovod, *raw)], 1.3)
     return Plot(
         title="Bus bandwidth of allreduce over the size of the message",
         x_title="size of the message",
         y_title="bus bandwidth",
-        x_ticks=tuple(Point(x=_log(size, sizes), y=100, text=words.size(size)) for size in _powers(sizes)),
-        y_ticks=tuple(Point(x=0, y=100 - _log(rate, rates), text=_round_rate(rate)) for rate in _rates(rates)),
+        x_ticks=tuple(Point(x=log(size, sizes), y=100, text=words.size(size)) for size in powers(sizes)),
+        y_ticks=tuple(Point(x=0, y=100 - log(rate, rates), text=round_rate(rate)) for rate in rate_ticks(rates)),
         lines=tuple(
             PlotLine(
                 name=name,
                 kind=kind,
                 points=tuple(
-                    Point(
-                        x=_log(size, sizes), y=100 - _log(rate, rates), text=f"{words.size(size)}: {words.rate(rate)}"
-                    )
+                    Point(x=log(size, sizes), y=100 - log(rate, rates), text=f"{words.size(size)}: {words.rate(rate)}")
                     for size, rate in points
                 ),
             )
@@ -130,23 +128,26 @@ def bandwidth_plot(measured: Sequence[Bandwidth]) -> Plot:
 def scaling_plots(measured: Sequence[Scaling]) -> list[tuple[Plot, list[Scaling]]]:
     """For each framework and model: samples per second over ranks with the ideal line, and what is drawn."""
     series: dict[tuple[str, str], list[Scaling]] = {}
-    for one in sorted(measured, key=operator.attrgetter("ranks")):
-        series.setdefault((one.framework, one.model), []).append(one)
-    return [(_scaling_plot(f"{model} with {framework}", ones), ones) for (framework, model), ones in series.items()]
+    for run in sorted(measured, key=operator.attrgetter("ranks")):
+        series.setdefault((run.framework, run.model), []).append(run)
+    return [(scaling_plot(f"{model} with {framework}", runs), runs) for (framework, model), runs in series.items()]
 
 
-def _scaling_plot(name: str, measured: Sequence[Scaling]) -> Plot:
-    ideal = [(one.ranks, one.samples_per_s / one.efficiency) for one in measured if one.efficiency]
-    horovod = [(one.ranks, one.samples_per_s) for one in measured]
-    ddp = [(one.ranks, one.ddp_samples_per_s) for one in measured if one.ddp_samples_per_s is not None]
+def scaling_plot(name: str, measured: Sequence[Scaling]) -> Plot:
+    """Return the plot of one model: samples per second over ranks, with the ideal line."""
+    ideal = [(run.ranks, run.samples_per_s / run.efficiency) for run in measured if run.efficiency]
+    horovod = [(run.ranks, run.samples_per_s) for run in measured]
+    ddp = [(run.ranks, run.ddp_samples_per_s) for run in measured if run.ddp_samples_per_s is not None]
     most_ranks = max(ranks for ranks, _ in horovod)
     most = max(rate for _, rate in (*ideal, *horovod, *ddp)) * 1.05
     return Plot(
         title=f"Samples per second over ranks: {name}",
         x_title="ranks",
         y_title="samples per second",
-        x_ticks=tuple(Point(x=100 * n / most_ranks, y=100, text=f"{n:g}") for n in _steps(most_ranks, whole=True)),
-        y_ticks=tuple(Point(x=0, y=100 - 100 * rate / most, text=f"{rate:,.10g}") for rate in _steps(most)),
+        x_ticks=tuple(
+            Point(x=100 * n / most_ranks, y=100, text=f"{n:g}") for n in round_numbers(most_ranks, whole=True)
+        ),
+        y_ticks=tuple(Point(x=0, y=100 - 100 * rate / most, text=f"{rate:,.10g}") for rate in round_numbers(most)),
         lines=tuple(
             PlotLine(
                 name=label,
@@ -169,95 +170,103 @@ def timeline(records: Iterable[RankFacts]) -> Timeline | None:
         return None
     zero = min(facts.phases[0].at for facts in begun)
     hosts = {facts.host for facts in begun}
-    shown = begun if len(begun) <= _LANES else _last_of_hosts(begun)
-    room = 1.0 if all(facts.finished for facts in shown) else _ROOM_FOR_THE_LOST
-    seconds = max(max(map(_end, begun)) - zero, 1e-3) * room
-    steps = _longest(shown)
+    shown = begun if len(begun) <= LANES else last_of_hosts(begun)
+    room = 1.0 if all(facts.finished for facts in shown) else ROOM_FOR_THE_LOST
+    seconds = max(max(map(last_end, begun)) - zero, 1e-3) * room
+    steps = longest_steps(shown)
     return Timeline(
-        lanes=tuple(_lane(facts, zero, seconds, steps) for facts in shown),
+        lanes=tuple(lane(facts, zero, seconds, steps) for facts in shown),
         steps=steps,
-        ticks=tuple(Point(x=100 * at / seconds, y=100, text=f"{at:g} s") for at in _steps(seconds)),
+        ticks=tuple(Point(x=100 * at / seconds, y=100, text=f"{at:g} s") for at in round_numbers(seconds)),
         seconds=seconds,
         one_per_host=shown is not begun,
         left_out=len(hosts - {facts.host for facts in shown}),
     )
 
 
-def _last_of_hosts(facts: Sequence[RankFacts]) -> list[RankFacts]:
+def last_of_hosts(facts: Sequence[RankFacts]) -> list[RankFacts]:
     """The rank of each host that came last to its end, those hosts that were last of all."""
     last: dict[str, RankFacts] = {}
-    for one in facts:
-        if one.host not in last or (one.finished, -_end(one)) < (last[one.host].finished, -_end(last[one.host])):
-            last[one.host] = one
-    worst = sorted(last, key=lambda host: (last[host].finished, -_end(last[host])))[:_LANES]
-    return [one for host, one in last.items() if host in worst]
+    for record in facts:
+        if record.host not in last or (record.finished, -last_end(record)) < (
+            last[record.host].finished,
+            -last_end(last[record.host]),
+        ):
+            last[record.host] = record
+    worst = sorted(last, key=lambda host: (last[host].finished, -last_end(last[host])))[:LANES]
+    return [record for host, record in last.items() if host in worst]
 
 
-def _end(facts: RankFacts) -> float:
+def last_end(facts: RankFacts) -> float:
+    """Return when the last step of a rank was over."""
     return max(phase.at + (phase.seconds or 0.0) for phase in facts.phases)
 
 
-def _longest(facts: Sequence[RankFacts]) -> tuple[str, ...]:
+def longest_steps(facts: Sequence[RankFacts]) -> tuple[str, ...]:
     """The steps that took longest on all ranks together, in the order in which they happened."""
     total: Counter[str] = Counter()
-    for one in facts:
-        for phase in one.phases:
+    for record in facts:
+        for phase in record.phases:
             total[phase.name] += int(1e6 * (phase.seconds or 0.0))
-    longest = {name for name, spent in total.most_common(_KINDS) if spent}
+    longest = {name for name, spent in total.most_common(KINDS) if spent}
     return tuple(name for name in total if name in longest)
 
 
-def _lane(facts: RankFacts, zero: float, seconds: float, steps: Sequence[str]) -> Lane:
+def lane(facts: RankFacts, zero: float, seconds: float, steps: Sequence[str]) -> Lane:
+    """Return the lane of a rank."""
     done = [phase for phase in facts.phases if phase.seconds is not None]
-    bars = [_bar(phase.name, phase.at - zero, phase.seconds or 0.0, seconds, steps) for phase in done]
+    bars = [step_bar(phase.name, phase.at - zero, phase.seconds or 0.0, seconds, steps) for phase in done]
     rank = facts.launcher_rank if facts.rank is None else facts.rank
     reached = max((phase.at + (phase.seconds or 0.0) for phase in done), default=facts.phases[0].at) - zero
     return Lane(
         rank=f"pid {facts.pid}" if rank is None else f"rank {rank}",
         host=facts.host,
         bars=tuple(bar for bar in bars if bar.kind or bar.width > 0.3),
-        unreturned=None if facts.finished else _unreturned(facts, reached, seconds),
+        unreturned=None if facts.finished else unreturned_bar(facts, reached, seconds),
         late_s=facts.phases[0].at - zero,
     )
 
 
-def _bar(name: str, at: float, took: float, seconds: float, steps: Sequence[str]) -> Bar:
+def step_bar(name: str, at: float, took: float, seconds: float, steps: Sequence[str]) -> Bar:
+    """Return the bar of a step; its kind is its place among the steps that are named, else 0."""
     kind = steps.index(name) + 1 if name in steps else 0
     width = 100 * took / seconds
     return Bar(
         kind=kind,
         x=100 * at / seconds,
         width=width,
-        letter=_LETTERS[kind - 1] if kind and width > _ROOM_FOR_A_LETTER else "",
-        name=name if kind and width > _ROOM_FOR_A_NAME else "",
+        letter=LETTERS[kind - 1] if kind and width > ROOM_FOR_A_LETTER else "",
+        name=name if kind and width > ROOM_FOR_A_NAME else "",
         text=f"{name} {words.duration(took)}",
     )
 
 
-def _unreturned(facts: RankFacts, reached: float, seconds: float) -> Bar:
+def unreturned_bar(facts: RankFacts, reached: float, seconds: float) -> Bar:
+    """Return the bar of the step that a rank did not come back from."""
     x = min(100 * reached / seconds, 97.0)
     return Bar(
         kind=0, x=x, width=100 - x, letter=facts.phase, name=facts.phase, text=f"did not return from {facts.phase}"
     )
 
 
-def _bounds(values: Sequence[float], room: float) -> tuple[float, float]:
+def bounds_of(values: Sequence[float], room: float) -> tuple[float, float]:
+    """Return the least and the greatest of some values, with room beyond both."""
     return min(values) / room, max(values) * room
 
 
-def _log(value: float, bounds: tuple[float, float]) -> float:
-    """Where a value is between bounds, in percent, on a logarithmic axis."""
+def log(value: float, bounds: tuple[float, float]) -> float:
+    """Return where a value is between bounds, in percent, on a logarithmic axis."""
     low, high = bounds
     return 100 * math.log(value / low) / math.log(high / low)
 
 
-def _powers(bounds: tuple[float, float], most: int = 5) -> list[int]:
+def powers(bounds: tuple[float, float], most: int = 5) -> list[int]:
     """Powers of two between bounds, evenly apart."""
     first, last = math.ceil(math.log2(bounds[0])), math.floor(math.log2(bounds[1]))
     return [2**power for power in range(max(first, 0), last + 1, max(math.ceil((last - first) / most), 1))]
 
 
-def _rates(bounds: tuple[float, float], most: int = 6) -> list[float]:
+def rate_ticks(bounds: tuple[float, float], most: int = 6) -> list[float]:
     """1, 2, 5, 10, ... between bounds, or powers of ten where those are too many."""
     decades = range(math.floor(math.log10(bounds[0])), math.ceil(math.log10(bounds[1])) + 1)
     fine = [digit * 10.0**power for power in decades for digit in (1, 2, 5)]
@@ -265,11 +274,12 @@ def _rates(bounds: tuple[float, float], most: int = 6) -> list[float]:
     return shown if len(shown) <= most else [rate for rate in shown if math.log10(rate).is_integer()]
 
 
-def _round_rate(bytes_per_s: float) -> str:
+def round_rate(bytes_per_s: float) -> str:
+    """Return a rate in words, without decimals that are zero."""
     return re.sub(r"\.0+ ", " ", words.rate(bytes_per_s))
 
 
-def _steps(end: float, most: int = 5, *, whole: bool = False) -> list[float]:
+def round_numbers(end: float, most: int = 5, *, whole: bool = False) -> list[float]:
     """Round numbers from 0 to the end, evenly apart."""
     rough = end / most
     unit = 10.0 ** math.floor(math.log10(rough))

@@ -12,12 +12,12 @@ from envkit.report.paper import Paper
 from envkit.verify.outcome import Result, Status
 from envkit.verify.report.model import HostRow, RankRow, Report, raw_rate
 
-_COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.WARN: "yellow", Status.SKIP: "cyan"}
-_SHOWN_RANKS = 16
-_SHOWN_HOSTS = 16
-_SHOWN_LINES = 6
-_SHOWN_CONSEQUENCES = 4
-_EXPLAINED = ("settings", "damage")  # what the launcher said adds nothing to these
+COLOURS = {Status.PASS: "green", Status.FAIL: "red", Status.WARN: "yellow", Status.SKIP: "cyan"}
+SHOWN_RANKS = 16
+SHOWN_HOSTS = 16
+SHOWN_LINES = 6
+SHOWN_CONSEQUENCES = 4
+EXPLAINED = ("settings", "damage")  # what the launcher said adds nothing to these
 
 
 def to_text(report: Report, stream: TextIO) -> str:
@@ -30,26 +30,27 @@ def render(report: Report, *, width: int = 80, colour: bool = False) -> str:
     """The report as text, ending in a newline."""
     paper = Paper(width=width, colour=colour)
     blocks = [
-        _head(report, paper),
-        *(_problem(result, paper) for result in report.problems[:1]),
-        _consequences(report, paper),
-        _trials(report, paper),
-        *(_problem(result, paper) for result in report.problems[1:]),
-        _launcher(report, paper),
-        *_not_proved(report, paper),
-        _builds(report, paper),
-        _ranks(report, paper) if len(report.ranks) <= _SHOWN_RANKS else _hosts(report, paper),
-        _bandwidth(report, paper),
-        _scaling(report, paper),
-        _tests(report, paper),
-        *_passes(report, paper),
-        _skips(report, paper),
-        _slowest(report, paper),
+        head(report, paper),
+        *(problem(result, paper) for result in report.problems[:1]),
+        consequences(report, paper),
+        trials(report, paper),
+        *(problem(result, paper) for result in report.problems[1:]),
+        launcher(report, paper),
+        *not_proved(report, paper),
+        builds(report, paper),
+        rank_table(report, paper) if len(report.ranks) <= SHOWN_RANKS else host_table(report, paper),
+        bandwidth(report, paper),
+        scaling(report, paper),
+        tests(report, paper),
+        *passes(report, paper),
+        skips(report, paper),
+        slowest_steps(report, paper),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _head(report: Report, paper: Paper) -> list[str]:
+def head(report: Report, paper: Paper) -> list[str]:
+    """Return the verdict on the environment, with what started the ranks and where its Horovod is from."""
     label = report.verdict.upper()
     time = "" if report.seconds is None else f", in {words.duration(report.seconds)}"
     names = {row.name for row in report.hosts}
@@ -67,9 +68,10 @@ def _head(report: Report, paper: Paper) -> list[str]:
     return lines
 
 
-def _problem(result: Result, paper: Paper) -> list[str]:
+def problem(result: Result, paper: Paper) -> list[str]:
+    """Return a result that is wrong, with its cause, its remedy and the commands for that."""
     text = f"{result.id} ({result.framework}): {result.message}"
-    lines = paper.paragraph(result.status.upper(), _COLOURS[result.status], text)
+    lines = paper.paragraph(result.status.upper(), COLOURS[result.status], text)
     for name, why in (("cause", result.cause), ("remedy", result.remedy)):
         lines += paper.paragraph(f"      {name:>6}", "bold", why)
     for command in result.commands:
@@ -77,18 +79,18 @@ def _problem(result: Result, paper: Paper) -> list[str]:
     return lines
 
 
-def _consequences(report: Report, paper: Paper) -> list[str]:
-    """What follows from the root cause, a line each, and the names of what was not measured because of it."""
+def consequences(report: Report, paper: Paper) -> list[str]:
+    """The consequences of the root cause, a line each, and the names of what was not measured because of it."""
     follows = report.consequences
-    told = [f"{one.id} ({one.framework}): {one.message}" for one in follows[:_SHOWN_CONSEQUENCES]]
-    told += [f"and {len(follows) - len(told)} more, in the JSON report"] if len(follows) > len(told) else []
+    texts = [f"{result.id} ({result.framework}): {result.message}" for result in follows[:SHOWN_CONSEQUENCES]]
+    texts += [f"and {len(follows) - len(texts)} more, in the JSON report"] if len(follows) > len(texts) else []
     if unmeasured := report.unmeasured:
-        told.append(f"not measured: {', '.join(unmeasured)}")
-    lines = [line for text in told for line in paper.paragraph("            ", "dim", text)]
+        texts.append(f"not measured: {', '.join(unmeasured)}")
+    lines = [line for text in texts for line in paper.paragraph("            ", "dim", text)]
     return [paper.styled("     because of this", "bold"), *lines] if lines else []
 
 
-def _trials(report: Report, paper: Paper) -> list[str]:
+def trials(report: Report, paper: Paper) -> list[str]:
     """How often the ranks were started otherwise, and how long that took."""
     if not report.trials:
         return []
@@ -98,116 +100,127 @@ def _trials(report: Report, paper: Paper) -> list[str]:
     return paper.paragraph("       tried", "bold", f"{tried}; each is in the JSON report")
 
 
-def _launcher(report: Report, paper: Paper) -> list[str]:
-    said = [line for line in report.launcher_said.splitlines() if line.strip("- ")]
-    if report.verdict == "pass" or not said or (report.cause and report.cause.id in _EXPLAINED):
+def launcher(report: Report, paper: Paper) -> list[str]:
+    """Return the end of what the launcher said, where that may explain a failure."""
+    output = [line for line in report.launcher_said.splitlines() if line.strip("- ")]
+    if report.verdict == "pass" or not output or (report.cause and report.cause.id in EXPLAINED):
         return []
     text = f"ended with status {report.launcher_status}; the end of what it said:"
     lines = paper.paragraph("launcher", "bold", text)
-    for line in said[-_SHOWN_LINES:]:
+    for line in output[-SHOWN_LINES:]:
         lines += paper.paragraph(" " * 8, "bold", line)
     return lines
 
 
-def _not_proved(report: Report, paper: Paper) -> list[list[str]]:
+def not_proved(report: Report, paper: Paper) -> list[list[str]]:
+    """Return a block for each required check that was skipped."""
     return [paper.paragraph("NOT PROVED", "cyan", text) for text in report.skipped(required=True)]
 
 
-def _skips(report: Report, paper: Paper) -> list[str]:
+def skips(report: Report, paper: Paper) -> list[str]:
+    """Return the checks that were skipped and are not required."""
     return [line for text in report.skipped(required=False) for line in paper.paragraph("skipped", "cyan", text)]
 
 
-def _builds(report: Report, paper: Paper) -> list[str]:
+def builds(report: Report, paper: Paper) -> list[str]:
+    """Return the table of what Horovod was built with."""
     rows = [
         (row.name, row.version, *(words.flag(name, row.flags.get(name)) for name in FLAGS)) for row in report.frameworks
     ]
     return paper.table(("framework", "version", *FLAGS), rows)
 
 
-def _ranks(report: Report, paper: Paper) -> list[str]:
+def rank_table(report: Report, paper: Paper) -> list[str]:
+    """Return the table of the ranks, or nothing where there are none."""
     header = ("framework", "host", "rank", "local rank", "size", "device", "ended")
-    return paper.table(header, map(_rank, report.ranks)) if report.ranks else []
+    return paper.table(header, map(rank_row, report.ranks)) if report.ranks else []
 
 
-def _rank(row: RankRow) -> tuple[str, ...]:
+def rank_row(row: RankRow) -> tuple[str, ...]:
+    """Return the row of a rank in the table."""
     numbers = ["-" if number is None else str(number) for number in (row.rank, row.local_rank, row.size)]
     return (row.framework, row.host, *numbers, row.device, row.ended)
 
 
-def _hosts(report: Report, paper: Paper) -> list[str]:
+def host_table(report: Report, paper: Paper) -> list[str]:
     """A line per host, alike hosts together where there are many; then the ranks that are not like the rest."""
-    groups = report.alike(_SHOWN_HOSTS)
-    lines = paper.table(
-        ("framework", "hosts", "ranks", "devices per host", "ended"), map(_alike, groups[:_SHOWN_HOSTS])
-    )
-    if len(groups) > _SHOWN_HOSTS:
-        lines.append(paper.styled(f"and {len(groups) - _SHOWN_HOSTS} more, in the JSON report", "dim"))
-    return lines + _odd_ranks(report, paper)
+    groups = report.alike(SHOWN_HOSTS)
+    lines = paper.table(("framework", "hosts", "ranks", "devices per host", "ended"), map(alike, groups[:SHOWN_HOSTS]))
+    if len(groups) > SHOWN_HOSTS:
+        lines.append(paper.styled(f"and {len(groups) - SHOWN_HOSTS} more, in the JSON report", "dim"))
+    return lines + odd_ranks(report, paper)
 
 
-def _alike(rows: Sequence[HostRow]) -> tuple[str, ...]:
+def alike(rows: Sequence[HostRow]) -> tuple[str, ...]:
+    """Return the row of hosts that are alike."""
     row = rows[0]
-    ranks = words.ranges(rank for one in rows for rank in one.ranks) or f"{words.count(row.processes, 'process')}"
-    return (row.framework, words.hosts(one.name for one in rows), ranks, row.used, row.ends)
+    ranks = words.ranges(rank for host in rows for rank in host.ranks) or f"{words.count(row.processes, 'process')}"
+    return (row.framework, words.hosts(host.name for host in rows), ranks, row.used, row.ends)
 
 
-def _odd_ranks(report: Report, paper: Paper) -> list[str]:
+def odd_ranks(report: Report, paper: Paper) -> list[str]:
+    """Return the table of the ranks that are not like the rest, or nothing where none or all are."""
     rows = report.odd
     if not rows or len(rows) == len(report.ranks):
         return []
     header = ("framework", "host", "rank", "local rank", "size", "device", "ended")
-    lines = ["", *paper.table(header, map(_rank, rows[:_SHOWN_RANKS]))]
-    if len(rows) > _SHOWN_RANKS:
-        lines.append(paper.styled(f"and {len(rows) - _SHOWN_RANKS} more, in the JSON report", "dim"))
+    lines = ["", *paper.table(header, map(rank_row, rows[:SHOWN_RANKS]))]
+    if len(rows) > SHOWN_RANKS:
+        lines.append(paper.styled(f"and {len(rows) - SHOWN_RANKS} more, in the JSON report", "dim"))
     return lines
 
 
-def _bandwidth(report: Report, paper: Paper) -> list[str]:
+def bandwidth(report: Report, paper: Paper) -> list[str]:
+    """Return the table of the bandwidth by size, or nothing where it was not measured."""
     header = ("allreduce of", "time", "bus bandwidth", "raw library", "Horovod / raw")
     rows = [
         (
-            words.size(one.size_bytes),
-            words.duration(one.seconds),
-            words.rate(one.bus_bytes_per_s),
-            words.rate(raw) if (raw := raw_rate(one)) else "-",
-            words.ratio(one.ratio),
+            words.size(measured.size_bytes),
+            words.duration(measured.seconds),
+            words.rate(measured.bus_bytes_per_s),
+            words.rate(raw) if (raw := raw_rate(measured)) else "-",
+            words.ratio(measured.ratio),
         )
-        for one in report.bandwidth
+        for measured in report.bandwidth
     ]
     return paper.table(header, rows) if rows else []
 
 
-def _scaling(report: Report, paper: Paper) -> list[str]:
+def scaling(report: Report, paper: Paper) -> list[str]:
+    """Return the table of the scaling, or nothing where it was not measured."""
     header = ("ranks", "framework", "model", "samples/s", "efficiency", "DDP samples/s", "DDP efficiency")
     rows = [
         (
-            str(one.ranks),
-            one.framework,
-            one.model,
-            f"{one.samples_per_s:,.0f}",
-            words.percent(one.efficiency),
-            "-" if one.ddp_samples_per_s is None else f"{one.ddp_samples_per_s:,.0f}",
-            words.percent(one.ddp_efficiency),
+            str(run.ranks),
+            run.framework,
+            run.model,
+            f"{run.samples_per_s:,.0f}",
+            words.percent(run.efficiency),
+            "-" if run.ddp_samples_per_s is None else f"{run.ddp_samples_per_s:,.0f}",
+            words.percent(run.ddp_efficiency),
         )
-        for one in report.scaling
+        for run in report.scaling
     ]
     return paper.table(header, rows) if rows else []
 
 
-def _tests(report: Report, paper: Paper) -> list[str]:
+def tests(report: Report, paper: Paper) -> list[str]:
     """Horovod's own tests, a line for each file and what it ran over, then the causes of failures that are known."""
     if not report.tests:
         return []
     header = ("Horovod's own tests", "over", "passed", "failed", "skipped")
-    rows = [(one.name, one.over, str(one.passed), one.failures_in_words, str(one.skipped)) for one in report.tests]
+    rows = [
+        (file.name, file.over, str(file.passed), file.failures_in_words, str(file.skipped)) for file in report.tests
+    ]
     lines = paper.table(header, rows)
-    causes = dict.fromkeys(cause for one in report.tests for cause in one.causes)
+    causes = dict.fromkeys(cause for file in report.tests for cause in file.causes)
     for cause in causes:
         lines += paper.paragraph(" known", "dim", cause)
     return lines
 
 
-def _passes(report: Report, paper: Paper) -> list[list[str]]:
+def passes(report: Report, paper: Paper) -> list[list[str]]:
+    """Return a block for each framework, with the checks that passed."""
     return [
         paper.paragraph("passed", "green", f"({framework.name}) {', '.join(names)}")
         for framework in report.frameworks
@@ -215,7 +228,8 @@ def _passes(report: Report, paper: Paper) -> list[list[str]]:
     ]
 
 
-def _slowest(report: Report, paper: Paper) -> list[str]:
+def slowest_steps(report: Report, paper: Paper) -> list[str]:
+    """Return the three steps that took longest."""
     slowest = sorted(report.timings.items(), key=operator.itemgetter(1), reverse=True)[:3]
     shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in slowest)
     return paper.paragraph("slowest", "dim", shown)

@@ -1,11 +1,11 @@
-"""What a timeline of Horovod tells, as one HTML file like the report's."""
+"""The contents of a timeline of Horovod, as one HTML file like the report's."""
 
 from __future__ import annotations
 
 from envkit.report.render import rendered
 from envkit.training import timeline
 
-_SHOWN = 20
+SHOWN = 20
 
 
 def html(found: timeline.Summary, name: str) -> str:
@@ -17,5 +17,5 @@ def html(found: timeline.Summary, name: str) -> str:
         total=timeline.total(found),
         cut=timeline.CUT,
         named_more=timeline.NAMED_MORE,
-        shown=_SHOWN,
+        shown=SHOWN,
     )
