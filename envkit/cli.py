@@ -48,7 +48,7 @@ UNCONFIGURED = ("compat", "completion", "config", "diagnose", "example", "help")
 
 
 class Defaults(dict[str, Any]):
-    """What the configuration says for the options of each command, read when a command begins.
+    """The values that the configuration has for the options of each command, read when a command begins.
 
     A mistake in it ends every command but the doctor, who tells of it.
     """
@@ -57,12 +57,12 @@ class Defaults(dict[str, Any]):
         """Return the values for a command by its parameters. Raises ConfigInvalid."""
         from envkit.config import configuration
 
-        found = configuration.read() if name == "doctor" else configuration.required()
-        notes = configuration.notes(found)
+        settings = configuration.read() if name == "doctor" else configuration.required()
+        notes = configuration.notes(settings)
         if notes and is_first_rank():
             for note in notes:
                 echo(f"envkit: {note}", err=True)
-        return found.defaults().get(name, default)
+        return settings.defaults().get(name, default)
 
 
 def is_first_rank() -> bool:
@@ -119,8 +119,8 @@ def general(*, hidden: bool) -> list[click.Option]:
             help="Print in colours. Default: on a terminal, unless $NO_COLOR is set, and where $FORCE_COLOR is.",
         ),
     ]
-    for one in options:
-        one.expose_value, one.hidden = False, hidden
+    for option in options:
+        option.expose_value, option.hidden = False, hidden
     return options
 
 
@@ -141,9 +141,9 @@ class Commands(click.Group):
         module = importlib.import_module(f"envkit.commands.{COMMANDS[cmd_name][0]}")
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(module, f"{name}_", None) or getattr(module, name)
-        for one in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
-            if one.params[-len(GENERAL) :] != [*GENERAL]:
-                one.params += GENERAL
+        for member in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+            if member.params[-len(GENERAL) :] != [*GENERAL]:
+                member.params += GENERAL
         return command
 
     def resolve_command(
@@ -295,11 +295,11 @@ def explain_usage(error: click.ClickException) -> None:
     from envkit.report.words import shown
     from envkit.sources.addresses import without_logins
 
-    said = io.StringIO()
-    error.show(said)
+    stream = io.StringIO()
+    error.show(stream)
     hint = f"What to do: {meant}\n" if (meant := advice(error)) else ""
     with suppress(OSError):  # a terminal that is closed
-        print(shown(without_logins(said.getvalue() + hint, sys.argv)), end="", file=sys.stderr, flush=True)
+        print(shown(without_logins(stream.getvalue() + hint, sys.argv)), end="", file=sys.stderr, flush=True)
 
 
 def folded(text: str, indent: str = "") -> list[str]:

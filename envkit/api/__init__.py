@@ -131,12 +131,12 @@ def install(
     with stopped_by_ctrl_c():
         report = work.install(request, Console(file=lines_to(tell), width=100, color_system=None, force_terminal=False))
     if report is None:
-        there = work.find_installed(replace(request, rebuild=False))
-        return Installation(environment=described(there) if there else None, verification=None)
+        existing = work.find_installed(replace(request, rebuild=False))
+        return Installation(environment=described(existing) if existing else None, verification=None)
     if report.verdict != "pass":
         return Installation(environment=None, verification=verified(report))
-    tree, found = installed.placed(request.prefix, report.environment)
-    return Installation(environment=described(found, tree), verification=verified(report))
+    tree, receipt = installed.placed(request.prefix, report.environment)
+    return Installation(environment=described(receipt, tree), verification=verified(report))
 
 
 def environments(*, prefix: StrPath | None = None) -> tuple[Environment, ...]:
@@ -149,10 +149,10 @@ def environments(*, prefix: StrPath | None = None) -> tuple[Environment, ...]:
     from envkit.errors import EnvironmentDamaged
     from envkit.methods import installed
 
-    there = [each for one in place.locate(worded(prefix)).every for each in installed.every(one)]
+    rows = [each for root in place.locate(worded(prefix)).every for each in installed.every(root)]
     return tuple(
-        unreadable(name, tree, found) if isinstance(found, EnvironmentDamaged) else described(found, tree)
-        for tree, name, found in there
+        unreadable(name, tree, result) if isinstance(result, EnvironmentDamaged) else described(result, tree)
+        for tree, name, result in rows
     )
 
 
@@ -199,7 +199,7 @@ def verify(
             what=f"This process is rank {rank.rank} of {rank.title}; envkit.api.verify starts ranks itself.",
             fix="Call it outside of a launcher, or have the launcher start 'envkit verify'.",
         )
-    asked = options.asked(
+    settings = options.asked(
         require=require,
         timeout_s=timeout_s,
         shared=Path(shared) if shared is not None else None,
@@ -209,14 +209,14 @@ def verify(
         baseline=Path(baseline) if baseline is not None else None,
         tolerance=tolerance,
     )
-    there = parse_hosts(hosts)
-    number = ranks or sum(slots for _, slots in there) or ranks_here(os.environ)
+    parsed_hosts = parse_hosts(hosts)
+    number = ranks or sum(slots for _, slots in parsed_hosts) or ranks_here(os.environ)
     with stopped_by_ctrl_c():
-        found = target.find(environment, worded(prefix), framework)
-        if found.receipt is not None:
-            installed.require_same_image(found.receipt)
-        wanted = LaunchRequest(ranks=number, nodes=nodes, hosts=there, launcher=launcher)
-        return verified(launch.verify(found, wanted, asked, tell=progress or (lambda _text: None)))
+        goal = target.find(environment, worded(prefix), framework)
+        if goal.receipt is not None:
+            installed.require_same_image(goal.receipt)
+        wanted = LaunchRequest(ranks=number, nodes=nodes, hosts=parsed_hosts, launcher=launcher)
+        return verified(launch.verify(goal, wanted, settings, tell=progress or (lambda _text: None)))
 
 
 def doctor(*, prefix: StrPath | None = None, load: Iterable[str] = ()) -> Examination:
@@ -228,18 +228,18 @@ def doctor(*, prefix: StrPath | None = None, load: Iterable[str] = ()) -> Examin
     from envkit.environments import prefix as place
 
     with stopped_by_ctrl_c():
-        found = rules.judge(gather.gather(place.locate(worded(prefix)), tuple(load), os.environ))
+        report = rules.judge(gather.gather(place.locate(worded(prefix)), tuple(load), os.environ))
     methods = tuple(
         Method(
-            name=one.method,
-            state=one.state.value,
-            why=one.why,
-            problems=tuple(Problem(what=each.what, fix=each.fix) for each in one.problems),
+            name=method.method,
+            state=method.state.value,
+            why=method.why,
+            problems=tuple(Problem(what=each.what, fix=each.fix) for each in method.problems),
         )
-        for one in found.methods
+        for method in report.methods
     )
-    notes = tuple(Problem(what=one.what, fix=one.fix) for one in found.notes)
-    return Examination(works=found.works, methods=methods, notes=notes, _report=found)
+    notes = tuple(Problem(what=note.what, fix=note.fix) for note in report.notes)
+    return Examination(works=report.works, methods=methods, notes=notes, _report=report)
 
 
 def diagnose(log: StrPath | None = None, *, text: str | None = None, here: bool = False) -> Diagnosis:
@@ -260,20 +260,20 @@ def diagnose(log: StrPath | None = None, *, text: str | None = None, here: bool 
     else:
         with source.opened(os.fspath(log or ""), Deadline()) as blocks:
             seen = seen_in(blocks)
-    found = judged(seen, Surroundings(env=os.environ) if here else None)
-    if found is None:
+    diagnosis = judged(seen, Surroundings(env=os.environ) if here else None)
+    if diagnosis is None:
         return Diagnosis(state="no failure", complete=seen.whole)
     return Diagnosis(
-        state="unknown" if found.certainty is Certainty.UNKNOWN else "cause",
+        state="unknown" if diagnosis.certainty is Certainty.UNKNOWN else "cause",
         complete=seen.whole,
-        id=found.rule.id,
-        certainty=found.certainty.value,
-        line=found.line,
-        number=found.number,
-        cause=found.cause,
-        remedy=found.fix,
-        confirmed=found.confirmed,
-        sources=found.rule.source,
+        id=diagnosis.rule.id,
+        certainty=diagnosis.certainty.value,
+        line=diagnosis.line,
+        number=diagnosis.number,
+        cause=diagnosis.cause,
+        remedy=diagnosis.fix,
+        confirmed=diagnosis.confirmed,
+        sources=diagnosis.rule.source,
     )
 
 
@@ -287,27 +287,27 @@ def compat(*versions: str, file: StrPath | None = None, here: bool = False) -> C
 
     from envkit.doctor.combination import answer
 
-    told = answer(versions, Path(file) if file is not None else None, here=here)
+    result = answer(versions, Path(file) if file is not None else None, here=here)
     best = None
-    if told.best is not None:
+    if result.best is not None:
         best = Combination(
-            parts=told.best.judgement.parts,
-            how=told.best.combination.how,
-            stack=told.best.combination.stack,
-            measures=told.best.combination.measures,
-            differs=told.best.differs,
+            parts=result.best.judgement.parts,
+            how=result.best.combination.how,
+            stack=result.best.combination.stack,
+            measures=result.best.combination.measures,
+            differs=result.best.differs,
         )
     rules = tuple(
-        Rule(id=one.id, status=one.status.value, note=one.note, source=one.source, cures=one.cure)
-        for one in told.judgement.rules
+        Rule(id=rule.id, status=rule.status.value, note=rule.note, source=rule.source, cures=rule.cure)
+        for rule in result.judgement.rules
     )
     return Compatibility(
-        verdict=told.judgement.verdict.value,
-        parts=told.judgement.parts,
+        verdict=result.judgement.verdict.value,
+        parts=result.judgement.parts,
         rules=rules,
-        unproven=told.judgement.unproven,
+        unproven=result.judgement.unproven,
         best=best,
-        _answer=told,
+        _answer=result,
     )
 
 

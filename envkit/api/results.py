@@ -1,4 +1,4 @@
-"""What the functions of ``envkit.api`` return: values that do not change once they are made."""
+"""The results of the functions of ``envkit.api``: values that do not change once they are made."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What one check of a verification found.
+    """The finding of one check of a verification.
 
     ``cause`` and ``remedy`` say why it failed and what to do, ``commands`` what to type; ``required`` tells whether a
     skip keeps the verdict from passing; ``because_of`` names the check that found the root cause, where this follows
@@ -87,7 +87,7 @@ class Verification:
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """What became of an installation.
+    """The outcome of an installation.
 
     ``environment`` is None where what was built did not pass, so that it is not offered. ``verification`` is None where
     the environment was there already, or has no Horovod.
@@ -117,7 +117,7 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What the doctor says of this machine; ``works``: an environment can be had by at least one method."""
+    """The doctor's findings on this machine; ``works``: an environment can be had by at least one method."""
 
     works: bool
     methods: tuple[Method, ...]

@@ -66,8 +66,8 @@ def activate(name: str | None, shell: str | None, prefix: str | None) -> None:
 
     if name == "eessi":
         options.refuse_eessi("be entered in a shell that runs already")
-    found = installed.find(place.locate(prefix), name)
-    inside = found.require_modules()
+    receipt = installed.find(place.locate(prefix), name)
+    inside = receipt.require_modules()
     entered = os.environ.get("ENVKIT_NAME", inside.name)
     if entered != inside.name:
         usage(
@@ -78,5 +78,5 @@ def activate(name: str | None, shell: str | None, prefix: str | None) -> None:
     chosen = shell or activation.shell_of(os.environ, activation.parent())
     click.echo(activation.text(chosen, inside.name, variables, os.environ), nl=False)
     if sys.stdout.isatty():
-        line = activation.line(chosen, f"envkit activate {found.called}")
+        line = activation.line(chosen, f"envkit activate {receipt.called}")
         click.echo(f"envkit: this changes nothing unless the shell evaluates it: {line}", err=True)

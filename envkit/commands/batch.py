@@ -1,4 +1,4 @@
-"""What the commands share that write jobs, or submit themselves as one: their options, and the job that these mean."""
+"""The options that commands share which write jobs, or submit themselves as one, and the job that these mean."""
 
 import os
 import sys
@@ -61,8 +61,8 @@ def environment(name: str | None, given: dict[str, Any]) -> "tuple[Receipt, Site
     from envkit.machine import site as sites
     from envkit.methods import installed
 
-    found = installed.find(place.locate(given["prefix"]), name)
-    return found, sites.find(given["site"]) if given["site"] else None
+    receipt = installed.find(place.locate(given["prefix"]), name)
+    return receipt, sites.find(given["site"]) if given["site"] else None
 
 
 def prepared(

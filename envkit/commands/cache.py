@@ -115,16 +115,16 @@ def pull(name: str | None, sources: tuple[str, ...], to: str, every: bool, unsig
     from envkit.install import pull as work
     from envkit.report import words
 
-    caches = Caches(places=tuple(one.named for one in named(sources)), keys=keys(), unsigned=unsigned)
+    caches = Caches(places=tuple(place.named for place in named(sources)), keys=keys(), unsigned=unsigned)
     done = work.pull(caches, Place(named=to), name, every=every)
     problem = work.problem(done)
     if as_json:
         echo_json(json_types.text(done))
         return problem.exit_code if problem else 0
-    for one in done.builds:
-        by = f"signed with {one.signed_by}" if one.signed_by else "not signed by a key of yours"
-        why = "; ".join(one.why) or f"{words.size(one.size)}, from {one.place}; {by}"
-        echo(f"{one.state:<8} {one.id[:12]} {one.module}: {why}")
+    for build in done.builds:
+        by = f"signed with {build.signed_by}" if build.signed_by else "not signed by a key of yours"
+        why = "; ".join(build.why) or f"{words.size(build.size)}, from {build.place}; {by}"
+        echo(f"{build.state:<8} {build.id[:12]} {build.module}: {why}")
     counted = ", ".join(f"{len(done.of(state))} {state}" for state in get_args(work.State))
     echo(f"{words.count(len(done.builds), 'build')} for {done.to}: {counted}.")
     if problem:
@@ -147,23 +147,23 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     from envkit.report import words
     from envkit.report.paper import Paper
 
-    found = sharing.listing(named(places), keys())
+    listing = sharing.listing(named(places), keys())
     if as_json:
-        echo_json(json_types.text(found))
+        echo_json(json_types.text(listing))
     else:
         rows = [
             (
-                one.id[:12], words.size(one.size), one.built[:10], one.host, one.module.partition("/")[2],
-                f"{one.needs.machine}, Python {one.needs.python}, {one.needs.mpi.family} {one.needs.mpi.version}",
-                one.signed_by or unchecked(one.signed),
+                item.id[:12], words.size(item.size), item.built[:10], item.host, item.module.partition("/")[2],
+                f"{item.needs.machine}, Python {item.needs.python}, {item.needs.mpi.family} {item.needs.mpi.version}",
+                item.signed_by or unchecked(item.signed),
             )
-            for one in found.builds
+            for item in listing.builds
         ]  # fmt: skip
         heads = ("ID", "SIZE", "BUILT", "ON", "HOROVOD", "FOR", "SIGNED")
         echo("\n".join(Paper.of(sys.stdout).table(heads, rows)) if rows else "There is no build.")
-        for text in found.wrong:
+        for text in listing.wrong:
             echo(text, err=True)
-    return 4 if found.wrong else 0
+    return 4 if listing.wrong else 0
 
 
 @cache.command(short_help="Show a build: what it needs, who built it, and its verdict.")
@@ -179,25 +179,25 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
     from envkit.install import sharing
     from envkit.report import words
 
-    found = sharing.find(named(places), id)
+    build = sharing.find(named(places), id)
     if as_json:
-        echo_json(bytes(found.signed.manifest).decode())
+        echo_json(bytes(build.signed.manifest).decode())
         return
-    made, needs, one = found.manifest.provenance, found.manifest.needs, found.manifest
-    key = place.signer(found, keys())
+    origin, needs, manifest = build.manifest.provenance, build.manifest.needs, build.manifest
+    key = place.signer(build, keys())
     lines = {
-        "Id": found.id,
-        "Module": one.module,
-        "Cache": found.place.shown,
-        "Signed": key or unchecked(bool(found.signed.signature)),
-        "Size": f"{words.size(one.size)}; {words.size(one.unpacked)} unpacked, {len(one.files)} files",
-        "SHA-256": one.sha256,
-        "Built": f"on {made.host}, {made.built}, as {made.environment}",
-        "By": f"envkit {made.envkit}, EasyBuild {made.easybuild}",
-        "Verdict": verdict_of(bytes(made.verdict)),
+        "Id": build.id,
+        "Module": manifest.module,
+        "Cache": build.place.shown,
+        "Signed": key or unchecked(bool(build.signed.signature)),
+        "Size": f"{words.size(manifest.size)}; {words.size(manifest.unpacked)} unpacked, {len(manifest.files)} files",
+        "SHA-256": manifest.sha256,
+        "Built": f"on {origin.host}, {origin.built}, as {origin.environment}",
+        "By": f"envkit {origin.envkit}, EasyBuild {origin.easybuild}",
+        "Verdict": verdict_of(bytes(origin.verdict)),
         **(
-            {"CI": f"{made.ci.kind}, {made.ci.repository}, commit {made.ci.commit[:12]}, {made.ci.run}"}
-            if made.ci
+            {"CI": f"{origin.ci.kind}, {origin.ci.repository}, commit {origin.ci.commit[:12]}, {origin.ci.run}"}
+            if origin.ci
             else {}
         ),
         "Needs": f"{needs.machine}, Python {needs.python}, {needs.mpi.family} ({needs.mpi_library})",
@@ -221,19 +221,21 @@ def verify(places: tuple[str, ...], as_json: bool) -> int:
     from envkit.install import sharing
     from envkit.report import words
 
-    found = sharing.verified(named(places), keys())
-    bad = [one for one in found.builds if one.state == "bad"]
-    wrong = [one for one in found.sources if one.wrong]
+    verified = sharing.verified(named(places), keys())
+    bad = [entry for entry in verified.builds if entry.state == "bad"]
+    wrong = [entry for entry in verified.sources if entry.wrong]
     if as_json:
-        echo_json(json_types.text(found))
+        echo_json(json_types.text(verified))
     else:
-        for one in found.builds:
-            echo(f"{one.state:<8} {one.id[:12]} {one.module} in {one.place}{f': {one.wrong}' if one.wrong else ''}")
-        echo(f"{words.count(len(found.builds), 'build')}, {len(bad) or 'none'} bad.")
+        for item in verified.builds:
+            echo(
+                f"{item.state:<8} {item.id[:12]} {item.module} in {item.place}{f': {item.wrong}' if item.wrong else ''}"
+            )
+        echo(f"{words.count(len(verified.builds), 'build')}, {len(bad) or 'none'} bad.")
         for source in wrong:
             echo(f"bad      source {source.sha256[:12]} in {source.place}: {source.wrong}")
-        if found.sources:
-            echo(f"{words.count(len(found.sources), 'source')}, {len(wrong) or 'none'} bad.")
+        if verified.sources:
+            echo(f"{words.count(len(verified.sources), 'source')}, {len(wrong) or 'none'} bad.")
     return 4 if bad or wrong else 0
 
 
@@ -271,10 +273,10 @@ def named(places: tuple[str, ...]) -> "list[Place]":
     from envkit.cache.place import Place
     from envkit.config import configuration
 
-    found = places or configuration.read().get("cache.from")
-    if not found:
+    words = places or configuration.read().get("cache.from")
+    if not words:
         usage("Name a PLACE, or set 'from' in [cache] of your configuration ('envkit config --path').")
-    return [Place(named=one) for one in found]
+    return [Place(named=word) for word in words]
 
 
 def verdict_of(report: bytes) -> str:
@@ -282,10 +284,10 @@ def verdict_of(report: bytes) -> str:
     from envkit.system import record
 
     try:
-        told = record.decode(report, dict[str, Any])["verdict"]
+        verdict = record.decode(report, dict[str, Any])["verdict"]
     except (record.RecordInvalid, KeyError):
         return "none that can be read"
-    return told.upper() if told in ("pass", "fail") else "none that can be read"
+    return verdict.upper() if verdict in ("pass", "fail") else "none that can be read"
 
 
 def unchecked(is_signed: bool) -> str:

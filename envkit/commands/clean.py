@@ -28,7 +28,7 @@ def measure(units: dict[str, int], example: str) -> Callable[..., float | None]:
         if text is None:
             return None
         match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([A-Za-z])[Bb]?", text, re.ASCII)
-        unit = next((one for one in units if match and one.lower() == match[2].lower()), "")
+        unit = next((letter for letter in units if match and letter.lower() == match[2].lower()), "")
         if match is None or not unit:
             raise click.BadParameter(f"{text!r} is no number with {', '.join(units)}, such as {example}.")
         return float(match[1]) * units[unit]
@@ -60,26 +60,26 @@ def clean(
     from envkit.install import cleaning
 
     where = place.locate(prefix)
-    asked = NAMES if not kinds or "all" in kinds else tuple(dict.fromkeys(kinds))
-    found = cleaning.chosen(cleaning.find(where, asked), older_than or 0, int(larger_than or 0))
-    free = [one for one in found if not one.kept]
+    chosen = NAMES if not kinds or "all" in kinds else tuple(dict.fromkeys(kinds))
+    items = cleaning.chosen(cleaning.find(where, chosen), older_than or 0, int(larger_than or 0))
+    free = [item for item in items if not item.kept]
     if kinds and not dry_run and free:
         if not yes and as_json:
             usage("--json with KIND takes --yes or --dry-run.")
         if not (yes or confirmed(free)):
             return 0
-        found = cleaning.remove(where, found)
-    done = [one for one in found if one.removed] if kinds and not dry_run else free
-    told = cleaning.Cleaning(prefix=str(where.root), size=sum(one.size for one in done), items=tuple(found))
+        items = cleaning.remove(where, items)
+    done = [item for item in items if item.removed] if kinds and not dry_run else free
+    report = cleaning.Cleaning(prefix=str(where.root), size=sum(item.size for item in done), items=tuple(items))
     if as_json:
         import msgspec
 
-        echo_json(msgspec.json.format(msgspec.json.encode(told)).decode())
+        echo_json(msgspec.json.format(msgspec.json.encode(report)).decode())
     elif not kinds:
-        echo(overview(found, where))
+        echo(overview(items, where))
     else:
-        echo(result(found, is_dry=dry_run, size=told.size))
-    return 7 if any("be removed" in one.kept for one in found) else 0
+        echo(result(items, is_dry=dry_run, size=report.size))
+    return 7 if any("be removed" in item.kept for item in items) else 0
 
 
 def confirmed(found: "Sequence[Item]") -> bool:
@@ -88,7 +88,7 @@ def confirmed(found: "Sequence[Item]") -> bool:
 
     from envkit.report import words
 
-    size = words.gigabytes(sum(one.size for one in found))
+    size = words.gigabytes(sum(item.size for item in found))
     if not sys.stdin.isatty():
         usage(f"Nobody can be asked whether to remove {size}: add --yes, or --dry-run.")
     echo(listed(found))
@@ -103,9 +103,9 @@ def overview(found: "Sequence[Item]", where: "Prefix") -> str:
     from envkit.report import words
     from envkit.report.paper import Paper
 
-    by_kind = {kind: [one for one in found if one.kind == kind] for kind in NAMES}
+    by_kind = {kind: [item for item in found if item.kind == kind] for kind in NAMES}
     rows = [
-        (kind, words.gigabytes(sum(one.size for one in own)), str(len(own)), cleaning.KINDS[kind])
+        (kind, words.gigabytes(sum(item.size for item in own)), str(len(own)), cleaning.KINDS[kind])
         for kind, own in by_kind.items()
         if own
     ]
@@ -126,7 +126,7 @@ def listed(found: "Sequence[Item]", most: int = SHOWN) -> str:
     """Return items as lines, so many at most."""
     from envkit.report import words
 
-    lines = [f"  {words.gigabytes(one.size):>7}  {one.changed[:10]}  {one.path}" for one in found[:most]]
+    lines = [f"  {words.gigabytes(item.size):>7}  {item.changed[:10]}  {item.path}" for item in found[:most]]
     return "\n".join([*lines, *([f"  and {len(found) - most} more"] if len(found) > most else [])])
 
 
@@ -134,11 +134,11 @@ def result(found: "Sequence[Item]", *, is_dry: bool, size: int) -> str:
     """Return what was removed, or would be, and what is kept and why."""
     from envkit.report import words
 
-    done = [one for one in found if not one.kept] if is_dry else [one for one in found if one.removed]
+    done = [item for item in found if not item.kept] if is_dry else [item for item in found if item.removed]
     lines = [f"{'Would remove' if is_dry else 'Removed'} {words.count(len(done), 'item')}, {words.gigabytes(size)}."]
     if is_dry and done:
         lines.append(listed(done, len(done)))
-    for why in dict.fromkeys(one.kept for one in found if one.kept):
-        kept = [one for one in found if one.kept == why]
-        lines += [f"Kept {words.count(len(kept), 'item')}: {why}.", listed(kept)]
+    for why in dict.fromkeys(item.kept for item in found if item.kept):
+        items = [item for item in found if item.kept == why]
+        lines += [f"Kept {words.count(len(items), 'item')}: {why}.", listed(items)]
     return "\n".join(lines)

@@ -32,12 +32,12 @@ def compat(versions: tuple[str, ...], file: str | None, here: bool, as_json: boo
     from envkit.doctor.combination import answer
     from envkit.report.paper import Paper
 
-    told = answer(versions, Path(file) if file else None, here=here)
-    found, ranges = told.judgement, told.asked.ranges
-    if here and "horovod" not in told.asked.parts:
-        click.echo(f"envkit: Horovod is not installed here; judged with {found.parts['horovod']}.", err=True)
+    result = answer(versions, Path(file) if file else None, here=here)
+    judgement, ranges = result.judgement, result.asked.ranges
+    if here and "horovod" not in result.asked.parts:
+        click.echo(f"envkit: Horovod is not installed here; judged with {judgement.parts['horovod']}.", err=True)
     if as_json:
-        echo_json(report.to_json(found, told.best, ranges))
+        echo_json(report.to_json(judgement, result.best, ranges))
     else:
-        sys.stdout.write(terminal.render(found, told.best, Paper.of(sys.stdout), ranges))
-    return report.CODES[found.verdict]
+        sys.stdout.write(terminal.render(judgement, result.best, Paper.of(sys.stdout), ranges))
+    return report.CODES[judgement.verdict]

@@ -1,4 +1,4 @@
-"""What a shell offers for a word: environments, stacks, examples, sites, rules. Where that fails it offers nothing.
+"""The words that a shell offers: environments, stacks, examples, sites, rules. Where that fails it offers nothing.
 
 A shell runs what is in a word that it has put on the command line: only plain names are offered.
 """
@@ -35,7 +35,7 @@ def installed(context: click.Context) -> Iterable[str]:
     from envkit.environments import prefix as place
 
     prefixes = place.locate(context.params.get("prefix")).every
-    trees = (tree for one in prefixes for tree in one.trees(os.uname().machine))
+    trees = (tree for prefix in prefixes for tree in prefix.trees(os.uname().machine))
     return sorted({path.stem for tree in trees for path in tree.environments.glob("*.json")})
 
 
@@ -43,14 +43,14 @@ def can_be_installed(_context: click.Context) -> Iterable[str]:
     """Return the names of stacks, and the frameworks."""
     from envkit.planning.stack import FRAMEWORKS, stacks
 
-    return [*FRAMEWORKS, *(one.name for one in stacks())]
+    return [*FRAMEWORKS, *(stack.name for stack in stacks())]
 
 
 def known_examples(_context: click.Context) -> Iterable[str]:
     """Return the names of the examples."""
     from envkit.training.example import everything
 
-    return [one.name for one in everything()]
+    return [example.name for example in everything()]
 
 
 def known_sites(_context: click.Context) -> Iterable[str]:

@@ -26,5 +26,5 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None  # noqa: S101  (click has these three)
-    made = kind(envkit, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE")
-    click.echo(made.source_template % made.source_vars(), nl=False)
+    completer = kind(envkit, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE")
+    click.echo(completer.source_template % completer.source_vars(), nl=False)

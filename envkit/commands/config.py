@@ -29,17 +29,17 @@ def config(paths: bool, as_json: bool) -> int:
 
     if paths and as_json:
         usage("Give one of --path and --json; the files are in the JSON, too.")
-    found = configuration.read()
-    made = report.report(found)
+    settings = configuration.read()
+    overview = report.report(settings)
     if as_json:
-        echo_json(report.to_json(made))
+        echo_json(report.to_json(overview))
     else:
         show = report.of_files if paths else report.of_keys
         whole = Paper(width=1000)  # a path in one piece, for programs
-        for note in configuration.notes(found):
+        for note in configuration.notes(settings):
             echo(f"envkit: {note}", err=True)
-        printed("\n".join(show(made, Paper.of(sys.stdout) if sys.stdout.isatty() else whole)) + "\n")
-        if error := configuration.mistaken(found):
+        printed("\n".join(show(overview, Paper.of(sys.stdout) if sys.stdout.isatty() else whole)) + "\n")
+        if error := configuration.mistaken(settings):
             printed()
             explain(error)
-    return ConfigInvalid.exit_code if found.mistakes else 0
+    return ConfigInvalid.exit_code if settings.mistakes else 0

@@ -48,18 +48,20 @@ def diagnose(log: str | None, here: bool, as_list: bool, explain: str | None, as
     limit = Deadline(time.thread_time if stream else time.monotonic)  # who writes to a pipe takes a time of their own
     with source.opened(name, limit, stream) as blocks:
         seen = seen_in(blocks)
-    found = judged(seen, Surroundings(env=os.environ) if here else None, reader() if here else None)
-    unknown = found is not None and found.certainty is Certainty.UNKNOWN
+    diagnosis = judged(seen, Surroundings(env=os.environ) if here else None, reader() if here else None)
+    unknown = diagnosis is not None and diagnosis.certainty is Certainty.UNKNOWN
     if not seen.whole:
         echo(words.cut(name, seen), err=True)
     if as_json:
-        echo_json(words.to_json(name, found, whole=seen.whole))
+        echo_json(words.to_json(name, diagnosis, whole=seen.whole))
     else:
         below = (
-            source.lines(name, found.number, BELOW, limit) if found is not None and unknown and stream is None else []
+            source.lines(name, diagnosis.number, BELOW, limit)
+            if diagnosis is not None and unknown and stream is None
+            else []
         )
-        echo(words.text(name, found, width(), below))
-    return UNKNOWN if unknown else int(found is None)
+        echo(words.text(name, diagnosis, width(), below))
+    return UNKNOWN if unknown else int(diagnosis is None)
 
 
 def reader() -> "Reader":

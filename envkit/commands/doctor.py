@@ -48,16 +48,16 @@ def doctor(
     from envkit.environments import prefix as place
     from envkit.report.paper import Paper
 
-    wanted, there = repositories.find(repository or "", os.environ), None
+    wanted, node_report = repositories.find(repository or "", os.environ), None
     if submit:
         words = list(batch.repeated(context, leave=(*OF_THE_JOB, "prefix", "as_json")))
-        there, status = submitted.examination({**of_job, "prefix": prefix}, words)
-        if there is None:
+        node_report, status = submitted.examination({**of_job, "prefix": prefix}, words)
+        if node_report is None:
             return status
-    found = rules.judge(gather.gather(place.locate(prefix), load, os.environ, wanted))
-    found = compare.with_comparison(there, found) if there else found
+    result = rules.judge(gather.gather(place.locate(prefix), load, os.environ, wanted))
+    result = compare.with_comparison(node_report, result) if node_report else result
     if as_json:
-        echo_json(report.to_json(found))
+        echo_json(report.to_json(result))
     else:
-        sys.stdout.write(terminal.render(found, Paper.of(sys.stdout)))
-    return 0 if found.works else 3
+        sys.stdout.write(terminal.render(result, Paper.of(sys.stdout)))
+    return 0 if result.works else 3

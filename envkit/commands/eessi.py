@@ -35,15 +35,15 @@ def modules(pattern: str | None, version: str | None, repository: str | None, ac
 
     from envkit.eessi import entry, listing
 
-    found = entry.modules(entry.EntryOptions(version=version, repository=repository, access=access))
-    shown = listing.matching(found.modules, pattern)
+    contents = entry.modules(entry.EntryOptions(version=version, repository=repository, access=access))
+    shown = listing.matching(contents.modules, pattern)
     if as_json:
-        answer = {"version": 1, "release": found.release, "target": found.target, "modules": shown}
+        answer = {"version": 1, "release": contents.release, "target": contents.target, "modules": shown}
         echo_json(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
         echo("".join(f"{name}\n" for name in shown), nl=False)
     if pattern and not shown and not as_json:
-        print(entry.nearest(pattern, found.modules), file=sys.stderr)
+        print(entry.nearest(pattern, contents.modules), file=sys.stderr)
     return 0 if shown else 1
 
 
@@ -75,10 +75,10 @@ def prefetch(
     from envkit.report.progress import console
 
     status_line = console(err=True, tells=True)
-    asked = entry.EntryOptions(version=version, repository=repository, access=access, modules=names)
+    entry_options = entry.EntryOptions(version=version, repository=repository, access=access, modules=names)
     with status_line.status("looking for what they need") as status:
         done = work.prefetch(
-            asked, entry.say, lambda read, count: status.update(f"{read} of {count} files have been read")
+            entry_options, entry.say, lambda read, count: status.update(f"{read} of {count} files have been read")
         )
     if as_json:
         echo_json(msgspec.json.format(msgspec.json.encode({"version": 1, **msgspec.structs.asdict(done)})).decode())
@@ -103,15 +103,21 @@ def repositories(as_json: bool) -> None:
     from envkit.report.progress import console
     from envkit.report.words import plain
 
-    found = work.listed()
+    entries = work.listed()
     if as_json:
-        echo_json(msgspec.json.format(msgspec.json.encode({"version": 1, "repositories": found})).decode())
+        echo_json(msgspec.json.format(msgspec.json.encode({"version": 1, "repositories": entries})).decode())
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("NAME", "RELEASE", "STATE", "WHAT", "FILE"):
         table.add_column(heading, overflow="fold")
-    for one in found:
-        cells = (one.name, one.release, "mounted" if one.mounted else "", one.what, one.file)
+    for repository in entries:
+        cells = (
+            repository.name,
+            repository.release,
+            "mounted" if repository.mounted else "",
+            repository.what,
+            repository.file,
+        )
         table.add_row(*(Text(plain(cell)) for cell in cells))
     console().print(table)
 
@@ -128,24 +134,24 @@ def list_(as_json: bool) -> None:
     from envkit.report.progress import console
     from envkit.report.words import plain
 
-    found = sessions.entries(entry.say)
+    entries = sessions.entries(entry.say)
     if as_json:
-        answer = {"version": 1, "sessions": found}
+        answer = {"version": 1, "sessions": entries}
         echo_json(msgspec.json.format(msgspec.json.encode(answer)).decode())
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("NAME", "REPOSITORY", "RELEASE", "ACCESS", "CPU", "MODULES", "CREATED", "STATE"):
         table.add_column(heading, overflow="fold")
-    for one in found:
-        state = "in use" if one.in_use else ""
+    for session in entries:
+        state = "in use" if session.in_use else ""
         cells = (
-            one.name,
-            one.repository,
-            one.release,
-            one.access,
-            one.target,
-            " ".join(one.modules),
-            one.created,
+            session.name,
+            session.repository,
+            session.release,
+            session.access,
+            session.target,
+            " ".join(session.modules),
+            session.created,
             state,
         )
         table.add_row(*(Text(plain(cell)) for cell in cells))
@@ -165,20 +171,20 @@ def clean(name: str | None) -> int:
     if name is not None:
         echo(f"Removed the session {name}.")
         return 0
-    kept, status = list[str](), 0
-    for one in sessions.names():
+    in_use, status = list[str](), 0
+    for session in sessions.names():
         try:
-            if sessions.clean(one):
-                echo(f"Removed the session {one}.")
+            if sessions.clean(session):
+                echo(f"Removed the session {session}.")
             else:
-                kept.append(one)
+                in_use.append(session)
         except HostProblem as error:  # of this one; the others are removed all the same
             explain(error)
             status = error.exit_code
     sessions.clean_shared()
     archives.clean()
-    if kept:
-        echo(f"In use, and kept: {', '.join(kept)}.")
+    if in_use:
+        echo(f"In use, and kept: {', '.join(in_use)}.")
     elif removed := image.clean():
         echo(f"Removed {removed} images.")
     return status

@@ -70,16 +70,16 @@ def asked_for(given: Mapping[str, Any]) -> "EntryOptions":
     from envkit.eessi.entry import EntryOptions
     from envkit.knowledge.eessi import known
 
-    asked = dict(given)
+    fields = dict(given)
     for option, variables in OF_PROXIES.items():
-        if url := asked.pop(option, ""):
+        if url := fields.pop(option, ""):
             if url != "DIRECT" and not servers.is_address(url):
                 usage(f"--{option.replace('_', '-')} {servers.hidden(url)}: write it as http://HOST:PORT.")
             os.environ |= dict.fromkeys(variables, url)
-    if folder := asked.pop("host_injections", ""):
-        asked["bind"] = (*asked.get("bind", ()), f"{folder}:{known().injected}")
+    if folder := fields.pop("host_injections", ""):
+        fields["bind"] = (*fields.get("bind", ()), f"{folder}:{known().injected}")
     words = {"module": "modules", "bind": "binds"}
-    return EntryOptions(**{words.get(name, name): value for name, value in asked.items()})
+    return EntryOptions(**{words.get(name, name): value for name, value in fields.items()})
 
 
 def enter_shell(asked: dict[str, Any], command: Sequence[str]) -> NoReturn:
@@ -169,16 +169,16 @@ def run(
     if html and timeline and html.absolute() == timeline.absolute():
         usage("--html and --timeline name the same file.")
     where = place.locate(prefix)
-    found = installed.find(where, name)
+    receipt = installed.find(where, name)
     visible = tuple[Path, ...]()
     if example:
-        command, visible = of_example(example, command, found, where, is_dry=print_)
+        command, visible = of_example(example, command, receipt, where, is_dry=print_)
     env: Mapping[str, str] = os.environ
     start: Start = show if print_ else process.exec_into
     if timeline:
         env, start = timed(timeline, html, start)
         visible = (*visible, timeline.absolute().parent)
-    inside: Environment = found.environment
+    inside: Environment = receipt.environment
     if ranks is None and mpi_model is None:
         return start(inside.command(command, visible=visible), inside.variables(env))
     from envkit.environments.environment import MpiModel
@@ -187,10 +187,10 @@ def run(
 
     model = MpiModel(mpi_model) if mpi_model else None
     if ranks is None:  # a rank of somebody's launcher
-        rank = models.enter_as_rank(inside, found.mpi, env, model)
+        rank = models.enter_as_rank(inside, receipt.mpi, env, model)
         return start(rank.command(command, visible=visible), rank.variables(env))
     wanted = launcher.LaunchRequest(ranks=ranks, nodes=nodes)
-    mpi = found.mpi if found.horovod or found.mpi else launcher.mpi_of(inside, os.environ)
+    mpi = receipt.mpi if receipt.horovod or receipt.mpi else launcher.mpi_of(inside, os.environ)
     inside, launch = models.plan_launch(inside, mpi, wanted, model=model)
     if print_:
         echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
@@ -225,11 +225,11 @@ def of_example(
     """Return the command that an example is, and the folders that it must see."""
     from envkit.training import example
 
-    one = example.find(name, found)
-    words, data = example.with_data(one, words, where, is_dry=is_dry)
+    script = example.find(name, found)
+    words, data = example.with_data(script, words, where, is_dry=is_dry)
     if data:
         echo(f"envkit: data: {data.said}", err=True)
-    return example.command(one, words), example.visible(one, words)
+    return example.command(script, words), example.visible(script, words)
 
 
 def timed(path: Path, page: Path | None, start: "Start") -> "tuple[Mapping[str, str], Start]":
@@ -263,17 +263,17 @@ def sum_up(path: Path, page: Path | None, before: tuple[int, int, int] | None) -
     from envkit.system import files
     from envkit.training import timeline
 
-    found, said = timeline.read(path, before)
-    echo(said, err=True)
+    summary, message = timeline.read(path, before)
+    echo(message, err=True)
     if page is None:
         return
-    if found is None:
+    if summary is None:
         echo(f"envkit: so {page} was not written.", err=True)
         return
     from envkit.verify.report.timeline_page import html
 
     try:
-        files.deliver(page, html(found, path.name).encode(), "The page")
+        files.deliver(page, html(summary, path.name).encode(), "The page")
     except NotWritable as error:
         explain(error)
 

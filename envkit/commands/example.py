@@ -56,11 +56,11 @@ def data(
         usage("--from and --generated contradict each other.")
     folder = target.absolute() if target else place.locate(prefix).root / "data"
     if generated:
-        found = mnist.made(folder)
+        dataset = mnist.made(folder)
     elif source:
-        found = mnist.take(source, folder, mnist.pinned())
+        dataset = mnist.take(source, folder, mnist.pinned())
     else:
         places = sites.find(site).data if site else ()
-        found = mnist.get(folder, mnist.pinned(), places=places, anew=True)
-    echo(f"envkit: {found.said}", err=True)
-    click.echo(found.folder)
+        dataset = mnist.get(folder, mnist.pinned(), places=places, anew=True)
+    echo(f"envkit: {dataset.said}", err=True)
+    click.echo(dataset.folder)

@@ -97,8 +97,8 @@ def fetch(
         if target is not None:
             every = cache.distinct([*wanted, *besides])
             sent = sharing.push_sources(target, every, request.prefix.sources)
-            told = f"{sent} of {len(every)} files were sent to {target.shown}; the others were there already."
-            console.print(told, soft_wrap=True, markup=False, highlight=False)
+            text = f"{sent} of {len(every)} files were sent to {target.shown}; the others were there already."
+            console.print(text, soft_wrap=True, markup=False, highlight=False)
         if bundle is not None:
             sources.write_bundle([*wanted, *besides], request.prefix.sources, bundle, stack=prepared.stack.name)
             added = f" --with {','.join(prepared.stack.extras)}" if prepared.stack.extras else ""
@@ -119,7 +119,8 @@ def fetch(
                     name=prepared.stack.name,
                     cache=str(request.prefix.sources),
                     sources=tuple(
-                        json_types.ListedSource(name=one.place, sha256=one.sha256, there=True) for one in wanted
+                        json_types.ListedSource(name=source.place, sha256=source.sha256, there=True)
+                        for source in wanted
                     ),
                     damaged=tuple(wrong),
                     bundle=str(bundle) if bundle else None,

@@ -167,9 +167,9 @@ def install(
     )  # fmt: skip
     console = console_of(err=as_json, tells=True)
     if dry_run:
-        there = work.find_installed(request) if request.prefix.order else None
-        if there and not as_json and not receipt.is_same(Path(there.tree).parent, request.prefix.root):
-            work.say_already(there, request.prefix.root, console)
+        existing = work.find_installed(request) if request.prefix.order else None
+        if existing and not as_json and not receipt.is_same(Path(existing.tree).parent, request.prefix.root):
+            work.say_already(existing, request.prefix.root, console)
             return 0
         planned = work.planned(request)
         work.say_forced(planned, console)
@@ -177,7 +177,7 @@ def install(
     if submit:
         done = (*(["rebuild"] if job_per_module else []), *([] if source else ["signed_by"]))
         words = list(batch.repeated(context, leave=(*OF_THE_JOB, *done)))
-        asked = {**of_job, "jobs": jobs, "site": site, "prefix": prefix, "job_per_module": job_per_module}
-        return submitted.installation(request, asked, words, console)
+        settings = {**of_job, "jobs": jobs, "site": site, "prefix": prefix, "job_per_module": job_per_module}
+        return submitted.installation(request, settings, words, console)
     report = work.install(request, console)
     return 0 if report is None or report.verdict == "pass" else 1

@@ -87,7 +87,7 @@ def of(scheduler: Scheduler) -> click.Command:
     )
     task = f"Run it for each index, as in 0-15%4; ${scheduler.TASK} tells which."
     array = click.option("--array", metavar="SPEC", hidden=not scheduler.TASK, help=task)
-    told = "With --submit: follow the job until it ends; Ctrl-C cancels it."
+    follow_help = "With --submit: follow the job until it ends; Ctrl-C cancels it."
     words = {"help": scheduler.HELP, "options_metavar": "[OPTIONS]", "epilog": AFTER, "groups": OF_THE_JOB}
 
     @click.command(scheduler.NAME, cls=options.CommandAfterDashes, **words)
@@ -96,7 +96,7 @@ def of(scheduler: Scheduler) -> click.Command:
     @system
     @queue
     @array
-    @click.option("--follow", is_flag=True, help=told)
+    @click.option("--follow", is_flag=True, help=follow_help)
     @click.option("--json", "as_json", is_flag=True, help="Print the script and the job's number as JSON.")
     @options.example
     @options.mpi_model
@@ -124,18 +124,18 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
         usage("--json goes without --follow, which prints the job's log.")
     if given["array"] and not scheduler.TASK:
         raise no_arrays(scheduler)
-    found, site = batch.environment(name, given)
-    warn_of_gpus(found, given)
-    words = prepared_example(command, found, site, given)
-    made = batch.prepared(words, found.called, site, (), given, verify=bool(found.horovod))
-    told = {"array": given["array"] or "", "is_followed": given["follow"]}
-    text = batch.encoded(scheduler.text(made, found, site, **told))
+    receipt, site = batch.environment(name, given)
+    warn_of_gpus(receipt, given)
+    words = prepared_example(command, receipt, site, given)
+    batch_job = batch.prepared(words, receipt.called, site, (), given, verify=bool(receipt.horovod))
+    settings = {"array": given["array"] or "", "is_followed": given["follow"]}
+    text = batch.encoded(scheduler.text(batch_job, receipt, site, **settings))
     keep(text, given, printed=not given["submit"] and not given["as_json"])
     taken = scheduler.submit(text) if given["submit"] else None
     if given["as_json"]:
         from envkit.commands import json_types
 
-        echo_json(json_types.text(json_types.job(found.called, scheduler.NAME, text, given["output"], taken)))
+        echo_json(json_types.text(json_types.job(receipt.called, scheduler.NAME, text, given["output"], taken)))
         return 0
     if taken is None:
         return 0
@@ -156,7 +156,7 @@ def warn_of_gpus(found: "Receipt", given: dict[str, Any]) -> None:
 
 def no_arrays(scheduler: Scheduler) -> UsageProblem:
     """Say which schedulers envkit writes arrays for."""
-    others = ", ".join(one.TITLE for one in SCHEDULERS.values() if one.TASK)
+    others = ", ".join(other.TITLE for other in SCHEDULERS.values() if other.TASK)
     return UsageProblem(
         what=f"--array: envkit writes no arrays for {scheduler.TITLE}.",
         why=f"It does so only for {others}.",
@@ -220,9 +220,9 @@ def runai(context: click.Context, /, name: str | None, **given: Any) -> int:
 
     from envkit.jobs import runai as engine
 
-    made = in_pods(context.meta["command"], name, given)
+    mpi_job = in_pods(context.meta["command"], name, given)
     version = int(given["cli"]) if given["cli"] else engine.program_version()
-    line = engine.argv(made, project=given["project"] or "", version=version)
+    line = engine.argv(mpi_job, project=given["project"] or "", version=version)
     keep(f"{shlex.join(line)}\n".encode(), given, printed=not given["submit"])
     if given["submit"]:
         echo(engine.run(line), nl=False)
@@ -237,15 +237,15 @@ def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> 
     if given["uid"] and not given["home"]:
         usage("--uid: say where the home of that user is in the image: --home DIR")
     given = {**given, **batch.sizes(given)}
-    found = None if given["image"] else batch.environment(name, {**given, "site": None})[0]
-    if found:
-        warn_of_gpus(found, given)
-    family = found.mpi.family if found and found.mpi else given["mpi"] or "Open MPI"
-    source = found.source if found else ""
+    receipt = None if given["image"] else batch.environment(name, {**given, "site": None})[0]
+    if receipt:
+        warn_of_gpus(receipt, given)
+    family = receipt.mpi.family if receipt and receipt.mpi else given["mpi"] or "Open MPI"
+    source = receipt.source if receipt else ""
     return engine.MpiJob(
-        name=given["title"] or engine.label(found.name if found else name or "horovod"),
+        name=given["title"] or engine.label(receipt.name if receipt else name or "horovod"),
         image=given["image"] or source.removeprefix("docker://"),
-        shape=batch.shape_of(given, "amd" if found and found.accelerator == "rocm" else ""),
+        shape=batch.shape_of(given, "amd" if receipt and receipt.accelerator == "rocm" else ""),
         command=tuple(command),
         family=family,
         time_s=seconds(given["time"]) if given["time"] else 0,

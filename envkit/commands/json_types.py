@@ -1,4 +1,4 @@
-"""What commands print with --json, as types: the reference makes its schemas of them.
+"""The JSON that commands print with --json, as types: the reference makes its schemas of them.
 
 ``version`` changes with the form; fields may be added without that. Sizes are bytes, times ISO 8601.
 """
@@ -57,7 +57,7 @@ class ListedSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit install --dry-run`` tells: ``problems`` is what stands in its way, ``cached`` what caches have."""
+    """The plan of ``envkit install --dry-run``: ``problems`` is what stands in its way, ``cached`` what caches have."""
 
     version: int = 1
     name: str
@@ -73,7 +73,7 @@ class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit fetch`` tells: the sources in the cache, the bundle that was written.
+    """The report of ``envkit fetch``: the sources in the cache, the bundle that was written.
 
     ``to`` is the cache of builds that they were put into, ``sent`` how many of them were not there before.
     """
@@ -89,7 +89,7 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repaired(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit repair`` tells; ``state``: nothing is damaged, something is, it is mended, or that did not pass."""
+    """The report of ``envkit repair``; ``state``: nothing is damaged, something is, it is mended, or did not pass."""
 
     version: int = 1
     name: str
@@ -101,7 +101,7 @@ class Repaired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit remove`` tells: which of its modules have gone, and which are kept."""
+    """The report of ``envkit remove``: which of its modules have gone, and which are kept."""
 
     version: int = 1
     name: str
@@ -110,7 +110,7 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BuildCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit check-build`` tells; ``works``: the extension of the environment's framework loads."""
+    """The report of ``envkit check-build``; ``works``: the extension of the environment's framework loads."""
 
     version: int = 1
     name: str
@@ -119,7 +119,7 @@ class BuildCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WrittenJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit job slurm`` and ``envkit job pbs`` tell: the script, the file it was written to, the job.
+    """The report of ``envkit job slurm`` and ``envkit job pbs``: the script, the file it was written to, the job.
 
     ``job`` is the number that the scheduler gave it, null where it was not submitted; ``log`` is "" where the scheduler
     says that later.
@@ -136,7 +136,7 @@ class WrittenJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sessions(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit eessi list`` tells."""
+    """The sessions that ``envkit eessi list`` shows."""
 
     version: int
     sessions: tuple["ReportedSession", ...]
@@ -156,7 +156,7 @@ class ReportedSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repositories(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit eessi repositories`` tells."""
+    """The repositories that ``envkit eessi repositories`` shows."""
 
     version: int
     repositories: tuple["Repository", ...]

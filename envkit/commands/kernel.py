@@ -34,16 +34,18 @@ def kernel(name: str | None, kernel: str | None, remove: bool, prefix: str | Non
     if remove and kernel:
         echo(f"Removed {kernels.remove(kernels.name_of(kernel, ''))}.")
         return
-    found = installed.find(place.locate(prefix), name)
-    called = kernels.name_of(kernel, found.called)
+    receipt = installed.find(place.locate(prefix), name)
+    called = kernels.name_of(kernel, receipt.called)
     if remove:
         echo(f"Removed {kernels.remove(called)}.")
         return
-    require_ipykernel(found)
-    where = ["--prefix", str(Path(found.tree).parent)]
-    made = kernels.write(called, f"envkit: {found.called}", [*batch.this_envkit(), "run", found.called, *where, "--"])
-    echo(f"Made the kernel {called}: {made}")
-    echo(f"Choose 'envkit: {found.called}' in Jupyter. To remove it: envkit kernel --remove --name {called}")
+    require_ipykernel(receipt)
+    where = ["--prefix", str(Path(receipt.tree).parent)]
+    path = kernels.write(
+        called, f"envkit: {receipt.called}", [*batch.this_envkit(), "run", receipt.called, *where, "--"]
+    )
+    echo(f"Made the kernel {called}: {path}")
+    echo(f"Choose 'envkit: {receipt.called}' in Jupyter. To remove it: envkit kernel --remove --name {called}")
 
 
 def require_ipykernel(found: "Receipt") -> None:

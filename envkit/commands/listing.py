@@ -28,16 +28,16 @@ def list_(prefix: str | None, is_short: bool, as_json: bool) -> None:
     from envkit.report.paper import Paper
 
     where = place.locate(prefix)
-    found = listing.entries(where, None if is_short else needs.lacking(where, stacks()))
+    entries = listing.entries(where, None if is_short else needs.lacking(where, stacks()))
     if is_short:
-        found = [one for one in found if one.prefix]
+        entries = [entry for entry in entries if entry.prefix]
     if as_json:
-        echo_json(listing.to_json(found))
-    elif is_short and not found:
+        echo_json(listing.to_json(entries))
+    elif is_short and not entries:
         echo(f"Nothing is installed in {where.shown}.", err=True)
     else:
         paper = Paper.of(sys.stdout)
-        lines = [*paper.paragraph("Prefix", "bold", where.shown), "", listing.text(found, where, paper)]
+        lines = [*paper.paragraph("Prefix", "bold", where.shown), "", listing.text(entries, where, paper)]
         sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -55,16 +55,16 @@ def show(name: str | None, prefix: str | None, as_json: bool, as_lock: bool, as_
 
     if as_json + as_lock + as_sbom > 1:
         usage("Give one of --json, --lock and --sbom.")
-    found = installed.find(place.locate(prefix), name)
+    receipt = installed.find(place.locate(prefix), name)
     if as_sbom:
         from envkit.install import sbom
 
-        echo_json(sbom.text(found, installed.lock_of(found)), nl=False)
+        echo_json(sbom.text(receipt, installed.lock_of(receipt)), nl=False)
     elif as_lock:
         from envkit.environments import lockfile
 
-        echo_json(lockfile.text(installed.lock_of(found)), nl=False)
+        echo_json(lockfile.text(installed.lock_of(receipt)), nl=False)
     elif as_json:
-        echo_json(listing.receipt_json(found))
+        echo_json(listing.receipt_json(receipt))
     else:
-        echo(listing.describe(found))
+        echo(listing.describe(receipt))

@@ -15,29 +15,31 @@ BLOCK = "\b\n"  # click's sign for a paragraph that is not wrapped
 def pages() -> dict[str, str]:
     """Return the pages by their file names."""
     whole = click.Context(envkit, info_name=PROGRAM, **envkit.context_settings)
-    made = {PROGRAM: page(whole, envkit.help or "", [*of_commands(), *of_exit_codes(), *of_configuration()])}
+    texts = {PROGRAM: page(whole, envkit.help or "", [*of_commands(), *of_exit_codes(), *of_configuration()])}
     for name, (_, text) in COMMANDS.items():
         command = envkit.get_command(whole, name)
         assert command is not None  # noqa: S101
-        of_one(made, click.Context(command, info_name=name, parent=whole), text)
-    return {f"{name}.1": text for name, text in made.items()}
+        of_one(texts, click.Context(command, info_name=name, parent=whole), text)
+    return {f"{name}.1": text for name, text in texts.items()}
 
 
 def of_one(made: dict[str, str], context: click.Context, text: str) -> None:
     """Add the page of a command, and those of the commands below it."""
     command = context.command
     below = command.commands.items() if isinstance(command, click.Group) else ()
-    listed = [".SH COMMANDS", *(line for name, one in below for line in item(name, one.get_short_help_str(200)))]
+    listed = [".SH COMMANDS", *(line for name, inner in below for line in item(name, inner.get_short_help_str(200)))]
     made[context.command_path.replace(" ", "-")] = page(context, text, listed if below else [])
-    for name, one in below:
-        of_one(made, click.Context(one, info_name=name, parent=context), one.get_short_help_str(200))
+    for name, subcommand in below:
+        of_one(made, click.Context(subcommand, info_name=name, parent=context), subcommand.get_short_help_str(200))
 
 
 def page(context: click.Context, text: str, more: list[str]) -> str:
     """Return a page: what a command is called and for, how it is called, what it does, its options, and more."""
     command, name = context.command, context.command_path.replace(" ", "-")
     usage = " ".join(command.collect_usage_pieces(context))
-    options = [one.get_help_record(context) for one in command.get_params(context) if isinstance(one, click.Option)]
+    options = [
+        option.get_help_record(context) for option in command.get_params(context) if isinstance(option, click.Option)
+    ]
     return "\n".join(
         [
             f'.TH "{escaped(name.upper())}" 1 "" "envkit {__version__}" "envkit"',
@@ -45,7 +47,7 @@ def page(context: click.Context, text: str, more: list[str]) -> str:
             ".SH SYNOPSIS", f".B {escaped(context.command_path)}", escaped(usage),
             ".SH DESCRIPTION", *paragraphs(command.help or text),
             *paragraphs(command.epilog or ""),
-            ".SH OPTIONS", *(line for one in options if one for line in item(*one)),
+            ".SH OPTIONS", *(line for record in options if record for line in item(*record)),
             *more,
             ".SH SEE ALSO", escaped(f"{PROGRAM}(1), {PROGRAM}-config(1), {PROGRAM} help"), "",
         ]

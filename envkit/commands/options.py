@@ -54,7 +54,7 @@ def extras(function: Function) -> Function:
 
 def separated(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words between the commas."""
-    return tuple(word for one in given for word in one.split(",") if word)
+    return tuple(word for value in given for word in value.split(",") if word)
 
 
 def modules(_context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -117,8 +117,8 @@ def giving_way(context: click.Context, stack: str | None, method: str | None) ->
     says = () if stack is None else ("framework",) if stack in FRAMEWORKS else tuple(usual)
     taken_over = context.params.get("source") or context.params.get("dockerfile")
     leave = configured(context) & {*says, *(("method",) if taken_over else ())}
-    found = {name: usual[name] if name in leave else context.params.get(name, usual[name]) for name in usual}
-    return found["method"], found["framework"], str(found["accelerator"])
+    values = {name: usual[name] if name in leave else context.params.get(name, usual[name]) for name in usual}
+    return values["method"], values["framework"], str(values["accelerator"])
 
 
 def image(function: Function) -> Function:
@@ -244,12 +244,12 @@ class Grouped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those of no group first."""
-        options = {str(one.name): one for one in self.get_params(ctx) if isinstance(one, click.Option)}
+        options = {str(option.name): option for option in self.get_params(ctx) if isinstance(option, click.Option)}
         grouped = {name for names in self.groups.values() for name in names}
         sections = {"Options": [name for name in options if name not in grouped], **self.groups}
         for title, names in sections.items():
             records = [options[name].get_help_record(ctx) for name in names if name in options]
-            if rows := [one for one in records if one]:
+            if rows := [record for record in records if record]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 

@@ -32,21 +32,21 @@ def show_json(work: Installation) -> int:
     from envkit.commands import json_types
 
     problems, missing = install.problems(work), set(work.missing)
-    absent = {one.place for one in preflight.lacking(work.sources, work.request.prefix, work.request.carried)}
-    told = json_types.ReportedPlan(
+    absent = {source.place for source in preflight.lacking(work.sources, work.request.prefix, work.request.carried)}
+    plan = json_types.ReportedPlan(
         name=work.stack.name,
         method=work.stack.method,
         framework=work.stack.framework,
         accelerator=work.stack.accelerator.value,
         prefix=str(work.request.prefix.root),
-        steps=tuple(json_types.ReportedStep(name=one, there=one not in missing) for one in work.steps),
+        steps=tuple(json_types.ReportedStep(name=step, there=step not in missing) for step in work.steps),
         sources=tuple(
-            json_types.ListedSource(name=one.place, sha256=one.sha256, there=one.place not in absent)
-            for one in work.sources
+            json_types.ListedSource(name=source.place, sha256=source.sha256, there=source.place not in absent)
+            for source in work.sources
         ),
-        problems=tuple(Lacking(what=one.what, fix=one.fix) for one in problems),
+        problems=tuple(Lacking(what=problem.what, fix=problem.fix) for problem in problems),
         lock=work.lock,
         cached=tuple(work.offered),
     )
-    echo_json(json_types.text(told))
+    echo_json(json_types.text(plan))
     return preflight.refusal(problems).exit_code if problems else 0

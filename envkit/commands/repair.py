@@ -27,16 +27,16 @@ def repair(name: str, prefix: str | None, dry_run: bool, as_json: bool) -> int:
     from envkit.commands import json_types
     from envkit.methods import installed
 
-    _, found = installed.placed(where, name)
-    damaged, measure = tuple(found.damaged()), found.measure()
+    _, receipt = installed.placed(where, name)
+    damaged, measure = tuple(receipt.damaged()), receipt.measure()
     status = work.repair(where, name, is_dry=dry_run, console=console(err=True, tells=True))
-    told = json_types.Repaired(
-        name=found.name,
+    report = json_types.Repaired(
+        name=receipt.name,
         state="kept" if status == 1 else "damaged" if status else "repaired" if damaged else "whole",
         damaged=damaged,
         files=measure.files,
         size=measure.size,
         unlisted=measure.unlisted,
     )
-    echo_json(json_types.text(told))
+    echo_json(json_types.text(report))
     return status

@@ -53,11 +53,11 @@ def report(name: str | None, output: Path | None, logs: tuple[str, ...], as_json
     if "-" in logs:
         usage("--log takes the file of a log, which is read more than once, and no standard input. Write it into one.")
     reader = Reader(environment=name or os.environ.get("ENVKIT_NAME", ""), scheduler=scheduler(os.environ))
-    told, where = [read.read(one, reader) for one in logs], place.locate(prefix)
+    contents, where = [read.read(path, reader) for path in logs], place.locate(prefix)
     if name:
         gather.require_known(name, where)
-    made = gather.gather(name or os.environ.get("ENVKIT_NAME"), where, told)
-    text = formed(made, "json" if as_json else output.suffix.lstrip(".").lower())
+    ticket = gather.gather(name or os.environ.get("ENVKIT_NAME"), where, contents)
+    text = formed(ticket, "json" if as_json else output.suffix.lstrip(".").lower())
     if to_stdout:
         if words.on_github():
             text = words.inert_json(text) if as_json else words.inert(text)

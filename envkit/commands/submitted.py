@@ -48,22 +48,22 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     from envkit.verify import session
     from envkit.verify.report import Report
 
-    found, site = batch.environment(name, given)
-    own = found.srun
-    if not found.horovod:
-        usage(f"{found.name} has no Horovod, so there is nothing to verify.")
+    receipt, site = batch.environment(name, given)
+    own = receipt.srun
+    if not receipt.horovod:
+        usage(f"{receipt.name} has no Horovod, so there is nothing to verify.")
     inside = given["launcher"] != "auto" or given["scale"] or given["upstream_tests"] or given["mpi_model"] == "inside"
-    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and not inside else ""
-    exported = launcher.srun_export(found.mpi.family) if found.mpi else ()
-    asked = {**given, **batch.sizes(given), "time": given["time"] or VERIFYING}
-    made = batch.prepared((), found.called, site, site.job.sbatch if site else (), asked)
-    shape = f"--nodes {made.shape.nodes} --ranks-per-node {made.shape.ranks_per_node}"
-    require(slurm, f"envkit job {{name}} {found.called} {shape} --submit -- true")
+    speaks = launcher.job_srun_type(receipt.mpi.family) if receipt.mpi and not inside else ""
+    exported = launcher.srun_export(receipt.mpi.family) if receipt.mpi else ()
+    settings = {**given, **batch.sizes(given), "time": given["time"] or VERIFYING}
+    job = batch.prepared((), receipt.called, site, site.job.sbatch if site else (), settings)
+    shape = f"--nodes {job.shape.nodes} --ranks-per-node {job.shape.ranks_per_node}"
+    require(slurm, f"envkit job {{name}} {receipt.called} {shape} --submit -- true")
     folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
-    made = replace(made, log=str(folder / "log").replace("%", "%%"))
+    job = replace(job, log=str(folder / "log").replace("%", "%%"))
     try:
         text = slurm.verification(
-            made, words, folder / REPORT, speaks=speaks, srun=[*exported, *(site.srun if site else own)]
+            job, words, folder / REPORT, speaks=speaks, srun=[*exported, *(site.srun if site else own)]
         )
         taken = sent(text)
     except EnvkitError:
@@ -87,11 +87,11 @@ def examination(given: dict[str, Any], words: Sequence[str]) -> "tuple[Examined 
     require(slurm, "in an interactive job: envkit doctor")
     site = sites.find(given["site"]) if given["site"] else None
     shape = {"nodes": 1, "ranks_per_node": 1, "cpus_per_rank": 0}
-    asked = {**given, **shape, "time": given["time"] or ASKING}
-    made = batch.prepared(("doctor", *words, "--json"), "doctor", site, site.job.sbatch if site else (), asked)
+    settings = {**given, **shape, "time": given["time"] or ASKING}
+    job = batch.prepared(("doctor", *words, "--json"), "doctor", site, site.job.sbatch if site else (), settings)
     folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
     try:
-        taken = sent(slurm.alone(replace(made, log=str(folder / "log").replace("%", "%%")), folder / REPORT))
+        taken = sent(slurm.alone(replace(job, log=str(folder / "log").replace("%", "%%")), folder / REPORT))
     except EnvkitError:
         shutil.rmtree(folder)
         raise
@@ -111,7 +111,7 @@ def require(scheduler: "Scheduler", instead: str, option: str = "") -> None:
 
     if process.which(scheduler.SUBMITS):
         return
-    other = next((one for one in SCHEDULERS.values() if process.which(one.SUBMITS)), None)
+    other = next((candidate for candidate in SCHEDULERS.values() if process.which(candidate.SUBMITS)), None)
     if other is None:
         raise submit.absent(scheduler.SUBMITS)
     why = f"There is {other.SUBMITS} on PATH, and no {scheduler.SUBMITS}."
@@ -154,9 +154,9 @@ def read(path: Path, kind: type[Kind], taken: "Submitted", status: int, said: Se
     from envkit.errors import JobLost
     from envkit.system import record
 
-    made = None
+    report = None
     try:
-        made = record.read(path, kind)
+        report = record.read(path, kind)
     except (OSError, msgspec.DecodeError) as error:
         if status in said:
             raise JobLost(
@@ -165,7 +165,7 @@ def read(path: Path, kind: type[Kind], taken: "Submitted", status: int, said: Se
                 fix=f"See its log: {path.with_name('log')}",
             ) from error
     shutil.rmtree(path.parent, ignore_errors=True)
-    return made
+    return report
 
 
 def installation(request: "Request", given: Mapping[str, Any], words: Sequence[str], console: "Console") -> int:
@@ -179,24 +179,24 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
     from envkit.machine import site as sites
     from envkit.system import umask
 
-    if (there := work.find_installed(request)) is not None:
-        work.say_already(there, request.prefix.root, console)
+    if (existing := work.find_installed(request)) is not None:
+        work.say_already(existing, request.prefix.root, console)
         return 0
     stack = request.wanted or "STACK"
     alone = "--job-per-module" if given["job_per_module"] else ""
     require(slurm, f"envkit fetch {stack}; and in an interactive job: envkit install {stack} --offline", alone)
     cpus = given["jobs"] or CPUS
     site = sites.find(given["site"]) if given["site"] else None
-    asked = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
+    settings = {**given, "nodes": 1, "ranks_per_node": 1, "cpus_per_rank": cpus, "time": given["time"] or BUILDING}
     with work.stoppable(), umask.like(request.prefix.root):
         request.prefix.create()
         wanted = work.supplied(request)
         named = (*filter(None, [wanted.request.wanted]), *words, "--method", wanted.stack.method)
         command = ("install", *named, "--offline", "--jobs", str(cpus))
-        made = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), asked)
-        text = slurm.alone(replace(made, log=str(request.prefix.logs / "job-%x-%j.log")))
+        job = batch.prepared(command, wanted.stack.name, site, site.job.sbatch if site else (), settings)
+        text = slurm.alone(replace(job, log=str(request.prefix.logs / "job-%x-%j.log")))
         if given["job_per_module"]:
-            work.build_in_jobs(wanted, slurm.words(made), cpus, console)
+            work.build_in_jobs(wanted, slurm.words(job), cpus, console)
         else:
             fetch_for(wanted, console)
         return follow.follow(sent(text))

@@ -31,8 +31,8 @@ def upgrade(
     from envkit.planning.request import Request
 
     where = place.locate(prefix)
-    asked = Request(prefix=where, accepted_eulas=eulas, offline=offline, jobs=jobs or 0)
-    done = work.upgrade(where, name, asked, is_dry=dry_run, console=Console(stderr=as_json))
+    request = Request(prefix=where, accepted_eulas=eulas, offline=offline, jobs=jobs or 0)
+    done = work.upgrade(where, name, request, is_dry=dry_run, console=Console(stderr=as_json))
     if as_json:
         import msgspec
 

@@ -37,11 +37,11 @@ def venv(name: str, folder: str, requirements: tuple[Path, ...], prefix: str | N
         options.refuse_eessi("have a virtual environment on top of it")
     if not folder.strip():
         usage("DIR is empty: name the folder that is to be made.")
-    found = installed.find(place.locate(prefix), name)
+    receipt = installed.find(place.locate(prefix), name)
     where = files.at_home(folder).absolute()
     if ".." in where.parts:  # it is to stay what it is when a folder on the way has gone
         where = Path(os.path.realpath(where))
-    made = making.make(found, where, requirements, batch.this_envkit())
-    echo(f"Made {where} on top of {made.name}; {len(made.fixed)} packages of that are fixed (constraints.txt).")
+    result = making.make(receipt, where, requirements, batch.this_envkit())
+    echo(f"Made {where} on top of {result.name}; {len(result.fixed)} packages of that are fixed (constraints.txt).")
     echo(f"Enter it with 'source {where}/bin/activate' or 'envkit shell {where}', and use pip there.")
     echo(f"Check it with 'envkit verify {where}'.")

@@ -100,7 +100,7 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     from envkit.verify import launch, target
     from envkit.verify import options as verification
 
-    asked = verification.asked(
+    settings = verification.asked(
         require=given["require"].split(","),
         timeout_s=given["timeout"],
         shared=given["shared"],
@@ -121,12 +121,12 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     if given["submit"]:
         return submitted_one(context, name, given)
     submitted.require_submit(given, submitted.OPTIONS)
-    found = target.find(name, given["prefix"], given["framework"])
+    goal = target.find(name, given["prefix"], given["framework"])
     started = detect(os.environ)
 
     def show(made: "Report") -> int:
         status = shown(made, given)
-        keep(made, found.receipt)
+        keep(made, goal.receipt)
         return status
 
     if started is not None:
@@ -137,26 +137,26 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
             )
         from envkit.verify import as_rank
 
-        return as_rank.verify_as_rank(found, started, world_size(started, given), asked, show)
-    start = wanted(given, asked.scale)
-    if found.receipt is not None:
-        installed.require_files(found.receipt)
-    if asked.upstream_tests:
-        get_tests(found, asked)
+        return as_rank.verify_as_rank(goal, started, world_size(started, given), settings, show)
+    start = wanted(given, settings.scale)
+    if goal.receipt is not None:
+        installed.require_files(goal.receipt)
+    if settings.upstream_tests:
+        get_tests(goal, settings)
     from envkit.report.paper import is_quiet
 
     if is_quiet() or not sys.stderr.isatty():
-        return show(launch.verify(found, start, asked, tell=tell, tests=titles()))
+        return show(launch.verify(goal, start, settings, tell=tell, tests=titles()))
     from envkit.verify.progress_line import Waiting
 
     waiting = Waiting(sys.stderr, start.ranks)
     try:
-        made = launch.verify(
-            found, start, asked, watch=waiting.look, tell=lambda text: tell(text, waiting.wipe), tests=waiting.at
+        report = launch.verify(
+            goal, start, settings, watch=waiting.look, tell=lambda text: tell(text, waiting.wipe), tests=waiting.at
         )
     finally:
         waiting.wipe()
-    return show(made)
+    return show(report)
 
 
 def tell(text: str, before: Callable[[], None] = lambda: None) -> None:
@@ -186,11 +186,11 @@ def get_tests(found: "Target", asked: "Options") -> None:
 
 def titles() -> Callable[[str, str], None]:
     """Return what tells, once for each, which of Horovod's own tests run."""
-    told = set[str]()
+    seen = set[str]()
 
     def each(title: str, _far: str) -> None:
-        if title not in told:
-            told.add(title)
+        if title not in seen:
+            seen.add(title)
             tell(title)
 
     return each
@@ -201,17 +201,17 @@ def submitted_one(context: click.Context, name: str | None, given: dict[str, Any
     if given["hosts"]:
         usage("--hosts does not go with --submit: Slurm chooses the nodes.")
     words = list(batch.repeated(context, leave=OF_THE_JOB))
-    made, status = submitted.verification(name, given, words)
-    if made is None:
+    report, status = submitted.verification(name, given, words)
+    if report is None:
         return status
     from envkit.errors import EnvkitError
     from envkit.verify import target
 
-    there = None
+    receipt = None
     with suppress(EnvkitError):  # it may be on the nodes alone
-        there = target.with_horovod(name, given["prefix"])
-    shown_status = shown(made, given)
-    keep(made, there)
+        receipt = target.with_horovod(name, given["prefix"])
+    shown_status = shown(report, given)
+    keep(report, receipt)
     return shown_status or status
 
 
@@ -338,17 +338,17 @@ def check_build(name: str | None, as_json: bool, prefix: str | None) -> int:
     from envkit.verify import target
     from envkit.verify.target import PACKAGES
 
-    found = target.with_horovod(name, prefix)
-    flags = target.installed(found, found.environment).built
+    receipt = target.with_horovod(name, prefix)
+    flags = target.installed(receipt, receipt.environment).built
     if flags is None:
-        usage(f"The Python of {found.name} is older than 3.10, so its flags were not read: use 'envkit verify'.")
-    wanted = [one for one in flags.extensions if one.framework == PACKAGES[found.framework]]
-    works = bool(wanted) and all(one.loads and not one.has_drifted for one in wanted)
+        usage(f"The Python of {receipt.name} is older than 3.10, so its flags were not read: use 'envkit verify'.")
+    wanted = [extension for extension in flags.extensions if extension.framework == PACKAGES[receipt.framework]]
+    works = bool(wanted) and all(extension.loads and not extension.has_drifted for extension in wanted)
     if as_json:
         from envkit.cli import echo_json
         from envkit.commands import json_types
 
-        echo_json(json_types.text(json_types.BuildCheck(name=found.name, works=works, build=flags)))
+        echo_json(json_types.text(json_types.BuildCheck(name=receipt.name, works=works, build=flags)))
     else:
         echo(check_build_block(flags))
     return 0 if works else 1

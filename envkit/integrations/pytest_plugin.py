@@ -25,7 +25,7 @@ HELP = (
 
 @dataclass(frozen=True, kw_only=True)
 class RanksMark:
-    """What the mark of a test asks for."""
+    """The ranks that the mark of a test asks for."""
 
     ranks: int = 2
     environment: str | None = None
@@ -94,15 +94,15 @@ def asked(item: pytest.Item) -> RanksMark:
             raise pytest.UsageError(f"{item.nodeid}: write the arguments with names: @pytest.mark.{HELP}")
         given = {**mark.kwargs, **given}
     try:
-        found = RanksMark(**given)
+        ranks_mark = RanksMark(**given)
     except TypeError:
         odd = ", ".join(sorted(given.keys() - RanksMark.__dataclass_fields__.keys()))
         raise pytest.UsageError(f"{item.nodeid}: the mark {MARK} has no {odd}. It is {HELP}") from None
     for name, least in (("ranks", 1), ("nodes", 1), ("timeout", 0.001)):
-        value = getattr(found, name)
+        value = getattr(ranks_mark, name)
         if value is not None and not (isinstance(value, int | float) and value >= least):
             raise pytest.UsageError(f"{item.nodeid}: {name}={value!r} of the mark {MARK} is not a number above 0.")
-    return found
+    return ranks_mark
 
 
 def limit(config: pytest.Config, wanted: RanksMark) -> float:
@@ -121,13 +121,13 @@ def run(item: pytest.Function, wanted: RanksMark, limit_s: float) -> None:
 
     ranks.require_none()
     goal = target(item.config, wanted.environment)
-    found = ranks.run(goal, LaunchRequest(ranks=wanted.ranks, nodes=wanted.nodes), job(item, limit_s))
-    for one in found.outcomes:
-        for title, text in one.sections:
-            item.add_report_section("call", f"{title} of rank {one.rank}", text)
-    if text := ranks.failure(found):
+    results = ranks.run(goal, LaunchRequest(ranks=wanted.ranks, nodes=wanted.nodes), job(item, limit_s))
+    for outcome in results.outcomes:
+        for title, text in outcome.sections:
+            item.add_report_section("call", f"{title} of rank {outcome.rank}", text)
+    if text := ranks.failure(results):
         pytest.fail(text, pytrace=False)
-    if reason := ranks.skipped(found):
+    if reason := ranks.skipped(results):
         pytest.skip(reason)
 
 
@@ -137,11 +137,11 @@ def target(config: pytest.Config, named: str | None) -> Target:
     """
     from envkit.verify.target import find
 
-    known = config.stash.setdefault(TARGETS, {})
+    targets = config.stash.setdefault(TARGETS, {})
     name = named or config.getoption("--horovod-environment") or config.getini("horovod_environment") or None
-    if name not in known:
-        known[name] = find(name)
-    return known[name]
+    if name not in targets:
+        targets[name] = find(name)
+    return targets[name]
 
 
 def job(item: pytest.Function, limit_s: float) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def job(item: pytest.Function, limit_s: float) -> dict[str, Any]:
 
     config = item.config
     cwd = str(config.invocation_params.dir)
-    names = [one.name for one in item.listchain() if isinstance(one, pytest.Class | pytest.Function)]
+    names = [node.name for node in item.listchain() if isinstance(node, pytest.Class | pytest.Function)]
     return {
         "test": "::".join([str(item.path), *names]),
         "arguments": ["--rootdir", str(config.rootpath), "--import-mode", str(config.getoption("importmode"))],

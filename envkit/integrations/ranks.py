@@ -29,7 +29,7 @@ OWN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank left: passed, failed or skipped, in which step (setup, call, teardown, or before), and why."""
+    """The end of one rank: passed, failed or skipped, in which step (setup, call, teardown, or before), and why."""
 
     rank: int
     host: str
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class RankResults:
-    """What all ranks left, in their order; ``stacks`` is where those were that had not ended in time.
+    """The outcomes that all ranks left, in their order; ``stacks`` is where those were that had not ended in time.
 
     ``stopped`` are those that a signal has ended (SIGTERM, as launchers send it where another rank has gone).
     """
@@ -80,10 +80,10 @@ def run(target: Target, wanted: LaunchRequest, job: dict[str, Any]) -> RankResul
         seen = [program.parent, folder, *(Path(path) for path in (*job["folders"], job["borrowed"]))]
         argv = [target.python, str(program), str(folder / JOB)]
         patience = RankDeadline(folder, job["limit_s"], wanted.ranks)
-        kept = {name: value for name, value in os.environ.items() if name not in OWN}
+        env = {name: value for name, value in os.environ.items() if name not in OWN}
         status = process.supervise(
             inside.command(argv, launch.argv, remote=launch.remote, visible=list(dict.fromkeys(seen))),
-            env=inside.variables(launcher.variables(kept)),
+            env=inside.variables(launcher.variables(env)),
             log=folder / "log",
             until=patience.is_over,
         )
@@ -91,7 +91,7 @@ def run(target: Target, wanted: LaunchRequest, job: dict[str, Any]) -> RankResul
             size=wanted.ranks,
             environment=target.name,
             launcher=launch.launcher,
-            outcomes=tuple(sorted(outcomes(folder), key=lambda one: one.rank)),
+            outcomes=tuple(sorted(outcomes(folder), key=lambda outcome: outcome.rank)),
             stacks=stacks(folder),
             stopped=frozenset(stacks(folder, "stopped")),
             status=status,
@@ -114,13 +114,13 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
 
 def stacks(folder: Path, kind: str = "stack") -> dict[int, str]:
     """Return where each rank was when its time was over, or when it was ``stopped``; pytest's own part is left out."""
-    found = {}
+    texts = {}
     for path in folder.glob(f"{kind}-*"):
         lines = path.read_text(errors="replace").splitlines()
         own = next((number for number, line in enumerate(lines) if "/_pytest/" in line), len(lines))
         if own:
-            found[int(path.name.partition("-")[2])] = "\n".join(lines[:own])
-    return found
+            texts[int(path.name.partition("-")[2])] = "\n".join(lines[:own])
+    return texts
 
 
 class RankDeadline:
@@ -136,29 +136,31 @@ class RankDeadline:
         """Say whether ranks that still run are to be ended."""
         now = time.monotonic()
         ended = list(outcomes(self.folder))
-        if not self.failed and any(one.outcome == "failed" for one in ended):
+        if not self.failed and any(outcome.outcome == "failed" for outcome in ended):
             self.failed = now
         if now > self.limit:
-            told = {one.rank for one in ended} | stacks(self.folder).keys()
-            self.is_late = len(told) >= self.size or now > self.limit + PATIENCE_S
+            ranks = {outcome.rank for outcome in ended} | stacks(self.folder).keys()
+            self.is_late = len(ranks) >= self.size or now > self.limit + PATIENCE_S
         return self.is_late or bool(self.failed and now - self.failed > PATIENCE_S)
 
 
 def failure(found: RankResults) -> str:
     """Return what to show of a test that has not passed in every rank; nothing of one that has, or was left out."""
-    failed = sorted((one for one in found.outcomes if one.outcome == "failed"), key=lambda one: one.ended)
-    there = {one.rank for one in found.outcomes}
-    absent = [rank for rank in range(found.size) if rank not in there]
-    kinds = {one.outcome for one in found.outcomes}
+    failed = sorted(
+        (outcome for outcome in found.outcomes if outcome.outcome == "failed"), key=lambda outcome: outcome.ended
+    )
+    present = {outcome.rank for outcome in found.outcomes}
+    absent = [rank for rank in range(found.size) if rank not in present]
+    kinds = {outcome.outcome for outcome in found.outcomes}
     if not failed and not absent and len(kinds) == 1:
         return ""
     lines = [f"{summary(found, failed, absent)} ({found.environment}, {found.size} ranks by {found.launcher})", ""]
-    for one in failed:
-        lines += [f"rank {one.rank} on {one.host} failed ({one.when}):", "", plain(one.text), ""]
-    for rank in sorted(absent, key=lambda one: one in found.stopped):
+    for result in failed:
+        lines += [f"rank {result.rank} on {result.host} failed ({result.when}):", "", plain(result.text), ""]
+    for rank in sorted(absent, key=lambda number: number in found.stopped):
         lines += gone(found, rank, has_cause=bool(failed))
     for kind in sorted(kinds - {"failed"}):
-        of_kind = [str(one.rank) for one in found.outcomes if one.outcome == kind]
+        of_kind = [str(outcome.rank) for outcome in found.outcomes if outcome.outcome == kind]
         lines.append(f"{kind} in rank {', '.join(of_kind)}")
     if kinds >= {"passed", "skipped"} and not failed:
         lines.append("Skip a test in every rank or in none: what some leave out, others wait for.")
@@ -170,9 +172,9 @@ def failure(found: RankResults) -> str:
 def summary(found: RankResults, failed: list[Outcome], absent: list[int]) -> str:
     """Return the first failure in a line, which pytest shows in its summary."""
     if failed:
-        said = [line for line in plain(failed[0].text).splitlines() if line.strip()]
-        errors = [line.removeprefix("E").strip() for line in said if line.startswith("E  ")]
-        return f"rank {failed[0].rank} failed: {(errors or said[-1:] or [failed[0].when])[0].strip()[:LINE]}"
+        lines = [line for line in plain(failed[0].text).splitlines() if line.strip()]
+        errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
+        return f"rank {failed[0].rank} failed: {(errors or lines[-1:] or [failed[0].when])[0].strip()[:LINE]}"
     if absent:
         first = next((rank for rank in absent if rank not in found.stopped), absent[0])
         return gone(found, first, has_cause=False)[0].removesuffix(":").partition(", and was")[0]
@@ -198,5 +200,5 @@ def gone(found: RankResults, rank: int, *, has_cause: bool) -> list[str]:
 
 def skipped(found: RankResults) -> str:
     """Return why every rank has left the test out; nothing where one has not."""
-    reasons = [one.text for one in found.outcomes if one.outcome == "skipped"]
+    reasons = [outcome.text for outcome in found.outcomes if outcome.outcome == "skipped"]
     return reasons[0] or "skipped" if len(reasons) == found.size else ""

@@ -57,27 +57,27 @@ class EnvkitVerify(rfm.RunOnlyRegressionTest):
         report = self.report()
         cause = report["cause"] or {}
         words = [cause.get(key) for key in ("id", "message", "cause", "remedy")]
-        told = ". ".join(word.rstrip(".") for word in words if word)
-        return sn.assert_eq(report["verdict"], "pass", msg=f"envkit verify says FAIL. {told}")
+        text = ". ".join(word.rstrip(".") for word in words if word)
+        return sn.assert_eq(report["verdict"], "pass", msg=f"envkit verify says FAIL. {text}")
 
     @performance_function("GB/s")
     def bus_bandwidth(self):
-        return max(one["bus_bytes_per_s"] for one in self.report()["bandwidth"]) / 1e9
+        return max(row["bus_bytes_per_s"] for row in self.report()["bandwidth"]) / 1e9
 
     @performance_function("s")
     def latency(self):
-        return min(one["seconds"] for one in self.report()["bandwidth"])
+        return min(row["seconds"] for row in self.report()["bandwidth"])
 
     def report(self):
         """Return the report, whatever else a job prints before it."""
-        said = self.read(self.stdout)
-        for start in (place for place, sign in enumerate(said) if sign == "{" and said[:place][-1:] in ("", "\n")):
+        output = self.read(self.stdout)
+        for start in (place for place, sign in enumerate(output) if sign == "{" and output[:place][-1:] in ("", "\n")):
             try:
-                found, _ = json.JSONDecoder().raw_decode(said[start:])
+                content, _ = json.JSONDecoder().raw_decode(output[start:])
             except ValueError:
                 continue
-            if "verdict" in found:
-                return found
+            if "verdict" in content:
+                return content
         raise SanityError(f"envkit verify left no report: {self.read(self.stderr).strip()[-2000:]}")
 
     def read(self, name):

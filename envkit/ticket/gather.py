@@ -1,4 +1,4 @@
-"""What a report for a ticket has, each part by itself: one that cannot be made says why, and the others are there."""
+"""The parts of a report for a ticket, each by itself: one that cannot be made says why, and the others are there."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def gather(name: str | None, prefix: Prefix, logs: Sequence[Log], env: Mapping[s
 
     ``logs`` are those of what failed, read already.
     """
-    found: list[Receipt] = []
-    of_environment = made("environment", "Environment", lambda: environment(name, prefix, found))
-    receipt = found[0] if found else None
-    asked = receipt.name if receipt else name or ""
+    receipts: list[Receipt] = []
+    of_environment = made("environment", "Environment", lambda: environment(name, prefix, receipts))
+    receipt = receipts[0] if receipts else None
+    called = receipt.name if receipt else name or ""
     private = Redactor(env)
     parts = [
         made("logs", "Logs", lambda: diagnoses(logs, private)),
@@ -73,9 +73,9 @@ def gather(name: str | None, prefix: Prefix, logs: Sequence[Log], env: Mapping[s
     ]
     for part in parts:
         private.learn(f"{part.text}\n{part.problem}" if part and len(part.text) < MOST else "")
-    kept = tuple(without(part, private) for part in parts if part is not None)
+    public = tuple(without(part, private) for part in parts if part is not None)
     at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return Ticket(made=at, environment=private.out_of(asked), parts=kept)
+    return Ticket(made=at, environment=private.out_of(called), parts=public)
 
 
 def require_known(name: str, prefix: Prefix) -> None:
@@ -86,7 +86,7 @@ def require_known(name: str, prefix: Prefix) -> None:
     try:
         _ = installed.venv_named(prefix, name) or installed.placed(prefix, name)
     except EnvironmentMissing:
-        if name not in {one.name for one in listing.entries(prefix)}:
+        if name not in {entry.name for entry in listing.entries(prefix)}:
             raise
     except EnvkitError:
         return  # which is what the report is about
@@ -95,12 +95,12 @@ def require_known(name: str, prefix: Prefix) -> None:
 def made(part: str, title: str, make: Callable[[], dict[str, Any] | None]) -> Part | None:
     """Return a part, or what kept it from being made; None where there is nothing to say."""
     try:
-        told = make()
+        content = make()
     except EnvkitError as error:
         return Part(id=part, title=title, problem=" ".join(filter(None, (error.what, error.why, error.fix))))
     except Exception as error:  # what a ticket is about may break any part of its report
         return Part(id=part, title=title, problem=f"envkit failed at this: {type(error).__name__}: {error}")
-    return Part(id=part, title=title, **told) if told is not None else None
+    return Part(id=part, title=title, **content) if content is not None else None
 
 
 def without(part: Part, private: Redactor) -> Part:
@@ -116,15 +116,15 @@ def without(part: Part, private: Redactor) -> Part:
 
 def diagnoses(logs: Sequence[Log], private: Redactor) -> dict[str, Any] | None:
     """Return what diagnose says of each log, with the lines about it and the last ones."""
-    for one in logs:
-        private.learn("\n".join((*one.around, *one.end)))
+    for entry in logs:
+        private.learn("\n".join((*entry.around, *entry.end)))
     if not logs:
         return None
-    logs = [cleared(one, private) for one in logs]
+    logs = [cleared(log, private) for log in logs]
     return {
-        "summary": "; ".join(f"{one.name}: {one.says}" for one in logs),
-        "text": "\n\n".join(one.text for one in logs),
-        "data": [one.data for one in logs],
+        "summary": "; ".join(f"{log.name}: {log.says}" for log in logs),
+        "text": "\n\n".join(log.text for log in logs),
+        "data": [log.data for log in logs],
     }
 
 
@@ -139,20 +139,20 @@ def verdict(receipt: Receipt | None, name: str | None, private: Redactor) -> dic
     from envkit.verify import last
     from envkit.verify.report import render
 
-    kept = last.last(receipt.called, receipt.tree) if receipt else None if name else last.latest()
-    if kept is None:
+    entry = last.last(receipt.called, receipt.tree) if receipt else None if name else last.latest()
+    if entry is None:
         return {"problem": "There is none: envkit verify, or srun envkit verify in a job, has not run for this user."}
-    for row in kept.report.hosts:
+    for row in entry.report.hosts:
         private.host(row.name)
-    private.learn(kept.report.launcher_said)
-    rows = (msgspec.structs.replace(row, name=private.hosts.get(row.name, row.name)) for row in kept.report.hosts)
-    kept = msgspec.structs.replace(kept, report=msgspec.structs.replace(kept.report, hosts=tuple(rows)))
-    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(kept.at))
-    first = kept.report.cause
+    private.learn(entry.report.launcher_said)
+    rows = (msgspec.structs.replace(row, name=private.hosts.get(row.name, row.name)) for row in entry.report.hosts)
+    entry = msgspec.structs.replace(entry, report=msgspec.structs.replace(entry.report, hosts=tuple(rows)))
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(entry.at))
+    first = entry.report.cause
     return {
-        "summary": f"{kept.report.verdict.upper()} of {kept.name}, {at}" + (f": {first.message}" if first else ""),
-        "text": render(shown(kept.report, private), width=WIDTH),
-        "data": bounded(kept.report),
+        "summary": f"{entry.report.verdict.upper()} of {entry.name}, {at}" + (f": {first.message}" if first else ""),
+        "text": render(shown(entry.report, private), width=WIDTH),
+        "data": bounded(entry.report),
     }
 
 
@@ -175,13 +175,13 @@ def environment(name: str | None, prefix: Prefix, found: list[Receipt]) -> dict[
     from envkit.methods import installed
 
     entries = listing.entries(prefix)
-    there = [one for one in entries if one.prefix]
+    present = [entry for entry in entries if entry.prefix]
     rows = "\n".join(
-        f"{one.name}: {one.state}{f', {one.why}' if one.why else ''} ({one.method}, {one.framework}, {one.accelerator})"
-        for one in there
+        f"{row.name}: {row.state}{f', {row.why}' if row.why else ''} ({row.method}, {row.framework}, {row.accelerator})"
+        for row in present
     )
     listed = f"Prefix: {prefix}\n{rows or 'Nothing is installed.'}"
-    data = {"prefix": str(prefix), "environments": [msgspec.to_builtins(one) for one in there]}
+    data = {"prefix": str(prefix), "environments": [msgspec.to_builtins(entry) for entry in present]}
     try:
         folder = installed.venv_named(prefix, name)
         found.append(installed.in_venv(folder) if folder else installed.placed(prefix, name)[1])
@@ -203,13 +203,15 @@ def lock(receipt: Receipt | None) -> dict[str, Any] | None:
 
     if receipt is None:
         return None
-    found = installed.lock_of(receipt)
-    lines = [f"{one.name}: {', '.join(file.filename for file in one.sources) or one.recipe}" for one in found.parts]
-    packages = [f"{name}=={version}" for name, version in found.packages.items()]
+    locked = installed.lock_of(receipt)
+    lines = [
+        f"{part.name}: {', '.join(file.filename for file in part.sources) or part.recipe}" for part in locked.parts
+    ]
+    packages = [f"{name}=={version}" for name, version in locked.packages.items()]
     return {
-        "summary": f"{len(found.parts)} parts, {len(packages)} packages",
+        "summary": f"{len(locked.parts)} parts, {len(packages)} packages",
         "text": "\n".join([*lines, *packages]),
-        "data": msgspec.json.decode(lockfile.text(found)),
+        "data": msgspec.json.decode(lockfile.text(locked)),
     }
 
 
@@ -221,7 +223,7 @@ def doctor(prefix: Prefix, env: Mapping[str, str]) -> dict[str, Any]:
 
     report = rules.judge(facts.gather(prefix, (), env))
     return {
-        "summary": ", ".join(f"{one.method} {one.state}" for one in report.methods),
+        "summary": ", ".join(f"{method.method} {method.state}" for method in report.methods),
         "text": terminal.render(report, Paper(width=WIDE)),
         "data": msgspec.to_builtins(report),
     }
@@ -229,8 +231,8 @@ def doctor(prefix: Prefix, env: Mapping[str, str]) -> dict[str, Any]:
 
 def versions() -> dict[str, Any]:
     """Return the versions of envkit, of what it runs on, and of EasyBuild."""
-    found = dict(numbers())
-    return {"text": "\n".join(f"{name}: {version}" for name, version in found.items()), "data": found}
+    table = dict(numbers())
+    return {"text": "\n".join(f"{name}: {version}" for name, version in table.items()), "data": table}
 
 
 def numbers() -> Iterator[tuple[str, str]]:

@@ -33,7 +33,7 @@ class Log:
 
     @property
     def text(self) -> str:
-        """What a reader of the ticket sees of it."""
+        """The text that a reader of the ticket sees of it."""
         lines = [f"{self.begins + number:>7}  {line}" for number, line in enumerate(self.around)]
         parts = [self.diagnosis, *(["", f"{self.name}, from line {self.begins}:", *lines] if lines else [])]
         parts += ["", f"{self.name}, its end:", *(f"         {line}" for line in self.end)] if self.end else []
@@ -50,19 +50,20 @@ def read(path: str, reader: Reader) -> Log:
     limit, tail = Deadline(time.monotonic), bytearray()
     with source.opened(path, limit) as blocks:
         seen = seen_in(followed(blocks, tail))
-    found = judged(seen, None, reader)
-    begins = max(found.number - ABOVE, 1) if found else 1
-    around = source.lines(path, begins - 1, ABOVE + BELOW, limit) if found else []
+    diagnosis = judged(seen, None, reader)
+    begins = max(diagnosis.number - ABOVE, 1) if diagnosis else 1
+    around = source.lines(path, begins - 1, ABOVE + BELOW, limit) if diagnosis else []
     last = tail.decode(errors="replace").splitlines()[-LAST:]
     name = Path(path).name
     return Log(
         name=name,
-        says=f"{found.rule.id} ({found.certainty})" if found else words.NOTHING,
-        diagnosis=words.text(name, found, WIDE) + ("" if seen.whole else "\nNot all of it could be read in the time."),
+        says=f"{diagnosis.rule.id} ({diagnosis.certainty})" if diagnosis else words.NOTHING,
+        diagnosis=words.text(name, diagnosis, WIDE)
+        + ("" if seen.whole else "\nNot all of it could be read in the time."),
         begins=begins,
         around=tuple(around),
         end=tuple(line[:SHOWN] for line in last) if begins + len(around) <= seen.lines else (),
-        told=json.loads(words.to_json(name, found, whole=seen.whole)),
+        told=json.loads(words.to_json(name, diagnosis, whole=seen.whole)),
     )
 
 

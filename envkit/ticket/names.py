@@ -71,12 +71,12 @@ def vocabulary() -> frozenset[str]:
     from envkit.methods.registry import NAMES, receipt_of
     from envkit.verify.report import Report
 
-    told = msgspec.json.schema_components([Report, Doctor, Lock, Listing, *map(receipt_of, NAMES)])[1]
-    found = {word for schema in told.values() for word in fixed(schema)} | {rule.id for rule in rules()}
+    schemas = msgspec.json.schema_components([Report, Doctor, Lock, Listing, *map(receipt_of, NAMES)])[1]
+    words = {word for schema in schemas.values() for word in fixed(schema)} | {rule.id for rule in rules()}
     for path in sorted(data("verify/checks").glob("*.toml")):
-        found |= toml.read(path, toml.Tables).keys()
-    found |= {row["name"] for row in json.loads(data("inside/probe/launchers.json").read_bytes())}
-    return frozenset(part.lower() for word in found for part in (word, *WORD.findall(word)))
+        words |= toml.read(path, toml.Tables).keys()
+    words |= {row["name"] for row in json.loads(data("inside/probe/launchers.json").read_bytes())}
+    return frozenset(part.lower() for word in words for part in (word, *WORD.findall(word)))
 
 
 def fixed(schema: Any) -> Iterator[str]:
@@ -95,12 +95,12 @@ def domains() -> Iterator[str]:
     """Yield the domains of this machine: of its own name, those that its resolver searches, and those above them."""
     name = os.uname().nodename
     lines = [line.partition("#")[0].split() for path in NAMED_IN for line in read(path).splitlines()]
-    found = [name.partition(".")[2]]
+    candidates = [name.partition(".")[2]]
     own = f"{name.partition('.')[0]}."
-    found += [word.partition(".")[2] for line in lines for word in line if word.startswith(own)]
-    found += [word for line in lines if line[:1] in (["search"], ["domain"]) for word in line[1:]]
-    for one in found:
-        labels = one.strip(".").split(".")
+    candidates += [word.partition(".")[2] for line in lines for word in line if word.startswith(own)]
+    candidates += [word for line in lines if line[:1] in (["search"], ["domain"]) for word in line[1:]]
+    for domain in candidates:
+        labels = domain.strip(".").split(".")
         yield from (".".join(labels[at:]) for at in range(min(len(labels) - 1, 6)))
 
 

@@ -36,14 +36,14 @@ REMEMBERED = 50_000  # texts that come again, as those of ranks that say the sam
 
 
 class Redactor:
-    """What is private here: of the variables of a session, of the account and this machine, and what is learned."""
+    """The private things here: of the variables of a session, of the account and this machine, and what is learned."""
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
         self.stands, self.numbers = dict[tuple[str, str], str](), Counter[str]()
         self.hosts = dict[str, str]()
         self.names = names.Names()
         self.secrets = secrets.Secrets(env)
-        self.homes = sorted({one.rstrip("/") for one in homes_of(env)}, key=len, reverse=True)
+        self.homes = sorted({home.rstrip("/") for home in homes_of(env)}, key=len, reverse=True)
         self.cleared = dict[str, str]()
         for kind, several in (("user", users_of(env)), ("account", accounts_of(env))):
             for name in several:
@@ -58,10 +58,10 @@ class Redactor:
         short = name.partition(".")[0]
         if not A_HOST.fullmatch(name) or len(short) < 2 or short.lower() in known()["host"]["none"]:
             return
-        for one in (name, short):
-            self.hosts[one] = self.stand("host", short)
-            if is_name(one):
-                self.names.add(one, self.hosts[one])
+        for form in (name, short):
+            self.hosts[form] = self.stand("host", short)
+            if is_name(form):
+                self.names.add(form, self.hosts[form])
         self.domain(name.partition(".")[2])
 
     def domain(self, domain: str) -> None:
@@ -175,11 +175,11 @@ class Redactor:
                 return self.hosts[value]
             return value if value.lower() in names.vocabulary() else self.out_of(value)
         if isinstance(value, Mapping):
-            return {self.key(str(key)): self.out_of_all(one, str(key)) for key, one in value.items()}
-        if isinstance(value, list | tuple) and all(isinstance(one, str) and "\n" not in one for one in value):
+            return {self.key(str(key)): self.out_of_all(inner, str(key)) for key, inner in value.items()}
+        if isinstance(value, list | tuple) and all(isinstance(item, str) and "\n" not in item for item in value):
             return self.out_of("\n".join(value)).split("\n") if value else []
         if isinstance(value, list | tuple):
-            return [self.out_of_all(one) for one in value]
+            return [self.out_of_all(item) for item in value]
         return value
 
     def key(self, key: str) -> str:
@@ -201,8 +201,8 @@ def told(match: re.Match[str]) -> Iterator[tuple[str, str]]:
 
 def is_name(word: str) -> bool:
     """Say whether a word can be a name of a person or an account, and nothing else."""
-    told = known()["person"]
-    return word.lower() not in {*told["nobody"], *told["words"].split(), *names.vocabulary()}
+    table = known()["person"]
+    return word.lower() not in {*table["nobody"], *table["words"].split(), *names.vocabulary()}
 
 
 def accounts_of(env: Mapping[str, str]) -> Iterator[str]:
@@ -212,11 +212,11 @@ def accounts_of(env: Mapping[str, str]) -> Iterator[str]:
 
 def users_of(env: Mapping[str, str]) -> Iterator[str]:
     """Yield the names of this user: the account's, and its owner's."""
-    found = [env.get(name, "") for name in known()["person"]["variables"]]
+    users = [env.get(name, "") for name in known()["person"]["variables"]]
     with suppress(KeyError):
         account = pwd.getpwuid(os.geteuid())
-        found += [account.pw_name, account.pw_gecos.split(",")[0], Path(account.pw_dir).name]
-    yield from found
+        users += [account.pw_name, account.pw_gecos.split(",")[0], Path(account.pw_dir).name]
+    yield from users
 
 
 def homes_of(env: Mapping[str, str]) -> Iterator[str]:
@@ -224,7 +224,9 @@ def homes_of(env: Mapping[str, str]) -> Iterator[str]:
     named = [env.get("HOME", "")]
     with suppress(KeyError):
         named.append(pwd.getpwuid(os.geteuid()).pw_dir)
-    yield from (path for one in named if len(one) > 1 and one.startswith("/") for path in (one, os.path.realpath(one)))
+    yield from (
+        path for home in named if len(home) > 1 and home.startswith("/") for path in (home, os.path.realpath(home))
+    )
 
 
 def hosts_of(env: Mapping[str, str]) -> Iterator[str]:

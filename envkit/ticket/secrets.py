@@ -54,8 +54,8 @@ def known() -> Mapping[str, Any]:
 @functools.cache
 def shapes() -> tuple[re.Pattern[str], ...]:
     """Return what a secret is by its shape or by what stands before it, which is the group "kept"."""
-    told = known()["secret"]
-    return tuple(re.compile(functools.reduce(filled, told["parts"].items(), one)) for one in told["shapes"])
+    table = known()["secret"]
+    return tuple(re.compile(functools.reduce(filled, table["parts"].items(), shape)) for shape in table["shapes"])
 
 
 def filled(shape: str, part: tuple[str, str]) -> str:
@@ -70,7 +70,7 @@ def in_pairs(between: str, value: bytes) -> str:
 
 def numbered(form: str, kept: str, value: str) -> str:
     """Return a text with each character as a number, but for those that are kept."""
-    return "".join(one if one in kept else in_numbers(form, one) for one in value)
+    return "".join(character if character in kept else in_numbers(form, character) for character in value)
 
 
 @functools.cache
@@ -118,7 +118,7 @@ class Secrets:
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self.values = {one for value in secrets_of(env) for one in (value, stripped(value))}
+        self.values = {text for value in secrets_of(env) for text in (value, stripped(value))}
         self.by_start = dict[str, list[tuple[str, int]]]()
         for form, start in dict(sure for value in self.values for sure in forms(value)).items():
             if key := squeezed(start if len(squeezed(start)) >= SHORTEST else form):
@@ -159,13 +159,13 @@ class Secrets:
     def places(self, text: str) -> Iterator[tuple[int, list[str]]]:
         """Yield where in a text the beginnings of some may stand, whatever blanks are in these."""
         close = squeezed(text)
-        found = list[tuple[int, list[str]]]()
+        matches = list[tuple[int, list[str]]]()
         for at in range(len(close) - SHORTEST + 1 if self.by_head else 0):
             starts = self.by_head.get(close[at : at + SHORTEST])
-            if starts and (here := [one for one in starts if close.startswith(one, at)]):
-                found.append((at, here))
-        if found:
-            yield from placed(found, text)
+            if starts and (here := [start for start in starts if close.startswith(start, at)]):
+                matches.append((at, here))
+        if matches:
+            yield from placed(matches, text)
 
     def reaches(self, text: str, place: int, starts: list[str]) -> Iterator[int]:
         """Yield where those end that begin at a place of a text, of which enough is there."""
@@ -230,12 +230,12 @@ def forms(value: str) -> Iterator[tuple[str, str]]:
 
     It is written as it is, coded once or twice for what it stands in, packed, or as numbers; and so are its lines.
     """
-    for one in {value, *(line for line in value.splitlines()[:LINES] if len(line) >= SURE)}:
-        once = {(one, one[:SURE]), *(coded(coding, one, one[:SURE]) for coding in CODINGS)}
-        twice = {coded(coding, *pair) for coding in CODINGS for pair in once if len(one) <= LONG}
+    for text in {value, *(line for line in value.splitlines()[:LINES] if len(line) >= SURE)}:
+        once = {(text, text[:SURE]), *(coded(coding, text, text[:SURE]) for coding in CODINGS)}
+        twice = {coded(coding, *pair) for coding in CODINGS for pair in once if len(text) <= LONG}
         deep = {coded(CODINGS[0], *pair) for pair in twice}  # JSON in JSON in JSON, or in a page
         packs = {pack for pair in once for pack in packed(*pair)}
-        rare = {pack for pack in rarely(one, one[:SURE]) if len(one) <= LONG}
+        rare = {pack for pack in rarely(text, text[:SURE]) if len(text) <= LONG}
         for form, start in {*once, *twice, *deep, *packs, *rare}:
             yield form, start if form.startswith(start) else form
 
@@ -264,7 +264,7 @@ def rarely(value: str, start: str) -> Iterator[tuple[str, str]]:
 
 def in_hexadecimal(ways: Iterable[Callable[[bytes], str]], value: str, start: str) -> Iterator[tuple[str, str]]:
     """Yield a text in hexadecimal digits, in some ways, both small and large."""
-    whole, first = (one.encode(errors="surrogateescape") for one in (value, start))
+    whole, first = (text.encode(errors="surrogateescape") for text in (value, start))
     for words in ways:
         long, short = words(whole), words(first)
         yield long, short
@@ -273,9 +273,9 @@ def in_hexadecimal(ways: Iterable[Callable[[bytes], str]], value: str, start: st
 
 def in_base(base: int, value: str, start: str) -> Iterator[tuple[str, str]]:
     """Yield what is the same of a text in base64 or base32, wherever in a longer one it begins."""
-    whole, first = (one.encode(errors="surrogateescape") for one in (value, start))
+    whole, first = (text.encode(errors="surrogateescape") for text in (value, start))
     for before in range(3 if base == 64 else 5):
-        long, short = (behind(before, base, one) for one in (whole, first))
+        long, short = (behind(before, base, content) for content in (whole, first))
         if len(long) >= SURE:
             yield long, short
             yield (long.translate(URL_SAFE), short.translate(URL_SAFE)) if base == 64 else (long.lower(), short.lower())
@@ -290,10 +290,10 @@ def behind(before: int, base: int, content: bytes) -> str:
 
 def is_secret(name: str, value: str) -> bool:
     """Say whether a variable's value is a secret, by its name; the path of a file is none."""
-    told = known()["secret"]
-    by_name = name == name.upper() and re.search(told["variable"], name) and not re.fullmatch(told["unless"], name)
-    is_plain = re.fullmatch(told["plain"], value) or (value.startswith("/") and os.path.lexists(value))
-    return bool(by_name or re.fullmatch(told["key"], name)) and not is_plain
+    table = known()["secret"]
+    by_name = name == name.upper() and re.search(table["variable"], name) and not re.fullmatch(table["unless"], name)
+    is_plain = re.fullmatch(table["plain"], value) or (value.startswith("/") and os.path.lexists(value))
+    return bool(by_name or re.fullmatch(table["key"], name)) and not is_plain
 
 
 def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
@@ -305,14 +305,14 @@ def secrets_of(env: Mapping[str, str]) -> Iterator[str]:
         yield from shaped(value)
         if is_secret(name.upper(), value) and len(value) >= SHORTEST and value.lower() not in vocabulary():
             yield value
-        told = known()["secret"]
+        table = known()["secret"]
         without_scheme = [*logins(value)] if OF_ADDRESSES.search(name) else []
-        without_scheme += re.findall(r"^[^\s/:'\"]+(?=@)", value) if re.search(told["proxy"], name) else []
+        without_scheme += re.findall(r"^[^\s/:'\"]+(?=@)", value) if re.search(table["proxy"], name) else []
         if "://" in value or OF_ADDRESSES.search(name):
             without_scheme += map(login, value.split())
         for place in (*IN_URL.findall(value), *without_scheme):
             user, _, password = place.partition(":")
-            yield from (one for part in (user, password) for one in (part, unquote(part)) if len(one) >= SHORTEST)
+            yield from (form for part in (user, password) for form in (part, unquote(part)) if len(form) >= SHORTEST)
 
 
 def shaped(value: str) -> Iterator[str]:
