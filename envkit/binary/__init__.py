@@ -1,1 +1,1 @@
-"""What compiled files say: ELF, what they load, build flags, the machine code for GPUs."""
+"""Reads compiled files: ELF, what they load, build flags, the machine code for GPUs."""

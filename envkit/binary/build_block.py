@@ -9,43 +9,46 @@ from envkit.binary.build_flags import FLAGS, FRAMEWORKS
 if TYPE_CHECKING:
     from envkit.binary.build_flags import BuildFlags, Extension
 
-_CONTROLLERS = (("mpi", "MPI"), ("gloo", "Gloo"))
-_OPERATIONS = (("nccl", "NCCL"), ("ddl", "DDL"), ("ccl", "CCL"), ("mpi", "MPI"), ("gloo", "Gloo"))
+CONTROLLERS = (("mpi", "MPI"), ("gloo", "Gloo"))
+OPERATIONS = (("nccl", "NCCL"), ("ddl", "DDL"), ("ccl", "CCL"), ("mpi", "MPI"), ("gloo", "Gloo"))
 
 
 def check_build_block(flags: BuildFlags) -> str:
     """The block of `horovodrun --check-build`, with a true [X], and a line for each thing that is wrong."""
     loads = {extension.framework: extension.loads for extension in flags.extensions}
     lines = [f"Horovod v{flags.horovod}:", "", "Available Frameworks:"]
-    lines += [_line(loads.get(framework.name, False), framework.title) for framework in FRAMEWORKS]
+    lines += [line(loads.get(framework.name, False), framework.title) for framework in FRAMEWORKS]
     lines += ["", "Available Controllers:"]
-    lines += [_line(flags.flag(name), title) for name, title in _CONTROLLERS]
+    lines += [line(flags.flag(name), title) for name, title in CONTROLLERS]
     lines += ["", "Available Tensor Operations:"]
-    lines += [_line(flags.flag(name), title) for name, title in _OPERATIONS]
+    lines += [line(flags.flag(name), title) for name, title in OPERATIONS]
     lines[-1] += "    "
-    notes = _notes(flags)
+    notes = notes_on(flags)
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _line(value: object, title: str) -> str:
+def line(value: object, title: str) -> str:
+    """Return the line of a flag, with a box that is ticked or not."""
     return f"    [{'X' if value else ' '}] {title}"
 
 
-def _notes(flags: BuildFlags) -> list[str]:
+def notes_on(flags: BuildFlags) -> list[str]:
+    """Return a line for each thing that is wrong."""
     titles = {framework.name: framework.title for framework in FRAMEWORKS}
     notes = []
     for extension in flags.extensions:
         title = titles[extension.framework]
-        notes += [f"{title}: {_printable(problem)}" for problem in _problems(extension)]
+        notes += [f"{title}: {printable(problem)}" for problem in problems_of(extension)]
     for name in FLAGS:
         answers = {e.framework: e.flags.get(name) for e in flags.extensions if e.loads}
         if len(set(answers.values())) > 1:
-            told = ", ".join(f"{titles[key]} {_word(value)}" for key, value in answers.items())
-            notes.append(f"The frameworks were not built alike: {name}: {told}")
+            details = ", ".join(f"{titles[key]} {word(value)}" for key, value in answers.items())
+            notes.append(f"The frameworks were not built alike: {name}: {details}")
     return notes
 
 
-def _problems(extension: Extension) -> list[str]:
+def problems_of(extension: Extension) -> list[str]:
+    """Return what is wrong with one extension."""
     if not extension.exists and extension.others:
         return [f"the extension is not this Python's: {', '.join(extension.others)}"]
     if not extension.exists:
@@ -66,10 +69,11 @@ def _problems(extension: Extension) -> list[str]:
     return problems
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """A damaged file may hold any name."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def _word(value: int | None) -> str:
+def word(value: int | None) -> str:
+    """Return a flag as a word."""
     return "unknown" if value is None else "yes" if value else "no"

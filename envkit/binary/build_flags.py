@@ -1,4 +1,4 @@
-"""What a Horovod installation was built with, and whether its extensions can load, with nothing imported.
+"""Reads what a Horovod installation was built with, and whether its extensions can load, with nothing imported.
 
 The answers of `horovodrun --check-build` (Horovod 0.28.1: horovod/runner/launch.py, horovod/common/util.py),
 read from the files: symbols `horovod_*_built` of each compiled extension, metadata.json, and the names of
@@ -20,13 +20,13 @@ from envkit.binary.elf import Elf, ElfError
 from envkit.binary.loader import loading
 from envkit.binary.machine_code import LONGEST, returned_constant
 
-_ROOT = Path("/")
+ROOT = Path("/")
 FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """Where Horovod keeps what it built for a framework, and which libraries importing that one loads."""
+    """The place of what Horovod built for a framework, and the libraries that importing that one loads."""
 
     name: str
     title: str
@@ -128,7 +128,7 @@ def read_extensions(
     site_packages: Sequence[Path],
     *,
     suffix: str = EXTENSION_SUFFIXES[0],
-    root: Path = _ROOT,
+    root: Path = ROOT,
 ) -> BuildFlags:
     """Read an installation.
 
@@ -139,17 +139,18 @@ def read_extensions(
     loader's cache and default directories lie: `/`, or the prefix of a compatibility layer (EESSI's
     `.../compat/linux/x86_64`).
     """
-    built_for = _metadata(horovod_dir)
-    names = [(directory, name) for directory in site_packages for name in _listdir(directory)]
+    built_for = metadata(horovod_dir)
+    names = [(directory, name) for directory in site_packages for name in listdir(directory)]
     return BuildFlags(
-        horovod=_horovod_version(horovod_dir),
+        horovod=horovod_version(horovod_dir),
         extensions=tuple(
-            _extension(framework, horovod_dir, library_path, names, built_for, suffix, root) for framework in FRAMEWORKS
+            read_extension(framework, horovod_dir, library_path, names, built_for, suffix, root)
+            for framework in FRAMEWORKS
         ),
     )
 
 
-def _extension(
+def read_extension(
     framework: Framework,
     horovod_dir: Path,
     library_path: Sequence[Path],
@@ -158,9 +159,10 @@ def _extension(
     suffix: str,
     root: Path,
 ) -> Extension:
-    found = _files(horovod_dir / framework.name, framework.extension)
-    path = next((one for one in found if one.name == framework.extension + suffix), None)
-    installed = _installed(framework.distributions, names)
+    """Read the extension of one framework."""
+    candidates = files(horovod_dir / framework.name, framework.extension)
+    path = next((file for file in candidates if file.name == framework.extension + suffix), None)
+    installed = installed_version(framework.distributions, names)
     package = next((d / framework.name for d, name in names if name == framework.name), None)
     flags: dict[str, int | None] = dict.fromkeys(FLAGS)
     unreadable: str | None = None
@@ -171,13 +173,13 @@ def _extension(
         try:
             elf = Elf.open(path)
             flags = read_flags(elf)
-            if elf.machine != _machine():
-                raise ElfError(f"{path}: it is for another type of machine (ELF {elf.machine}, here {_machine()})")
-            preloaded = _preloaded(package, framework.preloaded)
+            if elf.machine != machine():
+                raise ElfError(f"{path}: it is for another type of machine (ELF {elf.machine}, here {machine()})")
+            preloaded = open_preloaded(package, framework.preloaded)
             met = loading(elf, library_path, preloaded, root=root)
             libraries, symbols = met.missing_libraries, met.missing_symbols
-            found_so = (*met.libraries, *met.damaged)
-            mpi = tuple(str(one.resolve()) for one in found_so if one.name.startswith("libmpi"))
+            shared_objects = (*met.libraries, *met.damaged)
+            mpi = tuple(str(library.resolve()) for library in shared_objects if library.name.startswith("libmpi"))
         except (ElfError, OSError) as error:
             unreadable = str(error)
     return Extension(
@@ -192,12 +194,12 @@ def _extension(
         built_for=built_for.get(framework.metadata_key),
         installed=installed,
         mpi_libraries=mpi,
-        others=tuple(one.name for one in found if one != path),
+        others=tuple(file.name for file in candidates if file != path),
     )
 
 
 @functools.cache
-def _machine() -> int:
+def machine() -> int:
     """ELF's number of this type of machine."""
     return Elf.open(Path("/proc/self/exe")).machine
 
@@ -207,37 +209,42 @@ def read_flags(elf: Elf) -> dict[str, int | None]:
     flags: dict[str, int | None] = {}
     for name in FLAGS:
         symbol = elf.defined(f"horovod_{name}_built")
-        known = symbol is not None and symbol.is_function
-        code = elf.code(symbol, LONGEST) if symbol is not None and known else b""
+        is_function = symbol is not None and symbol.is_function
+        code = elf.code(symbol, LONGEST) if symbol is not None and is_function else b""
         flags[name] = returned_constant(elf.machine, code, bits=32 if name == "nccl" else 8)
     return flags
 
 
-def _files(directory: Path, stem: str) -> list[Path]:
-    return [directory / name for name in _listdir(directory) if name.startswith(f"{stem}.") and name.endswith(".so")]
+def files(directory: Path, stem: str) -> list[Path]:
+    """Return the shared objects of a directory whose names begin with a stem."""
+    return [directory / name for name in listdir(directory) if name.startswith(f"{stem}.") and name.endswith(".so")]
 
 
-def _preloaded(package: Path | None, names: Sequence[str]) -> list[Elf]:
+def open_preloaded(package: Path | None, names: Sequence[str]) -> list[Elf]:
+    """Open the libraries that importing a framework loads. Raises ElfError and OSError."""
     if package is None:
         return []
     return [Elf.open(package / name) for name in names if (package / name).is_file()]
 
 
-def _installed(distributions: Sequence[str], names: Sequence[tuple[Path, str]]) -> str | None:
+def installed_version(distributions: Sequence[str], names: Sequence[tuple[Path, str]]) -> str | None:
+    """Return the version of a distribution that is installed; None where none is."""
     pattern = re.compile(rf"(?:{'|'.join(distributions)})-(.+?)\.(?:dist|egg)-info", re.IGNORECASE)
     matches = (pattern.fullmatch(name) for _, name in names)
     return next((match[1] for match in matches if match), None)
 
 
-def _metadata(horovod_dir: Path) -> dict[str, str]:
+def metadata(horovod_dir: Path) -> dict[str, str]:
+    """Return the versions that Horovod was built for, by framework; nothing where it does not say."""
     try:
-        read = json.loads((horovod_dir / "metadata.json").read_text())
+        content = json.loads((horovod_dir / "metadata.json").read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return {str(key): str(value) for key, value in read.items()} if isinstance(read, dict) else {}
+    return {str(key): str(value) for key, value in content.items()} if isinstance(content, dict) else {}
 
 
-def _horovod_version(horovod_dir: Path) -> str:
+def horovod_version(horovod_dir: Path) -> str:
+    """Return the version of a Horovod; "unknown" where it cannot be told."""
     try:
         source = (horovod_dir / "__init__.py").read_text(errors="replace")
     except OSError:
@@ -246,7 +253,8 @@ def _horovod_version(horovod_dir: Path) -> str:
     return match[1] if match else "unknown"
 
 
-def _listdir(directory: Path) -> list[str]:
+def listdir(directory: Path) -> list[str]:
+    """Return the names in a directory; none where it cannot be read."""
     try:
         return sorted(entry.name for entry in os.scandir(directory))
     except OSError:

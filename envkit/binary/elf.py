@@ -1,4 +1,4 @@
-"""What an ELF shared object says about itself, read from its dynamic segment alone.
+"""Reads what an ELF shared object says about itself, from its dynamic segment alone.
 
 Covers 64-bit little-endian files (x86_64, aarch64, ppc64le). Layouts follow the System V ABI and the GNU hash
 and symbol version extensions as described in the Linux Standard Base.
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_NEEDED, _HASH, _STRTAB, _SYMTAB, _SONAME, _RPATH, _RUNPATH = 1, 4, 5, 6, 14, 15, 29
-_GNU_HASH, _VERDEF, _VERNEED = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFE
-_WEAK = 2
-_FUNCTION = 2
+PT_LOAD, PT_DYNAMIC = 1, 2
+NEEDED, HASH, STRTAB, SYMTAB, SONAME, RPATH, RUNPATH = 1, 4, 5, 6, 14, 15, 29
+GNU_HASH, VERDEF, VERNEED = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFE
+WEAK = 2
+FUNCTION = 2
 
 
-_ENTRIES = 65536  # of the dynamic segment, and of a table of versions: what its own count can hold
-_WORK = 256 << 20  # bytes of names that may be read of a file
-_STEP = 64  # as many of these a step from one entry to the next counts as
+ENTRIES = 65536  # of the dynamic segment, and of a table of versions: what its own count can hold
+WORK = 256 << 20  # bytes of names that may be read of a file
+STEP = 64  # as many of these a step from one entry to the next counts as
 
 
 class ElfError(ValueError):
@@ -46,11 +46,11 @@ class Symbol:
 
     @property
     def is_weak(self) -> bool:
-        return self.info >> 4 == _WEAK
+        return self.info >> 4 == WEAK
 
     @property
     def is_function(self) -> bool:
-        return self.info & 0xF == _FUNCTION
+        return self.info & 0xF == FUNCTION
 
 
 def gnu_hash(name: bytes) -> int:
@@ -102,10 +102,10 @@ class Elf:
         for index in range(count):
             entry = struct.unpack_from("<IIQQQQ", data, table + index * entry_size)
             kind, _, offset, address, _, size = entry
-            if kind == _PT_LOAD:
+            if kind == PT_LOAD:
                 loads.append((address, address + size, offset - address))
-            elif kind == _PT_DYNAMIC and not dynamic:
-                entries = data[offset : offset + min(size // 16, _ENTRIES) * 16]
+            elif kind == PT_DYNAMIC and not dynamic:
+                entries = data[offset : offset + min(size // 16, ENTRIES) * 16]
                 for tag, value in struct.iter_unpack("<qQ", entries):
                     if tag == 0:
                         break
@@ -117,23 +117,23 @@ class Elf:
     @property
     def needed(self) -> tuple[str, ...]:
         """DT_NEEDED, in order."""
-        return tuple(self._string(offset) for offset in self._dynamic.get(_NEEDED, []))
+        return tuple(self._string(offset) for offset in self._dynamic.get(NEEDED, []))
 
     @property
     def soname(self) -> str:
         """DT_SONAME, or the file's name where there is none."""
-        offsets = self._dynamic.get(_SONAME)
+        offsets = self._dynamic.get(SONAME)
         return self._string(offsets[0]) if offsets else self.path.name
 
     @property
     def rpath(self) -> tuple[str, ...]:
         """DT_RPATH, which counts only where there is no DT_RUNPATH; dynamic string tokens unexpanded."""
-        return () if self.runpath else self._paths(_RPATH)
+        return () if self.runpath else self._paths(RPATH)
 
     @property
     def runpath(self) -> tuple[str, ...]:
         """DT_RUNPATH; dynamic string tokens unexpanded."""
-        return self._paths(_RUNPATH)
+        return self._paths(RUNPATH)
 
     def defined(self, name: str) -> Symbol | None:
         """The symbol that this object defines under this name, found through its hash table."""
@@ -161,7 +161,7 @@ class Elf:
     def defined_versions(self) -> frozenset[str]:
         """The symbol versions (such as GLIBCXX_3.4.30) that this object defines."""
         names = set()
-        for at in self._chain(_VERDEF, 16):
+        for at in self._chain(VERDEF, 16):
             (aux,) = self._unpack("<I", at + 12)
             (name,) = self._unpack("<I", at + aux)
             names.add(self._string(name))
@@ -171,13 +171,13 @@ class Elf:
     def needed_versions(self) -> dict[str, frozenset[str]]:
         """The symbol versions that this object wants from each library; weak references are left out."""
         wanted: dict[str, frozenset[str]] = {}
-        for at in self._chain(_VERNEED, 12):
+        for at in self._chain(VERNEED, 12):
             _, count, file, aux = self._unpack("<HHII", at)
             names, at = set(), at + aux
             for _ in range(count):
-                self._work(_STEP)
+                self._work(STEP)
                 _, flags, _, name, step = self._unpack("<IHHII", at)
-                if not flags & _WEAK:
+                if not flags & WEAK:
                     names.add(self._string(name))
                 at += step
             wanted[self._string(file)] = frozenset(names)
@@ -186,9 +186,9 @@ class Elf:
     def _chain(self, tag: int, next_at: int) -> Iterator[int]:
         for address in self._dynamic.get(tag, [])[:1]:
             at = self._offset(address)
-            for _ in range(_ENTRIES):
+            for _ in range(ENTRIES):
                 yield at
-                self._work(_STEP)
+                self._work(STEP)
                 (step,) = self._unpack("<I", at + next_at)
                 if not step:
                     return
@@ -198,7 +198,7 @@ class Elf:
     @property
     def search_paths(self) -> tuple[str, ...]:
         """DT_RPATH and DT_RUNPATH as they are written, with colons between folders."""
-        return tuple(self._string(offset) for tag in (_RPATH, _RUNPATH) for offset in self._dynamic.get(tag, []))
+        return tuple(self._string(offset) for tag in (RPATH, RUNPATH) for offset in self._dynamic.get(tag, []))
 
     def _paths(self, tag: int) -> tuple[str, ...]:
         joined = [self._string(offset) for offset in self._dynamic.get(tag, [])]
@@ -207,7 +207,7 @@ class Elf:
     def _work(self, amount: int) -> None:
         """Count what is done. Raises ElfError where it is more than any file asks for that is whole."""
         self._done[0] += amount
-        if self._done[0] > _WORK + 4 * len(self._data):
+        if self._done[0] > WORK + 4 * len(self._data):
             raise self._damaged("its tables lead nowhere")
 
     def _damaged(self, what: str) -> ElfError:
@@ -221,7 +221,7 @@ class Elf:
             raise self._damaged(f"offset {at:#x} is not in it") from error
 
     def _table(self, tag: int) -> int:
-        """Where the table of a dynamic tag lies. Raises ElfError where there is none."""
+        """Return where the table of a dynamic tag lies. Raises ElfError where there is none."""
         if tag not in self._dynamic:
             raise self._damaged(f"the dynamic tag {tag:#x} is missing")
         return self._offset(self._dynamic[tag][0])
@@ -234,11 +234,11 @@ class Elf:
 
     @cached_property
     def _strings(self) -> int:
-        return self._table(_STRTAB)
+        return self._table(STRTAB)
 
     @cached_property
     def _symbols(self) -> int:
-        return self._table(_SYMTAB)
+        return self._table(SYMTAB)
 
     def _string(self, offset: int) -> str:
         start = self._strings + offset
@@ -255,9 +255,9 @@ class Elf:
 
     @cached_property
     def _gnu(self) -> tuple[int, int, int, int, int] | None:
-        if _GNU_HASH not in self._dynamic:
+        if GNU_HASH not in self._dynamic:
             return None
-        at = self._table(_GNU_HASH)
+        at = self._table(GNU_HASH)
         buckets, first, words, shift = self._unpack("<IIII", at)
         if not (buckets and words):
             raise self._damaged("its table of symbols has no buckets")
@@ -267,7 +267,7 @@ class Elf:
     def _first_hashed(self) -> int:
         if self._gnu:
             return self._gnu[2]
-        return self._unpack("<II", self._table(_HASH))[1]
+        return self._unpack("<II", self._table(HASH))[1]
 
     @cached_property
     def _by_name(self) -> dict[bytes, int]:
@@ -285,7 +285,7 @@ class Elf:
         (index,) = self._unpack("<I", table + hashed % buckets * 4)
         chains = table + buckets * 4
         while index >= first:
-            self._work(_STEP)
+            self._work(STEP)
             (entry,) = self._unpack("<I", chains + (index - first) * 4)
             if entry | 1 == hashed | 1 and self._is_defined_as(index, name):
                 return index

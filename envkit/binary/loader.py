@@ -18,9 +18,9 @@ from envkit.binary.elf import Elf, ElfError, gnu_hash
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_ROOT = Path("/")
-_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
-_DEFAULT_DIRECTORIES = (
+ROOT = Path("/")
+CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+DEFAULT_DIRECTORIES = (
     "lib64",
     "usr/lib64",
     "lib",
@@ -30,12 +30,12 @@ _DEFAULT_DIRECTORIES = (
     "lib/aarch64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
 )
-_INTERPRETER_PREFIXES = ("Py", "_Py")
+INTERPRETER_PREFIXES = ("Py", "_Py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """What loading an object would meet: each missing thing is named with the object that wants it.
+    """The outcome that loading an object would have: each missing thing is named with the object that wants it.
 
     ``damaged`` are files of the name that is sought which are no libraries: text for the linker, or cut.
     """
@@ -47,13 +47,15 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class Loaded:
+    """A loaded object, and the RPATH that those inherit which it loads."""
+
     elf: Elf
     rpath: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
-class _Process:
+class Process:
     """The objects that one process would hold: by every name that one is known by, and what was not found."""
 
     library_path: tuple[str, ...]
@@ -80,12 +82,12 @@ class _Process:
     def objects(self) -> tuple[Elf, ...]:
         return tuple({id(elf): elf for elf in self.known.values()}.values())
 
-    def _add(self, elf: Elf, name: str, inherited: tuple[str, ...]) -> _Loaded:
+    def _add(self, elf: Elf, name: str, inherited: tuple[str, ...]) -> Loaded:
         self.known[name] = self.known[elf.soname] = elf
-        own = () if elf.runpath else (*_expanded(elf, elf.rpath), *inherited)
-        return _Loaded(elf, own)
+        own = () if elf.runpath else (*expand(elf, elf.rpath), *inherited)
+        return Loaded(elf, own)
 
-    def _search(self, name: str, wanted_by: _Loaded) -> Elf | None:
+    def _search(self, name: str, wanted_by: Loaded) -> Elf | None:
         for path in self._candidates(name, wanted_by):
             try:
                 elf = Elf.open(path)
@@ -99,17 +101,17 @@ class _Process:
                 return elf
         return None
 
-    def _candidates(self, name: str, wanted_by: _Loaded) -> Iterator[Path]:
+    def _candidates(self, name: str, wanted_by: Loaded) -> Iterator[Path]:
         if "/" in name:
             yield Path(name)
             return
-        runpath = _expanded(wanted_by.elf, wanted_by.elf.runpath)
+        runpath = expand(wanted_by.elf, wanted_by.elf.runpath)
         for directory in (*wanted_by.rpath, *self.library_path, *runpath):
             if name in self._listing(directory):
                 yield Path(directory, name)
         for path in self._cache.get(name, []):
-            yield path if path.is_relative_to(self.root) else self.root / path.relative_to(_ROOT)
-        for directory in _DEFAULT_DIRECTORIES:
+            yield path if path.is_relative_to(self.root) else self.root / path.relative_to(ROOT)
+        for directory in DEFAULT_DIRECTORIES:
             yield self.root / directory / name
 
     def _listing(self, directory: str) -> frozenset[str]:
@@ -130,12 +132,12 @@ class _Process:
 
 def read_loader_cache(data: bytes) -> dict[str, list[Path]]:
     """Library name to paths, best first, from the contents of /etc/ld.so.cache (glibc's new format)."""
-    start = data.find(_CACHE_MAGIC)
+    start = data.find(CACHE_MAGIC)
     paths: dict[str, list[Path]] = {}
     if start < 0:
         return paths
     data = data[start:]
-    (count,) = struct.unpack_from("<I", data, len(_CACHE_MAGIC))
+    (count,) = struct.unpack_from("<I", data, len(CACHE_MAGIC))
     for _, key, value, _, _ in struct.iter_unpack("<iIIIQ", data[48 : 48 + count * 24]):
         name = data[key : data.index(b"\0", key)].decode("utf-8", "surrogateescape")
         path = data[value : data.index(b"\0", value)].decode("utf-8", "surrogateescape")
@@ -143,35 +145,37 @@ def read_loader_cache(data: bytes) -> dict[str, list[Path]]:
     return paths
 
 
-def loading(extension: Elf, library_path: Sequence[Path], preloaded: Sequence[Elf], *, root: Path = _ROOT) -> Loading:
-    """What loading `extension` would meet where `preloaded` are loaded and `library_path` is searched.
+def loading(extension: Elf, library_path: Sequence[Path], preloaded: Sequence[Elf], *, root: Path = ROOT) -> Loading:
+    """Return what loading `extension` would meet where `preloaded` are loaded and `library_path` is searched.
 
     `root` is where the loader's cache and default directories lie: `/`, or the prefix of a compatibility layer.
     """
-    process = _Process(library_path=tuple(map(str, library_path)), machine=extension.machine, root=root)
+    process = Process(library_path=tuple(map(str, library_path)), machine=extension.machine, root=root)
     for elf in (*preloaded, extension):
         process.load(elf)
     objects = process.objects()
-    symbols = () if process.missing else _missing_symbols(extension, objects)
+    symbols = () if process.missing else undefined_symbols(extension, objects)
     return Loading(
         libraries=tuple(elf.path for elf in objects if elf is not extension),
         missing_libraries=tuple(process.missing),
         damaged=tuple(process.damaged),
-        missing_symbols=(*_missing_versions(process.known, objects), *symbols),
+        missing_symbols=(*absent_versions(process.known, objects), *symbols),
     )
 
 
-def _expanded(elf: Elf, paths: Sequence[str]) -> tuple[str, ...]:
+def expand(elf: Elf, paths: Sequence[str]) -> tuple[str, ...]:
+    """Return paths with $ORIGIN put in, without those that have another token of the loader."""
     origin = str(elf.path.parent.absolute())
     expanded = (path.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for path in paths)
     return tuple(path for path in expanded if "$" not in path)
 
 
-def _missing_symbols(extension: Elf, objects: Sequence[Elf]) -> tuple[str, ...]:
+def undefined_symbols(extension: Elf, objects: Sequence[Elf]) -> tuple[str, ...]:
+    """Return the symbols of an extension that no object defines and that may not be absent."""
     definers = list(objects)
     missing = []
     for symbol in extension.undefined():
-        if symbol.is_weak or symbol.name.startswith(_INTERPRETER_PREFIXES):
+        if symbol.is_weak or symbol.name.startswith(INTERPRETER_PREFIXES):
             continue
         raw = symbol.name.encode()
         hashed = gnu_hash(raw)
@@ -185,7 +189,8 @@ def _missing_symbols(extension: Elf, objects: Sequence[Elf]) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def _missing_versions(known: dict[str, Elf], objects: Sequence[Elf]) -> tuple[str, ...]:
+def absent_versions(known: dict[str, Elf], objects: Sequence[Elf]) -> tuple[str, ...]:
+    """Return the versions of symbols that libraries lack, each with the object that needs it."""
     missing = []
     for elf in objects:
         for name, wanted in elf.needed_versions.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 X86_64, AARCH64 = 62, 183
 LONGEST = 48
 
-_X86_NO_EFFECT = (
+X86_NO_EFFECT = (
     b"\xf3\x0f\x1e\xfa",  # endbr64
     b"\x55",  # push rbp
     b"\x48\x89\xe5",  # mov rbp, rsp
@@ -21,10 +21,10 @@ _X86_NO_EFFECT = (
     b"\xc9",  # leave
     b"\x90",  # nop
 )
-_X86_ZERO = (b"\x31\xc0", b"\x33\xc0", b"\x29\xc0", b"\x2b\xc0", b"\x48\x31\xc0")
-_X86_RETURN = (b"\xc3", b"\xf3\xc3")
+X86_ZERO = (b"\x31\xc0", b"\x33\xc0", b"\x29\xc0", b"\x2b\xc0", b"\x48\x31\xc0")
+X86_RETURN = (b"\xc3", b"\xf3\xc3")
 
-_A64_NO_EFFECT = frozenset(
+A64_NO_EFFECT = frozenset(
     {
         0xD503241F,  # bti
         0xD503245F,  # bti c
@@ -38,12 +38,14 @@ _A64_NO_EFFECT = frozenset(
         0xA8C17BFD,  # ldp x29, x30, [sp], #16
     }
 )
-_A64_RETURN = frozenset({0xD65F03C0, 0xD65F0BFF})
-_A64_ZERO_REGISTER = 31
+A64_RETURN = frozenset({0xD65F03C0, 0xD65F0BFF})
+A64_ZERO_REGISTER = 31
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
+    """A value of which so many low bits are known."""
+
     value: int
     bits: int
 
@@ -54,73 +56,78 @@ def returned_constant(machine: int, code: bytes, *, bits: int) -> int | None:
     `machine` is ELF's e_machine; `code` begins at the function and may run on beyond its end.
     """
     if machine == X86_64:
-        known = _x86_64(code)
+        constant = x86_64(code)
     elif machine == AARCH64:
-        known = _aarch64(code)
+        constant = aarch64(code)
     else:
-        known = None
-    if known is None or known.bits < bits:
+        constant = None
+    if constant is None or constant.bits < bits:
         return None
-    value = known.value & ((1 << bits) - 1)
+    value = constant.value & ((1 << bits) - 1)
     return value - (1 << bits) if bits == 32 and value >> 31 else value
 
 
-def _prefix(code: bytes, at: int, choices: tuple[bytes, ...]) -> int:
+def prefix(code: bytes, at: int, choices: tuple[bytes, ...]) -> int:
+    """Return the length of the first of these instructions that the code has there; 0 where it has none."""
     return next((len(choice) for choice in choices if code.startswith(choice, at)), 0)
 
 
-def _x86_64(code: bytes) -> _Known | None:
-    eax: _Known | None = None
+def x86_64(code: bytes) -> Known | None:
+    """Return what a function of x86_64 returns; None where that cannot be told."""
+    eax: Known | None = None
     at = 0
     while at < len(code):
-        if _prefix(code, at, _X86_RETURN):
+        if prefix(code, at, X86_RETURN):
             return eax
-        if length := _prefix(code, at, _X86_NO_EFFECT):
+        if length := prefix(code, at, X86_NO_EFFECT):
             at += length
-        elif length := _prefix(code, at, _X86_ZERO):
-            eax, at = _Known(0, 32), at + length
+        elif length := prefix(code, at, X86_ZERO):
+            eax, at = Known(0, 32), at + length
         else:
-            step = _x86_64_value(code, at, eax)
+            step = x86_64_value(code, at, eax)
             if step is None:
                 return None
             eax, at = step
     return None
 
 
-def _x86_64_value(code: bytes, at: int, eax: _Known | None) -> tuple[_Known, int] | None:
+def x86_64_value(code: bytes, at: int, eax: Known | None) -> tuple[Known, int] | None:
+    """Return what eax holds after the instruction there, and where the next one begins; None for any other."""
     if code.startswith(b"\xb8", at) and at + 5 <= len(code):  # mov eax, imm32
-        return _Known(struct.unpack_from("<I", code, at + 1)[0], 32), at + 5
+        return Known(struct.unpack_from("<I", code, at + 1)[0], 32), at + 5
     if code.startswith(b"\x48\xc7\xc0", at) and at + 7 <= len(code):  # mov rax, imm32
-        return _Known(struct.unpack_from("<I", code, at + 3)[0], 32), at + 7
+        return Known(struct.unpack_from("<I", code, at + 3)[0], 32), at + 7
     if code.startswith(b"\xb0", at) and at + 2 <= len(code):  # mov al, imm8
-        return _Known(code[at + 1], 8), at + 2
+        return Known(code[at + 1], 8), at + 2
     if code.startswith(b"\x6a", at) and code.startswith(b"\x58", at + 2):  # push imm8; pop rax
-        return _Known(struct.unpack_from("<b", code, at + 1)[0] & 0xFFFFFFFF, 32), at + 3
+        return Known(struct.unpack_from("<b", code, at + 1)[0] & 0xFFFFFFFF, 32), at + 3
     if eax is None:
         return None
     if code.startswith(b"\x24", at) and at + 2 <= len(code):  # and al, imm8
-        return _Known(eax.value & (code[at + 1] | ~0xFF), eax.bits), at + 2
+        return Known(eax.value & (code[at + 1] | ~0xFF), eax.bits), at + 2
     if code.startswith(b"\x0f\xb6\xc0", at):  # movzx eax, al
-        return _Known(eax.value & 0xFF, 32), at + 3
+        return Known(eax.value & 0xFF, 32), at + 3
     return None
 
 
-def _aarch64(code: bytes) -> _Known | None:
-    registers: dict[int, int] = {_A64_ZERO_REGISTER: 0}
+def aarch64(code: bytes) -> Known | None:
+    """Return what a function of aarch64 returns; None where that cannot be told."""
+    registers: dict[int, int] = {A64_ZERO_REGISTER: 0}
     for (word,) in struct.iter_unpack("<I", code[: len(code) // 4 * 4]):
-        if word in _A64_RETURN:
-            return _Known(registers[0], 32) if 0 in registers else None
-        if word in _A64_NO_EFFECT:
+        if word in A64_RETURN:
+            return Known(registers[0], 32) if 0 in registers else None
+        if word in A64_NO_EFFECT:
             continue
         target = word & 31
-        value = _aarch64_value(word, registers)
-        if value is None or target == _A64_ZERO_REGISTER:
+        value = aarch64_value(word, registers)
+        if value is None or target == A64_ZERO_REGISTER:
             return None
         registers[target] = value & 0xFFFFFFFF
     return None
 
 
-def _aarch64_value(word: int, registers: dict[int, int]) -> int | None:
+def aarch64_value(word: int, registers: dict[int, int]) -> int | None:
+    """Return what an instruction leaves in its target; None where that cannot be told."""
     operation, shift, immediate = word & 0x7F800000, (word >> 21 & 3) * 16, word >> 5 & 0xFFFF
     first = registers.get(word >> 5 & 31)
     if operation == 0x52800000:  # movz

@@ -30,8 +30,8 @@ def main() -> None:
     library_path = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
     site_packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     built = flags(horovod, library_path, site_packages) if horovod else None
-    libraries = [path for one in (built or {}).get("extensions", ()) for path in one["mpi_libraries"]]
-    told = {
+    libraries = [path for extension in (built or {}).get("extensions", ()) for path in extension["mpi_libraries"]]
+    facts = {
         "interpreter": sys.executable,
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -46,7 +46,7 @@ def main() -> None:
         "system": system(),
         "packages": packages(),
     }
-    print(json.dumps(told))
+    print(json.dumps(facts))
 
 
 def found(package: str) -> str:
@@ -64,7 +64,7 @@ def built_for(horovod: str) -> Dict[str, str]:
 
 
 def flags(horovod: str, library_path: List[str], site_packages: List[str]) -> Optional[Dict[str, Any]]:
-    """What was compiled in, read from the files; None where this Python is too old to read them."""
+    """Return what was compiled in, read from the files; None where this Python is too old to read them."""
     if sys.version_info < (3, 10):
         return None
     from dataclasses import asdict
@@ -113,16 +113,16 @@ def system(path: str = "/etc/os-release") -> str:
 
 def packages(path: str = "/var/lib/dpkg/status") -> Dict[str, str]:
     """The packages of Debian that are installed, as NAME:ARCHITECTURE, with their versions; empty where dpkg is not."""
-    told = {}
+    versions = {}
     try:
         with open(path, errors="replace") as stream:
             for entry in stream.read().split("\n\n"):
                 fields = dict(re.findall(r"^(Package|Status|Architecture|Version): *(\S.*)$", entry, re.MULTILINE))
                 if fields.get("Status", "").endswith(" installed") and {"Package", "Version"} <= set(fields):
-                    told["%s:%s" % (fields["Package"], fields.get("Architecture", ""))] = fields["Version"]
+                    versions["%s:%s" % (fields["Package"], fields.get("Architecture", ""))] = fields["Version"]
     except OSError:
         pass
-    return told
+    return versions
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 def main() -> None:
     spec = importlib.util.find_spec("horovod")
     places = [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
-    found = {
+    facts = {
         "python": platform.python_version(),
         "suffix": importlib.machinery.EXTENSION_SUFFIXES[0],
         "horovod": str(places[0]) if places else "",
@@ -30,7 +30,7 @@ def main() -> None:
         "site_packages": [path for path in sys.path if path.endswith("site-packages")],
         "library_path": [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path],
     }
-    print(json.dumps(found))
+    print(json.dumps(facts))
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ def main(module: str, modulepath: str) -> None:
 
 def absent(module: str) -> str:
     """Return what is known of software that is in no release; nothing of other software."""
-    told = json.loads(Path(__file__).with_name("not_in_eessi.json").read_text())
+    notes = json.loads(Path(__file__).with_name("not_in_eessi.json").read_text())
     wanted = module.partition("/")[0].lower()
-    return next((words for name, words in told.items() if name.lower() == wanted), "")
+    return next((words for name, words in notes.items() if name.lower() == wanted), "")
 
 
 def modules(folders: Iterable[str]) -> List[str]:

@@ -21,24 +21,24 @@ Extension = Dict[str, Union[str, int]]  # noqa: UP006, UP007
 def main() -> None:
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]
-    names = ((one.metadata["Name"], one.version) for one in metadata.distributions())
+    names = ((distribution.metadata["Name"], distribution.version) for distribution in metadata.distributions())
     versions = {str(name).lower(): version for name, version in reversed(list(names))}
     spec = util.find_spec("horovod")
     home = next(iter(spec.submodule_search_locations or ()), "") if spec else ""
-    found = {
+    facts = {
         "executable": sys.executable,
         "python": platform.python_version(),
         "versions": versions,
         "horovod": home,
         "extensions": extensions(home),
     }
-    print(json.dumps(found))
+    print(json.dumps(facts))
 
 
 def extensions(home: str) -> List[Extension]:  # noqa: UP006
     """Return path, size and the size that its own header tells, for each extension."""
-    found = sorted(Path(home).glob("*/mpi_lib*.so")) if home else []
-    return [{"path": str(path), "size": path.stat().st_size, "wanted": wanted(path)} for path in found]
+    paths = sorted(Path(home).glob("*/mpi_lib*.so")) if home else []
+    return [{"path": str(path), "size": path.stat().st_size, "wanted": wanted(path)} for path in paths]
 
 
 def wanted(path: Path) -> int:

@@ -115,8 +115,8 @@ def number() -> int:
     spec = importlib.util.spec_from_file_location("envkit_started", place)  # type: Any
     started = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(started)
-    found = started.detect(os.environ)
-    return int(found.rank) if found else 0
+    start = started.detect(os.environ)
+    return int(start.rank) if start else 0
 
 
 def load(job: Dict[str, Any]) -> Any:

@@ -56,8 +56,8 @@ def name(nodeid: str) -> str:
 
 def reason(report: Any) -> str:
     """Why a test was left out."""
-    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return str(told)[9:] if str(told).startswith("Skipped: ") else str(told)
+    message = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return str(message)[9:] if str(message).startswith("Skipped: ") else str(message)
 
 
 def main() -> int:
@@ -108,8 +108,8 @@ def number() -> int:
     spec = importlib.util.spec_from_file_location("envkit_started", place)  # type: Any
     started = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(started)
-    found = started.detect(os.environ)
-    return int(found.rank) if found else 0
+    start = started.detect(os.environ)
+    return int(start.rank) if start else 0
 
 
 if __name__ == "__main__":

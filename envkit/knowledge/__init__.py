@@ -1,1 +1,1 @@
-"""What is known of launchers, libraries, drivers, fabrics and EESSI: each fact once, as data."""
+"""The knowledge of launchers, libraries, drivers, fabrics and EESSI: each fact once, as data."""

@@ -1,4 +1,4 @@
-"""What is known of EESSI and of repositories like it, and what their symptoms mean: eessi.toml, eessi_symptoms.toml."""
+"""The facts about EESSI and repositories like it, and what their symptoms mean: eessi.toml, eessi_symptoms.toml."""
 
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def mount(self) -> str:
-        """Where it is seen."""
+        """The folder in which it is seen."""
         return f"/cvmfs/{self.name}"
 
     @property
@@ -35,12 +35,12 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def title(self) -> str:
-        """What it is called before the name of a release."""
+        """Its name as it stands before the name of a release."""
         return "EESSI" if self.is_usual else self.name
 
     @property
     def said(self) -> str:
-        """What a session keeps of it: nothing of the usual one."""
+        """The name that a session keeps of it: nothing of the usual one."""
         return "" if self.is_usual else self.name
 
 
@@ -84,7 +84,7 @@ class EessiTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientSymptom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client that gave up has said, any of ``says``, and what that means."""
+    """The words of a client that gave up, any of ``says``, and what they mean."""
 
     id: str
     says: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What users of other tools type, and what does it in envkit: foreign.toml."""
+"""The words that users of other tools type, and what does the same in envkit: foreign.toml."""
 
 import re
 from functools import cache
@@ -54,7 +54,7 @@ def stack(name: str) -> str:
     """Return what to say of a stack or an environment that there is not; nothing where nothing is known of it."""
     plain = VERSION.sub("", name).lower()
     called = (name.lower().replace("+", "-"), plain, re.sub(r"(-gpu|-cpu|-cuda|-rocm|\d+)$", "", plain))
-    return next((words().stack[one] for one in called if one in words().stack), "")
+    return next((words().stack[word] for word in called if word in words().stack), "")
 
 
 def as_stack(name: str) -> str:

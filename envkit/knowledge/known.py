@@ -1,4 +1,4 @@
-"""What is known of libraries, drivers, fabrics and faults: versions, patterns and thresholds, in TOML files here."""
+"""The knowledge of libraries, drivers, fabrics and faults: versions, patterns and thresholds, in TOML files here."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def known(topic: str) -> Mapping[str, Any]:
 
 def owner(kind: str, name: str) -> Mapping[str, str]:
     """Whose one of the "files" or "symbols" is, which is missing: `library`, `remedy`, and `family` if it has one."""
-    found: Mapping[str, str] = next(
-        (one for one in known("libraries")[kind] if re.search(one["pattern"], name)), known("libraries")["other"]
+    library: Mapping[str, str] = next(
+        (entry for entry in known("libraries")[kind] if re.search(entry["pattern"], name)), known("libraries")["other"]
     )
-    return found
+    return library
 
 
 @functools.cache

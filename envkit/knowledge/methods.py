@@ -13,7 +13,7 @@ AUTO = "auto"  # what stands for the first method that works here
 
 @dataclass(frozen=True, kw_only=True)
 class MethodWords:
-    """What a method does, what to do ``otherwise``, where there is no stack of it, and the options that only it takes.
+    """The words for a method: what it does, what to do ``otherwise``, where there is no stack of it, its own options.
 
     ``options`` are the words on a command line by their names in a Request, ``without`` the names of those that the
     method cannot honour.
@@ -45,8 +45,8 @@ def usual() -> str:
 
 def takes(method: str, option: str) -> bool:
     """Say whether a method is the one that takes an option."""
-    found = known().get(method)
-    return found is not None and option in found.options
+    words = known().get(method)
+    return words is not None and option in words.options
 
 
 def of_option(option: str) -> str:

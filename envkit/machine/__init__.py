@@ -1,1 +1,1 @@
-"""What this machine has: compilers, Python, MPI, the modules tool, container runtimes, the site."""
+"""Finds what this machine has: compilers, Python, MPI, the modules tool, container runtimes, the site."""

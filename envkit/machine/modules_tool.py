@@ -70,17 +70,17 @@ def clean(env: Mapping[str, str], tool: ModulesTool | None, load: Sequence[str])
 
     Raises HostProblem when one of these cannot be loaded.
     """
-    kept = {key: value for key, value in env.items() if KEPT.fullmatch(key)}
-    kept["PATH"] = without_private_folders(env)
-    if tool is not None and (load or kept.get("LOADEDMODULES")):
-        kept = loaded(kept, tool, load)
+    settings = {key: value for key, value in env.items() if KEPT.fullmatch(key)}
+    settings["PATH"] = without_private_folders(env)
+    if tool is not None and (load or settings.get("LOADEDMODULES")):
+        settings = loaded(settings, tool, load)
     elif load:
         raise HostProblem(
             what=f"The modules {', '.join(load)} cannot be loaded.",
             why="Neither Lmod nor Environment Modules was found on this machine.",
             fix="Leave --load out, or install Lmod (Debian, Ubuntu: apt install lmod).",
         )
-    return {key: value for key, value in kept.items() if not MODULES_STATE.fullmatch(key)}
+    return {key: value for key, value in settings.items() if not MODULES_STATE.fullmatch(key)}
 
 
 def loaded(env: Mapping[str, str], tool: ModulesTool, load: Sequence[str]) -> dict[str, str]:
@@ -109,11 +109,11 @@ def require_entered(told: process.Completed) -> process.Completed:
     """
     if told.status != ModuleNotLoaded.exit_code:
         return told
-    said, _, own = f"\n{told.stderr}".rpartition("\nenvkit: ")
+    output, _, own = f"\n{told.stderr}".rpartition("\nenvkit: ")
     what, why, fix = (*own.strip().split("\n\n"), "", "")[:3]
     raise ModuleNotLoaded(
         what=what,
-        why="\n".join(filter(None, (said.strip(), why.strip()))),
+        why="\n".join(filter(None, (output.strip(), why.strip()))),
         fix=fix.removeprefix("What to do: "),
     )
 
@@ -123,7 +123,7 @@ def without_private_folders(env: Mapping[str, str]) -> str:
     private = [env[key] for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT") if env.get(key)]
     own = str(Path(process.which("envkit") or "/").parent)
     folders = env.get("PATH", os.defpath).split(os.pathsep)
-    kept = (
+    public = (
         f for f in folders if f.startswith("/") and f != own and not any(Path(f).is_relative_to(p) for p in private)
     )
-    return os.pathsep.join(dict.fromkeys(kept))
+    return os.pathsep.join(dict.fromkeys(public))

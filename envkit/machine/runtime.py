@@ -34,20 +34,20 @@ class Runtime:
 def find(path: str | None = None) -> Runtime | None:
     """Return the first runtime on PATH, or on the search path given; Apptainer before Singularity."""
     for program in PROGRAMS:
-        found = process.which(program, path=path)
-        told = process.capture([found, "--version"], timeout_s=20) if found else None
-        if found and told and (match := re.search(r"^([\w-]+) version (\S+)", told.stdout)):
+        executable = process.which(program, path=path)
+        done = process.capture([executable, "--version"], timeout_s=20) if executable else None
+        if executable and done and (match := re.search(r"^([\w-]+) version (\S+)", done.stdout)):
             family = "Apptainer" if match[1] == "apptainer" else "SingularityCE"
-            return Runtime(path=Path(found), family=family, version=match[2])
+            return Runtime(path=Path(executable), family=family, version=match[2])
     return None
 
 
 def require() -> Runtime:
     """Return the runtime. Raises HostProblem without one."""
-    found = find()
-    if found is None:
+    runtime = find()
+    if runtime is None:
         raise HostProblem(what="There is neither apptainer nor singularity on PATH.", fix=INSTALL)
-    return found
+    return runtime
 
 
 def build_words() -> list[str]:
@@ -90,8 +90,8 @@ def user_name() -> str:
 
 def no_user_namespace(env: Mapping[str, str]) -> str:
     """Say why this user can make no user namespace; nothing if one can be made. Tries it."""
-    told = process.capture(["unshare", "--user", "--map-root-user", "true"], env=env, timeout_s=20)
-    return "" if told.status == 0 else told.stderr.strip() or f"unshare ended with {told.status}"
+    done = process.capture(["unshare", "--user", "--map-root-user", "true"], env=env, timeout_s=20)
+    return "" if done.status == 0 else done.stderr.strip() or f"unshare ended with {done.status}"
 
 
 def lacks_capability(number: int) -> bool:

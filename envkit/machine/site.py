@@ -12,7 +12,7 @@ from envkit.system.resources import data
 
 
 class JobWords(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a job needs at a site: words for #SBATCH and #PBS, resources of each chunk of ``select``, and notes.
+    """The needs of a job at a site: words for #SBATCH and #PBS, resources of each chunk of ``select``, and notes.
 
     ``mpiexec`` are options of PALS's mpiexec. If the key is there, even as an empty list, mpiexec starts the ranks.
     """
@@ -45,7 +45,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def names() -> list[str]:
     """Return the names of the sites that envkit knows."""
-    return sorted(one.stem for one in data("machine/sites").glob("*.toml"))
+    return sorted(path.stem for path in data("machine/sites").glob("*.toml"))
 
 
 def find(name: str) -> Site:
@@ -83,10 +83,10 @@ def mistakes(tables: toml.Tables, text: str, path: str) -> Iterator[str]:
     """Yield each mistake in a file, with its line where it has one."""
     job = tables.get("job", {})
     for table, kind, values in (("", Site, tables), ("job", JobWords, job if isinstance(job, dict) else {})):
-        fields = {one.name: one for one in msgspec.structs.fields(kind)}
-        for key, one in fields.items():
-            if one.required and key not in values:
-                yield f"{path}: the key '{key}' is missing: expected {expected(one.type)}."
+        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        for key, field in fields.items():
+            if field.required and key not in values:
+                yield f"{path}: the key '{key}' is missing: expected {expected(field.type)}."
         for key, value in values.items():
             name = f"{table}.{key}" if table else key
             line = toml.line_of(text, name)
@@ -115,7 +115,7 @@ def meant(key: str) -> str:
     """Say which key is likely to be meant by one that there is not, and in which table it is."""
     import difflib
 
-    there = {one.name: "" for one in msgspec.structs.fields(Site)}
-    there |= {one.name: " in [job]" for one in msgspec.structs.fields(JobWords)}
-    near = difflib.get_close_matches(key, there, 1)
-    return f" Did you mean '{near[0]}'{there[near[0]]}?" if near else ""
+    tables = {field.name: "" for field in msgspec.structs.fields(Site)}
+    tables |= {field.name: " in [job]" for field in msgspec.structs.fields(JobWords)}
+    near = difflib.get_close_matches(key, tables, 1)
+    return f" Did you mean '{near[0]}'{tables[near[0]]}?" if near else ""

@@ -42,12 +42,12 @@ def advice(user: str, files: list[Path], etc: Path = ETC) -> str:
     if source:
         return f"{ask}: this machine takes ranges from {source} (getsubids {user} shows them)."
     try:
-        found = free(etc)
+        span = free(etc)
     except OSError as error:
         return f"{ask}: {error.filename} cannot be read here ({error.strerror})."
-    if found is None:
+    if span is None:
         return f"{ask}: between those that login.defs names none is free."
-    ids = f"{found.first}-{found.last}"
+    ids = f"{span.first}-{span.last}"
     words = " ".join(f"--add-{'subuids' if path.name == 'subuid' else 'subgids'} {ids}" for path in files)
     absent = " ".join(str(path) for path in files if not path.exists())
     command = f"{f'touch {absent}; ' if absent else ''}usermod {words} {user}"
@@ -94,19 +94,19 @@ def occupied(etc: Path) -> Iterator[Ids]:
     for name in ("passwd", "group"):
         for line in text(etc / name).splitlines():
             fields = line.split(":")
-            for own in (found for field in fields[2:4] for found in numbers(field)):
+            for own in (value for field in fields[2:4] for value in numbers(field)):
                 yield Ids(first=own, last=own)
 
 
 def numbers(word: str) -> list[int]:
     """Return what a number may mean, in decimal and as in C, where it may begin with 0 or 0x."""
     word = word.strip()
-    found = [int(word)] if re.fullmatch(r"[0-9]{1,20}", word) else []
+    readings = [int(word)] if re.fullmatch(r"[0-9]{1,20}", word) else []
     if re.fullmatch(r"0[0-7]{1,20}", word):
-        found.append(int(word, 8))
+        readings.append(int(word, 8))
     if re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", word):
-        found.append(int(word, 16))
-    return found
+        readings.append(int(word, 16))
+    return readings
 
 
 def directory(etc: Path, database: str) -> str:

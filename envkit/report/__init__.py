@@ -1,1 +1,1 @@
-"""What all reports share: words, paper, pages, progress."""
+"""The common part of all reports: words, paper, pages, progress."""

@@ -1,4 +1,4 @@
-"""What text for people is written on: paragraphs and tables, wrapped, in colours where there are any."""
+"""The paper that text for people is written on: paragraphs and tables, wrapped, in colours where there are any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.globals import resolve_color_default
 
 from envkit.report import words
 
-_CODES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33", "cyan": "36"}
+CODES = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
 def has_colours(stream: TextIO) -> bool:
@@ -34,20 +34,20 @@ def is_quiet() -> bool:
 
 
 class Paper(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written on: so many columns, with colours or without."""
+    """The paper that is written on: so many columns, with colours or without."""
 
     width: int = 80
     colour: bool = False
 
     @classmethod
     def of(cls, stream: TextIO) -> Paper:
-        """What a stream is: as wide as the terminal, in colours where there are any."""
+        """Return the paper of a stream: as wide as the terminal, in colours where there are any."""
         width = shutil.get_terminal_size().columns if stream.isatty() else 80
         return cls(width=max(width, 40), colour=has_colours(stream))
 
     def styled(self, text: str, style: str) -> str:
         """The text in a style, where there are colours."""
-        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour and text else text
+        return f"\x1b[{CODES[style]}m{text}\x1b[0m" if self.colour and text else text
 
     def paragraph(self, label: str, style: str, text: str) -> list[str]:
         """A label and a text, wrapped and indented under the label."""
@@ -64,7 +64,7 @@ class Paper(msgspec.Struct, frozen=True, kw_only=True):
         if excess > 0:
             widest = widths.index(max(widths))
             widths[widest] = max(widths[widest] - excess, 8)
-        head, *body = [_wrapped(row, widths) for row in cells]
+        head, *body = [wrapped_row(row, widths) for row in cells]
         rule = "  ".join("-" * width for width in widths)
         return [
             *(self.styled(line, "bold") for line in head),
@@ -86,7 +86,7 @@ def wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
-def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+def wrapped_row(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     """One row of a table as lines."""
     columns = [wrapped(text, width) for text, width in zip(row, widths, strict=True)]
     return [

@@ -56,11 +56,11 @@ class Events:
 
     def new(self) -> list[dict[str, Any]]:
         """Return the events since the last call, but for lines that a full disk has cut."""
-        found = []
+        events = []
         for line in self.tail.new():
             with suppress(msgspec.DecodeError, ValueError, RecursionError):
-                found.append(msgspec.json.decode(line))
-        return found
+                events.append(msgspec.json.decode(line))
+        return events
 
 
 def say(console: Console, text: str, end: str = "\n") -> None:
@@ -126,10 +126,10 @@ class BuildProgress:
         now = time.monotonic()
         if not self.module:
             return
-        left = self.left(now)
+        remaining = self.left(now)
         line = f"{self.place()} {self.module}: {self.step}, {clock(now - self.began)} elapsed"
-        if left is not None:
-            line += f", about {clock(left)} left"
+        if remaining is not None:
+            line += f", about {clock(remaining)} left"
         elif self.module in self.seconds:
             line += ", longer than expected"
         if self.status is not None:
@@ -160,8 +160,8 @@ class BuildProgress:
     def slower(self) -> float:
         """Return how many times longer what is built took than it was known to take; 1 where it was quicker."""
         built = [module for module in self.took if self.seconds.get(module)]
-        known = sum(self.seconds[module] for module in built)
-        return max(sum(self.took[module] for module in built) / known, 1.0) if known else 1.0
+        expected = sum(self.seconds[module] for module in built)
+        return max(sum(self.took[module] for module in built) / expected, 1.0) if expected else 1.0
 
 
 def clock(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What all pages share: templates (of verify/report/ and ticket/) are filled in, with everything escaped."""
+"""The common part of all pages: templates (of verify/report/ and ticket/) are filled in, with everything escaped."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from envkit.system.resources import data
 
 def rendered(name: str, /, **values: Any) -> str:
     """A page that needs nothing else."""
-    template = _templates().get_template(name)
+    template = templates().get_template(name)
     return template.render(version=envkit.__version__, css=data("report/page.css").read_text(), **values)
 
 
-def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
+def templates() -> jinja2.Environment:
+    """Return the templates, with the filters that they use."""
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([data("verify/report"), data("ticket")]),
         autoescape=True,
         finalize=lambda value: words.plain(value) if type(value) is str else value,
@@ -26,7 +27,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.filters |= {
+    environment.filters |= {
         "size": words.size,
         "rate": words.rate,
         "duration": words.duration,
@@ -35,4 +36,4 @@ def _templates() -> jinja2.Environment:
         "ranges": words.ranges,
         "hosts": words.hosts,
     }
-    return made
+    return environment

@@ -6,29 +6,29 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
-_ESCAPES = re.compile(
+ESCAPES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI
     "|(?:\x1b[]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n\r]*(?:\x07|\x1b\\\\|\x9c)"  # OSC, DCS, SOS, PM, APC
 )
-_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what shows a text in another order than it has
-_UNPRINTABLE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\ud800-\udfff\ufffe\uffff]")
-_OBEYED = re.compile(r"^[^\S\n]*::|##\[", re.MULTILINE)
-_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
+BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what shows a text in another order than it has
+UNPRINTABLE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}\ud800-\udfff\ufffe\uffff]")
+OBEYED = re.compile(r"^[^\S\n]*::|##\[", re.MULTILINE)
+NUMBERED = re.compile(r"(.*?)(\d+)(\D*)")
 
 
 def plain(text: str) -> str:
     """The text without terminal escapes and without characters that a terminal obeys or that XML forbids."""
-    return _UNPRINTABLE.sub("", _ESCAPES.sub("", text))
+    return UNPRINTABLE.sub("", ESCAPES.sub("", text))
 
 
 def escaped(json: str) -> str:
     """A text in JSON that says the same, with what ``plain`` leaves out written as \\uXXXX."""
-    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json)
+    return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json)
 
 
 def inert(text: str) -> str:
     """The text with nothing in it that GitHub's runner obeys: a line that begins with ::, or ##[ anywhere in one."""
-    return _OBEYED.sub(lambda match: f"{match[0][:-1]} {match[0][-1]}", text)
+    return OBEYED.sub(lambda match: f"{match[0][:-1]} {match[0][-1]}", text)
 
 
 def shown(text: str) -> str:
@@ -48,17 +48,17 @@ def inert_json(json: str) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """Numbers as ranges: 0-3, 7."""
-    return ", ".join(_runs(f"{number}" for number in sorted(set(numbers))))
+    return ", ".join(runs_of(f"{number}" for number in sorted(set(numbers))))
 
 
 def hosts(names: Iterable[str]) -> str:
     """Host names as Slurm folds them: n[01-03,07], login."""
     folded: dict[tuple[str, str], list[str]] = {}
-    for name in sorted(set(names), key=_natural):
-        found = _NUMBERED.fullmatch(name)
-        start, number, end = found.groups() if found else (name, "", "")
+    for name in sorted(set(names), key=natural):
+        match = NUMBERED.fullmatch(name)
+        start, number, end = match.groups() if match else (name, "", "")
         folded.setdefault((start, end), []).append(number)
-    return ", ".join(_host(start, end, numbers) for (start, end), numbers in folded.items())
+    return ", ".join(host(start, end, numbers) for (start, end), numbers in folded.items())
 
 
 def size(size_bytes: int) -> str:
@@ -73,7 +73,7 @@ def gigabytes(size_bytes: int) -> str:
     """A size in bytes in decimal units, as disks and downloads are sized: 1.2 GB, 340 MB, 12 kB."""
     for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
         if size_bytes >= 10**power:
-            return f"{_three(size_bytes / 10**power)[:4].rstrip('.')} {unit}"
+            return f"{three(size_bytes / 10**power)[:4].rstrip('.')} {unit}"
     return f"{size_bytes} B"
 
 
@@ -81,8 +81,8 @@ def rate(bytes_per_s: float) -> str:
     """A bandwidth in decimal units, as benchmarks of networks write it: 12.3 GB/s."""
     for power, unit in ((9, "GB/s"), (6, "MB/s"), (3, "kB/s")):
         if bytes_per_s >= 10**power:
-            return f"{_three(bytes_per_s / 10**power)} {unit}"
-    return f"{_three(bytes_per_s)} B/s"
+            return f"{three(bytes_per_s / 10**power)} {unit}"
+    return f"{three(bytes_per_s)} B/s"
 
 
 def duration(seconds: float) -> str:
@@ -91,7 +91,7 @@ def duration(seconds: float) -> str:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     if seconds >= 1:
         return f"{seconds:.1f} s"
-    return f"{_three(seconds * 1e3)} ms" if seconds >= 1e-3 else f"{_three(seconds * 1e6)} us"
+    return f"{three(seconds * 1e3)} ms" if seconds >= 1e-3 else f"{three(seconds * 1e6)} us"
 
 
 def percent(share: float | None) -> str:
@@ -126,21 +126,23 @@ def flag(name: str, value: int | None) -> str:
     return "yes" if value else "no"
 
 
-def _three(number: float) -> str:
+def three(number: float) -> str:
     """A number below 1000 with three digits: 1.25, 20.0, 467."""
     return f"{number:#.3g}".rstrip(".")
 
 
-def _natural(name: str) -> tuple[list[str], list[int]]:
+def natural(name: str) -> tuple[list[str], list[int]]:
+    """Return what to sort a name by, so that host10 comes after host9."""
     return re.split(r"\d+", name), [int(number) for number in re.findall(r"\d+", name)]
 
 
-def _host(start: str, end: str, numbers: Sequence[str]) -> str:
-    inside = numbers[0] if len(numbers) == 1 else f"[{','.join(_runs(numbers))}]"
+def host(start: str, end: str, numbers: Sequence[str]) -> str:
+    """Return the host names that differ in their number alone, as Slurm folds them."""
+    inside = numbers[0] if len(numbers) == 1 else f"[{','.join(runs_of(numbers))}]"
     return f"{start}{inside}{end}"
 
 
-def _runs(numbers: Iterable[str]) -> list[str]:
+def runs_of(numbers: Iterable[str]) -> list[str]:
     """Runs of ascending numbers, each as its first and last, the digits as they were."""
     runs: list[list[str]] = []
     for number in numbers:

@@ -23,7 +23,7 @@ USER = re.compile(r"(?!(?i:mailto|from|to|cc):[^:]*@)(?<![\w.%~+-])\w[\w.%~+-]*:
 
 def redact(text: str) -> str:
     """Replace the user and password of every address in a text, be it a URL or ``user:password@host``."""
-    return RUN.sub(_without, IN_URL.sub("://***@", text))
+    return RUN.sub(without, IN_URL.sub("://***@", text))
 
 
 def shown(url: str) -> str:
@@ -33,17 +33,17 @@ def shown(url: str) -> str:
 
 def without_login(url: str) -> str:
     """Return one URL, or one address without a scheme, without its user and password, whatever is in these."""
-    found = login(url)
-    return redact(url.replace(f"{found}@", "***@", 1) if found else url)
+    credentials = login(url)
+    return redact(url.replace(f"{credentials}@", "***@", 1) if credentials else url)
 
 
 def without_logins(text: str, words: Iterable[str]) -> str:
     """Replace the user and password of every address in a text that has some of these words, whatever is in them."""
     for word in words:
-        for one in (word, word.partition("=")[2]):
-            found = login(one) if "@" in one else ""
-            if ":" in found or (found and "://" in one):
-                text = text.replace(found, "***")
+        for address in (word, word.partition("=")[2]):
+            credentials = login(address) if "@" in address else ""
+            if ":" in credentials or (credentials and "://" in address):
+                text = text.replace(credentials, "***")
     return redact(text)
 
 
@@ -66,8 +66,8 @@ def login(url: str) -> str:
 def logins(text: str) -> Iterator[str]:
     """Yield ``user:password`` of each address in a text that has no scheme."""
     for run in RUN.findall(IN_URL.sub("://", text)):
-        if found := USER.search(run):
-            yield run[found.start() : -1]
+        if match := USER.search(run):
+            yield run[match.start() : -1]
 
 
 def whole_proxy(proxy: str) -> str:
@@ -103,6 +103,7 @@ def is_address(url: str, schemes: tuple[str, ...]) -> bool:
     return parts.scheme in schemes and bool(parts.hostname) and "@" not in parts.query + parts.fragment
 
 
-def _without(match: re.Match[str]) -> str:
-    found = USER.search(match[0])
-    return f"{match[0][: found.start()]}***@" if found else match[0]
+def without(match: re.Match[str]) -> str:
+    """Return what is shown in place of one match of RUN: without its user and password, if it has these."""
+    user = USER.search(match[0])
+    return f"{match[0][: user.start()]}***@" if user else match[0]

@@ -25,8 +25,8 @@ def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[FileSto
 
     Raises HostProblem if pip's configuration is unusable.
     """
-    found = pip_settings()
-    settings = msgspec.structs.replace(found, timeout_s=min(found.timeout_s, patience_s))
+    configured = pip_settings()
+    settings = msgspec.structs.replace(configured, timeout_s=min(configured.timeout_s, patience_s))
     connection = Connection(settings, connect_s=CONNECT_S, backoff_s=BACKOFF_S)
     waiting: queue.SimpleQueue[Source] = queue.SimpleQueue()
     answers: queue.SimpleQueue[Unavailable | BaseException | None] = queue.SimpleQueue()
@@ -38,7 +38,7 @@ def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[FileSto
             while not connection.stopped.is_set():
                 source = waiting.get_nowait()
                 try:
-                    answers.put(_asked(source, connection, kept))
+                    answers.put(asked(source, connection, kept))
                 except BaseException as error:  # handed to the thread that waits
                     answers.put(error)
 
@@ -46,28 +46,29 @@ def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[FileSto
     for _ in range(min(ASKED_AT_ONCE, len(sources))):
         threading.Thread(target=work, daemon=True).start()
     deadline = time.monotonic() + patience_s
-    told = list[Unavailable | BaseException | None]()
+    outcomes = list[Unavailable | BaseException | None]()
     try:
         with suppress(queue.Empty):
-            while len(told) < len(sources):
-                told.append(answers.get(timeout=max(deadline - time.monotonic(), 0)))
+            while len(outcomes) < len(sources):
+                outcomes.append(answers.get(timeout=max(deadline - time.monotonic(), 0)))
     finally:
         connection.stopped.set()
         connection.close()
-    for one in told:
-        if isinstance(one, BaseException):
-            raise one
-    return [one for one in told if isinstance(one, Unavailable)]
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
 
 
-def _asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> Unavailable | None:
+def asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> Unavailable | None:
+    """Return a source that no place gives, with what each place said; None where one of them gives it."""
     reasons: list[str] = []
-    for one in kept:
+    for store in kept:
         try:
-            with one.source(source.sha256 or ""):
+            with store.source(source.sha256 or ""):
                 return None
         except RefusedError as error:
-            reasons.append(f"{one.shown}: {error}")
+            reasons.append(f"{store.shown}: {error}")
     for place in candidates(source, connection, reasons.append):
 
         def attempt(url: str = place.url) -> None:

@@ -44,7 +44,7 @@ class BundledFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle holds, and for which stack."""
+    """The content of a bundle, and the stack that it is for."""
 
     version: int
     stack: str
@@ -63,16 +63,16 @@ def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stac
     A source without a pinned SHA-256 is pinned to what the cache has. Raises SourcesMissing,
     ChecksumMismatch if a file changes meanwhile, DiskFull and NotWritable.
     """
-    manifest = _manifest(sources, SourceCache(cache), stack)
+    manifest = manifest_of(sources, SourceCache(cache), stack)
     with (
         writing(tar_path.parent, tar_path.name),
         whole(tar_path, mode=0o644) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
         listing = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        tar.addfile(_member(MANIFEST, len(listing)), io.BytesIO(listing))
+        tar.addfile(tar_member(MANIFEST, len(listing)), io.BytesIO(listing))
         for entry in manifest.files:
-            _add(tar, cache / entry.filename, entry)
+            add(tar, cache / entry.filename, entry)
     return manifest
 
 
@@ -85,10 +85,10 @@ def read_bundle(tar_path: Path, cache: Path) -> BundleManifest:
     """
     here = SourceCache(cache)
     try:
-        with _opened(tar_path) as tar:
-            manifest = _read_manifest(tar, tar_path)
+        with opened(tar_path) as tar:
+            manifest = decoded_manifest(tar, tar_path)
             here.prepare()
-            _require_all(tar, manifest, lambda stream, entry: _take(stream, entry, here), tar_path)
+            require_all(tar, manifest, lambda stream, entry: take_file(stream, entry, here), tar_path)
     finally:
         here.save_stamps()
     return manifest
@@ -99,16 +99,17 @@ def read_manifest(tar_path: Path) -> BundleManifest:
 
     Raises BundleInvalid and ChecksumMismatch as ``read_bundle`` does.
     """
-    with _opened(tar_path) as tar:
-        manifest = _read_manifest(tar, tar_path)
-        _require_all(tar, manifest, _require_right, tar_path)
+    with opened(tar_path) as tar:
+        manifest = decoded_manifest(tar, tar_path)
+        require_all(tar, manifest, require_right, tar_path)
     return manifest
 
 
-def _require_all(
+def require_all(
     tar: tarfile.TarFile, manifest: BundleManifest, take: Callable[[IO[bytes], BundledFile], None], tar_path: Path
 ) -> None:
-    wrong = _take_all(tar, manifest, take, tar_path)
+    """Take every file of a bundle. Raises ChecksumMismatch for those with another content, and BundleInvalid."""
+    wrong = take_all(tar, manifest, take, tar_path)
     if wrong:
         raise ChecksumMismatch(
             what=f"{len(wrong)} files in {tar_path} have not the content that its manifest names.",
@@ -117,7 +118,8 @@ def _require_all(
         )
 
 
-def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> BundleManifest:
+def manifest_of(sources: Sequence[Source], here: SourceCache, stack: str) -> BundleManifest:
+    """Return the manifest of a bundle of these sources. Raises SourcesMissing for what the cache has not."""
     entries = []
     absent = []
     for source in sorted(distinct(sources), key=lambda source: source.place):
@@ -136,14 +138,15 @@ def _manifest(sources: Sequence[Source], here: SourceCache, stack: str) -> Bundl
     return BundleManifest(version=VERSION, stack=stack, files=tuple(entries))
 
 
-def _member(name: str, size: int) -> tarfile.TarInfo:
+def tar_member(name: str, size: int) -> tarfile.TarInfo:
+    """Return the header of one member, equal in every bundle of the same sources."""
     member = tarfile.TarInfo(name)
     member.size = size
     member.mode = 0o644
     return member
 
 
-class _Hashing:
+class Hashing:
     """Hashes what is read through it."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -157,10 +160,11 @@ class _Hashing:
         return data
 
 
-def _add(tar: tarfile.TarFile, path: Path, entry: BundledFile) -> None:
+def add(tar: tarfile.TarFile, path: Path, entry: BundledFile) -> None:
+    """Add a file of the cache to a bundle. Raises ChecksumMismatch if it changes meanwhile."""
     with path.open("rb") as stream:
-        hashing = _Hashing(stream)
-        tar.addfile(_member(entry.filename, os.fstat(stream.fileno()).st_size), hashing)
+        hashing = Hashing(stream)
+        tar.addfile(tar_member(entry.filename, os.fstat(stream.fileno()).st_size), hashing)
     if hashing.digest.hexdigest() != entry.sha256:
         raise ChecksumMismatch(
             what=f"{path} changed while the bundle was written.",
@@ -169,11 +173,11 @@ def _add(tar: tarfile.TarFile, path: Path, entry: BundledFile) -> None:
         )
 
 
-class _TooLargeError(Exception):
+class TooLargeError(Exception):
     """A tar file has a header that nobody needs so large."""
 
 
-class _Sparing:
+class Sparing:
     """A file of which nothing is read in one piece that would fill the memory."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -181,78 +185,84 @@ class _Sparing:
         self.seek, self.tell, self.close = stream.seek, stream.tell, stream.close
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read like the stream itself. Raises _TooLargeError."""
+        """Read like the stream itself. Raises TooLargeError."""
         if not 0 <= size <= MANIFEST_LIMIT_BYTES:
-            raise _TooLargeError(f"a header of {size} bytes")
+            raise TooLargeError(f"a header of {size} bytes")
         return self._stream.read(size)
 
 
 @contextmanager
-def _opened(tar_path: Path) -> Iterator[tarfile.TarFile]:
+def opened(tar_path: Path) -> Iterator[tarfile.TarFile]:
+    """Open a bundle for the block. Raises BundleInvalid for what is no whole tar file, or cannot be read."""
     try:
         with (
             open_plain(tar_path) as stream,
-            tarfile.open(fileobj=cast("IO[bytes]", _Sparing(stream)), mode="r:") as tar,
+            tarfile.open(fileobj=cast("IO[bytes]", Sparing(stream)), mode="r:") as tar,
         ):
             yield tar
-    except (tarfile.TarError, _TooLargeError, ValueError, OverflowError, RecursionError) as error:  # tarfile lets by
-        raise _invalid(tar_path, f"It is no tar file, or not the whole of one ({error}).") from error
+    except (tarfile.TarError, TooLargeError, ValueError, OverflowError, RecursionError) as error:  # tarfile lets by
+        raise invalid(tar_path, f"It is no tar file, or not the whole of one ({error}).") from error
     except OSError as error:
-        raise _invalid(tar_path, f"It cannot be read: {error.strerror}.") from error
+        raise invalid(tar_path, f"It cannot be read: {error.strerror}.") from error
 
 
-def _read_manifest(tar: tarfile.TarFile, tar_path: Path) -> BundleManifest:
+def decoded_manifest(tar: tarfile.TarFile, tar_path: Path) -> BundleManifest:
+    """Return the manifest, which is the first member of a bundle. Raises BundleInvalid."""
     member = tar.next()
     if member is None or member.name != MANIFEST or member.size > MANIFEST_LIMIT_BYTES:
-        raise _invalid(tar_path, f"Its first member is not {MANIFEST}: another program has written it.")
+        raise invalid(tar_path, f"Its first member is not {MANIFEST}: another program has written it.")
     try:
-        listing = msgspec.json.decode(_content(tar, member, tar_path).read())
+        listing = msgspec.json.decode(content(tar, member, tar_path).read())
         if isinstance(listing, dict) and listing.get("version") != VERSION:
-            raise _invalid(tar_path, f"It has version {listing.get('version')}; this envkit reads {VERSION}.")
+            raise invalid(tar_path, f"It has version {listing.get('version')}; this envkit reads {VERSION}.")
         manifest = record.convert(listing, BundleManifest)
         for entry in manifest.files:
             folder, _, name = entry.filename.rpartition("/")
             Source(filename=name, folder=folder, sha256=entry.sha256, needed_by=entry.needed_by)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _invalid(tar_path, f"Its {MANIFEST} is not one of a bundle: {error}.") from error
+        raise invalid(tar_path, f"Its {MANIFEST} is not one of a bundle: {error}.") from error
     return manifest
 
 
-def _take_all(
+def take_all(
     tar: tarfile.TarFile, manifest: BundleManifest, take: Callable[[IO[bytes], BundledFile], None], tar_path: Path
 ) -> list[str]:
+    """Take every file of a bundle; return what to say of those with another content. Raises BundleInvalid."""
     rest = {entry.filename: entry for entry in manifest.files}
     wrong = []
     while (member := tar.next()) is not None:
         entry = rest.pop(member.name, None)
         if entry is None:
-            raise _invalid(tar_path, f"It holds {member.name!r}, which its manifest does not name, or twice.")
+            raise invalid(tar_path, f"It holds {member.name!r}, which its manifest does not name, or twice.")
         try:
-            take(_content(tar, member, tar_path), entry)
+            take(content(tar, member, tar_path), entry)
         except WrongContentError as error:
             wrong.append(f"{entry.filename}: {error}, but the manifest names {entry.sha256}")
     if rest:
         first = ", ".join(sorted(rest)[:SHOWN]) + (f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else "")
-        raise _invalid(tar_path, f"It ends, or is damaged, before {first}.")
+        raise invalid(tar_path, f"It ends, or is damaged, before {first}.")
     return wrong
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, tar_path: Path) -> IO[bytes]:
+def content(tar: tarfile.TarFile, member: tarfile.TarInfo, tar_path: Path) -> IO[bytes]:
+    """Return the content of a member. Raises BundleInvalid for what is no plain file."""
     stream = tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
     if stream is None or member.issparse():
-        raise _invalid(tar_path, f"{member.name!r} is not a plain file in it.")
+        raise invalid(tar_path, f"{member.name!r} is not a plain file in it.")
     return stream
 
 
-def _take(stream: IO[bytes], entry: BundledFile, here: SourceCache) -> None:
+def take_file(stream: IO[bytes], entry: BundledFile, here: SourceCache) -> None:
+    """Put a file of a bundle into the cache. Raises WrongContentError, DiskFull and NotWritable."""
     present = here.sha256(entry.filename)
     if present == entry.sha256:
-        _require_right(stream, entry)
+        require_right(stream, entry)
         return
-    here.store(entry.filename if present is None else partial_path(entry), _chunks(stream), entry.sha256)
+    here.store(entry.filename if present is None else partial_path(entry), chunks(stream), entry.sha256)
 
 
-def _require_right(stream: IO[bytes], entry: BundledFile) -> None:
+def require_right(stream: IO[bytes], entry: BundledFile) -> None:
+    """Require that a file has the content that the manifest names. Raises WrongContentError."""
     actual = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
     if actual != entry.sha256:
         raise WrongContentError(actual)
@@ -298,10 +308,12 @@ def contradictions(manifest: BundleManifest, sources: Sequence[Source]) -> list[
     ]
 
 
-def _chunks(stream: IO[bytes]) -> Iterator[bytes]:
+def chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the content of a file in pieces."""
     while chunk := stream.read(CHUNK_BYTES):
         yield chunk
 
 
-def _invalid(tar_path: Path, why: str) -> BundleInvalid:
+def invalid(tar_path: Path, why: str) -> BundleInvalid:
+    """Say that a file cannot be used as a bundle, and why."""
     return BundleInvalid(what=f"{tar_path} cannot be used as a bundle.", why=why, fix=AGAIN)

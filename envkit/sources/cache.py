@@ -76,12 +76,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where it lies in the cache."""
+        """Its place in the cache."""
         return f"{self.folder}/{self.filename}" if self.folder else self.filename
 
 
 class WrongContentError(Exception):
-    """What was to be stored hashes to ``actual``, which is not what is pinned."""
+    """The file that was to be stored hashes to ``actual``, which is not what is pinned."""
 
     def __init__(self, actual: str) -> None:
         super().__init__(f"its SHA-256 is {actual}")
@@ -132,12 +132,12 @@ class SourceCache:
         """Return the SHA-256 of a file in the cache, hashing it only if it changed, or None."""
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
             with open_plain(self.path(filename)) as stream:
-                now = identity(os.fstat(stream.fileno()))
-                known, actual = self.stamps.get(filename, (None, ""))
-                if known == now:
+                state = identity(os.fstat(stream.fileno()))
+                verified, actual = self.stamps.get(filename, (None, ""))
+                if verified == state:
                     return actual
                 actual = hashlib.file_digest(stream, "sha256").hexdigest()
-                self._remember(filename, (now, actual))
+                self._remember(filename, (state, actual))
                 return actual
         return None
 
@@ -160,18 +160,18 @@ class SourceCache:
                 with part.open("xb", buffering=0) as stream:  # through no link that somebody has put there
                     for chunk in chunks:
                         digest.update(chunk)
-                        _write_all(stream.write, chunk)
+                        write_all(stream.write, chunk)
                     os.fsync(stream.fileno())
                     written = identity(os.fstat(stream.fileno()))
                 actual = digest.hexdigest()
                 if expected not in (None, actual):
                     raise WrongContentError(actual)
                 part.replace(self.path(filename))
-                now = identity(self.path(filename).stat())  # a rename changes the last of it
+                state = identity(self.path(filename).stat())  # a rename changes the last of it
             finally:
                 part.unlink(missing_ok=True)
-        if now[:3] == written[:3]:
-            self._remember(filename, (now, actual))
+        if state[:3] == written[:3]:
+            self._remember(filename, (state, actual))
         return actual
 
     def set_aside(self, filename: str, actual: str) -> Path:
@@ -191,7 +191,7 @@ class SourceCache:
         """Remove the parts that killed processes of this host left, and day-old ones of other hosts."""
         for part in self.folder.rglob("*.part-*"):
             with suppress(OSError):
-                if (found := PART.search(part.name)) and _is_dead(part, found["host"], int(found["pid"])):
+                if (match := PART.search(part.name)) and is_dead(part, match["host"], int(match["pid"])):
                     part.unlink()
 
     def save_stamps(self) -> None:
@@ -199,12 +199,12 @@ class SourceCache:
         if not self._new or not is_private(self.folder.resolve()):
             return
         stamps = self._recorded() | self._new
-        kept = {name: stamp for name, stamp in sorted(stamps.items()) if self.path(name).exists()}
+        files = {name: stamp for name, stamp in sorted(stamps.items()) if self.path(name).exists()}
         part = self.path(f"{STAMPS}.{part_of_process()}")
         with suppress(OSError):
             try:
                 with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-                    stream.write(msgspec.json.encode({"version": VERSION, "files": kept}))
+                    stream.write(msgspec.json.encode({"version": VERSION, "files": files}))
                 part.replace(self.path(STAMPS))
                 self._new = {}
             finally:
@@ -217,11 +217,13 @@ class SourceCache:
         path = self.path(STAMPS)
         with suppress(OSError, ValueError, RecursionError):
             if is_private(self.folder.resolve()) and is_private(path):
-                return record.decode(read(path), _StampFile).files
+                return record.decode(read(path), StampFile).files
         return {}
 
 
-class _StampFile(msgspec.Struct):
+class StampFile(msgspec.Struct):
+    """The file that remembers what was verified."""
+
     files: dict[str, Stamp]
     version: Literal[2]
 
@@ -234,7 +236,7 @@ def distinct(sources: Sequence[Source]) -> list[Source]:
     merged: dict[str, Source] = {}
     for source in sources:
         earlier = merged.setdefault(source.place, source)
-        pinned = {one.sha256: one.needed_by for one in (earlier, source) if one.sha256}
+        pinned = {pin.sha256: pin.needed_by for pin in (earlier, source) if pin.sha256}
         if len(pinned) > 1:
             raise ChecksumMismatch(
                 what=f"Two recipes pin different contents for {source.place}.",
@@ -261,7 +263,7 @@ def writing(folder: Path, filename: str) -> Iterator[None]:
         if isinstance(problem, DiskFull):
             raise DiskFull(
                 what=f"There is no space for {filename} in {folder}.",
-                why=f"{problem.why}. {_free(folder)}",
+                why=f"{problem.why}. {free(folder)}",
                 fix=f"{problem.fix} {again}",
             ) from error
         if problem is not None:
@@ -276,7 +278,8 @@ def writing(folder: Path, filename: str) -> Iterator[None]:
         raise
 
 
-def _free(folder: Path) -> str:
+def free(folder: Path) -> str:
+    """Say how much room the file system of a folder has; nothing where it does not tell."""
     with suppress(OSError):
         return (
             f"The file system has {shutil.disk_usage(folder).free / 1e6:.0f} MB and "
@@ -285,13 +288,15 @@ def _free(folder: Path) -> str:
     return ""
 
 
-def _write_all(write: Callable[[memoryview], int], chunk: bytes) -> None:
+def write_all(write: Callable[[memoryview], int], chunk: bytes) -> None:
+    """Write all of a piece, of which one call may write only a part. Raises OSError."""
     rest = memoryview(chunk)
     while rest:
         rest = rest[write(rest) :]
 
 
-def _is_dead(part: Path, host: str, pid: int) -> bool:
+def is_dead(part: Path, host: str, pid: int) -> bool:
+    """Say whether nobody writes a part any more: its process has ended, or on another host it is a day old."""
     if host != socket.gethostname():
         return time.time() - part.stat().st_mtime > FOREIGN_PART_AGE_S
     return has_ended(pid)

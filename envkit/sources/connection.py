@@ -71,7 +71,7 @@ class Connection:
         self.settings = settings
         self._backoff_s = backoff_s
         self.stopped = threading.Event()
-        self._client = _client(settings, connect_s)
+        self._client = new_client(settings, connect_s)
         self._unreachable: dict[str, str] = {}
         self._drop = lambda _record: False
         for name in LOGGERS:
@@ -87,13 +87,13 @@ class Connection:
     def opened(self, url: str) -> Iterator[tuple[int | None, Iterable[bytes]]]:
         """Give the length in bytes, if it is known, and the content in pieces. Raises RefusedError."""
         if url.startswith("file://"):
-            with _opened_file(url) as found:
-                yield found
+            with opened_file(url) as answer:
+                yield answer
             return
         with self._translated(url):
             # A server that declares a .tar.gz as a compressed .tar must not have it unpacked on the way.
             with self._client.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response:
-                _check_status(response)
+                check_status(response)
                 length = response.headers.get("Content-Length", "")
                 size = int(length[:20]) if length.isascii() and length.isdecimal() else None
                 yield size, limited(response.iter_raw(), size, LIMIT_BYTES)
@@ -104,7 +104,7 @@ class Connection:
 
         with self._translated(url), self._client.stream("GET", url, headers=headers) as response:
             content = b"".join(limited(response.iter_bytes(), None, PAGE_LIMIT_BYTES))
-        _check_status(response)
+        check_status(response)
         plain = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in OF_TRANSFER]
         return httpx2.Response(response.status_code, headers=plain, content=content, request=response.request)
 
@@ -112,7 +112,7 @@ class Connection:
         """Ask about a page. Raises RefusedError."""
         with self._translated(url):
             response = self._client.head(url, headers=headers)
-        _check_status(response)
+        check_status(response)
         return response
 
     def iter_secure_origins(self) -> Iterable[tuple[str, str, str]]:
@@ -142,20 +142,20 @@ class Connection:
     def _translated(self, url: str) -> Iterator[None]:
         import httpx2
 
-        if known := self._unreachable.get(host_of(url)):
-            raise UnreachableError(known)
+        if reason := self._unreachable.get(host_of(url)):
+            raise UnreachableError(reason)
         try:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise RefusedError(f"its certificate is not accepted: {redact(str(error))}") from None
-            raise UnreachableError(_said(error)) from None
+            raise UnreachableError(said(error)) from None
         except httpx2.InvalidURL:  # what it says may be a part of a password
             raise RefusedError("it is no address") from None
         except (httpx2.UnsupportedProtocol, httpx2.TooManyRedirects) as error:
-            raise RefusedError(_said(error)) from None
+            raise RefusedError(said(error)) from None
         except httpx2.HTTPError as error:
-            raise TransientError(_said(error)) from None
+            raise TransientError(said(error)) from None
 
 
 def require_addresses(settings: PipSettings) -> None:
@@ -166,10 +166,12 @@ def require_addresses(settings: PipSettings) -> None:
             raise HostProblem(what=f"{name} is a SOCKS proxy, for which envkit lacks a package.", fix=fix)
         if not is_proxy(value):
             raise misspelt(f"{name} is no address of a proxy.", "http://HOST:PORT", "http://USER:PASSWORD@HOST:PORT")
-    folders = tuple(one for one in settings.find_links if "://" not in one and (not login(one) or Path(one).exists()))
+    folders = tuple(
+        link for link in settings.find_links if "://" not in link and (not login(link) or Path(link).exists())
+    )
     for name, values, good in ((INDEXES, settings.index_urls, ()), (FIND_LINKS, settings.find_links, folders)):
-        others = [one for one in values if one not in good and not one.startswith(("/", "file:/"))]
-        if not all(is_address(one, ("http", "https")) for one in others):
+        others = [url for url in values if url not in good and not url.startswith(("/", "file:/"))]
+        if not all(is_address(url, ("http", "https")) for url in others):
             what = f"pip's {name} has something in it that is no address."
             raise misspelt(what, "https://HOST/PATH", "https://USER:PASSWORD@HOST/PATH")
 
@@ -190,9 +192,9 @@ def proxies(settings: PipSettings) -> Iterator[tuple[str, str]]:
     if settings.proxy:
         yield "pip's 'proxy' (PIP_PROXY)", settings.proxy
         return
-    found = getproxies()
+    by_scheme = getproxies()
     for kind in ("https", "http", "all"):
-        if proxy := found.get(kind):
+        if proxy := by_scheme.get(kind):
             name = f"{kind}_proxy"
             yield name if os.environ.get(name) else name.upper(), whole_proxy(proxy)
 
@@ -214,11 +216,13 @@ def file_path(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
+    """Return what an error says, without secrets; its name where it says nothing."""
     return redact(str(error)) or type(error).__name__
 
 
-def _check_status(response: "httpx2.Response") -> None:
+def check_status(response: "httpx2.Response") -> None:
+    """Raise RefusedError, or TransientError, for an answer that is none of success."""
     status = response.status_code
     if status >= 400 or status < 200:
         advice = ": check the password in pip's configuration or ~/.netrc" if status in ASK_FOR_PASSWORD else ""
@@ -226,7 +230,7 @@ def _check_status(response: "httpx2.Response") -> None:
         raise kind(f"{status} {response.reason_phrase}{advice}")
 
 
-def _check_redirect(response: "httpx2.Response") -> None:
+def check_redirect(response: "httpx2.Response") -> None:
     """Let no server lead to a file of this machine."""
     if response.has_redirect_location:
         target = response.url.join(response.headers["Location"])
@@ -235,7 +239,8 @@ def _check_redirect(response: "httpx2.Response") -> None:
 
 
 @contextmanager
-def _opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
+def opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
+    """Give the size and the content of a file that a URL means. Raises RefusedError."""
     try:
         stream = open_plain(file_path(url))
     except OSError as error:
@@ -245,45 +250,49 @@ def _opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
         yield size, limited(iter(lambda: stream.read(CHUNK_BYTES), b""), size, LIMIT_BYTES)
 
 
-def _client(settings: PipSettings, connect_s: float) -> "PyPIClient":
+def new_client(settings: PipSettings, connect_s: float) -> "PyPIClient":
+    """Return a client for HTTP that has pip's settings. Raises HostProblem for certificates that cannot be read."""
     import httpx2
     from unearth.auth import MultiDomainBasicAuth
     from unearth.fetchers import PyPIClient
 
     unverified = {
-        f"all://{host}": httpx2.HTTPTransport(verify=False, proxy=_proxy_for(host, settings))
+        f"all://{host}": httpx2.HTTPTransport(verify=False, proxy=proxy_for(host, settings))
         for host in settings.trusted_hosts
     }
     client = PyPIClient(
         trusted_hosts=settings.trusted_hosts,
-        verify=_tls(settings),
+        verify=tls(settings),
         proxy=settings.proxy,
         mounts=unverified,
         timeout=httpx2.Timeout(settings.timeout_s, connect=min(settings.timeout_s, connect_s), pool=None),
         follow_redirects=True,
-        event_hooks={"response": [_check_redirect]},
+        event_hooks={"response": [check_redirect]},
     )
     client.auth = MultiDomainBasicAuth(
-        prompting=False, index_urls=[*settings.index_urls, *filter(_is_http, settings.find_links)]
+        prompting=False, index_urls=[*settings.index_urls, *filter(is_http, settings.find_links)]
     )
     return client
 
 
-def _is_http(url: str) -> bool:
+def is_http(url: str) -> bool:
+    """Say whether a URL is one of HTTP."""
     return url.startswith(("http://", "https://"))
 
 
-def _proxy_for(host: str, settings: PipSettings) -> str | None:
+def proxy_for(host: str, settings: PipSettings) -> str | None:
+    """Return the proxy for a host, if there is any: pip's, else the one of the environment."""
     from urllib.request import getproxies, proxy_bypass
 
     if settings.proxy or proxy_bypass(host):
         return settings.proxy
-    found = getproxies()
-    proxy = found.get("https") or found.get("all")
+    by_scheme = getproxies()
+    proxy = by_scheme.get("https") or by_scheme.get("all")
     return whole_proxy(proxy) if proxy else None
 
 
-def _tls(settings: PipSettings) -> "ssl.SSLContext":
+def tls(settings: PipSettings) -> "ssl.SSLContext":
+    """Return the certificates that are accepted and shown. Raises HostProblem where they cannot be read."""
     import ssl
 
     import httpx2

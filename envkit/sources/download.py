@@ -22,7 +22,7 @@ SLOW_S = 2.0  # a place that takes longer to refuse a file is not asked for anot
 
 
 class FetchState(StrEnum):
-    """What has just happened to a file."""
+    """The news of a file: what has just happened to it."""
 
     SET_ASIDE = "set aside"
     STARTED = "started"
@@ -112,17 +112,17 @@ class Download:
     def _get(self, number: int, source: Source) -> Unavailable | None:
         reasons: list[str] = []
         wrong_content = False
-        for kept in [*self._kept]:
+        for store in [*self._kept]:
             began = time.monotonic()
             try:
-                self._take(number, source, kept)
+                self._take(number, source, store)
             except WrongContentError as error:
-                reasons.append(f"{kept.shown}: {error}, but the recipe pins {source.sha256}")
+                reasons.append(f"{store.shown}: {error}, but the recipe pins {source.sha256}")
             except RefusedError as error:
-                reasons.append(f"{kept.shown}: {error}")
+                reasons.append(f"{store.shown}: {error}")
                 if time.monotonic() - began > SLOW_S:
                     with suppress(ValueError):  # another thread has done it
-                        self._kept.remove(kept)
+                        self._kept.remove(store)
             else:
                 return None
         for place in candidates(source, self._connection, reasons.append):
@@ -161,14 +161,14 @@ class Download:
         self._tell(number, source, FetchState.DONE, size, size)
 
     def _watched(self, number: int, source: Source, total: int | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        done = told = 0
+        done = reported = 0
         for chunk in chunks:
             if self._connection.stopped.is_set():
                 raise RefusedError("stopped")
             yield chunk
             done += len(chunk)
-            if done - told >= EVENT_BYTES:
-                told = done
+            if done - reported >= EVENT_BYTES:
+                reported = done
                 self._tell(number, source, FetchState.PROGRESS, done, total)
 
     def _tell(

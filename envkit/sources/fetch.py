@@ -56,7 +56,7 @@ def damaged(sources: Sequence[Source], cache: Path) -> list[str]:
     """Return what to say of each source that is in the cache with another content than is pinned. Changes nothing."""
     here = SourceCache(cache)
     absent = [source for source in distinct(sources) if not here.holds(source)]
-    return [f"{place}: {note}" for place, note in _wrong(absent, here).items()]
+    return [f"{place}: {note}" for place, note in wrong(absent, here).items()]
 
 
 def fetch(
@@ -84,7 +84,7 @@ def fetch(
         here.prepare()
     try:
         absent = [source for source in wanted if not here.holds(source)]
-        history = _wrong(absent, here) if offline else _set_wrong_aside(absent, here, progress)
+        history = wrong(absent, here) if offline else set_wrong_aside(absent, here, progress)
         unpinned = [source for source in absent if source.sha256 is None]
         pinned = [source for source in absent if source.sha256 is not None]
         problems = [Unavailable(source=source, reasons=[UNPINNED]) for source in unpinned]
@@ -96,7 +96,7 @@ def fetch(
         if not offline:
             here.save_stamps()
     if problems:
-        raise _all_in_one(problems, len(wanted), history, cache, offline=offline, stack=stack)
+        raise all_in_one(problems, len(wanted), history, cache, offline=offline, stack=stack)
 
 
 def place(cache: Path, name: str, content: bytes, sha256: str) -> None:
@@ -107,18 +107,20 @@ def place(cache: Path, name: str, content: bytes, sha256: str) -> None:
     here.save_stamps()
 
 
-def _wrong(absent: Sequence[Source], here: SourceCache) -> dict[str, str]:
-    found = {source: here.sha256(source.place) for source in absent}
+def wrong(absent: Sequence[Source], here: SourceCache) -> dict[str, str]:
+    """Return what to say of each source that the cache has with another content, by its place."""
+    hashes = {source: here.sha256(source.place) for source in absent}
     return {
         source.place: f"the cache has it with SHA-256 {actual} instead of {source.sha256}"
-        for source, actual in found.items()
+        for source, actual in hashes.items()
         if actual
     }
 
 
-def _set_wrong_aside(
+def set_wrong_aside(
     absent: Sequence[Source], here: SourceCache, progress: Callable[[FetchEvent], None]
 ) -> dict[str, str]:
+    """Set aside what the cache has with another content; return what to say of it, by its place."""
     history = {}
     for number, source in enumerate(absent, 1):
         if actual := here.sha256(source.place):
@@ -137,7 +139,7 @@ def _set_wrong_aside(
     return history
 
 
-def _all_in_one(
+def all_in_one(
     problems: Sequence[Unavailable],
     count: int,
     history: dict[str, str],
@@ -146,31 +148,34 @@ def _all_in_one(
     offline: bool,
     stack: str,
 ) -> SourcesMissing | ChecksumMismatch:
+    """Say in one error what became of all sources that could not be had."""
     number = f"{len(problems)} of {count} sources"
-    why = "\n".join(_line(problem, history) for problem in problems)
+    why = "\n".join(line(problem, history) for problem in problems)
     unpinned = [problem.source for problem in problems if problem.source.sha256 is None]
     advice = [
         f"{source.place}: add its SHA-256 to {source.needed_by}, or put the file into the cache yourself."
         for source in unpinned
     ]
     if all(problem.wrong_content or problem.source.place in history for problem in problems):
-        advice += [_elsewhere(stack)] if offline else [WRONG_CONTENT]
+        advice += [elsewhere(stack)] if offline else [WRONG_CONTENT]
         return ChecksumMismatch(
             what=f"The content of {number} is not what the recipe pins.", why=why, fix="\n".join(advice)
         )
     if len(unpinned) < len(problems):
-        advice += [_elsewhere(stack)] if offline else [NOT_FETCHED]
+        advice += [elsewhere(stack)] if offline else [NOT_FETCHED]
     what = f"missing from the cache {cache}" if offline else f"could not be fetched into {cache}"
     return SourcesMissing(what=f"{number} {what}.", why=why, fix="\n".join(advice))
 
 
-def _line(problem: Unavailable, history: dict[str, str]) -> str:
+def line(problem: Unavailable, history: dict[str, str]) -> str:
+    """Return one source that could not be had, with the reasons below it."""
     source = problem.source
-    known = [history[source.place]] if source.place in history else []
-    return "\n    ".join([f"{source.place} (for {source.needed_by})", *known, *problem.reasons])
+    earlier = [history[source.place]] if source.place in history else []
+    return "\n    ".join([f"{source.place} (for {source.needed_by})", *earlier, *problem.reasons])
 
 
-def _elsewhere(stack: str) -> str:
+def elsewhere(stack: str) -> str:
+    """Say how sources come from a machine that has a network."""
     return (
         f"Where there is a network and the same cache: envkit fetch {stack}\n"
         f"Or carry them over. There: envkit fetch {stack} --bundle FILE.tar\n"

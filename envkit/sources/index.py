@@ -1,4 +1,4 @@
-"""Where a file can be downloaded: pip's find-links and indexes, then the URLs of its recipe.
+"""The places where a file can be downloaded: pip's find-links and indexes, then the URLs of its recipe.
 
 ``unearth`` reads the pages. Nothing is resolved and no code of a package runs: only a link with exactly the
 wanted file name counts, so that an index's plain build can never stand in for a ``+cpu`` one.
@@ -72,12 +72,12 @@ def candidates(source: Source, connection: Connection, note: Callable[[str], Non
     """Yield the places to try, best first, reading each page only when the places before it have failed."""
     settings = connection.settings
     if source.project:
-        yield from _linked(source, connection, note, settings.find_links, settings.index_urls)
+        yield from linked(source, connection, note, settings.find_links, settings.index_urls)
     for url in source.urls:
         whole = whole_url(url, source.filename)
         yield Candidate(whole)
         if source.project and whole != url:
-            yield from _linked(source, connection, note, (), (url,))
+            yield from linked(source, connection, note, (), (url,))
 
 
 def whole_url(url: str, filename: str) -> str:
@@ -88,22 +88,23 @@ def whole_url(url: str, filename: str) -> str:
     return f"{url.rstrip('/')}/{quote(filename)}"
 
 
-def _linked(
+def linked(
     source: Source,
     connection: Connection,
     note: Callable[[str], None],
     find_links: Sequence[str],
     index_urls: Sequence[str],
 ) -> Iterator[Candidate]:
+    """Yield the links to a source on pages of find-links and indexes."""
     from unearth import PackageFinder
 
     pages = Pages(connection, note)
     finder = PackageFinder(cast("Fetcher", pages), ignore_compatibility=True, respect_source_order=True)
     finder.sources.clear()
-    for place in filter(None, (_existing(place, note) for place in find_links)):
+    for place in filter(None, (existing(place, note) for place in find_links)):
         finder.add_find_links(place)
     for url in index_urls:
-        if _is_trusted(url, pages, note):
+        if is_trusted(url, pages, note):
             finder.add_index_url(url)
     try:
         for package in finder.find_all_packages(source.project or "", allow_yanked=True):
@@ -114,7 +115,8 @@ def _linked(
         note(f"{source.project}: a page of an index has a link that is no address: {redact(str(error))}")
 
 
-def _existing(place: str, note: Callable[[str], None]) -> str | None:
+def existing(place: str, note: Callable[[str], None]) -> str | None:
+    """Return a place of find-links as a URL; None, and a note, where there is no such file or folder."""
     if "://" in place and not place.startswith("file://"):
         return place
     path = file_path(place) if place.startswith("file://") else Path(place).expanduser()
@@ -124,7 +126,8 @@ def _existing(place: str, note: Callable[[str], None]) -> str | None:
     return None
 
 
-def _is_trusted(url: str, pages: Pages, note: Callable[[str], None]) -> bool:
+def is_trusted(url: str, pages: Pages, note: Callable[[str], None]) -> bool:
+    """Say whether pip would read an index; if not, note why."""
     from unearth.collector import is_secure_origin
     from unearth.link import Link
 

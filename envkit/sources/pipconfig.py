@@ -1,4 +1,4 @@
-"""What the pip of this machine is told about indexes and connections.
+"""The settings of this machine's pip for indexes and connections.
 
 ``pip config list`` knows it best: files and ``PIP_*`` variables. Without any pip, the variables alone count.
 """
@@ -40,7 +40,7 @@ class PipSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def pip_settings(environ: Mapping[str, str] | None = None) -> PipSettings:
     """Read pip's configuration. Raises HostProblem if pip cannot read it itself."""
-    options = _options(os.environ if environ is None else environ)
+    options = chosen_options(os.environ if environ is None else environ)
     index_urls: tuple[str, ...] = ()
     if options.get("no-index", "").lower() not in TRUE:
         index_urls = (
@@ -66,17 +66,19 @@ def default_index() -> str:
     return PackageFinder().sources[0]["url"]
 
 
-def _options(env: Mapping[str, str]) -> dict[str, str]:
+def chosen_options(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that count for a download, by name. Raises HostProblem as pip_settings does."""
     chosen: dict[str, tuple[int, str]] = {}
-    for section, name, value in _configured(env):
+    for section, name, value in configured(env):
         rank = PRECEDENCE.get(section)
         if rank is not None and value and rank >= chosen.get(name, (-1, ""))[0]:
             chosen[name] = (rank, value)
     return {name: value for name, (_, value) in chosen.items()}
 
 
-def _configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    pip = _pip_command()
+def configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield section, name and value of each setting. Raises HostProblem if pip cannot read its own configuration."""
+    pip = pip_command()
     if not pip:
         for name, value in env.items():
             if name.startswith("PIP_"):
@@ -91,12 +93,13 @@ def _configured(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             fix="'python -m pip config debug' names the files: correct the one that is wrong.",
         )
     for line in done.stdout.splitlines():
-        if found := SETTING.match(line):
-            yield found["section"], found["name"], str(ast.literal_eval(found["value"]))
+        if match := SETTING.match(line):
+            yield match["section"], match["name"], str(ast.literal_eval(match["value"]))
 
 
-def _pip_command() -> list[str]:
+def pip_command() -> list[str]:
+    """Return how this machine's pip is called; nothing where there is none."""
     if find_spec("pip"):
         return [sys.executable, "-P", "-m", "pip"]
-    found = which("pip3") or which("pip")
-    return [found] if found else []
+    program = which("pip3") or which("pip")
+    return [program] if program else []

@@ -40,7 +40,7 @@ class FetchProgress:
 
     @property
     def megabytes(self) -> int:
-        """What has come so far."""
+        """The megabytes that have come so far."""
         return sum(self.done.values()) // 1_000_000
 
     def on(self, event: FetchEvent) -> None:

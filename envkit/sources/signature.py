@@ -35,11 +35,11 @@ def signature_of(path: Path, key: Path) -> bytes:
     """Return the signature of a file by a private key. Raises HostProblem for a key that is none, OSError."""
     require_file(key)
     with temporary.folder("sign") as folder:
-        told = openssl(folder, path, "-sign", "-inkey", str(key.absolute()), "-out", str(folder / "signature"))
-        if told.status:
+        done = openssl(folder, path, "-sign", "-inkey", str(key.absolute()), "-out", str(folder / "signature"))
+        if done.status:
             raise HostProblem(
                 what=f"Nothing can be signed with {key}.",
-                why=last_line(told),
+                why=last_line(done),
                 fix="Give a private key in PEM without a passphrase, such as 'openssl genpkey -algorithm ed25519' "
                 "makes.",
             )
@@ -53,11 +53,11 @@ def require(path: Path, key: Path) -> None:
         try:
             (folder / "signature").write_bytes(files.read(place(path)))
             words = ("-verify", "-pubin", "-inkey", str(key.absolute()), "-sigfile", str(folder / "signature"))
-            told = openssl(folder, path, *words)
+            done = openssl(folder, path, *words)
         except OSError as error:
             raise unsigned(path, key, f"{error.filename} cannot be read: {error.strerror}.") from error
-    if told.status:
-        raise unsigned(path, key, last_line(told))
+    if done.status:
+        raise unsigned(path, key, last_line(done))
 
 
 def require_file(key: Path) -> None:
@@ -97,10 +97,10 @@ def openssl(folder: Path, path: Path, *words: str) -> process.Completed:
     message = folder / "message"
     message.write_text(f"envkit sha256:{files.sha256(path)}\n")
     argv = ["openssl", "pkeyutl", "-rawin", "-in", str(message), "-passin", "pass:", *words]
-    told = process.capture(argv, cwd=folder)
-    if told.status == 127:
+    done = process.capture(argv, cwd=folder)
+    if done.status == 127:
         raise HostProblem(what="There is no program openssl on PATH.", fix=LACKING)
-    return told
+    return done
 
 
 def last_line(told: process.Completed) -> str:

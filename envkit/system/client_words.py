@@ -1,4 +1,4 @@
-"""What a CernVM-FS client that gave up has said, and what that means. For namespace.py, so of the standard library."""
+"""The words of a CernVM-FS client that gave up, and what they mean. For namespace.py, so of the standard library."""
 
 import signal
 import sys
@@ -16,13 +16,15 @@ def read(name: str) -> dict[str, Any]:
 
 def said_in(log: Path) -> str:
     """Return what a client has said on its streams, and what it would have told the system's log."""
-    found = [path.read_text(errors="replace") for path in (log.with_suffix(".syslog"), log) if path.exists()]
-    return "\n".join(found)
+    texts = [path.read_text(errors="replace") for path in (log.with_suffix(".syslog"), log) if path.exists()]
+    return "\n".join(texts)
 
 
 def cause(said: str) -> dict[str, Any] | None:
     """Return what the words of a client mean, None if that is not known."""
-    return next((one for one in read("cvmfs_client.toml")["cause"] if any(word in said for word in one["says"])), None)
+    return next(
+        (entry for entry in read("cvmfs_client.toml")["cause"] if any(word in said for word in entry["says"])), None
+    )
 
 
 def is_damaged(status: str, log: Path) -> bool:
@@ -39,16 +41,16 @@ def say_aside(aside: Path) -> None:
 
 def explain(program: str, status: str, log: Path) -> int:
     """Say why a program has not mounted, by its own words, else by its status; return the status to end with."""
-    said = said_in(log)
-    known, meant = read("eessi_symptoms.toml"), cause(said)
-    words = known.get(f"cvmfs2-{status}", known["cvmfs2-other"])
+    output = said_in(log)
+    symptoms, meant = read("eessi_symptoms.toml"), cause(output)
+    words = symptoms.get(f"cvmfs2-{status}", symptoms["cvmfs2-other"])
     what = words["what"].format(program=program, status=status)
     if meant:
         words = meant
         what = f"{program} could not mount the repository: {meant['what'].rstrip('.')} (status {status})."
     print(f"envkit: {what}\n", file=sys.stderr)
-    last = [line for line in said.splitlines() if line.strip()][-5:]
-    for line in (words["why"], *last, *([f"All that it said: {log}, {log.with_suffix('.syslog')}"] if said else [])):
+    last = [line for line in output.splitlines() if line.strip()][-5:]
+    for line in (words["why"], *last, *([f"All that it said: {log}, {log.with_suffix('.syslog')}"] if output else [])):
         print(f"  {line}", file=sys.stderr)
     print(f"\nWhat to do: {words['fix']}", file=sys.stderr)
     return 3

@@ -63,13 +63,13 @@ def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o664
                 with os.fdopen(os.dup(number), "wb") as stream:
                     yield stream
                 return
-            found = state_in(folder, name)
-            if found is not None and not own and is_other(found):
+            state = state_in(folder, name)
+            if state is not None and not own and is_other(state):
                 with opened_to_write(folder, name) as stream:
                     yield stream
                 return
-            if found is not None and not own:
-                require_replaceable(folder, name, found, new=new)
+            if state is not None and not own:
+                require_replaceable(folder, name, state, new=new)
             with staged(folder, name, mode) as stream:
                 if not own:
                     keep_mode(stream, folder, name)
@@ -214,11 +214,11 @@ def link_in(folder: int, name: str, *, is_last: bool) -> Path | None:
             return None
         raise
     try:
-        found, around = os.fstat(link), os.fstat(folder)
-        if not stat.S_ISLNK(found.st_mode) or descriptor(folder, name) is not None:
+        state, around = os.fstat(link), os.fstat(folder)
+        if not stat.S_ISLNK(state.st_mode) or descriptor(folder, name) is not None:
             return None
         is_open = bool(around.st_mode & (stat.S_IWOTH | stat.S_IWGRP))
-        if found.st_uid not in (0, os.geteuid()) and not is_followed(found.st_uid, around.st_uid, is_open):
+        if state.st_uid not in (0, os.geteuid()) and not is_followed(state.st_uid, around.st_uid, is_open):
             raise PermissionError(errno.EACCES, "It is a link that another user has put there")
         target = Path(os.readlink("", dir_fd=link))
         is_gone = not target.is_absolute() or target.name.endswith(" (deleted)")
@@ -255,13 +255,13 @@ def opened_to_write(folder: int, name: str) -> BinaryIO:
     """
     deadline = time.monotonic() + READER_S
     while True:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        require_own_or_system(found)
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        require_own_or_system(before)
         try:
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
             opened = os.open(name, flags, dir_fd=folder)
         except OSError as error:
-            if error.errno != errno.ENXIO or not stat.S_ISFIFO(found.st_mode):
+            if error.errno != errno.ENXIO or not stat.S_ISFIFO(before.st_mode):
                 raise
             if time.monotonic() > deadline:
                 raise OSError(errno.ENXIO, "It is a pipe, and nothing reads from it") from error
@@ -372,10 +372,10 @@ def read(path: Path, most: int = MOST) -> bytes:
     Raises OSError for a larger one, and for a pipe, a socket or a device, without waiting.
     """
     with open_plain(path) as stream:
-        found = stream.read(most + 1)
-    if len(found) > most:
+        content = stream.read(most + 1)
+    if len(content) > most:
         raise OSError(errno.EFBIG, f"It is larger than {most // 1_000_000} MB", str(path))
-    return found
+    return content
 
 
 def open_plain(path: Path) -> BufferedReader:
@@ -443,11 +443,11 @@ def tree_sha256(folder: Path) -> str:
 def is_private(path: Path) -> bool:
     """Say whether a file or folder is this user's, nobody else may write to it, and it is no link."""
     try:
-        found = path.lstat()
+        state = path.lstat()
     except OSError:
         return False
-    own = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
-    return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    own = state.st_uid == os.geteuid() and not stat.S_ISLNK(state.st_mode)
+    return own and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def at_home(word: str | Path) -> Path:
@@ -463,10 +463,10 @@ def at_home(word: str | Path) -> Path:
 
 def make_private(folder: Path) -> None:
     """Make a folder, and those above it that are missing, for this user alone, whatever the umask. Raises OSError."""
-    for one in (*reversed(folder.parents), folder):
-        if not one.exists():
+    for level in (*reversed(folder.parents), folder):
+        if not level.exists():
             with suppress(FileExistsError):
-                one.mkdir(mode=0o700)
+                level.mkdir(mode=0o700)
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
@@ -488,12 +488,12 @@ def require_private(folder: Path) -> None:
 
 def require_own(folder: Path) -> None:
     """Require a folder of this user's, and not a link to one. Raises HostProblem, OSError."""
-    found, user = folder.lstat(), os.geteuid()
-    if not stat.S_ISDIR(found.st_mode):
-        why = f"It is {kind(found.st_mode)}; its owner has the uid {found.st_uid}."
+    state, user = folder.lstat(), os.geteuid()
+    if not stat.S_ISDIR(state.st_mode):
+        why = f"It is {kind(state.st_mode)}; its owner has the uid {state.st_uid}."
         fix = "Find out who made it; move it away, or use another folder."
-    elif found.st_uid != user:
-        why = f"It belongs to another user: its owner has the uid {found.st_uid}, you have {user}."
+    elif state.st_uid != user:
+        why = f"It belongs to another user: its owner has the uid {state.st_uid}, you have {user}."
         fix = "Use another folder."
     else:
         return
@@ -503,11 +503,11 @@ def require_own(folder: Path) -> None:
 def require_plain(path: Path) -> None:
     """Require that a file is a plain one with one name, if it is there. Raises HostProblem for a link, a pipe, ..."""
     try:
-        found = path.lstat()
+        state = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        why = f"It is {kind(found.st_mode)}." if not stat.S_ISREG(found.st_mode) else "The file has another name, too."
+    if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+        why = f"It is {kind(state.st_mode)}." if not stat.S_ISREG(state.st_mode) else "The file has another name, too."
         fix = "envkit has not made it so: find out who did, and move it away."
         raise HostProblem(what=f"{path} is not a plain file.", why=why, fix=fix)
 

@@ -84,8 +84,8 @@ def join(folder: Path, words: list[str]) -> None:
         try:
             fcntl.flock(joining, fcntl.LOCK_EX)
         except OSError as error:
-            told = f"{folder} is where ranks share a mount, and has no file locks: {error.strerror}."
-            sys.exit(fail(f"{told} Name a folder on a local disk: export TMPDIR=FOLDER"))
+            problem = f"{folder} is where ranks share a mount, and has no file locks: {error.strerror}."
+            sys.exit(fail(f"{problem} Name a folder on a local disk: export TMPDIR=FOLDER"))
         fcntl.flock(user, fcntl.LOCK_SH)  # waits for the end of one that nobody uses any more
         if not is_held(folder):
             have_held(folder, words)
@@ -206,11 +206,11 @@ def build_root(targets: Mapping[Path, bool]) -> None:
     os.chdir("/")
     mount("tmpfs", "/new", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
     old, new = Path("/old"), Path("/new")
-    made = [target.parts[1:] for target in targets if len(target.parts) < 4]
-    tops = {parts[0] for parts in made}
+    shallow = [target.parts[1:] for target in targets if len(target.parts) < 4]
+    tops = {parts[0] for parts in shallow}
     show_all(old, new, leave=tops)
     for top in sorted(tops):
-        below = {parts[1] for parts in made if parts[0] == top and len(parts) == 2}
+        below = {parts[1] for parts in shallow if parts[0] == top and len(parts) == 2}
         if below:
             (new / top).mkdir()
         if below and (old / top).is_dir():

@@ -58,14 +58,14 @@ def is_in_user_namespace() -> bool:
 
 def absent(words: Iterable[str]) -> list[str]:
     """Say of each word that names nobody here that there is no such user or group."""
-    said = []
+    problems = []
     for word in words:
         name = word.removeprefix("@")
         try:
             _ = NUMBER.fullmatch(name) or (grp.getgrnam(name) if word.startswith("@") else pwd.getpwnam(name))
         except KeyError:
-            said.append(f"there is no {'group' if word.startswith('@') else 'user'} {name!a} here")
-    return said
+            problems.append(f"there is no {'group' if word.startswith('@') else 'user'} {name!a} here")
+    return problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +124,12 @@ def listed(content: bytes, gid: int) -> Writers | None:
         return None
     entries = list(ACL_ENTRY.iter_unpack(content[4:]))
     mask = next((rights for tag, rights, _ in entries if tag == ACL_MASK), ACL_WRITE)
-    able = [(tag, one) for tag, rights, one in entries if rights & mask & ACL_WRITE]
-    groups = {one for tag, one in able if tag == ACL_GROUP} | {gid for tag, _ in able if tag == ACL_GROUP_OF_FILE}
+    able = [(tag, holder) for tag, rights, holder in entries if rights & mask & ACL_WRITE]
+    groups = {holder for tag, holder in able if tag == ACL_GROUP} | {gid for tag, _ in able if tag == ACL_GROUP_OF_FILE}
     return Writers(
-        users=frozenset(one for tag, one in able if tag == ACL_USER), groups=frozenset(groups), listed=len(entries) > 3
+        users=frozenset(holder for tag, holder in able if tag == ACL_USER),
+        groups=frozenset(groups),
+        listed=len(entries) > 3,
     )
 
 
@@ -160,7 +162,7 @@ def have_as_first(gid: int) -> frozenset[int]:
     Where users come from a server, this may take seconds, or name those of this machine alone (sssd without
     ``enumerate``): then a group with the name of its user counts as that user's own all the same.
     """
-    return frozenset(one.pw_uid for one in pwd.getpwall() if one.pw_gid == gid)
+    return frozenset(entry.pw_uid for entry in pwd.getpwall() if entry.pw_gid == gid)
 
 
 def user_name(uid: int) -> str:

@@ -53,7 +53,7 @@ class TimeLimit:
 
     @property
     def left_s(self) -> float:
-        """What is left of it."""
+        """The seconds that are left of it."""
         return max(self.deadline - time.monotonic(), 0)
 
     @contextmanager
@@ -74,7 +74,7 @@ class TimeLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """What a short command left behind. ``status`` is 128 + N after signal N, 124 after a timeout."""
+    """The outcome of a short command. ``status`` is 128 + N after signal N, 124 after a timeout."""
 
     argv: tuple[str, ...]
     status: int
@@ -111,8 +111,8 @@ def tell(argv: Sequence[str]) -> None:
     What a terminal would obey of its arguments is told as an escape.
     """
     if LOG.isEnabledFor(logging.INFO):
-        told = PASSWORD.sub("***", shlex.join(argv)).encode("ascii", "backslashreplace").decode()
-        LOG.info("+ %s", OBEYED.sub(lambda match: f"\\x{ord(match[0]):02x}", told))
+        line = PASSWORD.sub("***", shlex.join(argv)).encode("ascii", "backslashreplace").decode()
+        LOG.info("+ %s", OBEYED.sub(lambda match: f"\\x{ord(match[0]):02x}", line))
 
 
 def capture(
@@ -207,8 +207,8 @@ def supervise(
     """
     tell(argv)
     reader, writer = os.pipe()
-    kept = [reader, *([locked(holding)] if holding else [])]
-    descriptors = ",".join(map(str, kept))
+    inherited = [reader, *([locked(holding)] if holding else [])]
+    descriptors = ",".join(map(str, inherited))
     supervisor = [sys.executable, "-I", "-S", str(data("system/supervise.py")), str(GRACE_S), descriptors, *argv]
     with log.open("ab") as output, interruptible():
         try:
@@ -219,10 +219,10 @@ def supervise(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=kept,
+                pass_fds=inherited,
                 start_new_session=True,
             )
-            for descriptor in kept:
+            for descriptor in inherited:
                 os.close(descriptor)
             try:
                 while running.poll() is None:
@@ -277,7 +277,7 @@ def run_as_rank(
     deadline = time.monotonic() + timeout_s
     stopped = Watch(os.getpid())
     reader, writer = os.pipe()
-    said = PipeTail(reader)
+    tail = PipeTail(reader)
     with interruptible():
         try:
             running = subprocess.Popen(
@@ -295,22 +295,22 @@ def run_as_rank(
                 watch()
                 stopped.look()
                 if time.monotonic() > deadline or stopped.found:
-                    return 124, said.text()
-                wait_briefly(running, *said.readers)
-                said.pass_on()
+                    return 124, tail.text()
+                wait_briefly(running, *tail.readers)
+                tail.pass_on()
             status = 128 - running.returncode if running.returncode < 0 else running.returncode
-            return status, said.text()
+            return status, tail.text()
         finally:
             with suppress(subprocess.TimeoutExpired):
                 running.terminate()
                 running.wait(GRACE_S)
             running.kill()
             running.wait()
-            said.close()
+            tail.close()
 
 
 class PipeTail:
-    """What comes out of a pipe: passed on to standard error as it comes, and its end kept."""
+    """The output that comes out of a pipe: passed on to standard error as it comes, and its end kept."""
 
     def __init__(self, reader: int) -> None:
         os.set_blocking(reader, False)
@@ -382,10 +382,10 @@ def exec_into(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 def place(program: str, env: Mapping[str, str]) -> str:
     """Return the path of a program, none of the current folder unless that is named. Raises FileNotFoundError."""
-    found = program if "/" in program else which(program, env.get("PATH"))
-    if found is None:
+    path = program if "/" in program else which(program, env.get("PATH"))
+    if path is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
-    return found
+    return path
 
 
 def not_started(program: str, error: OSError) -> HostProblem:
@@ -417,9 +417,9 @@ def run_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
         program = place(argv[0], env)
         running = subprocess.Popen(argv, executable=program, env=env, close_fds=False, preexec_fn=prepare)
         while running.poll() is None:
-            told = signal.sigwaitinfo((*PASSED_ON, signal.SIGCHLD))
-            if told.si_signo != signal.SIGCHLD and told.si_code <= 0:  # the kernel's own are above
-                running.send_signal(told.si_signo)
+            received = signal.sigwaitinfo((*PASSED_ON, signal.SIGCHLD))
+            if received.si_signo != signal.SIGCHLD and received.si_code <= 0:  # the kernel's own are above
+                running.send_signal(received.si_signo)
     except OSError as error:
         raise not_started(argv[0], error) from error
     finally:

@@ -20,7 +20,7 @@ MEETING = Lock()  # held while msgspec looks at a type
 
 
 class RecordInvalid(msgspec.DecodeError):
-    """What is no JSON, or not of that type, or of no sensible size or depth."""
+    """A content that is no JSON, or not of that type, or of no sensible size or depth."""
 
 
 def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
@@ -61,5 +61,5 @@ def texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from texts([*value.items()])
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from texts(one)
+        for item in value:
+            yield from texts(item)

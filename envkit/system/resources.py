@@ -1,4 +1,4 @@
-"""Where recipes and data lie: the only module that knows.
+"""Finds recipes and data: the only module that knows where they lie.
 
 In a wheel the recipe folders lie inside the package (``envkit/recipes``); in a checkout, and so in an
 editable install, they lie beside it.

@@ -43,17 +43,17 @@ class Watch:
         if time.monotonic() - self.looked < LOOK_S:
             return
         self.looked = time.monotonic()
-        now = {one.pid: one for one in below(self.root, self.host)}
-        self.seen = {pid: self.seen.get(pid, 0) + 1 for pid in now}
-        self.found = tuple(one for pid, one in now.items() if self.seen[pid] >= LOOKS)
+        processes = {process.pid: process for process in below(self.root, self.host)}
+        self.seen = {pid: self.seen.get(pid, 0) + 1 for pid in processes}
+        self.found = tuple(process for pid, process in processes.items() if self.seen[pid] >= LOOKS)
 
 
 def below(root: int, host: str = "", above: tuple[int, ...] = ()) -> Iterator[Stopped]:
     """Yield the stopped processes among one and all below it."""
     with suppress(OSError, IndexError):
-        told = Path(f"/proc/{root}/stat").read_text(errors="replace")
-        if told.rpartition(")")[2].split()[0] == "T":
-            yield Stopped(pid=root, program=told.partition("(")[2].rpartition(")")[0], above=above, host=host)
+        line = Path(f"/proc/{root}/stat").read_text(errors="replace")
+        if line.rpartition(")")[2].split()[0] == "T":
+            yield Stopped(pid=root, program=line.partition("(")[2].rpartition(")")[0], above=above, host=host)
     for child in children(root):
         yield from below(child, host, (root, *above))
 

@@ -76,8 +76,8 @@ def reap() -> dict[int, int]:
     """Collect every child that has ended, adopted ones too: process id to wait status."""
     ended: dict[int, int] = {}
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            ended[found[0]] = found[1]
+        while (pair := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[pair[0]] = pair[1]
     return ended
 
 
@@ -93,17 +93,17 @@ def is_alone() -> bool:
 def stop_descendants(grace_s: float) -> dict[int, int]:
     """Stop every process below this one: SIGTERM, after ``grace_s`` seconds SIGKILL, until none is left."""
     deadline = time.monotonic() + grace_s
-    told: set[int] = set()
+    signalled: set[int] = set()
     ended = reap()
     if is_alone():
         return ended
     while alive := descendants(os.getpid()):
         late = time.monotonic() > deadline
-        for pid in alive if late else alive - told:
+        for pid in alive if late else alive - signalled:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
                 os.kill(pid, signal.SIGCONT)  # one that is stopped could not clear away
-        told |= alive
+        signalled |= alive
         time.sleep(0.02)
         ended |= reap()
     return ended | reap()
@@ -120,13 +120,13 @@ def descendants(root: int) -> set[int]:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 if fields[0] not in "ZX":
                     children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: set[int] = set()
+    pids: set[int] = set()
     queue = [root]
     while queue:
         for pid in children.get(queue.pop(), []):
-            found.add(pid)
+            pids.add(pid)
             queue.append(pid)
-    return found
+    return pids
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def kept(path: Path) -> bytes:
         with suppress(FileNotFoundError):  # of another node, and not seen here yet
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as stream:
-                found = os.fstat(descriptor)
-                is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+                state = os.fstat(descriptor)
+                is_own = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077
                 return stream.read(SECRET) if is_own else b""
         time.sleep(0.1)
     return b""
@@ -96,12 +96,12 @@ def folder(kind: str, place: Path | None = None) -> Iterator[Path]:
     """
     place = place or usual_place()
     sweep([place])
-    made = place / f"envkit-{kind}-{own_name()}"
-    made.mkdir(mode=0o700)
+    path = place / f"envkit-{kind}-{own_name()}"
+    path.mkdir(mode=0o700)
     try:
-        yield made
+        yield path
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def usual_place(known: owners.Trusted | None = None) -> Path:
@@ -139,17 +139,17 @@ def kept_apart(place: Path, known: owners.Trusted | None = None) -> Path | None:
         if is_shared and is_changed_by_others(real, known):
             return None
         known = owners.with_unmapped(known)
-        return None if any(is_changed_by_others(one, known) for one in (real, *real.parents)) else real
+        return None if any(is_changed_by_others(part, known) for part in (real, *real.parents)) else real
     except OSError:
         return None
 
 
 def is_changed_by_others(folder: Path, known: owners.Trusted) -> bool:
     """Say whether somebody else can rename what others have in a folder, or it has become a link. Raises OSError."""
-    found = folder.lstat()
+    state = folder.lstat()
     return (
-        stat.S_ISLNK(found.st_mode)
-        or owners.stranger(found, folder, known, is_open=not found.st_mode & stat.S_ISVTX) is not None
+        stat.S_ISLNK(state.st_mode)
+        or owners.stranger(state, folder, known, is_open=not state.st_mode & stat.S_ISVTX) is not None
     )
 
 

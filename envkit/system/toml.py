@@ -49,8 +49,8 @@ def require_shallow(text: str, path: str) -> None:
 
 def broken(path: str, said: str) -> str:
     """Say where a file is no TOML, and why."""
-    found = re.search(r"^(.*) \(at (?:line (\d+), column \d+|end of document)\)$", said)
-    text, line = (found[1], found[2]) if found else (said, None)
+    match = re.search(r"^(.*) \(at (?:line (\d+), column \d+|end of document)\)$", said)
+    text, line = (match[1], match[2]) if match else (said, None)
     return f"{path}{f':{line}' if line else ''}: this is not TOML: {text[:1].lower()}{text[1:]}."
 
 
@@ -74,9 +74,9 @@ def line_of(text: str, name: str) -> int:
                 return number
             continue
         word = re.match(r"\s*([\w.\"' -]+?)\s*=", line)
-        said = re.sub(r"[\"'\s]", "", word[1]) if word else ""
-        if said and (said == key if here else said == name) and here in (table, ""):
+        written = re.sub(r"[\"'\s]", "", word[1]) if word else ""
+        if written and (written == key if here else written == name) and here in (table, ""):
             return number
-        if said and not here and said == table:
+        if written and not here and written == table:
             return number
     return 0

@@ -1,4 +1,4 @@
-"""What xz has packed, unpacked with bounded memory: the dictionary that a file asks for can be of gigabytes."""
+"""Unpacks with bounded memory what xz has packed: the dictionary that a file asks for can be of gigabytes."""
 
 import lzma
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ CHUNK = 1 << 20  # bytes
 
 
 class Readable(Protocol):
-    """What can be read from."""
+    """A stream that can be read from."""
 
     def read(self, size: int = -1, /) -> bytes:
         """Return at most so many bytes."""
@@ -27,15 +27,15 @@ def unpacked(raw: Readable | BinaryIO) -> Iterator[bytes]:
     """Yield what xz has packed, one stream after another. Raises LZMAError, TooMuchMemoryError, EOFError."""
     data = raw.read(CHUNK)
     while data:
-        one = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
-        while not one.eof:
-            if one.needs_input and not data:
+        decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+        while not decompressor.eof:
+            if decompressor.needs_input and not data:
                 raise EOFError("It ends before its end was reached")
             try:
-                yield one.decompress(data, CHUNK)
+                yield decompressor.decompress(data, CHUNK)
             except lzma.LZMAError as error:
                 if "Memory usage limit" in str(error):
                     raise TooMuchMemoryError from error
                 raise
-            data = raw.read(CHUNK) if one.needs_input and not one.eof else b""
-        data = (one.unused_data or raw.read(CHUNK)).lstrip(b"\0")
+            data = raw.read(CHUNK) if decompressor.needs_input and not decompressor.eof else b""
+        data = (decompressor.unused_data or raw.read(CHUNK)).lstrip(b"\0")

@@ -169,7 +169,7 @@ def test_tables_without_an_end_are_given_up(tmp_path: Path, monkeypatch: pytest.
     elf = Elf.open(shared_object(tmp_path / "x.so", "int f(void) { return 1; } int main; double sin(double); "
                                                     "double g(double x) { return sin(x); }", ["-lm"]))  # fmt: skip
     assert elf.needed_versions and elf.defined("f")
-    monkeypatch.setattr("envkit.binary.elf._WORK", -(10**9))
+    monkeypatch.setattr("envkit.binary.elf.WORK", -(10**9))
     for ask in (lambda: elf.needed_versions, lambda: elf.defined("f"), lambda: list(elf.undefined())):
         with pytest.raises(ElfError, match="its tables lead nowhere; the file is damaged"):
             ask()

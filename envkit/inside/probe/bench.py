@@ -35,14 +35,14 @@ def sweep(
     rows = []  # type: List[Dict[str, Any]]
     end = clock() + budget
     for position, size in enumerate(sizes):
-        left = share(end - clock())
-        if left < foreseen(rows, size):
+        remaining = share(end - clock())
+        if remaining < foreseen(rows, size):
             break
         call, fill, compare = prepare(size)
         for _ in range(WARM_UP):
             call()
         once = share(timed(call, clock))
-        times = [timed(call, clock) for _ in range(calls(once, left / (len(sizes) - position)) - 1)]
+        times = [timed(call, clock) for _ in range(calls(once, remaining / (len(sizes) - position)) - 1)]
         fill()
         times.append(timed(call, clock))
         rows.append(dict(compare(), size=size, seconds=share(median(times)), calls=len(times)))

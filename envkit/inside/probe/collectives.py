@@ -21,13 +21,13 @@ Results = Dict[str, Dict[str, Any]]
 
 def primes(count: int) -> List[int]:
     """The first prime numbers."""
-    found = []  # type: List[int]
+    result = []  # type: List[int]
     candidate = 2
-    while len(found) < count:
-        if all(candidate % divisor for divisor in found if divisor * divisor <= candidate):
-            found.append(candidate)
+    while len(result) < count:
+        if all(candidate % divisor for divisor in result if divisor * divisor <= candidate):
+            result.append(candidate)
         candidate += 1
-    return found
+    return result
 
 
 def sent(rank: int, prime: int, kind: str) -> List[float]:
@@ -67,7 +67,7 @@ class Round:
         self.waits.setdefault(check, {})[what] = attempt(begun)
 
     def results(self) -> Results:
-        """What came of each operation, its elements or its failure, by check and description."""
+        """The outcome of each operation, its elements or its failure, by check and description."""
         return {check: {what: finished(wait) for what, wait in waits.items()} for check, waits in self.waits.items()}
 
 

@@ -22,8 +22,8 @@ class CopiedDescriptor:
     """A copy of the descriptor of another process, once it has been had; needs Linux 5.6."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        found = [SERVER.search(env[name]) for name in sorted(env) if name.startswith("PMIX_SERVER_URI")]
-        self.port = next((int(match.group(1)) for match in found if match), 0)
+        matches = [SERVER.search(env[name]) for name in sorted(env) if name.startswith("PMIX_SERVER_URI")]
+        self.port = next((int(match.group(1)) for match in matches if match), 0)
         self.held = None  # type: Optional[socket.socket]
 
     def hold(self, pid: int) -> None:
@@ -66,7 +66,9 @@ def copied(pid: int, port: int) -> Optional[socket.socket]:
         folder = "/proc/%d/fd" % pid
         numbers = [int(name) for name in os.listdir(folder) if is_socket(os.path.join(folder, name))]
         copies = (libc.syscall(PIDFD_GETFD, process, number, 0) for number in numbers)
-        return next((one for one in map(opened, copies) if one and leads_to(one, port)), None)
+        return next(
+            (connection for connection in map(opened, copies) if connection and leads_to(connection, port)), None
+        )
     finally:
         os.close(process)
 

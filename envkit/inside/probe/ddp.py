@@ -41,8 +41,8 @@ def own_address() -> str:
         named = LOOPBACK
     if not named.startswith("127."):
         return named
-    found = [interface(name) for _, name in sorted(socket.if_nameindex())]
-    usable = [each["address"] for each in found if each["up"] and each["address"] and each["kind"] == "physical"]
+    interfaces = [interface(name) for _, name in sorted(socket.if_nameindex())]
+    usable = [each["address"] for each in interfaces if each["up"] and each["address"] and each["kind"] == "physical"]
     return str(usable[0]) if usable else LOOPBACK
 
 

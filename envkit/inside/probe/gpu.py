@@ -45,18 +45,18 @@ def node_gpus() -> Dict[str, Any]:
 
 
 def nvidia_gpu(folder: str) -> Dict[str, Optional[str]]:
-    told = dict(line.split(":", 1) for line in lines("%s/gpus/%s/information" % (NVIDIA, folder)) if ":" in line)
-    return {"name": told.get("Model", "").strip(), "uuid": told.get("GPU UUID", "").strip() or None}
+    fields = dict(line.split(":", 1) for line in lines("%s/gpus/%s/information" % (NVIDIA, folder)) if ":" in line)
+    return {"name": fields.get("Model", "").strip(), "uuid": fields.get("GPU UUID", "").strip() or None}
 
 
 def amd_gpu(folder: str) -> Optional[Dict[str, str]]:
     """A node of the KFD topology as a GPU; gfx_target_version 90010 is gfx90a. None for a node that is a CPU."""
-    told = dict(line.split(None, 1) for line in lines("%s/%s/properties" % (KFD, folder)) if " " in line)
-    if int(told.get("simd_count", 0)) == 0:
+    properties = dict(line.split(None, 1) for line in lines("%s/%s/properties" % (KFD, folder)) if " " in line)
+    if int(properties.get("simd_count", 0)) == 0:
         return None
-    target = int(told.get("gfx_target_version", 0))
+    target = int(properties.get("gfx_target_version", 0))
     name = "gfx%d%x%x" % (target // 10000, target // 100 % 100, target % 100)
-    return {"name": name, "uuid": "%016x" % int(told.get("unique_id", 0))}
+    return {"name": name, "uuid": "%016x" % int(properties.get("unique_id", 0))}
 
 
 def first_match(pattern: str, where: str) -> Optional[str]:
@@ -69,7 +69,7 @@ def has_nvidia() -> bool:
 
 
 def gpu_driver() -> Dict[str, Any]:
-    """What NVIDIA's driver library answers: the CUDA version it supports, the status of cuInit, its devices.
+    """Return what NVIDIA's driver library answers: the CUDA version it supports, the status of cuInit, its devices.
 
     CUDA versions are as the library has them, 12040 for 12.4. Raises OSError where there is no such library.
     """
@@ -80,12 +80,12 @@ def gpu_driver() -> Dict[str, Any]:
     status = cuda.cuDriverGetVersion(ctypes.byref(version))
     if status == 0:
         status = cuda.cuInit(0)
-    told = {"present": True, "cuda": version.value, "status": status, "devices": []}  # type: Dict[str, Any]
+    facts = {"present": True, "cuda": version.value, "status": status, "devices": []}  # type: Dict[str, Any]
     if status == 0:
         number = ctypes.c_int(0)
         cuda.cuDeviceGetCount(ctypes.byref(number))
-        told["devices"] = [driver_device(cuda, index) for index in range(number.value)]
-    return told
+        facts["devices"] = [driver_device(cuda, index) for index in range(number.value)]
+    return facts
 
 
 def driver_device(cuda: Any, index: int) -> Dict[str, Any]:
@@ -109,7 +109,7 @@ def driver_device(cuda: Any, index: int) -> Dict[str, Any]:
 
 
 def compiled(framework: str) -> Dict[str, Any]:
-    """What the imported framework was compiled for: CUDA or ROCm, architectures (sm_90, gfx90a), its own NCCL."""
+    """Return what the framework was compiled for: CUDA or ROCm, architectures (sm_90, gfx90a), its own NCCL."""
     return {"torch": compiled_torch, "tensorflow": compiled_tensorflow}[framework](sys.modules[framework])
 
 
@@ -125,11 +125,11 @@ def compiled_torch(torch: Any) -> Dict[str, Any]:
 
 
 def compiled_tensorflow(tf: Any) -> Dict[str, Any]:
-    told = tf.sysconfig.get_build_info()
+    build = tf.sysconfig.get_build_info()
     return {
-        "cuda": told.get("cuda_version") if told.get("is_cuda_build") else None,
-        "rocm": told.get("rocm_version", "unknown") if told.get("is_rocm_build") else None,
-        "architectures": list(told.get("cuda_compute_capabilities", [])),
+        "cuda": build.get("cuda_version") if build.get("is_cuda_build") else None,
+        "rocm": build.get("rocm_version", "unknown") if build.get("is_rocm_build") else None,
+        "architectures": list(build.get("cuda_compute_capabilities", [])),
         "nccl": None,
         "cxx11_abi": getattr(tf.sysconfig, "CXX11_ABI_FLAG", None),
     }

@@ -24,7 +24,7 @@ def main() -> int:
     if spec is None or not spec.submodule_search_locations:
         return 1
     home = list(spec.submodule_search_locations)[0]
-    found = {
+    facts = {
         "executable": sys.executable,
         "horovod": home,
         "frameworks": frameworks(home),
@@ -32,7 +32,7 @@ def main() -> int:
         "site_packages": [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))],
         "library_path": [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path],
     }
-    print(json.dumps(found))
+    print(json.dumps(facts))
     return 0
 
 
@@ -50,7 +50,7 @@ def frameworks(home: str) -> List[str]:
 
 
 def extension(home: str, framework: str) -> str:
-    """Where a framework's extension has to be; of the suffixes that importlib takes, Horovod asks for the first."""
+    """Return where a framework's extension has to be; of importlib's suffixes, Horovod asks for the first."""
     return os.path.join(home, framework, EXTENSIONS[framework] + importlib.machinery.EXTENSION_SUFFIXES[0])
 
 

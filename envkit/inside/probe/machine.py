@@ -1,4 +1,4 @@
-"""What the machine gives to a rank: cores, shared memory, interfaces, fabric, and where libraries are sought."""
+"""Reads what the machine gives to a rank: cores, shared memory, interfaces, fabric, and where libraries are sought."""
 
 import fcntl
 import os
@@ -26,12 +26,12 @@ IFF_UP, IFF_LOOPBACK = 0x1, 0x8
 
 
 def machine() -> Dict[str, Any]:
-    """What the ranks of a node have in common."""
-    told = os.uname()
+    """Return what the ranks of a node have in common."""
+    system = os.uname()
     return {
-        "hostname": told.nodename,
-        "kernel": told.release,
-        "architecture": told.machine,
+        "hostname": system.nodename,
+        "kernel": system.release,
+        "architecture": system.machine,
         "libc": " ".join(platform.libc_ver()),
         "cores": os.cpu_count(),
         "granted": attempt(granted_cores),
@@ -58,9 +58,9 @@ def granted_cores() -> Optional[int]:
         _, controllers, path = line.split(":", 2)
         if controllers in ("", "cpuset"):
             folder = os.path.join("/sys/fs/cgroup", controllers, path.lstrip("/"))
-            found = text(folder + "/cpuset.cpus.effective") or text(folder + "/cpuset.effective_cpus")
-            if found:
-                return count(found)
+            ranges = text(folder + "/cpuset.cpus.effective") or text(folder + "/cpuset.effective_cpus")
+            if ranges:
+                return count(ranges)
     return None
 
 
@@ -72,8 +72,8 @@ def count(ranges: str) -> int:
 
 def space(path: str) -> Dict[str, int]:
     """Bytes in all, and free for this user."""
-    found = os.statvfs(path)
-    return {"size": found.f_blocks * found.f_frsize, "free": found.f_bavail * found.f_frsize}
+    room = os.statvfs(path)
+    return {"size": room.f_blocks * room.f_frsize, "free": room.f_bavail * room.f_frsize}
 
 
 def container() -> Optional[str]:
@@ -89,15 +89,15 @@ def container() -> Optional[str]:
 def search_path() -> Dict[str, Any]:
     """Libraries that are loaded before all others, and the folders searched first, with what they shadow."""
     preload = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
-    found = {}
+    shadowed = {}
     for folder in folders("LD_LIBRARY_PATH"):
         named = {}  # type: Dict[str, str]
         for name in listed(folder):
             match = SHADOWING.fullmatch(name)
             if match:
                 named.setdefault(match.group(1), os.path.realpath(os.path.join(folder, name)))
-        found[folder] = named
-    return {"preload": preload, "preload_file": lines("/etc/ld.so.preload"), "folders": found}
+        shadowed[folder] = named
+    return {"preload": preload, "preload_file": lines("/etc/ld.so.preload"), "folders": shadowed}
 
 
 def folders(variable: str) -> List[str]:
@@ -147,22 +147,22 @@ def device(name: str) -> Dict[str, Any]:
 
 
 def find_libraries() -> Dict[str, Optional[str]]:
-    """Where the loader would find each of the fabric's libraries: a folder, or its cache; None: nowhere."""
+    """Return where the loader would find each of the fabric's libraries: a folder, or its cache; None: nowhere."""
     cache = b""
     if os.path.exists("/etc/ld.so.cache"):
         with open("/etc/ld.so.cache", "rb") as stream:
             cache = stream.read()
     places = folders("LD_LIBRARY_PATH")
     contents = {folder: set(listed(folder)) for folder in places}  # type: Dict[str, Set[str]]
-    found = {}  # type: Dict[str, Optional[str]]
+    locations = {}  # type: Dict[str, Optional[str]]
     for name in FABRIC_LIBRARIES:
-        found[name] = next((folder for folder in places if name in contents[folder]), None)
-        if found[name] is None and any(start + name.encode() + b"\0" in cache for start in (b"\0", b"/")):
-            found[name] = "/etc/ld.so.cache"
-        if found[name] is None:
+        locations[name] = next((folder for folder in places if name in contents[folder]), None)
+        if locations[name] is None and any(start + name.encode() + b"\0" in cache for start in (b"\0", b"/")):
+            locations[name] = "/etc/ld.so.cache"
+        if locations[name] is None:
             fixed = [folder for folder in DEFAULT_DIRECTORIES if os.path.exists(os.path.join(folder, name))]
-            found[name] = fixed[0] if fixed else None
-    return found
+            locations[name] = fixed[0] if fixed else None
+    return locations
 
 
 def listed(folder: str) -> List[str]:

@@ -33,8 +33,8 @@ def listen(record: str) -> Optional[str]:
 
     The file's path, or None.
     """
-    asked = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"} & set(os.environ)
-    if asked or not (has_nvidia() or os.path.exists("/dev/kfd")):
+    chosen = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"} & set(os.environ)
+    if chosen or not (has_nvidia() or os.path.exists("/dev/kfd")):
         return None
     path = record + ".nccl"
     os.environ.setdefault("NCCL_DEBUG", "INFO")
@@ -44,6 +44,6 @@ def listen(record: str) -> Optional[str]:
 
 
 def heard(path: str) -> List[str]:
-    """What NCCL wrote of networks, plugins and warnings, each line once and without its host and process."""
-    said = [re.sub(r"^\S+?:\d+:\d+ ", "", line) for line in lines(path) if TELLING.search(line)]
-    return list(dict.fromkeys(said))[:KEPT]
+    """Return what NCCL wrote of networks, plugins and warnings, each line once and without its host and process."""
+    messages = [re.sub(r"^\S+?:\d+:\d+ ", "", line) for line in lines(path) if TELLING.search(line)]
+    return list(dict.fromkeys(messages))[:KEPT]

@@ -38,7 +38,7 @@ NEEDED = ("horovod", "import", "load", "init")
 
 
 def name_of_node() -> str:
-    """What this node is called; Slurm's name first, since several of its nodes may share one host name.
+    """Return the name of this node; Slurm's name first, since several of its nodes may share one host name.
 
     The launcher of MPICH and Intel MPI takes the variables of the node that it was started on to every other one.
     """
@@ -47,7 +47,7 @@ def name_of_node() -> str:
 
 
 def file_name() -> str:
-    """What this node's file is called."""
+    """Return the name of this node's file."""
     return plain(name_of_node()) + ".json"
 
 
@@ -70,7 +70,7 @@ def local_folder(session: str, shared: str) -> str:
 
 
 def local_folders(session: str, shared: str, temporary: Optional[str]) -> List[str]:
-    """Where that folder may lie, the likeliest first; `temporary` is the ranks' TMPDIR.
+    """Return where that folder may lie, the likeliest first; `temporary` is the ranks' TMPDIR.
 
     Where others can rename it, it lies only if there is nothing else.
     """
@@ -90,8 +90,8 @@ def private(path: str) -> str:
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             raise
     return path
 
@@ -163,10 +163,10 @@ class NodeView:
         return "ended" in record or self.paused.get(record["pid"], 0) >= PAUSED
 
     def records(self) -> List[Dict[str, Any]]:
-        """What the ranks of this node have stated so far."""
+        """Return what the ranks of this node have stated so far."""
         names = sorted(name for name in os.listdir(self.local) if name.endswith(".jsonl"))
-        found = [read(os.path.join(self.local, name)) for name in names]
-        return [record for record in found if record]
+        contents = [read(os.path.join(self.local, name)) for name in names]
+        return [record for record in contents if record]
 
     def finish(self, quick: bool) -> None:
         """Wait for this node's other ranks if this process writes for it, then write; `quick`: with hardly a wait."""

@@ -1,20 +1,20 @@
-"""What the kernel says of a process, and of the memory of all in its control group."""
+"""Reads what the kernel says of a process, and of the memory of all in its control group."""
 
 import os
 from typing import Dict, Optional
 
 
 def state(pid: int) -> Dict[str, Optional[str]]:
-    """What the kernel says of a process: its state (R, S, D, T, Z) and where in the kernel it waits."""
-    found = {"state": None, "waits": None}  # type: Dict[str, Optional[str]]
+    """Return what the kernel says of a process: its state (R, S, D, T, Z) and where in the kernel it waits."""
+    facts = {"state": None, "waits": None}  # type: Dict[str, Optional[str]]
     try:
         with open("/proc/%d/stat" % pid) as stream:
-            found["state"] = stream.read().rpartition(")")[2].split()[0]
+            facts["state"] = stream.read().rpartition(")")[2].split()[0]
         with open("/proc/%d/wchan" % pid) as stream:
-            found["waits"] = stream.read().strip("0\n") or None
+            facts["waits"] = stream.read().strip("0\n") or None
     except (OSError, IndexError):
         pass
-    return found
+    return facts
 
 
 def memory_kills() -> int:
@@ -28,9 +28,9 @@ def memory_kills() -> int:
                 for name in ("memory.events", "memory.oom_control"):
                     if os.path.exists(os.path.join(folder, name)):
                         with open(os.path.join(folder, name)) as stream:
-                            told = dict(line.split() for line in stream if len(line.split()) == 2)
-                        if "oom_kill" in told:
-                            return int(told["oom_kill"])
+                            counters = dict(line.split() for line in stream if len(line.split()) == 2)
+                        if "oom_kill" in counters:
+                            return int(counters["oom_kill"])
     except (OSError, ValueError):
         pass
     return 0

@@ -52,7 +52,7 @@ def arguments() -> Any:
 
 
 def speed(given: Any) -> Any:
-    """What is to be timed, or None."""
+    """Return what is to be timed, or None."""
     if not (given.bench or given.throughput):
         return None
     asked = importlib.import_module(".speed", __package__).asked

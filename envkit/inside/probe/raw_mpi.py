@@ -59,16 +59,16 @@ class RawMpi:
         self.call("MPI_Finalize")
 
     def size(self) -> int:
-        found = ctypes.c_int(0)
-        self.call("MPI_Comm_size", self.world, ctypes.byref(found))
-        return found.value
+        ranks = ctypes.c_int(0)
+        self.call("MPI_Comm_size", self.world, ctypes.byref(ranks))
+        return ranks.value
 
     def share(self, value: float) -> float:
         """The largest value that any rank gives."""
-        found = ctypes.c_double(value)
-        arguments = (ctypes.byref(found), ctypes.c_int(1), self.handle("double"), self.handle("max"), self.world)
+        largest = ctypes.c_double(value)
+        arguments = (ctypes.byref(largest), ctypes.c_int(1), self.handle("double"), self.handle("max"), self.world)
         self.call("MPI_Allreduce", self.in_place, *arguments)
-        return found.value
+        return largest.value
 
     def prepare(self, size: int) -> Message:
         """A sum of `size` bytes of float32 over all ranks, in place."""

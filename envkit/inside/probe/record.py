@@ -59,10 +59,10 @@ class Record:
 def failure(error: BaseException) -> Dict[str, str]:
     """An exception as a fact."""
     tail = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-2000:]
-    said = str(error)[:2000]
-    if isinstance(error, SyntaxError) and error.filename and error.filename not in said:  # it tells the name alone
-        said += " in %s" % error.filename
-    return {"error": "%s: %s" % (type(error).__name__, said), "traceback": tail}
+    message = str(error)[:2000]
+    if isinstance(error, SyntaxError) and error.filename and error.filename not in message:  # it tells the name alone
+        message += " in %s" % error.filename
+    return {"error": "%s: %s" % (type(error).__name__, message), "traceback": tail}
 
 
 def attempt(measure: Callable[[], Any]) -> Any:

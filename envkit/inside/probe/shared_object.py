@@ -1,4 +1,4 @@
-"""What a compiled extension says of itself, read without loading it: is the file whole, and what does it need?"""
+"""Reads what a compiled extension says of itself, without loading it: is the file whole, and what does it need?"""
 
 import os
 import stat

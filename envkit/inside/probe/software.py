@@ -1,4 +1,4 @@
-"""What software a rank finds: interpreter, variables, packages, Horovod, the framework, loaded libraries."""
+"""Reads what software a rank finds: interpreter, variables, packages, Horovod, the framework, loaded libraries."""
 
 import gc
 import importlib
@@ -71,7 +71,7 @@ def installed() -> Dict[str, str]:
 
 
 def horovod() -> Dict[str, Any]:
-    """Where Horovod is and what it was built for and with, without importing it."""
+    """Return where Horovod is and what it was built for and with, without importing it."""
     spec = importlib.util.find_spec("horovod")
     if spec is None or not spec.origin:
         raise ImportError("No module named 'horovod'")
@@ -93,7 +93,7 @@ def extension(directory: str, framework: str) -> Optional[str]:
 
 
 def extension_file(framework: str) -> Any:
-    """What the file of the framework's extension says of itself."""
+    """Return what the file of the framework's extension says of itself."""
     spec = importlib.util.find_spec("horovod")
     path = extension(os.path.dirname(str(spec.origin)), framework) if spec else None
     return shared_object(path) if path else None
@@ -138,10 +138,10 @@ def world(hvd: Any) -> Dict[str, Any]:
 
 def libraries() -> Dict[str, List[str]]:
     """The libraries of interest that this process has mapped, by name."""
-    found = {}  # type: Dict[str, List[str]]
+    paths = {}  # type: Dict[str, List[str]]
     with open("/proc/self/maps") as stream:
         for line in stream:
             match = LIBRARIES.search(line.rstrip("\n"))
-            if match and match.group(1) not in found.setdefault(match.group(2), []):
-                found[match.group(2)].append(match.group(1))
-    return found
+            if match and match.group(1) not in paths.setdefault(match.group(2), []):
+                paths[match.group(2)].append(match.group(1))
+    return paths

@@ -1,4 +1,4 @@
-"""What is measured of speed, and when: the raw MPI before Horovod begins, PyTorch's DDP after it has ended."""
+"""The measurements of speed, and their times: the raw MPI before Horovod begins, PyTorch's DDP after it has ended."""
 
 import importlib
 import os
@@ -108,12 +108,12 @@ class Speed:
         """Samples per second by model."""
         where = self.where(hvd)
         _, share = allreduce(self.framework, hvd, where)
-        found = {}
+        rates = {}
         for name, model in throughput.MODELS[where].items():
             record.arrive("throughput_%s" % name)
             step = training_step(self.framework, hvd, model, where)
-            found[name] = throughput.samples_per_s(step, share, model, hvd.size(), self.steps)
-        return {"where": where, "ranks": hvd.size(), "models": found}
+            rates[name] = throughput.samples_per_s(step, share, model, hvd.size(), self.steps)
+        return {"where": where, "ranks": hvd.size(), "models": rates}
 
     def meet(self, hvd: Any) -> Any:
         ddp = importlib.import_module(".ddp", __package__)
@@ -122,16 +122,16 @@ class Speed:
     def ddp_throughput(self, record: Record, where: str) -> Dict[str, Any]:
         ddp = importlib.import_module(".ddp", __package__)
         torch = sys.modules["torch"]
-        found = {}
+        rates = {}
         for name, model in throughput.MODELS[where].items():
             record.arrive("ddp_throughput_%s" % name)
-            found[name] = ddp.throughput(torch, model, "cuda" if where == "gpu" else "cpu", self.steps)
+            rates[name] = ddp.throughput(torch, model, "cuda" if where == "gpu" else "cpu", self.steps)
         ranks = ddp.part()
-        return {"where": where, "ranks": ranks, "models": found}
+        return {"where": where, "ranks": ranks, "models": rates}
 
 
 def asked(framework: str, sizes: Optional[str], steps: Optional[int], ddp: bool) -> Speed:
-    """What the arguments of the probe ask for; `sizes` are bytes with commas between them."""
+    """Return what the arguments of the probe ask for; `sizes` are bytes with commas between them."""
     return Speed(framework, [int(size) for size in (sizes or "").split(",") if size], steps or 0, ddp)
 
 

@@ -44,7 +44,7 @@ def leftovers(env: Mapping[str, str]) -> List[str]:
 
 
 def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
-    """What `detect` and `leftovers` say.
+    """Return what `detect` and `leftovers` say.
 
     Variables outlive their launcher: in a shell that a rank has opened, in a script that somebody has copied. Those
     that name one rank of several, and contradict no others, are believed, since ranks that are missing are noticed.
@@ -53,29 +53,29 @@ def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     """
     with open(LAUNCHERS) as stream:
         rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
-    told = [(row, found) for row, found in ((row, started(row, env)) for row in rows) if found]
-    chosen = told[0][1] if told else None
-    is_cut = bool(told and told[0][1].size is None and "size" in told[0][0])
-    if chosen and (chosen.size == 1 or is_cut or not all(agree(found, chosen) for _, found in told)):
+    pairs = [(row, start) for row, start in ((row, started(row, env)) for row in rows) if start]
+    chosen = pairs[0][1] if pairs else None
+    is_cut = bool(pairs and pairs[0][1].size is None and "size" in pairs[0][0])
+    if chosen and (chosen.size == 1 or is_cut or not all(agree(start, chosen) for _, start in pairs)):
         above = launcher_above("|".join(row["parents"] for row in rows if "parents" in row))
-        seen = [pair for pair in told if above and re.match(pair[0].get("parents", "$") + "$", above)]
-        seen = seen or [pair for pair in told if "parents" not in pair[0] or listens(pair[0], env)]
-        seen = seen or [pair for pair in told if pair[1].size != 1 and not is_cut]
+        seen = [pair for pair in pairs if above and re.match(pair[0].get("parents", "$") + "$", above)]
+        seen = seen or [pair for pair in pairs if "parents" not in pair[0] or listens(pair[0], env)]
+        seen = seen or [pair for pair in pairs if pair[1].size != 1 and not is_cut]
         chosen = seen[0][1] if seen else None
-    believed = [row for row, found in told if chosen and agree(found, chosen)]
-    kept = {name for row in believed for name in names(row, env)}
+    believed = [row for row, start in pairs if chosen and agree(start, chosen)]
+    alive = {name for row in believed for name in names(row, env)}
     dead = {name for row in rows if row not in believed for name in names(row, env)}
     if chosen is None and not any(answers(*place) for place in pmix_servers(env)):
         dead.update(name for name in env if PMIX.match(name))
-    return chosen, sorted(dead - kept)
+    return chosen, sorted(dead - alive)
 
 
 def variables_of(one: Started, env: Mapping[str, str]) -> List[str]:
     """The variables that say that this process is such a rank."""
     with open(LAUNCHERS) as stream:
         rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
-    told = [(row, started(row, env)) for row in rows]
-    return sorted({name for row, found in told if found and agree(found, one) for name in names(row, env)})
+    pairs = [(row, started(row, env)) for row in rows]
+    return sorted({name for row, start in pairs if start and agree(start, one) for name in names(row, env)})
 
 
 def is_unseen(one: Started, env: Mapping[str, str]) -> bool:
@@ -85,8 +85,8 @@ def is_unseen(one: Started, env: Mapping[str, str]) -> bool:
     """
     with open(LAUNCHERS) as stream:
         rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
-    told = [(row, started(row, env)) for row in rows]
-    rows = [row for row, found in told if found and agree(found, one)]
+    pairs = [(row, started(row, env)) for row in rows]
+    rows = [row for row, start in pairs if start and agree(start, one)]
     if not rows or any("parents" not in row or listens(row, env) for row in rows):
         return False
     names, is_all = ancestors()
@@ -113,7 +113,7 @@ def names(row: Dict[str, Any], env: Mapping[str, str]) -> List[str]:
 
 
 def started(row: Dict[str, Any], env: Mapping[str, str]) -> Optional[Started]:
-    """What a launcher's variables say; None where they name no rank that can be."""
+    """Return what a launcher's variables say; None where they name no rank that can be."""
 
     def number(key: str) -> Optional[int]:
         return whole(env.get(row.get(key, ""), ""))
@@ -126,8 +126,8 @@ def started(row: Dict[str, Any], env: Mapping[str, str]) -> Optional[Started]:
         sizes = counts(env.get(row["local_sizes"], ""))
         node = number("node") or 0
         local_size = sizes[node] if node < len(sizes) else None
-    told = "-".join(env.get(name, "") for name in row["job"])
-    job = told if told.strip("-") else proxy() or str(os.getppid())
+    named = "-".join(env.get(name, "") for name in row["job"])
+    job = named if named.strip("-") else proxy() or str(os.getppid())
     return Started(row["name"], row["title"], rank, size, number("local_rank"), local_size, job)
 
 
@@ -144,24 +144,24 @@ def launcher_above(patterns: str) -> str:
 
 def ancestors() -> Tuple[List[str], bool]:
     """The names of the processes above this one, the nearest first, and whether these are all."""
-    found = []  # type: List[str]
+    programs = []  # type: List[str]
     pid = os.getppid()
     try:
         while pid:
             with open("/proc/%d/stat" % pid) as stream:
                 before, _, after = stream.read().rpartition(")")
-            found.append(before.partition("(")[2])
+            programs.append(before.partition("(")[2])
             pid = int(after.split()[1])
     except (OSError, ValueError, IndexError):
-        return found, False
-    return found, True
+        return programs, False
+    return programs, True
 
 
 def listens(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
     """Whether something is at the other end of what a launcher has opened for this rank."""
     places = list(pmix_servers(env)) if row.get("pmix") else []
     host, _, port = ":".join(env.get(name, "") for name in row.get("address", [])).rpartition(":")
-    return is_socket(env.get(row.get("socket", ""), "")) or any(answers(*one) for one in places + [(host, port)])
+    return is_socket(env.get(row.get("socket", ""), "")) or any(answers(*place) for place in places + [(host, port)])
 
 
 def pmix_servers(env: Mapping[str, str]) -> Set[Tuple[str, str]]:
@@ -190,13 +190,13 @@ def is_socket(text: str) -> bool:
 
 def counts(text: str) -> List[int]:
     """Slurm's short form of numbers by node: "2(x3),1" is 2, 2, 2, 1."""
-    found = re.finditer(r"\b([0-9]{1,5})(?:\(x([0-9]{1,5})\))?(?![0-9])", text)
-    each = (int(match.group(1)) for match in found for _ in range(int(match.group(2) or 1)))
+    matches = re.finditer(r"\b([0-9]{1,5})(?:\(x([0-9]{1,5})\))?(?![0-9])", text)
+    each = (int(match.group(1)) for match in matches for _ in range(int(match.group(2) or 1)))
     return list(itertools.islice(each, NODES))
 
 
 def proxy() -> str:
-    """Where MPICH's launcher listens, from the command line of the proxy above this process: the same on all nodes."""
+    """Return where MPICH's launcher listens, which the command line of the proxy above says: the same on all nodes."""
     pid = os.getppid()
     try:
         for _ in range(8):

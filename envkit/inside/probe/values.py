@@ -49,7 +49,7 @@ Message = Tuple[str, str, int]
 
 
 class Arrays(NamedTuple):
-    """What is done with arrays: those of PyTorch on some device, or NumPy's, which stand in for TensorFlow's tensors.
+    """The operations on arrays of PyTorch on some device, or of NumPy, which stand in for TensorFlow's tensors.
 
     `counting(n)` gives 0 ... n - 1 in int64, `cast` an array in another type, `empty(n, type)` one to write to;
     `plus(array, number, out)` writes to another array; `equal` says whether two have equal elements, `places` where a
@@ -110,8 +110,8 @@ class Sequence:
                 if not self.arrays.equal(block, right):
                     where = self.arrays.places(differing(block, right, allowed(self.kind, divisor)))
                     if len(where) and not result["wrong"]:
-                        one = int(where[0])
-                        result.update(index=at + one, found=shown(block[one]), right=shown(right[one]))
+                        offset = int(where[0])
+                        result.update(index=at + offset, found=shown(block[offset]), right=shown(right[offset]))
                     result["wrong"] += len(where)
                 at += length
         return result
@@ -144,13 +144,13 @@ def pieces(first: int, count: int) -> Iterator[Tuple[int, int, int]]:
 
 
 def share(count: int, rank: int, size: int) -> Tuple[int, int]:
-    """Where a rank's part of so many elements begins, and its length: the first ranks have one more."""
+    """Return where a rank's part of so many elements begins, and its length: the first ranks have one more."""
     least, more = divmod(count, size)
     return rank * least + min(rank, more), least + int(rank < more)
 
 
 def plan() -> List[List[Message]]:
-    """What is compared, by stage.
+    """Return what is compared, by stage.
 
     Every type is summed and averaged: by allreduce the types of gradients and of counters at 1 MB, the rest at 256 KB.
     Otherwise bytes are moved, whatever their type: each operation is tried at each size up to 4 MB, with another type
@@ -207,17 +207,17 @@ class Values:
             together = TOGETHER // size if size <= MB else 1  # the memory of large ones is used again
             for begin in range(0, len(stage), together):
                 rows += self.round(stage[begin : begin + together])
-            now = self.largest_of(clock() - began)
-            spent, foreseen, before = now, now - spent, load
+            elapsed = self.largest_of(clock() - began)
+            spent, foreseen, before = elapsed, elapsed - spent, load
         return dict(summary(rows, []), where=self.where)
 
     def round(self, tried: List[Message]) -> List[Compared]:
         begun = [attempt(functools.partial(getattr(self, operation), kind, size)) for operation, kind, size in tried]
-        found = [attempt(finish) if callable(finish) else finish for finish in begun]
-        for result in found:
+        results = [attempt(finish) if callable(finish) else finish for finish in begun]
+        for result in results:
             result.pop("traceback", None)
         named = [{"operation": operation, "kind": kind, "size": size} for operation, kind, size in tried]
-        return [dict(row, **result) for row, result in zip(named, found)]
+        return [dict(row, **result) for row, result in zip(named, results)]
 
     def largest_of(self, value: float) -> float:
         """The largest value that any rank gives."""
@@ -231,7 +231,7 @@ class Values:
         return max(size // WIDTH[kind], 2 * int(self.size)) + 1
 
     def sequences(self, kind: str, count: int, summed: int) -> Tuple[Sequence, Sequence]:
-        """What this rank sends of so many elements, where so many ranks are summed, and the sum."""
+        """Return what this rank sends of so many elements, where so many ranks are summed, and the sum."""
         key = (kind, -(-count // PERIOD), summed)
         if key not in self.known:
             senders = min(summed, EXACT[kind] // 4)
@@ -294,10 +294,10 @@ class Values:
         wait = self.start("grouped", call, parts, kind, size, op=self.hvd.Sum)
 
         def finish() -> Compared:
-            found = [self.arrays.got(part) for part in wait()]
+            outputs = [self.arrays.got(part) for part in wait()]
             spans = list(zip(ends, ends[1:]))
-            compared = [total.compare(part, [(a, b - a)]) for part, (a, b) in zip(found, spans)]
-            return next((one for one in compared if one["wrong"]), {"wrong": 0})
+            compared = [total.compare(part, [(a, b - a)]) for part, (a, b) in zip(outputs, spans)]
+            return next((result for result in compared if result["wrong"]), {"wrong": 0})
 
         return finish
 

@@ -32,7 +32,7 @@ class Child:
         self.pid, self.pipe, self.path, self.connection = pid, pipe, path, connection
 
     def told(self, name: str) -> str:
-        """What is in one of the child's files, `stack` or `said`."""
+        """Return what is in one of the child's files, `stack` or `said`."""
         try:
             with open("%s.%s" % (self.path, name), errors="replace") as stream:
                 return stream.read()
@@ -135,9 +135,9 @@ def alone(path: str) -> None:
     os.setpgid(0, 0)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: None)
-    said = os.open(path + ".said", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    output = os.open(path + ".said", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
 
 
 def leave(status: int) -> None:
@@ -166,8 +166,8 @@ def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) 
     phase, since, looked, kills, paused = "start", time.time(), 0.0, memory_kills(), 0
     while True:
         limit = limits.get(phase, limits["*"])
-        left = since + limit - time.time()
-        if left <= 0:
+        remaining = since + limit - time.time()
+        if remaining <= 0:
             return dict(given_up(child), how="timeout", limit=limit)
         if time.time() - looked > TICK_S:  # also while the child is quick: others look for what this writes
             looked = time.time()
@@ -176,11 +176,11 @@ def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) 
             paused = paused + 1 if state(child.pid)["state"] == "T" else 0
             if paused >= PAUSED:
                 return dict(given_up(child), how="timeout", limit=PAUSED * TICK_S)
-        if select.select([child.pipe], [], [], min(left, TICK_S))[0]:
-            told = child.says()
-            if not told:
+        if select.select([child.pipe], [], [], min(remaining, TICK_S))[0]:
+            words = child.says()
+            if not words:
                 return dict(ending(child, limit), memory_kills=memory_kills() - kills)
-            phase, since = told.split()[-1], time.time()
+            phase, since = words.split()[-1], time.time()
             child.connection.hold(child.pid)
             if phase == "joined":
                 child.go_on()
@@ -191,9 +191,9 @@ def follow(child: Child, limits: Dict[str, float], stopped: Callable[[], bool]) 
 
 def given_up(child: Child) -> Dict[str, Any]:
     """End a child that does not go on; what the kernel said of it before."""
-    found = state(child.pid)
+    before = state(child.pid)
     child.end()
-    return dict(found)
+    return dict(before)
 
 
 def ending(child: Child, limit: float) -> Dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is measured with TensorFlow and its Keras."""
+"""The measurements with TensorFlow and its Keras."""
 
 import functools
 import importlib

@@ -1,4 +1,4 @@
-"""What is measured with PyTorch."""
+"""The measurements with PyTorch."""
 
 import inspect
 import sys
