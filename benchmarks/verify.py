@@ -58,7 +58,7 @@ def entered(found: Receipt) -> dict[str, str]:
 
 def compare(found: Receipt, stack: str, ranks: int, script: Path, env: dict[str, str]) -> int:
     """Time one number of ranks."""
-    start = launcher.choose(found.mpi, LaunchRequest(ranks=ranks)).argv
+    start = launcher.select(found.mpi, LaunchRequest(ranks=ranks)).argv
     verify = [ENVKIT, "verify", stack, "-n", str(ranks), "--timeout", "900"]
     reports = []
 

@@ -24,7 +24,7 @@ PLAIN = CurrentEnvironment(name="plain")
 
 
 def words(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = MappingProxyType({})) -> str:
-    return " ".join(launcher.choose(mpi, wanted, env).argv)
+    return " ".join(launcher.select(mpi, wanted, env).argv)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ HOSTS = (("a", 2), ("b", 1))
     ],
 )
 def test_hosts_are_named_as_the_launcher_wants_them(mpi: Mpi | None, argv: str) -> None:
-    chosen = launcher.choose(mpi, LaunchRequest(ranks=3, hosts=HOSTS), {})
+    chosen = launcher.select(mpi, LaunchRequest(ranks=3, hosts=HOSTS), {})
     assert " ".join(chosen.argv) == argv
     assert chosen.remote
 
@@ -91,7 +91,7 @@ def test_in_a_slurm_job_what_srun_and_the_mpi_both_speak(
     mpi: Mpi, speaks: str, argv: str, slurm: Callable[[str], None]
 ) -> None:
     slurm(speaks)
-    chosen = launcher.choose(mpi, LaunchRequest(ranks=4, nodes=2), JOB)
+    chosen = launcher.select(mpi, LaunchRequest(ranks=4, nodes=2), JOB)
     assert " ".join(chosen.argv).replace(" --bind-to none", "") == argv
     assert mpi.family in chosen.why
     assert chosen.launcher == argv.split()[0]
@@ -132,7 +132,7 @@ def test_intel_mpi_is_told_the_library_of_slurm_or_starts_its_ranks_itself(
     library.touch()
     if place == "variable":
         monkeypatch.setenv("I_MPI_PMI_LIBRARY", str(library))
-    chosen = launcher.choose(INTEL, LaunchRequest(ranks=4, nodes=2), {**os.environ, **JOB})
+    chosen = launcher.select(INTEL, LaunchRequest(ranks=4, nodes=2), {**os.environ, **JOB})
     assert launcher.job_srun_type("Intel MPI") == ("pmi2" if place else "")
     exported = [word for word in chosen.argv if word.startswith("--export=")]
     if not place:
@@ -163,10 +163,10 @@ def test_in_a_pbs_job_the_launcher_is_told_the_hosts(
 ) -> None:
     (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
     env = {"PBS_JOBID": "1.pbs", "PBS_NODEFILE": str(tmp_path / "nodes")}
-    chosen = launcher.choose(mpi, LaunchRequest(ranks=3, nodes=nodes), env)
+    chosen = launcher.select(mpi, LaunchRequest(ranks=3, nodes=nodes), env)
     assert " ".join(chosen.argv) == argv
     assert chosen.remote
-    assert not launcher.choose(mpi, LaunchRequest(ranks=1, nodes=1), env).remote
+    assert not launcher.select(mpi, LaunchRequest(ranks=1, nodes=1), env).remote
 
 
 def test_a_step_inside_a_step_shares_its_cpus(slurm: Callable[[str], None]) -> None:
@@ -176,7 +176,7 @@ def test_a_step_inside_a_step_shares_its_cpus(slurm: Callable[[str], None]) -> N
 
 @pytest.mark.parametrize("name", ["mpirun", "mpiexec"])
 def test_a_launcher_that_was_asked_for(name: str) -> None:
-    chosen = launcher.choose(MPICH, LaunchRequest(ranks=2, launcher=name), {})
+    chosen = launcher.select(MPICH, LaunchRequest(ranks=2, launcher=name), {})
     assert chosen.argv == (name, "-n", "2")
     assert chosen.why == "you asked for it"
 
@@ -204,10 +204,10 @@ def toy(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> dict[str, str]:
 
 def test_a_launcher_takes_a_row_of_the_table_and_no_more(toy: dict[str, str]) -> None:
     assert "toyrun" in launcher.names()
-    chosen = launcher.choose(OPEN_MPI_4, LaunchRequest(ranks=4, nodes=2, launcher="toyrun"), toy)
+    chosen = launcher.select(OPEN_MPI_4, LaunchRequest(ranks=4, nodes=2, launcher="toyrun"), toy)
     assert chosen.argv == ("toyrun", "-n", "4", "-N", "2")
     assert chosen.spans and not chosen.remote
-    assert launcher.choose(None, LaunchRequest(ranks=4, launcher="toyrun"), toy).argv == ("toyrun", "-n", "4")
+    assert launcher.select(None, LaunchRequest(ranks=4, launcher="toyrun"), toy).argv == ("toyrun", "-n", "4")
     image = ContainerEnvironment(name="toy", image=Path("/toy.sif"), runtime=Path("/usr/bin/apptainer"))
     wanted = LaunchRequest(ranks=4, nodes=2, launcher="toyrun")
     made, launch = image_launch.plan_launch(image, OPEN_MPI_4, wanted, toy)
@@ -221,15 +221,15 @@ def test_a_launcher_takes_a_row_of_the_table_and_no_more(toy: dict[str, str]) ->
 def test_where_a_launcher_of_the_table_cannot_be_used(toy: dict[str, str]) -> None:
     wanted = LaunchRequest(ranks=4, launcher="toyrun")
     with pytest.raises(HostProblem, match="toyrun cannot be used here") as outside:
-        launcher.choose(OPEN_MPI_4, wanted, {"PATH": toy["PATH"]})
+        launcher.select(OPEN_MPI_4, wanted, {"PATH": toy["PATH"]})
     assert outside.value.why == "This is no job of its scheduler: TOY_JOB is not set."
     with pytest.raises(HostProblem) as absent:
-        launcher.choose(OPEN_MPI_4, wanted, {**toy, "PATH": os.defpath})
+        launcher.select(OPEN_MPI_4, wanted, {**toy, "PATH": os.defpath})
     assert absent.value.why == "There is no toyrun on PATH."
     with pytest.raises(UsageProblem, match="--hosts does not go with toyrun"):
-        launcher.choose(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="toyrun", hosts=HOSTS), toy)
+        launcher.select(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="toyrun", hosts=HOSTS), toy)
     with pytest.raises(UsageProblem, match="no launcher named 'toyrum'"):
-        launcher.choose(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="toyrum"), toy)
+        launcher.select(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="toyrum"), toy)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     slurm("pmix")
     with pytest.raises(EnvkitError) as refused:
-        launcher.choose(mpi, wanted, env)
+        launcher.select(mpi, wanted, env)
     assert refused.value.what == what
     assert refused.value.fix
 
@@ -258,7 +258,7 @@ def test_what_cannot_be_is_refused(
 def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(HostProblem, match=r"srun cannot be used here\.") as refused:
-        launcher.choose(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), JOB)
+        launcher.select(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), JOB)
     assert refused.value.why == "There is no srun on PATH."
 
 
@@ -288,7 +288,7 @@ def test_why_it_is_refused(
 ) -> None:
     slurm("pmix pmix_v4")
     with pytest.raises(EnvkitError) as refused:
-        launcher.choose(mpi, wanted, env)
+        launcher.select(mpi, wanted, env)
     assert refused.value.why == why
 
 
@@ -301,7 +301,7 @@ def test_why_it_is_refused(
     ],
 )
 def test_why_a_launcher_was_chosen(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str], why: str) -> None:
-    chosen = launcher.choose(mpi, wanted, env)
+    chosen = launcher.select(mpi, wanted, env)
     assert (chosen.why, chosen.remote) == (why, False)
 
 

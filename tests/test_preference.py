@@ -14,7 +14,7 @@ from envkit.doctor.facts import Driver, Facts
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.prefix import Prefix
 from envkit.errors import HostProblem, Problem, UnknownStack, UsageProblem
-from envkit.install import choose, preference
+from envkit.install import preference, select
 from envkit.machine.host import Accelerator, Host, Interpreter
 from envkit.methods import registry
 from envkit.planning.request import Request
@@ -243,15 +243,15 @@ def test_what_hosts_lack(
     changes: dict[str, Any], name: str, what: str, machine: Machine, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ENVKIT_EESSI_DIR", raising=False)
-    seen = choose.Look(request=asked(prefix=prefix), machine=machine(**changes))
+    seen = select.Look(request=asked(prefix=prefix), machine=machine(**changes))
     found = seen.lacking(STACKS[name])
     assert what in [problem.what for problem in found] and all(problem.fix for problem in found)
 
 
 def test_modules_of_a_site_are_not_for_eessi(machine: Machine, prefix: Prefix) -> None:
     request = asked(prefix=prefix, load=("gcc",))
-    assert "pytorch-2.1-eessi" not in [one.wanted for one in choose.installed(request, CPU)]
-    seen = choose.Look(request=request, machine=machine())
+    assert "pytorch-2.1-eessi" not in [one.wanted for one in select.installed(request, CPU)]
+    seen = select.Look(request=request, machine=machine())
     assert [one.what for one in seen.lacking(STACKS["pytorch-2.1-eessi"])] == [
         "a site's modules (--load) are not seen in EESSI."
     ]
@@ -280,7 +280,7 @@ def test_what_is_installed_for_something_else_will_not_do(
     install("pytorch-2.13-cpu")
     assert names(preference.candidates(asked(), [CPU]))[0] == "pytorch-2.13-cpu"
     for changes in ({"accelerator": "cuda"}, {"framework": "tensorflow"}, {"sandbox": True}):
-        others = choose.installed(asked(prefix=prefix, **changes), CPU)
+        others = select.installed(asked(prefix=prefix, **changes), CPU)
         assert "pytorch-2.13-cpu" not in [one.wanted for one in others]
 
 
@@ -294,7 +294,7 @@ def test_what_is_installed_for_something_else_will_not_do(
     ],
 )
 def test_what_would_do_is_for_the_best_that_computes(there: Accelerator, request_: dict[str, Any], first: str) -> None:
-    found = [STACKS[str(one.wanted)] for one in choose.installed(asked(**request_), there)]
+    found = [STACKS[str(one.wanted)] for one in select.installed(asked(**request_), there)]
     assert found[0].name == first and {stack.accelerator for stack in found} == {STACKS[first].accelerator}
 
 
@@ -303,4 +303,4 @@ def test_what_would_do_is_for_the_best_that_computes(there: Accelerator, request
 )
 def test_what_is_named_is_left_as_it_is(request_: dict[str, Any]) -> None:
     request = asked(**request_)
-    assert not preference.is_open(request) and choose.installed(request, CPU) == [request]
+    assert not preference.is_open(request) and select.installed(request, CPU) == [request]

@@ -58,7 +58,7 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
 )
 @click.option("--tolerance", type=click.FloatRange(0, 1), help="How much slower than FILE is accepted. Default: 0.2.")
 @click.option("--scale", metavar="N,N,...", help="Measure how training scales over these numbers of ranks.")
-@click.option("--with", "beside", type=click.Choice(["ddp"]), help="Measure PyTorch's DDP beside it, with --scale.")
+@click.option("--compare", "beside", type=click.Choice(["ddp"]), help="Measure PyTorch's DDP beside it, with --scale.")
 @click.option("--upstream-tests", is_flag=True, help="Run Horovod's own tests as well, once all else has passed.")
 @click.option(
     "--tests-from",

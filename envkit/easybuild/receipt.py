@@ -139,3 +139,10 @@ class ModuleReceipt(ModulesReceipt, frozen=True, kw_only=True, tag_field="method
 
 
 RECEIPT = ModuleReceipt
+
+
+def shareable(receipt: Receipt) -> ModuleReceipt | None:
+    """Return a receipt if a cache can hold the Horovod of its environment, which eb has made here; None if not."""
+    if isinstance(receipt, ModuleReceipt) and not receipt.venv and receipt.module.startswith("Horovod/"):
+        return receipt
+    return None

@@ -61,7 +61,7 @@ class Probe:
     root: Path | None = None
 
 
-def choose(wanted: AccessRequest, forced: Access | None, first: Access | None = None) -> Probe:
+def select(wanted: AccessRequest, forced: Access | None, first: Access | None = None) -> Probe:
     """Return the first way that fits, or the one that is forced; ``first`` is tried before the others.
 
     Raises HostProblem, which holds the reason of each, and UsageProblem for a release that there is none of.

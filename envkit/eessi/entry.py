@@ -168,7 +168,7 @@ def found(
     first = next((one for one in Access if before and one == before.access), None)
     kept = cache(sessions.stem(repository.said, version)) if cache else None
     wanted = access.AccessRequest(version=version, repository=repository, copy=copy, env=env, cache=kept)
-    probe = access.choose(wanted, forced, first)
+    probe = access.select(wanted, forced, first)
     session = StoredSession(
         version=version,
         access=probe.access,
@@ -226,7 +226,7 @@ def modules(asked: EntryOptions, env: Mapping[str, str] = os.environ) -> "Module
         return listing.read(Release(root=copy, version=version), listing.machine(env))
     cache = sessions.free(f"run-{sessions.stem(repository.said, version)}").cache
     wanted = access.AccessRequest(version=version, repository=repository, copy=copy, env=env, cache=cache)
-    probe = access.choose(wanted, forced)
+    probe = access.select(wanted, forced)
     if probe.root is not None:
         return listing.read(Release(root=probe.root, version=version), listing.machine(env))
     return listing.read_inside(enter(replace(asked, access=probe.access), keep=False, env=env), version)

@@ -34,7 +34,7 @@ from envkit.errors import (
     UsageProblem,
     of_storage,
 )
-from envkit.install import choose, earlier, preference, shared_python
+from envkit.install import earlier, preference, select, shared_python
 from envkit.knowledge import methods
 from envkit.launch import launcher
 from envkit.machine import host
@@ -43,7 +43,8 @@ from envkit.planning import extras, preflight
 from envkit.planning.method import Installation
 from envkit.planning.plan import current_recipe, recipe_checksum
 from envkit.planning.request import Request
-from envkit.planning.stack import Stack, from_recipe, select
+from envkit.planning.stack import Stack, from_recipe
+from envkit.planning.stack import select as select_stack
 from envkit.report.progress import say
 from envkit.sources import fetch, signature
 from envkit.sources.bundle import AGAIN
@@ -181,7 +182,7 @@ def prepare(request: Request) -> Installation:
         from_recipe(request.wanted)  # a name that cannot be is refused before the machine is looked at
     machine = host.detect(request.load, request.mpi)
     if preference.is_open(request):
-        return choose.choose(request, machine)
+        return select.select(request, machine)
     stack = chosen(request, machine.platform)
     return registry.method(stack.method).prepare(request, machine, stack)
 
@@ -234,7 +235,7 @@ def chosen(request: Request, platform: host.Platform) -> Stack:
 def selected(request: Request, platform: host.Platform) -> Stack:
     """Return the stack that a request names. Raises UnknownStack."""
     try:
-        return select(
+        return select_stack(
             request.wanted,
             method=None if request.method == methods.AUTO else request.method,
             framework=request.framework,
@@ -257,7 +258,7 @@ def find_installed(request: Request) -> Receipt | None:
 
     Quick.
     """
-    receipts = (installed_for(candidate) for candidate in choose.installed(request, host.accelerator()))
+    receipts = (installed_for(candidate) for candidate in select.installed(request, host.accelerator()))
     return next((existing for existing in receipts if existing is not None), None)
 
 

@@ -15,7 +15,7 @@ from envkit.cache import fit, layout, pack, place, unpack
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Ci, Manifest, Needs, Provenance, folder_of, rules
 from envkit.cache.place import Place, SignedManifest
-from envkit.easybuild.receipt import ModuleReceipt
+from envkit.easybuild.receipt import ModuleReceipt, shareable
 from envkit.environments import manifest
 from envkit.environments.lockfile import LockedPart
 from envkit.environments.prefix import Prefix, Tree
@@ -122,10 +122,11 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci |
 
     Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
     """
-    made = installed.find(prefix, name or (newest(prefix) if ci else None))
-    if not isinstance(made, ModuleReceipt) or made.venv or not made.module.startswith("Horovod/"):
+    receipt = installed.find(prefix, name or (newest(prefix) if ci else None))
+    made = shareable(receipt)
+    if made is None:
         raise UsageProblem(
-            what=f"{made.called} cannot be pushed: a cache holds Horovod modules that EasyBuild has made.",
+            what=f"{receipt.called} cannot be pushed: a cache holds Horovod modules that EasyBuild has made.",
             fix="Name an environment of 'envkit install --method easybuild'.",
         )
     if key is not None:
@@ -188,8 +189,8 @@ def pushed(name: str, there: Manifest, to: Place, *, sent: bool, signed: bool) -
 
 def newest(prefix: Prefix) -> str | None:
     """Return the name of the environment with a module of Horovod that was installed last; None without one."""
-    found = [one for one in installed.installed(prefix) if isinstance(one, ModuleReceipt) and one.horovod]
-    return max(found, key=lambda one: one.created).name if found else None
+    built = [receipt for receipt in map(shareable, installed.installed(prefix)) if receipt and receipt.horovod]
+    return max(built, key=lambda receipt: receipt.created).name if built else None
 
 
 def sent(

@@ -30,12 +30,12 @@ def plan_launch(
     """Return an environment as its ranks are to be started, and their launch.
 
     ``mpi`` is the environment's own; ``model`` is forced, or chosen by what this machine has. Raises what
-    launcher.choose does, and HostProblem where host and image do not fit, or ranks start where EESSI is not mounted.
+    launcher.select does, and HostProblem where host and image do not fit, or ranks start where EESSI is not mounted.
     """
     if is_here_alone(inside, wanted):
-        return inside, replace(launcher.choose(mpi, wanted, {}), why="EESSI is mounted for this command, on this node")
+        return inside, replace(launcher.select(mpi, wanted, {}), why="EESSI is mounted for this command, on this node")
     if not isinstance(inside, ContainerEnvironment):
-        launch = launcher.choose(mpi, wanted, env)
+        launch = launcher.select(mpi, wanted, env)
         if isinstance(inside, EessiEnvironment) and inside.way and (launch.remote or launch.spans):
             words = symptom("ranks-elsewhere", launcher=launch.launcher)
             raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
@@ -43,7 +43,7 @@ def plan_launch(
     chosen = model or fitting(mpi, wanted, env)
     if chosen is MpiModel.INSIDE:
         require_one_node(wanted)
-        launch = launcher.choose(mpi, replace(wanted, launcher=inner(wanted, mpi)), {})
+        launch = launcher.select(mpi, replace(wanted, launcher=inner(wanted, mpi)), {})
         why = "the launcher in the image, on this node: " + (
             "you asked for it" if model else unfit(mpi, wanted, env) or "nothing of this host's is needed"
         )
@@ -142,7 +142,7 @@ def by_host(mpi: Mpi, wanted: LaunchRequest, env: Mapping[str, str]) -> Launch:
     if by_slurm(wanted, env):
         return launcher.srun(mpi, wanted, env)
     if launcher.spans(wanted.launcher):
-        return launcher.choose(mpi, wanted, env)
+        return launcher.select(mpi, wanted, env)
     program = host.launcher_mpi(env)
     if program is None:
         raise HostProblem(

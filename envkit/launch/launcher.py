@@ -49,7 +49,7 @@ class Launch:
         return spans(self.launcher)
 
 
-def choose(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = os.environ) -> Launch:
+def select(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = os.environ) -> Launch:
     """Choose the launcher that fits the environment's MPI and this place.
 
     Raises UsageProblem for what contradicts itself, HostProblem for what cannot be had here.

@@ -68,7 +68,7 @@ def verify(
     """Start the ranks of the probe inside an environment and return the verdict on what they state.
 
     Where that is FAIL, what explains it is looked for, and tried.
-    Raises the EnvkitErrors of launcher.choose, session.of_starter and baseline.read. ``watch`` is called ten times a
+    Raises the EnvkitErrors of launcher.select, session.of_starter and baseline.read. ``watch`` is called ten times a
     second with the folder where the ranks meet, ``tell`` with what has failed before other starts are tried, ``tests``
     with which of Horovod's own tests run, where they are asked for, and how far they are.
     """

@@ -95,7 +95,7 @@ def asked(
             )
     numbers = worlds(scale)
     if ddp and not numbers:
-        raise UsageProblem(what="--with ddp goes with --scale.", fix="Add --scale 1,2,4, or leave it out.")
+        raise UsageProblem(what="--compare ddp goes with --scale.", fix="Add --scale 1,2,4, or leave it out.")
     from envkit.environments.environment import MpiModel
 
     plain = Options(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envkit.environments.prefix import Prefix
-from envkit.install import choose
+from envkit.install import select
 from envkit.machine.host import Accelerator, Host
 from envkit.planning.request import Request
 from envkit.sources import fetch
@@ -70,7 +70,7 @@ def test_a_machine_with_a_gpu(
     """The plan is made by the real eb; the GPU is one on paper, with no driver to ask, and no server is asked."""
     needs("lmod", "g++")
     monkeypatch.setattr(fetch, "refused", lambda *_: [])
-    work = choose.choose(Request(prefix=prefix, method="auto"), machine(accelerator=Accelerator.CUDA))
+    work = select.select(Request(prefix=prefix, method="auto"), machine(accelerator=Accelerator.CUDA))
     assert (work.stack.name, work.request.wanted, work.request.method) == (*["pytorch-2.13-cuda"] * 2, "easybuild")
     assert "there is a GPU (cuda); it comes first, before apptainer and eessi" in capsys.readouterr().err
 

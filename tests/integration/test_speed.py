@@ -67,7 +67,7 @@ def test_training_is_timed_in_worlds_of_several_sizes(
     stacks: Site, installed: Callable[[str], str], stack: str
 ) -> None:
     installed(stack)
-    report = measured(stacks, stack, "--scale", "1,2", "--with", "ddp")
+    report = measured(stacks, stack, "--scale", "1,2", "--compare", "ddp")
     rows = report["scaling"]
     assert {(row["model"], row["ranks"]) for row in rows} == {(m, n) for m in ("MLP", "ResNet-50") for n in (1, 2)}
     for row in rows:

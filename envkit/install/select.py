@@ -106,7 +106,7 @@ def installed(request: Request, there: Accelerator) -> list[Request]:
     return [settled(request, stack) for stack in best if preference.refused_option(stack, request) is None]
 
 
-def choose(request: Request, machine: Host) -> Installation:
+def select(request: Request, machine: Host) -> Installation:
     """Return the plan of the first stack that this machine can have, and tell why that one.
 
     Raises HostProblem where there is none, with what each method lacks; NotWritable, UnknownStack, UsageProblem.
