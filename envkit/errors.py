@@ -36,6 +36,7 @@ code  meaning
 
 import errno
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,11 @@ class EnvkitError(Exception):
         self.what = what
         self.why = why
         self.fix = fix
+
+    @classmethod
+    def of(cls, problem: Problem, *, before: str = "") -> Self:
+        """Return the failure that a problem of ``knowledge/`` is, whose first sentence has no full stop."""
+        return cls(what=f"{before}{problem.what}.", why=problem.why, fix=problem.fix)
 
     def problem(self) -> Problem:
         """Return the failure as something that stands in the way of what was not begun."""

@@ -26,7 +26,7 @@ from envkit.system.files import sha256
 
 from .integration.site import needs
 from .selection import Selection
-from .stacks import Site, begin, own_folder
+from .stacks import Site, begin, own_folder, unverify
 
 Fake = Callable[..., Path]
 LMOD = Path("/usr/share/lmod/lmod/libexec/lmod")
@@ -46,8 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     The stacks have a folder that no other session on this machine uses at the same time, for all workers of this one.
     """
-    if not hasattr(config, "workerinput") and "ENVKIT_TEST_PREFIX" not in os.environ:
-        folder, config.stash[FOLDER] = own_folder()
+    if not hasattr(config, "workerinput"):
+        folder, config.stash[FOLDER] = own_folder(os.environ.get("ENVKIT_TEST_PREFIX"))
         os.environ["ENVKIT_TEST_FOLDER"] = str(folder)
     config.pluginmanager.register(Selection(config))
     beside = str(Path(sys.executable).parent)
@@ -141,8 +141,7 @@ def stacks(shared: Path, pytestconfig: pytest.Config) -> Site:
     with FileLock(shared / "stacks.lock"):
         if not (shared / "stacks").exists():
             if named:
-                for path in prefix.glob("*/environments/*.json"):
-                    path.unlink()
+                unverify(prefix)
             elif pytestconfig.getoption("all"):
                 shutil.rmtree(prefix, ignore_errors=True)
             if not named:

@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 
 import platformdirs
+import pytest
 from filelock import FileLock, Timeout
 
 from envkit.system.files import discard
@@ -66,8 +67,20 @@ class Site:
         return done.stdout
 
 
-def own_folder() -> tuple[Path, FileLock]:
-    """Return a folder for the stacks, and its lock, held: the first that no other session on this machine uses."""
+def own_folder(named: str | None = None) -> tuple[Path, FileLock]:
+    """Return a folder for the stacks, and its lock, held: the first that no other session on this machine uses.
+
+    Raises UsageError where one is named, and another session uses that.
+    """
+    if named:
+        folder = Path(named).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise pytest.UsageError(f"another session uses ENVKIT_TEST_PREFIX={named}") from error
+        return folder, lock
     for number in count():
         folder = platformdirs.user_cache_path("envkit-tests") / str(number)
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,6 +91,12 @@ def own_folder() -> tuple[Path, FileLock]:
             continue
         return folder, lock
     raise AssertionError
+
+
+def unverify(prefix: Path) -> None:
+    """Keep all that was built in a prefix, but not that it was verified: it is again, and nothing is built for that."""
+    for path in prefix.glob("*/environments/*.json"):
+        path.unlink()
 
 
 def begin(prefix: Path) -> None:

@@ -86,7 +86,7 @@ def dead() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def found(server: str, proxy: str = "DIRECT", folder: Path = Path("/nonexistent")) -> str:
+def found(server: str, proxy: str = "DIRECT", folder: Path = Path("/proc/nonexistent")) -> str:
     """Name the symptom that a client with these servers and proxies would show; nothing if it shows none."""
     urls = ";".join(f"{one}/cvmfs/@fqrn@" for one in server.split(";"))
     env = {"CVMFS_SERVER_URL": urls, "CVMFS_HTTP_PROXY": proxy}

@@ -278,8 +278,8 @@ def test_what_would_change_the_python_of_an_image_stays_outside() -> None:
 
 
 def test_a_bind_whose_source_is_not_there(tmp_path: Path) -> None:
-    binds = (f"{tmp_path}:/mnt", "/nonexistent/a", "/nonexistent/b:/b")
-    with pytest.raises(HostProblem, match="/nonexistent/a, /nonexistent/b") as problem:
+    binds = (f"{tmp_path}:/mnt", "/proc/nonexistent/a", "/proc/nonexistent/b:/b")
+    with pytest.raises(HostProblem, match="/proc/nonexistent/a, /proc/nonexistent/b") as problem:
         image(binds=binds).command(["x"])
     assert "--site" in problem.value.fix
     assert image(binds=binds[:1]).command(["x"])[3:5] == ["--bind", f"{tmp_path}:/mnt"]

@@ -230,7 +230,7 @@ def test_cpu_build_comes_from_find_links_without_asking_the_index(
     links = tmp_path / "links"
     links.mkdir()
     (links / TORCH_NAME).write_bytes(TORCH)
-    monkeypatch.setenv("PIP_FIND_LINKS", f"/nonexistent {links}")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"/proc/nonexistent {links}")
     get(cache, torch(f"{site.url}/whl/cpu"))
     assert files(cache) == {TORCH_NAME}
     assert site.asked == []
@@ -769,10 +769,10 @@ def test_certificates_as_pip_has_them(
 
 
 def test_certificates_that_cannot_be_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_CERT", "/nonexistent.pem")
+    monkeypatch.setenv("PIP_CERT", "/proc/nonexistent.pem")
     with pytest.raises(HostProblem) as caught:
         get(cache, source())
-    assert "/nonexistent.pem" in caught.value.why
+    assert "/proc/nonexistent.pem" in caught.value.why
 
 
 # Disks, permissions, other processes

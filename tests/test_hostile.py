@@ -403,7 +403,7 @@ def test_the_prompt_executes_nothing(name: str, tmp_path: Path) -> None:
     from envkit.system.resources import data
 
     (tmp_path / "load").mkdir()
-    lines = ["load.sh", "/bin/true", "/nonexistent", "--"]
+    lines = ["load.sh", "/bin/true", "/proc/nonexistent", "--"]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ENVKIT_NAME": name, "ENVKIT_WORDS": "\n".join(lines)}
     argv = ["bash", "--noprofile", "--rcfile", str(data("environments/shell/rc.bash")), "-i"]
     shell = subprocess.run(argv, input="echo\nexit\n", cwd=tmp_path / "load", env=env, capture_output=True, text=True,
@@ -451,7 +451,9 @@ def test_the_prefix_of_another_user(
         folder.chmod(0o755)
     before = content(prefix.root)
     argv = [sys.executable, "-c", AS_ANOTHER, str(tmp_path / "warm"), str(prefix.root), *words]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={**os.environ, "HOME": "/nonexistent"})
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env={**os.environ, "HOME": "/proc/nonexistent"}
+    )
     said, told = done.stdout.partition("----")[2], " ".join(done.stderr.partition("----")[2].split())
     assert content(prefix.root) == before
     assert "Traceback" not in told

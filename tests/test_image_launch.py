@@ -33,7 +33,7 @@ def host(fake: Fake) -> Callable[[str], dict[str, str]]:
 
     def make(kind: str) -> dict[str, str]:
         if not kind:
-            return {"PATH": "/nonexistent"}
+            return {"PATH": "/proc/nonexistent"}
         return {"PATH": f"{fake('mpirun', f'echo {SAYS[kind]!r}').parent}:{os.defpath}"}
 
     return make

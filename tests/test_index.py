@@ -12,7 +12,7 @@ from envkit.sources.connection import Connection
 from envkit.sources.index import candidates, whole_url
 from envkit.sources.pipconfig import PipSettings, default_index, pip_settings
 
-BARE = {"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null", "HOME": "/nonexistent"}
+BARE = {"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null", "HOME": "/proc/nonexistent"}
 
 
 def test_pip_that_is_told_nothing_uses_its_default_index() -> None:

@@ -82,6 +82,26 @@ def test_two_sessions_have_folders_of_their_own(tmp_path: Path, monkeypatch: pyt
         lock.release()
 
 
+def test_a_folder_that_is_named_is_one_sessions_alone(tmp_path: Path) -> None:
+    folder, held = stacks.own_folder(str(tmp_path / "new"))
+    assert folder == tmp_path / "new"
+    with pytest.raises(pytest.UsageError, match="another session uses ENVKIT_TEST_PREFIX="):
+        stacks.own_folder(str(tmp_path / "new"))
+    held.release()
+    stacks.own_folder(str(tmp_path / "new"))[1].release()
+
+
+def test_in_one_that_is_named_builds_stay_and_are_verified_again(tmp_path: Path) -> None:
+    tree = tmp_path / "x86_64-py3.11"
+    for name in ("environments/toy.json", "built/X--1.json", "software/X/1/a", "modules/all/X/1.lua"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).touch()
+    for _run in range(2):
+        stacks.unverify(tmp_path)
+        files = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()}
+        assert files == {"built/X--1.json", "software/X/1/a", "modules/all/X/1.lua"}
+
+
 @pytest.mark.parametrize("file", ["TensorFlow-2.15.1.eb", "Horovod-0.28.1_legacy-keras.patch", "gompi-system.eb"])
 def test_a_stack_has_changed_when_something_that_it_is_made_of_has(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

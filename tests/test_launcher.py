@@ -126,7 +126,7 @@ def test_intel_mpi_is_told_the_library_of_slurm_or_starts_its_ranks_itself(
 ) -> None:
     """Under srun without it each rank would be a world of its own."""
     slurm("pmi2 pmix")
-    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/nonexistent"))
+    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/proc/nonexistent"))
     library = Path(str(shutil.which("srun"))).parents[1] / (place or "lib/libother.so")
     library.parent.mkdir(parents=True, exist_ok=True)
     library.touch()
@@ -256,7 +256,7 @@ def test_what_cannot_be_is_refused(
 
 
 def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("PATH", "/proc/nonexistent")
     with pytest.raises(HostProblem, match=r"srun cannot be used here\.") as refused:
         launcher.select(OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), JOB)
     assert refused.value.why == "There is no srun on PATH."
@@ -411,8 +411,8 @@ def test_a_pbs_job_that_is_none(tmp_path: Path) -> None:
 
 def test_only_an_mpi_that_asks_for_a_library_of_slurm_is_told_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As its variable names it, unless the ranks have that anyway."""
-    monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/nonexistent"))
+    monkeypatch.setenv("PATH", "/proc/nonexistent")
+    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/proc/nonexistent"))
     assert launcher.srun_export("Open MPI") == launcher.srun_export("another") == ()
     assert launcher.library_of_slurm("Intel MPI", {"I_MPI_PMI_LIBRARY": "/x.so"}) == "/x.so"
     assert launcher.srun_export("Intel MPI", {"I_MPI_PMI_LIBRARY": "/x.so"}) == ()

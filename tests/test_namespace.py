@@ -76,7 +76,7 @@ def test_signals_are_as_for_any_command(shown: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bind", "/nonexistent", TARGET, "--", "true"], "No such file or directory (/nonexistent)"),
+        (["bind", "/proc/nonexistent", TARGET, "--", "true"], "No such file or directory (/proc/nonexistent)"),
         (["bind", "/tmp", "/usr/lib/deep/er", "--", "true"], "No such file or directory (/usr/lib/deep/er)"),
         (["bind", "/tmp", TARGET, "--", "no-such-program"], "No such file or directory"),
     ],

@@ -177,9 +177,9 @@ def test_who_can_write_to_what_is_somebody_elses(tmp_path: Path, monkeypatch: py
     ("named", "said"),
     [
         (__file__, f"The prefix {__file__} cannot be used: it is no folder."),
-        (f"{__file__}:/nonexistent", f"The prefix {__file__} cannot be used: it is no folder."),
-        ("a:/nonexistent", "it has ':' in it, and 'a' is not an absolute path."),
-        ("/nonexistent:a/b", "it has ':' in it, and 'a/b' is not an absolute path."),
+        (f"{__file__}:/proc/nonexistent", f"The prefix {__file__} cannot be used: it is no folder."),
+        ("a:/proc/nonexistent", "it has ':' in it, and 'a' is not an absolute path."),
+        ("/proc/nonexistent:a/b", "it has ':' in it, and 'a/b' is not an absolute path."),
     ],
 )
 def test_what_can_be_no_prefix(named: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -291,7 +291,7 @@ def test_become_leaves_no_signal_ignored() -> None:
 
 def test_become_of_what_is_not_there() -> None:
     with pytest.raises(HostProblem, match=r"no-such-program could not be started\."):
-        process.exec_into(["no-such-program"], {"PATH": "/nonexistent"})
+        process.exec_into(["no-such-program"], {"PATH": "/proc/nonexistent"})
 
 
 def test_a_part_of_a_rank_keeps_the_descriptors_of_the_launcher(capfd: pytest.CaptureFixture[str]) -> None:

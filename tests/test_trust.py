@@ -453,7 +453,11 @@ class TestSeveral:
 @pytest.mark.parametrize(
     ("named", "own", "order"),
     [
-        ("/nonexistent/a:/nonexistent/b", "/nonexistent/a", ("/nonexistent/a", "/nonexistent/b")),
+        (
+            "/proc/nonexistent/a:/proc/nonexistent/b",
+            "/proc/nonexistent/a",
+            ("/proc/nonexistent/a", "/proc/nonexistent/b"),
+        ),
         ("/nowhere/x:HERE/b::HERE/b:", "HERE/b", ("/nowhere/x", "HERE/b")),
         ("HERE/a:HERE/b", "HERE/a", ("HERE/a", "HERE/b")),
         ("HERE/b", "HERE/b", ()),

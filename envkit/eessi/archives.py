@@ -53,7 +53,7 @@ def unpacked(path: Path, say: Callable[[str], None], env: Mapping[str, str] = os
         found = partial if sessions.is_legacy(partial) else inner[0] if len(inner) == 1 else partial
         if found.is_symlink() or not sessions.is_legacy(found):  # a link's folder would be closed, whosever it is
             words = symptom("archive-other", path=path)
-            raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+            raise UsageProblem.of(words)
         found.chmod(0o700)
         found.rename(folder)
     finally:
@@ -73,7 +73,7 @@ def unpack(path: Path, folder: Path, env: Mapping[str, str]) -> None:
     if os.strerror(errno.ENOSPC) in last or os.strerror(errno.EDQUOT) in last:
         free = shutil.disk_usage(folder).free // 1_000_000
         words = symptom("archive-room", path=path, folder=folder, free_mb=free)
-        raise DiskFull(what=f"{words.what}.", why=words.why, fix=words.fix)
+        raise DiskFull.of(words)
     words = symptom("archive-damaged", path=path)
     raise UsageProblem(what=f"{words.what}.", why=last, fix=words.fix)
 

@@ -22,7 +22,7 @@ def limit_mb(folder: Path, told: int | None) -> int:
     room = int((free + held_mb(folder, wanted)) * PART) if free < wanted / PART else wanted
     if room < known().least_cache_mb:
         words = symptom("no-cache-room", folder=folder, free_mb=free, least_mb=known().least_cache_mb)
-        raise DiskFull(what=f"{words.what}.", why=words.why, fix=words.fix)
+        raise DiskFull.of(words)
     return min(wanted, room)
 
 

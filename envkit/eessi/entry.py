@@ -211,7 +211,7 @@ def require_alone(way: Access, env: Mapping[str, str]) -> None:
     started, size = detect(env), ranks_on_node(env)
     if started and size > 1:
         words = symptom("one-of-many", size=size, title=started.title, access=way)
-        raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+        raise HostProblem.of(words)
 
 
 def modules(asked: EntryOptions, env: Mapping[str, str] = os.environ) -> "Modules":
@@ -291,14 +291,14 @@ def require_gpu(env: Mapping[str, str]) -> None:
     """Raise HostProblem where nvidia-smi finds no GPU."""
     if reason := no_nvidia(env):
         words = symptom("no-gpu", reason=reason)
-        raise HostProblem(what=f"--nvidia: {words.what}.", why=words.why, fix=words.fix)
+        raise HostProblem.of(words, before="--nvidia: ")
 
 
 def require_file(path: Path) -> None:
     """Raise UsageProblem for what eessi_container.sh packs its sessions into: envkit writes a small file."""
     if path.is_dir() or path.name.endswith(ARCHIVES):
         words = symptom("save-archive", path=path)
-        raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+        raise UsageProblem.of(words)
 
 
 def say_release(asked: EntryOptions, version: str, env: Mapping[str, str]) -> None:

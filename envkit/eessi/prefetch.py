@@ -95,7 +95,7 @@ def cache_of(probe: Probe, repository: Repository, env: Mapping[str, str]) -> Ca
     folder = access.kept_cache(env)
     if folder is None:
         words = symptom("no-kept-cache", access=probe.access)
-        raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+        raise HostProblem.of(words)
     return Cache(words="the cache that ENVKIT_EESSI_CACHE names, which has no limit of its own", folder=folder)
 
 

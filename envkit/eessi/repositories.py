@@ -63,7 +63,7 @@ def find(name: str, env: Mapping[str, str] = os.environ) -> Repository:
         return there[name].repository
     if f"repository {name}" in symptoms():
         words = symptom(f"repository {name}")
-        raise UsageProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+        raise UsageProblem.of(words)
     path = next((str(path) for _, path, _ in config.places(env, FILE)), FILE)
     raise UsageProblem(
         what=f"--repository {name!a}: envkit knows none of that name.",

@@ -267,7 +267,7 @@ def lock(path: Path) -> int | None:
             raise
         if path.parent == caches():
             words = symptom("no-locks", folder=caches(), reason=error.strerror)
-            raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix) from error
+            raise HostProblem.of(words) from error
         make_private(caches())
         import hashlib
 

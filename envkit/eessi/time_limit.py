@@ -36,5 +36,5 @@ def with_time_limit(first: Path, work: Callable[[Callable[[Path], None]], Found]
         path, since = at[-1]
         if thread.is_alive() and time.monotonic() - since > limit_s:
             words = symptom("mount-hangs", path=path, seconds=f"{limit_s:.0f}")
-            raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+            raise HostProblem.of(words)
     return result.result()

@@ -38,7 +38,7 @@ def plan_launch(
         launch = launcher.select(mpi, wanted, env)
         if isinstance(inside, EessiEnvironment) and inside.way and (launch.remote or launch.spans):
             words = symptom("ranks-elsewhere", launcher=launch.launcher)
-            raise HostProblem(what=f"{words.what}.", why=words.why, fix=words.fix)
+            raise HostProblem.of(words)
         return inside, launch
     chosen = model or fitting(mpi, wanted, env)
     if chosen is MpiModel.INSIDE:

@@ -1,4 +1,4 @@
-"""Sites: what images and jobs need of one besides what envkit gives them by itself, as data in sites/*.toml."""
+"""Profiles of sites: the folders, variables and scheduler options that images and jobs need there (sites/*.toml)."""
 
 from collections.abc import Iterator
 from pathlib import Path

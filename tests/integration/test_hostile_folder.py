@@ -104,7 +104,11 @@ SETTINGS = {
     "path that ends with nothing": {"PATH": "{path}:"},
     "path without a first slash": {"PATH": "../trap:{path}"},
 }
-PYTHON = {"here": {"PYTHONPATH": "."}, "trailing": {"PYTHONPATH": "/nonexistent:"}, "all": {"PYTHONPATH": ":.:../trap"}}
+PYTHON = {
+    "here": {"PYTHONPATH": "."},
+    "trailing": {"PYTHONPATH": "/proc/nonexistent:"},
+    "all": {"PYTHONPATH": ":.:../trap"},
+}
 
 
 def walk(site: Site, trap: Path, settings: dict[str, str]) -> None:

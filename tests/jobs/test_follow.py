@@ -248,14 +248,14 @@ def test_a_job_that_is_not_taken(says: str, fix: str, fake_slurm: FakeSlurm) -> 
 
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("PATH", "/proc/nonexistent")
     with pytest.raises(JobRefused, match="there is no qsub on PATH") as refused:
         pbs.submit(b"")
     assert refused.value.why == ""
 
 
 def test_a_scheduler_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sbatch").write_text("#!/nonexistent/bash\n")
+    (tmp_path / "sbatch").write_text("#!/proc/nonexistent/bash\n")
     (tmp_path / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JobRefused, match="sbatch does not start") as refused:

@@ -147,7 +147,7 @@ def test_the_same_step_can_be_verified_twice(start: Start) -> None:
     ("words", "status", "what"),
     [
         (["--shared", "/proc"], 7, "There is no folder in which the ranks could leave what they find."),
-        (["--shared", "/nonexistent"], 2, "--shared: there is no folder /nonexistent"),
+        (["--shared", "/proc/nonexistent"], 2, "--shared: there is no folder /proc/nonexistent"),
         (["--launcher", "srun"], 2, "This process is rank 0 of horovodrun"),
         (["nothing"], 6, "There is no environment 'nothing'."),
     ],

@@ -380,7 +380,7 @@ def test_a_preloaded_library_that_stands_before_mpi_is_the_cause_of_a_death_in_i
         tmp_path / "libtuned.so", "int MPI_Init_thread(void *a, void *b, int c, int *d) { return 16; }"
     )
     other = shared_object(tmp_path / "libother.so", "int other(void) { return 0; }")
-    env = {"LD_PRELOAD": f"{other}:{before} /nonexistent.so libm.so.6"}
+    env = {"LD_PRELOAD": f"{other}:{before} /proc/nonexistent.so libm.so.6"}
     assert list(interposed(env)) == [str(before)] and list(interposed({})) == []
     ended = Ended(how="exit", status=1, said="*** The MPI_Comm_dup() function was called before MPI_INIT was invoked.")
     dead = replace(DEAD, ended=ended)
@@ -392,7 +392,9 @@ def test_a_cut_library_of_an_mpi_is_found_where_the_loader_is_told_to_look(tmp_p
     whole = shared_object(tmp_path / "whole" / "libmpi.so.40", "int nothing(void) { return 0; }")
     short = shared_object(tmp_path / "short" / "libmpi.so.40", "int nothing(void) { return 0; }")
     os.truncate(short, short.stat().st_size // 2)
-    assert list(cut_libraries([], {"LD_LIBRARY_PATH": f"{whole.parent}:{short.parent}:/nonexistent:."})) == [str(short)]
+    assert list(cut_libraries([], {"LD_LIBRARY_PATH": f"{whole.parent}:{short.parent}:/proc/nonexistent:."})) == [
+        str(short)
+    ]
     assert list(cut_libraries([str(whole)], {})) == []
 
 
