@@ -1,7 +1,7 @@
 """Write tables of the documentation from data: where each stack was built, what of Horovod works with which framework,
-and what Horovod's own tests give.
+what Horovod's own tests give, and which sites there are.
 
-python scripts/support.py        from envkit/planning/stacks.toml, docs/features.toml and
+python scripts/support.py        from envkit/planning/stacks.toml, docs/features.toml, envkit/machine/sites/*.toml and
                                  envkit/knowledge/upstream_known.toml into README.md and docs/
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envkit.knowledge.known import known
+from envkit.machine import site
 from envkit.planning.stack import Stack, Tried, stacks
 from envkit.verify import upstream
 
@@ -21,6 +22,7 @@ PLACES = {
     ROOT / "docs" / "stacks.md": "support",
     ROOT / "docs" / "features.md": "features",
     ROOT / "docs" / "horovod-tests.md": "tests",
+    ROOT / "docs" / "sites.md": "sites",
 }
 HEAD = "| stack | MPI | Python | machine | on | repeated by | Horovod's own tests |\n|---|---|---|---|---|---|---|\n"
 BY_HAND = "by hand"
@@ -82,9 +84,16 @@ def fate(row: dict[str, dict[str, str]], framework: str) -> str:
     return f"limit: {told['says']}" if told else "works"
 
 
+def sites() -> str:
+    """The table of envkit's own site files, as Markdown."""
+    head = "| `--site` | the cluster | tried |\n|---|---|---|\n"
+    found = {name: site.find(name) for name in site.names()}
+    return head + "".join(f"| `{name}` | {one.title} | {one.status} |\n" for name, one in found.items())
+
+
 def written(text: str, name: str) -> str:
     """A text with the table of a name between its marks. Raises ValueError where they are not there once."""
-    made = {"support": table, "features": features, "tests": tests}[name]()
+    made = {"support": table, "features": features, "tests": tests, "sites": sites}[name]()
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
     text, count = re.subn(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: begin + made + end, text, flags=re.DOTALL)
     if count != 1:

@@ -31,6 +31,7 @@ from envkit.sources.fetch import Source
 
 from .integration.test_hostile_folder import MODULES, PROGRAMS
 from .people import REPOSITORY, Person, open_folder, people, recipes_of_toys
+from .verify.test_hostile_objects import BROKEN, HEADERS_WITHOUT_END
 
 pytestmark = [
     pytest.mark.integration,
@@ -201,6 +202,18 @@ def test_02_eessi_clean_follows_nothing_that_eve_has_planted(ada: Person, eve: P
     assert is_whole(ada) and path.lstat().st_uid == eve.uid
 
 
+def test_02_nor_what_she_has_planted_in_a_cache(ada: Person, eve: Person, folder: Path) -> None:
+    """Ada has made it herself, and opened it to all."""
+    cache = folder / f"envkit-eessi-{ada.uid}" / "2023.06"
+    assert ada.run("mkdir", "-p", cache).returncode == 0
+    assert ada.run("chmod", "-R", "777", cache.parent).returncode == 0
+    for name in ("lib", "run", "cvmfs2.log", "held"):
+        assert eve.run("ln", "-s", ada.home, cache / name).returncode == 0
+    said(ada.envkit("eessi", "clean", "2023.06", TMPDIR=folder), 0, 2, 3, 6)
+    said(ada.envkit("clean", "sessions", "--yes", TMPDIR=folder, ENVKIT_PREFIX=ada.home / "prefix"), 0, 3)
+    assert is_whole(ada)
+
+
 def test_03_nothing_of_eves_folder_is_run(ada: Person, eve: Person, folder: Path) -> None:
     trap = folder / "trap"
     sprung = folder / "sprung"
@@ -239,6 +252,19 @@ def test_03_a_build_in_eves_folder_is_whole(ada: Person, eve: Person, folder: Pa
         assert "Installed toy-top-1.0." in within("install", toys / "toy-top-1.0.eb", "--jobs", "1", *more)
         assert within("run", "toy-top-1.0", "--", "toy-top") == "toy 0"
     assert not sprung.exists()
+
+
+def test_03_a_recipe_that_eve_has_broken_takes_nothing_away(ada: Person, eve: Person, folder: Path, toys: Path) -> None:
+    """Built again from it, what Ada has stays as it is."""
+    place, recipe = ada.home / "prefix", toys / "toy-base-1.0.eb"
+    said(ada.envkit("install", recipe, "--jobs", "1", ENVKIT_PREFIX=place), 0)
+    [kept] = place.glob("*/environments/toy-base-1.0.json")
+    before = kept.read_text()
+    eve.owns(recipe)
+    assert eve.run("sh", "-c", f"echo 'sanity_check_commands = [\"false\"]' >>{recipe}").returncode == 0
+    said(ada.envkit("install", recipe, "--rebuild", "--jobs", "1", ENVKIT_PREFIX=place), 5)
+    assert kept.read_text() == before
+    assert "toy 0" in said(ada.envkit("run", "toy-base-1.0", "--", "toy-base", ENVKIT_PREFIX=place), 0)
 
 
 @pytest.mark.parametrize("source", ["link", "../../../../..{home}/thesis", "{home}/thesis"])
@@ -322,6 +348,32 @@ def test_07_a_damaged_extension_ends_in_no_traceback(
         library.write_bytes(content)
         eve.owns(prefix.root)
         said(ada.envkit("check-build", "toy-cpu", ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=eve.name), 1)
+    library.unlink()
+    assert eve.run("mkfifo", "-m", "666", library).returncode == 0
+    said(ada.envkit("check-build", "toy-cpu", ENVKIT_PREFIX=prefix.root, ENVKIT_TRUST=eve.name), 1)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "headers", "names"])
+def test_07_nor_does_an_mpi_of_eve(
+    ada: Person, eve: Person, folder: Path, install: Install, prefix: Prefix, kind: str
+) -> None:
+    """In a folder of hers that Ada's LD_LIBRARY_PATH names: a pipe, headers without an end, names that lead nowhere."""
+    install("toy-cpu", horovod="/nowhere")
+    ada.owns(prefix.root)
+    library = folder / "lib" / "libmpi.so.99"
+    library.parent.mkdir()
+    eve.owns(library.parent)
+    if kind == "pipe":
+        assert eve.run("mkfifo", "-m", "666", library).returncode == 0
+    else:
+        body = HEADERS_WITHOUT_END if kind == "headers" else BROKEN["names in no segment"]
+        library.write_bytes(body)
+        eve.owns(library)
+    settings: dict[str, Any] = {"ENVKIT_PREFIX": prefix.root, "LD_LIBRARY_PATH": library.parent}
+    if kind != "pipe":  # which the loader itself would wait for
+        settings["LD_PRELOAD"] = library
+    told = said(ada.envkit("verify", "toy-cpu", "-n", "1", **settings), 1)
+    assert "horovod-present" in told
 
 
 def ranges(name: str) -> list[range]:
@@ -393,6 +445,16 @@ def test_10_a_receipt_of_eve_hides_no_other(
     assert states["good-cpu"].startswith("installed")
     assert ada.envkit("show", "good-cpu", ENVKIT_PREFIX=prefix.root).returncode == 0
     assert "\x1b" not in ada.envkit("list", ENVKIT_PREFIX=prefix.root).stdout
+
+
+def test_10_what_eve_shows_nobody_is_said_to_be_closed(
+    ada: Person, eve: Person, install: Install, prefix: Prefix
+) -> None:
+    install("toy-cpu")
+    eve.owns(prefix.root)
+    prefix.root.chmod(0o700)
+    for words in (["list"], ["show", "toy-cpu"], ["run", "toy-cpu", "--", "true"], ["verify", "toy-cpu"]):
+        assert str(prefix.root) in said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root), 3, 6, 7)
 
 
 def test_11_a_cache_of_eve_is_not_believed(ada: Person, eve: Person, folder: Path) -> None:

@@ -107,6 +107,24 @@ def test_the_order_names_every_folder() -> None:
     assert sorted(ORDER) == sorted({folder(module) for module in FILES})
 
 
+def test_the_list_of_folders_is_this_order() -> None:
+    """That of CONTRIBUTING; it names each module, but for ``commands/`` and ``knowledge/``, and none that is not there."""
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text().partition("In `envkit/`, from top to bottom:")[2]
+    items = text.partition("\nBeside `envkit/`:")[0].split("\n* ")[1:]
+    heads = [re.findall(r"`([\w.]+?)/?`", item.partition(":")[0]) for item in items]
+    assert [name.removesuffix(".py") for names in heads for name in names] == list(ORDER)
+    wrong = []
+    for names, item in zip(heads, items, strict=True):
+        folders = [PACKAGE / name for name in names if (PACKAGE / name).is_dir()]
+        named = set(re.findall(r"`([\w/]+\.(?:py|toml|json|md|txt))`", item))
+        places = [place for root in (*folders, PACKAGE, PACKAGE.parent) for place in (root, *root.glob("*/"))]
+        wrong += [f"there is no {name}" for name in named if not any((place / name).exists() for place in places)]
+        modules = {path.name for folder in folders for path in folder.glob("*.py")} - {"__init__.py"}
+        modules -= {name.rpartition("/")[2] for name in named}
+        wrong += [f"{names[0]}/{name} is not named" for name in modules if not {*names} & {"commands", "knowledge"}]
+    assert wrong == []
+
+
 def test_imports_point_down() -> None:
     place = {name: number for number, name in enumerate(ORDER)}
     up = [

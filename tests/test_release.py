@@ -81,11 +81,28 @@ def test_what_is_promised_has_a_test(file: str) -> None:
             code = code.partition(f"\nclass {group}")[2].partition("\nclass ")[0]
         assert f"\n{'    ' * bool(group)}def {name}(" in code, f"{path}::{group}::{name}"
     if file == "SECURITY.md":
-        rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+        rows = [line for line in text.splitlines() if line.startswith("| ") and not line.endswith("| tests |")]
         assert len(rows) > 20 and all("::test_" in row for row in rows)
 
 
 OF_PROMISES = re.compile(r"SHA-256|digest|\bpin(s|ned)\b|password|\bsecret|\bsign(s|ed)\b|signature", re.IGNORECASE)
+
+
+PROMISING = re.compile(r"\bpriva(te|cy)\b|cannot (replace|change|be read)", re.IGNORECASE)
+
+
+def test_each_sentence_of_readme_on_promises_is_backed() -> None:
+    """By a test that SECURITY.md names beside it."""
+    text = (ROOT / "README.md").read_text()
+    parts = re.split(r"^```.*$", text, flags=re.MULTILINE)
+    comments = [match[1] for code in parts[1::2] for match in re.finditer(r"# (.*)$", code, re.MULTILINE)]
+    prose = "\n".join(line for part in parts[::2] for line in part.splitlines() if not line.startswith("|"))
+    paragraphs = [" ".join(block.split()) for block in prose.split("\n\n")]
+    sentences = [one for block in paragraphs for one in re.split(r"(?<=[.?!])(?:\*\*)? (?=[\[`\w])", block)]
+    promises = [one for one in (*sentences, *comments) if OF_PROMISES.search(one) or PROMISING.search(one)]
+    table = (ROOT / "SECURITY.md").read_text().partition("## What README says")[2]
+    told = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert sorted(promises) == sorted(told)
 
 
 def test_every_page_that_promises_something_is_looked_through() -> None:

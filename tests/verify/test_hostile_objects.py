@@ -29,6 +29,13 @@ def dynamic(*entries: tuple[int, int]) -> bytes:
     return b"".join(struct.pack("<qQ", *entry) for entry in entries)
 
 
+def without_end(count: int, entries: int) -> bytes:
+    """A file with so many headers, each of which names the same table of so many entries."""
+    body = dynamic(*[(21, 0)] * entries)
+    return elf([(DYNAMIC, 64 + 56 * count, len(body))] * count, body=body)
+
+
+HEADERS_WITHOUT_END = without_end(65_000, 60_000)
 BROKEN = {
     "no table of names": elf([(DYNAMIC, 120, 32)], body=dynamic((1, 1), (1, 1))),
     "names in no segment": elf([(DYNAMIC, 120, 32)], body=dynamic((5, 4096), (1, 1))),
@@ -72,9 +79,8 @@ def test_what_is_no_file_is_not_waited_for(name: str, tmp_path: Path) -> None:
 
 def test_many_tables_are_not_read_one_after_the_other(tmp_path: Path) -> None:
     """Each of 65,000 headers names the same table of 60,000 entries: of one as long as the file allows one is read."""
-    path, count, entries = tmp_path / "libmpi.so.40", 65_000, 60_000
-    body = dynamic(*[(21, 0)] * entries)
-    path.write_bytes(elf([(DYNAMIC, 64 + 56 * count, len(body))] * count, body=body))
+    path = tmp_path / "libmpi.so.40"
+    path.write_bytes(HEADERS_WITHOUT_END)
     began = time.thread_time()
     with suppress(ElfError):
         Elf.open(path)
