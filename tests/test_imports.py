@@ -108,7 +108,7 @@ def test_the_order_names_every_folder() -> None:
 
 
 def test_the_list_of_folders_is_this_order() -> None:
-    """That of CONTRIBUTING; it names each module, but for ``commands/`` and ``knowledge/``, and none that is not there."""
+    """That of CONTRIBUTING; it names each module but those of ``commands/`` and ``knowledge/``, and what is there."""
     text = (PACKAGE.parent / "CONTRIBUTING.md").read_text().partition("In `envkit/`, from top to bottom:")[2]
     items = text.partition("\nBeside `envkit/`:")[0].split("\n* ")[1:]
     heads = [re.findall(r"`([\w.]+?)/?`", item.partition(":")[0]) for item in items]
