@@ -1,4 +1,4 @@
-"""The evidence of what goes together, as data in compat.toml and recipes.json."""
+"""The evidence of what goes together, as data in compat.toml, recipes.json and images.json."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -275,6 +275,12 @@ def recipes() -> Recipes:
 
 
 @cache
+def images() -> Recipes:
+    """Return images.json."""
+    return record.decode(data("compat/images.json").read_bytes(), Recipes)
+
+
+@cache
 def combinations() -> tuple[Combination, ...]:
     """Return every complete combination, EasyBuild's own recipes among them."""
     return (*known().combination, *(recipe.combination() for recipe in recipes().recipe if recipe.of == "easybuild"))
@@ -286,6 +292,6 @@ def proofs() -> tuple[Proof, ...]:
     shown = (
         *(combination.proof() for combination in known().combination),
         *known().evidence,
-        *(recipe.proof() for recipe in recipes().recipe),
+        *(recipe.proof() for recipe in (*recipes().recipe, *images().recipe)),
     )
     return tuple(sorted(shown, key=lambda one: list(Evidence).index(one.evidence)))

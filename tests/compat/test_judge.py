@@ -14,7 +14,7 @@ import pytest
 
 from envkit.cli import run
 from envkit.compat.complete import Complete, MachineParts, best, distance
-from envkit.compat.evidence import Evidence, RuleStatus, VersionRule, known, limiting, proofs, recipes, rules
+from envkit.compat.evidence import Evidence, RuleStatus, VersionRule, images, known, limiting, proofs, recipes, rules
 from envkit.compat.judge import Verdict, covers, fits, is_cured, judge
 from envkit.compat.wanted import parse as asked_for
 from envkit.planning import compatibility
@@ -358,7 +358,8 @@ def test_a_rule_is_cured_by_all_of_one_list(
 def test_what_shows_that_something_works_is_in_the_order_of_its_evidence() -> None:
     order = [list(Evidence).index(one.evidence) for one in proofs()]
     assert order == sorted(order)
-    assert len(order) == len(known().combination) + len(known().evidence) + len(recipes().recipe)
+    rows = (known().combination, known().evidence, recipes().recipe, images().recipe)
+    assert len(order) == sum(map(len, rows))
     for one in known().combination:
         assert one.proof() in proofs()
         assert (one.proof().parts, one.proof().source, one.proof().note) == (one.parts, one.how, one.note)
