@@ -178,7 +178,7 @@ def test_each_part_works_alone_and_shortened(part: tuple[str, str]) -> None:
     [
         ("", "0.28.1"),
         ("torch=2.13", "0.28.1"),
-        ("torch=1.10.0 python=3.9.5", "0.25.0"),
+        ("torch=1.10.0 python=3.9.5", "0.28.1"),
         ("torch=1.7.1 cuda=11.1.1", "0.21.3"),
         ("torch=2.14", "0.28.1"),
         ("torch=1.7.1 horovod=0.28.1", "0.28.1"),
