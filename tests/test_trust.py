@@ -453,11 +453,7 @@ class TestSeveral:
 @pytest.mark.parametrize(
     ("named", "own", "order"),
     [
-        (
-            "/proc/nonexistent/a:/proc/nonexistent/b",
-            "/proc/nonexistent/a",
-            ("/proc/nonexistent/a", "/proc/nonexistent/b"),
-        ),
+        ("/nowhere/a:/nowhere/b", "/nowhere/a", ("/nowhere/a", "/nowhere/b")),
         ("/nowhere/x:HERE/b::HERE/b:", "HERE/b", ("/nowhere/x", "HERE/b")),
         ("HERE/a:HERE/b", "HERE/a", ("HERE/a", "HERE/b")),
         ("HERE/b", "HERE/b", ()),
