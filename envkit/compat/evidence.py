@@ -220,10 +220,10 @@ EARLIER = "EasyBuild's own recipe, of an earlier release"
 
 
 class Recipes(Struct, frozen=True, kw_only=True):
-    """The tables of recipes.json, and what EasyBuild's toolchains bring, by names such as foss-2023a."""
+    """The recipes of a file, and in recipes.json what EasyBuild's toolchains bring, by names such as foss-2023a."""
 
-    toolchain: dict[str, dict[str, str]]
     recipe: tuple[Recipe, ...]
+    toolchain: dict[str, dict[str, str]] = {}
 
 
 class EvidenceTables(Struct, frozen=True, kw_only=True):
