@@ -13,7 +13,10 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -29,6 +32,9 @@ from envkit.machine.host import Platform
 from envkit.sources.bundle import write_bundle
 from envkit.sources.fetch import Source
 
+from .integration.site import SYSTEM_PATH
+from .integration.test_dockerfile_builds import small
+from .integration.test_eessi import apptainer
 from .integration.test_hostile_folder import MODULES, PROGRAMS
 from .people import REPOSITORY, Person, open_folder, people, recipes_of_toys
 from .verify.test_hostile_objects import BROKEN, HEADERS_WITHOUT_END
@@ -320,6 +326,28 @@ def test_05_an_image_that_eve_has_changed_is_not_entered(
     assert "toy-image is damaged" in told
 
 
+def test_05_an_image_that_eve_changes_while_it_is_taken_over(ada: Person, eve: Person, folder: Path) -> None:
+    """She writes to it without a pause, from before it is looked at until Ada has given up."""
+    source, place = folder / "small.sif", ada.home / "prefix"
+    box = small(folder / "box")
+    subprocess.run([apptainer(), "--silent", "build", str(source), str(box)], check=True, capture_output=True)
+    shutil.rmtree(box)
+    eve.owns(source)
+    source.chmod(0o644)
+    program = Path(apptainer()).parent
+    writes = f"import time\nwhile True:\n    open({str(source)!r}, 'ab').write(bytes(1))\n    time.sleep(0.001)"
+    become = ["setpriv", f"--reuid={eve.uid}", f"--regid={eve.gid}", "--clear-groups"]
+    with subprocess.Popen([*become, "/usr/bin/python3", "-c", writes]) as writer:
+        try:
+            done = ada.envkit("install", "small", "--method", "apptainer", "--from", source,
+                              ENVKIT_PREFIX=place, PATH=f"{program}:{SYSTEM_PATH}")  # fmt: skip
+            assert writer.poll() is None
+        finally:
+            writer.kill()
+    assert "was changed while it was taken over" in said(done, 3)
+    assert not [*place.rglob("*.sif"), *place.rglob("small.json")]
+
+
 def test_06_a_log_of_eve_is_read_to_its_end(ada: Person, eve: Person, folder: Path) -> None:
     """Megabytes of one line, and of carriage returns."""
     for name, text in (("line", "error: " * 300_000), ("returns", "\r 1/2 [====>...] - loss: 0.1" * 60_000)):
@@ -555,6 +583,51 @@ def test_15_what_eve_leads_elsewhere_is_not_opened_up(
     said(ada.envkit("job", "slurm", "toy-cpu", *words[:4], "--output", own, "--", "true", umask=0o077,
                     ENVKIT_PREFIX=prefix.root), 0)  # fmt: skip
     assert stat.S_IMODE(own.stat().st_mode) == 0o600
+
+
+def test_15_eve_has_not_made_the_folder_where_ada_keeps_kernels(ada: Person, eve: Person) -> None:
+    """MIOpen's, in the node's /tmp: she knows Ada's number, the machine and the job, and still finds another name."""
+    code = "from envkit.environments.environment import kernels; print(kernels({'SLURM_JOB_ID': '4711'}))"
+
+    def place(person: Person) -> str:
+        return said(person.run(sys.executable, "-c", code, PYTHONPATH=REPOSITORY), 0)
+
+    own = place(ada)
+    assert re.fullmatch(rf"/tmp/miopen-{ada.uid}-[0-9a-f]{{16}}", own) and place(ada) == own
+    assert place(eve).replace(str(eve.uid), str(ada.uid)) != own
+
+
+def test_15_a_server_of_eve_does_not_fill_the_disk(ada: Person, folder: Path, toys: Path) -> None:
+    """It says that a source has a terabyte, and sends without an end."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(1 << 40))
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(bytes(1 << 16))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            recipe = toys / "toy-base-1.0.eb"
+            here = f"http://127.0.0.1:{server.server_port}"
+            recipe.write_text(recipe.read_text().replace(f"file://{toys}", here))
+            assert here in recipe.read_text()
+            place = ada.home / "prefix"
+            told = said(ada.envkit("fetch", recipe, ENVKIT_PREFIX=place, PIP_CONFIG_FILE=os.devnull), 4)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "it has 1099511627776 bytes, as the server says" in told
+    assert sum(path.stat().st_size for path in place.rglob("*")) < 1 << 20
 
 
 def test_15_a_receipt_is_not_written_where_eve_leads_it(ada: Person, eve: Person, folder: Path, toys: Path) -> None:

@@ -7,10 +7,12 @@ dist-info directories.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -21,6 +23,7 @@ from envkit.binary.loader import loading
 from envkit.binary.machine_code import LONGEST, returned_constant
 
 ROOT = Path("/")
+MOST = 1 << 20  # bytes of a text
 FLAGS = ("rocm", "cuda", "nccl", "mpi", "gloo", "ddl", "ccl")
 
 
@@ -237,7 +240,7 @@ def installed_version(distributions: Sequence[str], names: Sequence[tuple[Path, 
 def metadata(horovod_dir: Path) -> dict[str, str]:
     """Return the versions that Horovod was built for, by framework; nothing where it does not say."""
     try:
-        content = json.loads((horovod_dir / "metadata.json").read_text())
+        content = json.loads(text(horovod_dir / "metadata.json"))
     except (OSError, ValueError, RecursionError):
         return {}
     return {str(key): str(value) for key, value in content.items()} if isinstance(content, dict) else {}
@@ -246,11 +249,19 @@ def metadata(horovod_dir: Path) -> dict[str, str]:
 def horovod_version(horovod_dir: Path) -> str:
     """Return the version of a Horovod; "unknown" where it cannot be told."""
     try:
-        source = (horovod_dir / "__init__.py").read_text(errors="replace")
+        source = text(horovod_dir / "__init__.py")
     except OSError:
         return "unknown"
     match = re.search(r"^__version__ = ['\"](.+?)['\"]", source, re.MULTILINE)
     return match[1] if match else "unknown"
+
+
+def text(path: Path) -> str:
+    """Return what a plain file holds, its beginning if it is long. Raises OSError, for a pipe or a device as well."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "It is not a plain file", str(path))
+        return stream.read(MOST).decode(errors="replace")
 
 
 def listdir(directory: Path) -> list[str]:

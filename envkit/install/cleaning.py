@@ -294,9 +294,10 @@ def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
 
     Raises HostProblem for a prefix that somebody who is not trusted can change: with it, what is removed.
     """
-    of_prefix = trees(prefix) if any(entry.kind in OF_THE_PREFIX for entry in found) else []
-    if of_prefix or any(entry.kind in OF_THE_PREFIX for entry in found):
+    of_prefix: list[Tree] = []
+    if any(entry.kind in OF_THE_PREFIX for entry in found):
         trust.require(prefix.root, use="removed")
+        of_prefix = trees(prefix)
     for tree in of_prefix:
         trust.require(prefix.root, tree, use="removed")
     with umask.like(prefix.root), ExitStack() as stack:

@@ -12,6 +12,7 @@ from envkit.compat.judge import is_cured, judge
 from envkit.errors import Problem
 from envkit.machine.host import Accelerator, Host, capability
 from envkit.planning.stack import Stack, find_easyconfig
+from envkit.system import files
 
 MPIS = {  # as compat.toml names them
     "Open MPI": "openmpi",
@@ -114,10 +115,15 @@ def is_version(text: str) -> bool:
 def measures_of(easyconfig: str) -> tuple[str, ...]:
     """Return the measures that a recipe may take: none without patches, else all but those that no patch can be."""
     path = find_easyconfig(easyconfig)
-    names = set(re.findall(r"[\w.+-]+\.patch", path.read_text(errors="replace"))) if path else set[str]()
+    names = set(re.findall(r"[\w.+-]+\.patch", text_of(path))) if path else set[str]()
     if path is None or not names:
         return ()
     patches = [path.with_name(name) for name in sorted(names)]
     is_read = all(patch.is_file() for patch in patches)
-    changed = "".join(patch.read_text(errors="replace") for patch in patches) if is_read else ""
+    changed = "".join(map(text_of, patches)) if is_read else ""
     return tuple(name for name, measure in known().measure.items() if not is_read or measure.file in changed)
+
+
+def text_of(path: Path) -> str:
+    """Return what is in a recipe or a patch. Raises OSError."""
+    return files.read(path).decode(errors="replace")

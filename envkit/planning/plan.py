@@ -9,6 +9,7 @@ import msgspec
 
 from envkit.environments import lockfile
 from envkit.sources.fetch import Source
+from envkit.system import files
 from envkit.system.resources import easybuild_collection, recipes
 
 
@@ -97,10 +98,10 @@ def recipe_checksum(easyconfig: Path) -> str:
     """
     if not easyconfig.is_file():
         return ""
-    text = easyconfig.read_bytes()
+    text = files.read(easyconfig)
     digest = hashlib.sha256(text)
     for name in sorted(set(re.findall(rb"[\w.+-]+\.patch", text))):
         patch = easyconfig.parent / name.decode()
         if patch.is_file():
-            digest.update(patch.read_bytes())
+            digest.update(files.read(patch))
     return digest.hexdigest()

@@ -184,8 +184,9 @@ def walked(path: Path, *, makes: bool) -> tuple[int, str]:
                 if links > MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 if target.is_absolute():
+                    root = os.open("/", OF_FOLDER)
                     os.close(folder)
-                    folder = os.open("/", OF_FOLDER)
+                    folder = root
                 rest = [*(target.parts[1:] if target.is_absolute() else target.parts), *rest]
             elif rest or name == "..":
                 is_own = descriptor(folder, name) is not None

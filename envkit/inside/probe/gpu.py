@@ -138,3 +138,6 @@ def compiled_tensorflow(tf: Any) -> Dict[str, Any]:
 def dotted(version: Any) -> str:
     """NCCL's version as PyTorch tells it: a tuple, or in old releases a number."""
     return ".".join(str(part) for part in version) if isinstance(version, tuple) else str(version)
+
+
+EARLY = (node_gpus, gpu_driver)

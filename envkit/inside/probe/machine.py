@@ -180,3 +180,6 @@ def text(path: str) -> str:
 
 def lines(path: str) -> List[str]:
     return text(path).splitlines()
+
+
+EARLY = (machine, affinity, limits, search_path, fabric)

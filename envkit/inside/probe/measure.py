@@ -7,19 +7,8 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from . import extras, gpu, machine, nccl, software
 from .record import Record
 
-EARLY = (
-    software.python,
-    software.environment,
-    software.installed,
-    software.horovod,
-    machine.machine,
-    machine.affinity,
-    machine.limits,
-    machine.search_path,
-    machine.fabric,
-    gpu.node_gpus,
-    gpu.gpu_driver,
-)  # type: Tuple[Callable[[], Any], ...]
+EARLY = software.EARLY + machine.EARLY + gpu.EARLY  # type: Tuple[Callable[[], Any], ...]
+JOINED = software.JOINED  # type: Tuple[Callable[[Any], Any], ...]
 MEASURES = {"torch": "with_torch", "tensorflow": "with_tensorflow"}
 
 
@@ -43,8 +32,8 @@ def measure(record: Record, framework: str, speed: Optional[Any] = None, added: 
             if record.state("init", software.initialise, hvd):
                 record.joined()
                 record.note("affinity", machine.affinity())
-                record.state("world", software.world, hvd)
-                record.state("mpi_threads", hvd.mpi_threads_supported)
+                for joined in JOINED:
+                    record.state(joined.__name__, joined, hvd)
                 importlib.import_module("." + MEASURES[framework], __package__).measure(record, hvd)
                 if listening:
                     record.state("nccl_network", nccl.heard, listening)

@@ -136,6 +136,10 @@ def world(hvd: Any) -> Dict[str, Any]:
     return {name: attempt(getattr(hvd, name)) for name in WORLD}
 
 
+def mpi_threads(hvd: Any) -> bool:
+    return bool(hvd.mpi_threads_supported())
+
+
 def libraries() -> Dict[str, List[str]]:
     """The libraries of interest that this process has mapped, by name."""
     paths = {}  # type: Dict[str, List[str]]
@@ -145,3 +149,7 @@ def libraries() -> Dict[str, List[str]]:
             if match and match.group(1) not in paths.setdefault(match.group(2), []):
                 paths[match.group(2)].append(match.group(1))
     return paths
+
+
+EARLY = (python, environment, installed, horovod)  # facts that need no Horovod, in this order
+JOINED = (world, mpi_threads)  # facts of a rank that has joined the others
