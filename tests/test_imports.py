@@ -60,7 +60,7 @@ IMPORTING = re.compile(r"^(import|from) \w", re.MULTILINE)
 PROBE = sorted(name for name in FILES if name.startswith("inside.probe."))
 MODULES = sorted(set(FILES) - set(PROBE))
 FOREIGN = [name for name in FILES if name.startswith("inside.")]
-FOREIGN += ["system.supervise", "system.namespace", "system.client_words", "integrations.reframe_tests"]
+FOREIGN += ["system.supervise", "system.namespace", "system.cvmfs_messages", "integrations.reframe_tests"]
 
 
 @cache

@@ -12,20 +12,20 @@ from envkit.verify.outcome import Result
 from envkit.verify.report import Report
 
 
-def described(found: Receipt, tree: Tree | None = None) -> Environment:
+def described(receipt: Receipt, tree: Tree | None = None) -> Environment:
     """Return an installed environment."""
-    place = tree or Tree(root=Path(found.tree))
-    moved = f"It was copied or moved here from {found.copied_from}." if found.copied_from else ""
+    place = tree or Tree(root=Path(receipt.tree))
+    moved = f"It was copied or moved here from {receipt.copied_from}." if receipt.copied_from else ""
     return Environment(
-        name=found.name,
-        method=found.method,
-        framework=found.framework,
-        accelerator=found.accelerator,
-        python=found.python,
-        mpi=f"{found.mpi.family} {found.mpi.version}" if found.mpi else "",
+        name=receipt.name,
+        method=receipt.method,
+        framework=receipt.framework,
+        accelerator=receipt.accelerator,
+        python=receipt.python,
+        mpi=f"{receipt.mpi.family} {receipt.mpi.version}" if receipt.mpi else "",
         prefix=place.root.parent,
-        verified=date.fromisoformat(found.verified[:10]) if found.horovod else None,
-        problem=moved or found.damage() or listing.damage(found) or listing.distrust(place, found),
+        verified=date.fromisoformat(receipt.verified[:10]) if receipt.horovod else None,
+        problem=moved or receipt.damage() or listing.damage(receipt) or listing.distrust(place, receipt),
     )
 
 

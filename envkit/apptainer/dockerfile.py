@@ -133,30 +133,30 @@ def key_of(recipe: str, copied: Sequence[CopiedPath]) -> str:
     return digest.hexdigest()
 
 
-def stage(made: Converted, folder: Path) -> None:
+def stage(result: Converted, folder: Path) -> None:
     """Copy what a Dockerfile takes of its context into a folder, from which its definition file then takes it.
 
     Raises RecipeInvalid if it is no longer what it was when it was planned.
     """
     root = folder / posixpath.basename(STAGED)
     root.mkdir()
-    staged = [replace(entry, source=root / entry.staged) for entry in made.copied]
+    staged = [replace(entry, source=root / entry.staged) for entry in result.copied]
     try:
-        for was, now in zip(made.copied, staged, strict=True):
+        for was, now in zip(result.copied, staged, strict=True):
             now.source.parent.mkdir(parents=True, exist_ok=True)
             if stat.S_ISDIR(was.source.lstat().st_mode):
                 now.source.mkdir()
             else:
                 shutil.copyfile(was.source, now.source, follow_symlinks=False)
         for was, now in zip(
-            reversed(made.copied), reversed(staged), strict=True
+            reversed(result.copied), reversed(staged), strict=True
         ):  # a folder may be closed to its owner
             now.source.chmod(stat.S_IMODE(was.source.lstat().st_mode))
     except OSError as error:
         if of_storage(error, ""):
             raise
         raise RecipeInvalid(what="What the Dockerfile copies was changed.", why=str(error), fix=AGAIN) from error
-    if key_of(made.recipe, staged) != made.key:
+    if key_of(result.recipe, staged) != result.key:
         raise RecipeInvalid(what="What the Dockerfile copies was changed while it was looked at.", fix=AGAIN)
 
 
@@ -187,13 +187,13 @@ def invalid(path: Path, line: int, what: str, fix: str = ELSEWHERE, why: str = "
     return RecipeInvalid(what=f"{path}:{line}: {what}", why=why, fix=fix)
 
 
-def require_convertible(path: Path, found: Sequence[Instruction]) -> None:
+def require_convertible(path: Path, instructions_in: Sequence[Instruction]) -> None:
     """Raise RecipeInvalid for what has no like in a definition file."""
-    stages = sum(entry.word == "FROM" for entry in found)
+    stages = sum(entry.word == "FROM" for entry in instructions_in)
     if stages != 1:
         what = f"{path} has {stages} stages; one can be converted."
         raise RecipeInvalid(what=what, why="spython would merge them into one script.", fix=ELSEWHERE)
-    for instruction in found:
+    for instruction in instructions_in:
         options = (
             [word for word in instruction.rest.split() if word.startswith("--")] if instruction.word != "RUN" else []
         )
@@ -207,10 +207,10 @@ def require_convertible(path: Path, found: Sequence[Instruction]) -> None:
             raise invalid(path, instruction.line, f"RUN {instruction.rest.split()[0]} is not supported.")
 
 
-def settled(found: Sequence[Instruction]) -> Iterator[tuple[Instruction, str, dict[str, str]]]:
+def settled(steps: Sequence[Instruction]) -> Iterator[tuple[Instruction, str, dict[str, str]]]:
     """Yield each instruction with the working folder and the variables (ENV, defaults of ARG) that hold for it."""
     place, values = "/", dict[str, str]()
-    for instruction in found:
+    for instruction in steps:
         if instruction.word == "WORKDIR":
             place = posixpath.normpath(
                 posixpath.join(place, replaced(instruction.rest.strip("\"'"), values) or instruction.rest)
@@ -243,31 +243,33 @@ def replaced(text: str, values: Mapping[str, str]) -> str | None:
 
 
 def copies(
-    context: "Context", one: Instruction, number: int, place: str, values: Mapping[str, str]
+    context: "Context", instruction: Instruction, number: int, place: str, values: Mapping[str, str]
 ) -> tuple[list[CopiedPath], str]:
     """Return what a COPY or ADD takes, and the script that puts it in its place. Raises RecipeInvalid."""
-    path, words = context.dockerfile, arguments(context.dockerfile, one)
+    path, words = context.dockerfile, arguments(context.dockerfile, instruction)
     if len(words) < 2:
-        raise invalid(path, one.line, f"{one.word} has no source or no destination.", "Correct it.")
+        raise invalid(path, instruction.line, f"{instruction.word} has no source or no destination.", "Correct it.")
     expanded = [replaced(word, values) for word in words]
     if unknown := [word for word, value in zip(words, expanded, strict=True) if value is None]:
-        raise invalid(path, one.line, f"{unknown[0]}: its value is not known here.", "Write the path itself.")
+        raise invalid(path, instruction.line, f"{unknown[0]}: its value is not known here.", "Write the path itself.")
     *sources, target = (word or "" for word in expanded)
-    matches = [path for source in sources for path in context.matching(source, one)]
+    matches = [path for source in sources for path in context.matching(source, instruction)]
     into = target.endswith("/") or posixpath.basename(target) in (".", "..")
     if len(matches) > 1 and not into:
         raise invalid(
-            path, one.line, f"{one.word} has several sources, and the destination {target} does not end in a slash.",
+            path,
+            instruction.line,
+            f"{instruction.word} has several sources, and the destination {target} does not end in a slash.",
             f"Write {target}/ if it is a folder.",
-        )  # fmt: skip
+        )
     where = posixpath.normpath(posixpath.join(place, target))
     taken, script = list[CopiedPath](), list[str]()
     for index, source in enumerate(matches):
-        if one.word == "ADD" and source.is_file() and ARCHIVE.search(source.name):
+        if instruction.word == "ADD" and source.is_file() and ARCHIVE.search(source.name):
             fix = "Write COPY, and RUN tar -xf after it."
-            raise invalid(path, one.line, f"ADD would unpack {source.name}, which is not supported.", fix)
+            raise invalid(path, instruction.line, f"ADD would unpack {source.name}, which is not supported.", fix)
         top = f"{number}/{index}/{source.name if not source.is_dir() else 'folder'}"
-        entries = list(context.below(source, top, one))
+        entries = list(context.below(source, top, instruction))
         files = [entry for entry in entries if isinstance(entry, CopiedPath)]
         links = [entry for entry in entries if isinstance(entry, Link)]
         taken += files
@@ -294,12 +296,14 @@ def special(taken: Sequence[CopiedPath]) -> Iterator[tuple[str, int]]:
             yield entry.staged, mode
 
 
-def arguments(path: Path, one: Instruction) -> list[str]:
+def arguments(path: Path, instruction: Instruction) -> list[str]:
     """Return sources and destination. Raises RecipeInvalid for an option that is not supported."""
-    rest = one.rest
+    rest = instruction.rest
     while match := re.match(r"(--[\w-]+)(=\S*)?\s+", rest):
         if match[1] != "--link":
-            raise invalid(path, one.line, f"{one.word} {match[1]} is not supported.", f"Leave it out. {ELSEWHERE}")
+            raise invalid(
+                path, instruction.line, f"{instruction.word} {match[1]} is not supported.", f"Leave it out. {ELSEWHERE}"
+            )
         rest = rest[match.end() :]
     if rest.startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
@@ -327,7 +331,7 @@ class Context:
                 is_left_out = not is_exception
         return is_left_out
 
-    def resolved(self, path: str, one: Instruction) -> Path:
+    def resolved(self, path: str, instruction: Instruction) -> Path:
         """Return where a path leads, links followed within the context alone: its root is their root, too."""
         parts, names, links = [part for part in path.split("/") if part], list[str](), 0
         while parts:
@@ -339,7 +343,7 @@ class Context:
                 if place.is_symlink():
                     links += 1
                     if links > LINKS:
-                        raise invalid(self.dockerfile, one.line, f"{path} is a loop of links.", "Correct it.")
+                        raise invalid(self.dockerfile, instruction.line, f"{path} is a loop of links.", "Correct it.")
                     target = os.readlink(place)  # noqa: PTH115  (Path would normalise it)
                     names = [] if target.startswith("/") else names
                     parts = [*(word for word in target.split("/") if word), *parts]
@@ -347,13 +351,13 @@ class Context:
                     names.append(part)
         return self.root.joinpath(*names)
 
-    def matching(self, source: str, one: Instruction) -> list[Path]:
+    def matching(self, source: str, instruction: Instruction) -> list[Path]:
         """Return what a source means: a path, or all that fit a pattern of *, ? and [...]. Raises RecipeInvalid."""
         places = [""]
         for part in filter(None, posixpath.normpath(f"/{source}").split("/")):
             if re.search(r"[*?\[]", part):
                 pattern = re.compile(translated(part))
-                folders = [(place, self.resolved(place, one)) for place in places]
+                folders = [(place, self.resolved(place, instruction)) for place in places]
                 places = [
                     f"{place}/{name}"
                     for place, folder in folders
@@ -363,40 +367,44 @@ class Context:
                 ]
             else:
                 places = [f"{place}/{part}" for place in places]
-        existing = [path for place in places if (path := self.resolved(place, one)).exists()]
-        taken = [path for path in existing if any(self.below(path, "", one))]
+        existing = [path for place in places if (path := self.resolved(place, instruction)).exists()]
+        taken = [path for path in existing if any(self.below(path, "", instruction))]
         if not taken:
             why = f"In {self.root}, the only folder that it is taken from, "
             why += ".dockerignore leaves it out." if existing else "there is no such file."
-            raise invalid(self.dockerfile, one.line, f"{one.word} takes {source}, which is not there.", "", why)
+            raise invalid(
+                self.dockerfile, instruction.line, f"{instruction.word} takes {source}, which is not there.", "", why
+            )
         return taken
 
-    def below(self, source: Path, staged: str, one: Instruction) -> Iterator[CopiedPath | Link]:
+    def below(self, source: Path, staged: str, instruction: Instruction) -> Iterator[CopiedPath | Link]:
         """Yield a file, or a folder and what is in it, the folder first; nothing of what .dockerignore leaves out."""
         kind = source.lstat().st_mode
         is_left_out = source != self.root and self.leaves_out(source)
         if stat.S_ISDIR(kind):
-            self.require(os.access(source, os.R_OK | os.X_OK), source, "may not be read", one)
+            self.require(os.access(source, os.R_OK | os.X_OK), source, "may not be read", instruction)
             inside = [
-                entry for path in sorted(source.iterdir()) for entry in self.below(path, f"{staged}/{path.name}", one)
+                entry
+                for path in sorted(source.iterdir())
+                for entry in self.below(path, f"{staged}/{path.name}", instruction)
             ]
             if inside or not is_left_out:  # of a folder that is left out, a part may be kept
-                yield CopiedPath(source=source, staged=staged, line=one.line)
+                yield CopiedPath(source=source, staged=staged, line=instruction.line)
                 yield from inside
         elif is_left_out:
             return
         elif stat.S_ISLNK(kind):
             yield Link(staged=staged, target=os.readlink(source))  # noqa: PTH115  (Path would normalise it)
         else:
-            self.require(stat.S_ISREG(kind), source, "is neither a file nor a folder", one)
-            self.require(os.access(source, os.R_OK), source, "may not be read", one)
-            yield CopiedPath(source=source, staged=staged, line=one.line)
+            self.require(stat.S_ISREG(kind), source, "is neither a file nor a folder", instruction)
+            self.require(os.access(source, os.R_OK), source, "may not be read", instruction)
+            yield CopiedPath(source=source, staged=staged, line=instruction.line)
 
-    def require(self, holds: bool, source: Path, words: str, one: Instruction) -> None:
+    def require(self, holds: bool, source: Path, words: str, instruction: Instruction) -> None:
         """Raise RecipeInvalid for what cannot be copied."""
         if not holds:
             fix = "Leave it out, by name or in .dockerignore."
-            raise invalid(self.dockerfile, one.line, f"{one.word} takes {source}, which {words}.", fix)
+            raise invalid(self.dockerfile, instruction.line, f"{instruction.word} takes {source}, which {words}.", fix)
 
 
 def translated(pattern: str) -> str:

@@ -192,9 +192,9 @@ class ImageInstallation:
             for layer in layers:
                 building.make(layer, folder, shown, is_image=layer is self.image)
 
-    def entered(self, made: Receipt) -> Environment:
+    def entered(self, environment: Receipt) -> Environment:
         """Return the way into what was built."""
-        return made.environment
+        return environment.environment
 
     def describe(self, folder: Path) -> ImageReceipt:
         """Return the receipt of the image, asked of the image itself; it lies where it was built."""
@@ -267,13 +267,13 @@ class ImageInstallation:
         """Raise what is known before: ``refused_in_jobs``."""
         raise NotImplementedError
 
-    def settle(self, made: Receipt) -> Receipt:
+    def settle(self, environment: Receipt) -> Receipt:
         """Put the image where it stays, in the place of an older one."""
         final = self.tree.images / (self.stack.name if self.request.sandbox else f"{self.stack.name}.sif")
         final.parent.mkdir(exist_ok=True)
         replaced.set_aside(self.tree, self.stack.name, replaced.Aside(modules=(), files=tuple(self.superseded())))
         self.image.image.rename(final)
-        settled = msgspec.structs.replace(made, image=str(final), changed=final.stat().st_mtime_ns)
+        settled = msgspec.structs.replace(environment, image=str(final), changed=final.stat().st_mtime_ns)
         if lost := settled.damage():  # hashed once more: what is written down is what was verified
             raise BuildFailed(what=f"{self.stack.name} is not installed: {lost}.", fix=AGAIN)
         return settled

@@ -56,17 +56,17 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageInstalla
     )  # fmt: skip
 
 
-def is_other(request: Request, stack: Stack, found: Receipt) -> bool:
+def is_other(request: Request, stack: Stack, environment: Receipt) -> bool:
     """Say whether what is asked for is another image than the one that a receipt describes; quick where no recipe is.
 
     Raises RecipeInvalid, UsageProblem, HostProblem.
     """
-    if not isinstance(found, ImageReceipt):
+    if not isinstance(environment, ImageReceipt):
         return True
     site = find_site(request.site) if request.site else None
     binds = (*(site.binds if site else ()), *request.binds)
     if (
-        (binds, request.sandbox) != (found.binds, not found.sha256)
+        (binds, request.sandbox) != (environment.binds, not environment.sha256)
         or request.sign
         or (request.signed_by and request.source)
     ):
@@ -74,26 +74,30 @@ def is_other(request: Request, stack: Stack, found: Receipt) -> bool:
     if not (request.build_args or request.base != "auto" or request.source or request.dockerfile):
         return False
     plan = prepare(request, host.detect(request.load), stack).plan
-    return [layer.key for layer in plan.layers] != [layer.key for layer in found.layers]
+    return [layer.key for layer in plan.layers] != [layer.key for layer in environment.layers]
 
 
-def request_of(prefix: Prefix, found: Receipt) -> Request:
+def request_of(prefix: Prefix, environment: Receipt) -> Request:
     """Return the request that installs what a receipt describes. Raises EnvironmentDamaged where it cannot be told."""
-    assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
-    request = Request(prefix=prefix, wanted=found.name, method=found.method, binds=found.binds)
-    request = replace(request, sandbox=not found.sha256)
-    origin = found.source
-    if found.settings or found.srun or not (is_stack(found.name) or "://" in origin or Path(origin).is_absolute()):
+    assert isinstance(environment, ImageReceipt)  # noqa: S101  (the registry says so)
+    request = Request(prefix=prefix, wanted=environment.name, method=environment.method, binds=environment.binds)
+    request = replace(request, sandbox=not environment.sha256)
+    origin = environment.source
+    if (
+        environment.settings
+        or environment.srun
+        or not (is_stack(environment.name) or "://" in origin or Path(origin).is_absolute())
+    ):
         raise EnvironmentDamaged(
-            what=f"{found.name} is to be built again by the command that it was installed with.",
+            what=f"{environment.name} is to be built again by the command that it was installed with.",
             why="Its receipt does not say which site or file that named.",
-            fix=f"Run that again: envkit install {found.name} --method apptainer --prefix {prefix.root}, "
+            fix=f"Run that again: envkit install {environment.name} --method apptainer --prefix {prefix.root}, "
             "with the options that it had.",
         )
-    if is_stack(found.name):
+    if is_stack(environment.name):
         return request
-    framework = found.framework if found.framework in FRAMEWORKS else None
-    request = replace(request, framework=framework, accelerator=found.accelerator)
+    framework = environment.framework if environment.framework in FRAMEWORKS else None
+    request = replace(request, framework=framework, accelerator=environment.accelerator)
     if "://" in origin or Path(origin).suffix == ".sif" or Path(origin).is_dir():
         return replace(request, source=origin)
     return replace(request, dockerfile=Path(origin))
@@ -109,26 +113,26 @@ def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]
     return prepare(request, machine, stack).problems()
 
 
-def own_layers(tree: Tree, found: ImageReceipt, others: Sequence[Parts]) -> list[Path]:
+def own_layers(tree: Tree, receipt: ImageReceipt, others: Sequence[Parts]) -> list[Path]:
     """Return the layers that no other image was made of."""
     used = {layer.key for other in others for layer in other.layers}
-    own = [layer for layer in found.layers if layer.key not in used]
-    files = {f"{name}-{layer.key[:20]}.sif" for layer in own for name in (layer.name, found.name)}
+    own = [layer for layer in receipt.layers if layer.key not in used]
+    files = {f"{name}-{layer.key[:20]}.sif" for layer in own for name in (layer.name, receipt.name)}
     return [path for path in tree.layers.glob("*.sif") if path.name in files]
 
 
-def removable(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:
+def removable(tree: Tree, environment: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:
     """Return an image; with ``dependencies`` the layers, too, that no other image was made of."""
-    assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
-    return [found.image, *(str(path) for path in own_layers(tree, found, others) if dependencies)]
+    assert isinstance(environment, ImageReceipt)  # noqa: S101  (the registry says so)
+    return [environment.image, *(str(path) for path in own_layers(tree, environment, others) if dependencies)]
 
 
-def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
+def remove(tree: Tree, environment: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
     """Remove what ``removable`` names."""
-    assert isinstance(found, ImageReceipt)  # noqa: S101  (the registry says so)
-    say_left(tree, [] if discarded(tree, Path(found.image)) else [Path(found.image)], console)
-    layers = own_layers(tree, found, others)
-    say(console, f"Removed {found.name}: {found.image}.")
+    assert isinstance(environment, ImageReceipt)  # noqa: S101  (the registry says so)
+    say_left(tree, [] if discarded(tree, Path(environment.image)) else [Path(environment.image)], console)
+    layers = own_layers(tree, environment, others)
+    say(console, f"Removed {environment.name}: {environment.image}.")
     say_left(tree, [path for path in layers if not discarded(tree, path)] if dependencies else [], console)
     if layers:
         names = ", ".join(path.name for path in layers)
@@ -221,11 +225,11 @@ def adopted(request: Request) -> Stack:
     )
 
 
-def from_dockerfile(name: str, path: Path, made: Converted, layers: Path) -> ImagePlan:
+def from_dockerfile(name: str, path: Path, result: Converted, layers: Path) -> ImagePlan:
     """Return the plan of an image that a Dockerfile describes. Raises UsageProblem."""
-    base = re.search(r"^From: (\S+)$", made.recipe, re.MULTILINE)
+    base = re.search(r"^From: (\S+)$", result.recipe, re.MULTILINE)
     require_digest(base[1] if base else "", f"{path}: FROM")
-    layer = Layer(name="image", recipe=made.recipe, key=made.key, image=layers / f"{name}-{made.key[:20]}.sif")
+    layer = Layer(name="image", recipe=result.recipe, key=result.key, image=layers / f"{name}-{result.key[:20]}.sif")
     return ImagePlan(layers=(layer,), sources=(), folder=path.absolute().parent)
 
 

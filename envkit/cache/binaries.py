@@ -43,24 +43,24 @@ def highest(names: Iterable[str]) -> dict[str, str]:
     return {kind: str(best[kind]) for kind in sorted(best)}
 
 
-def versions(found: Iterable[Elf]) -> dict[str, str]:
+def versions(elf_files: Iterable[Elf]) -> dict[str, str]:
     """Return the highest version of each kind of symbols that libraries want of others."""
-    return highest(name for elf in found for names in elf.needed_versions.values() for name in names)
+    return highest(name for elf in elf_files for names in elf.needed_versions.values() for name in names)
 
 
-def mpi_library(found: Iterable[Elf]) -> str:
+def mpi_library(elf_files: Iterable[Elf]) -> str:
     """Return the library of MPI that they load; nothing without one."""
-    return next((name for elf in found for name in elf.needed if name.startswith("libmpi")), "")
+    return next((name for elf in elf_files for name in elf.needed if name.startswith("libmpi")), "")
 
 
-def cpu(found: Sequence[Elf], machine: str) -> tuple[str, ...]:
+def cpu(elf_files: Sequence[Elf], machine: str) -> tuple[str, ...]:
     """Return the features of the CPU without which code in libraries does not run. Raises HostProblem.
 
     Code that is chosen while running counts as well, so that it may be too many.
     """
     patterns = {name: re.compile(text) for name, text in rules()["cpu"].get(machine, {}).items()}
     needed = set[str]()
-    for elf in found if patterns else ():
+    for elf in elf_files if patterns else ():
         done = process.capture(["objdump", *rules()["objdump"][machine], str(elf.path)], timeout_s=300)
         if done.status:
             raise HostProblem(

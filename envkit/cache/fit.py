@@ -29,21 +29,21 @@ class Provided:
     load: tuple[str, ...]
 
 
-def reasons(one: Manifest, here: Provided) -> Iterator[str]:
+def reasons(manifest: Manifest, here: Provided) -> Iterator[str]:
     """Yield why an object does not fit; nothing of one that does."""
-    needs = one.needs
+    needs = manifest.needs
     yield from differs("device", needs.accelerator, here.accelerator)
-    if one.part.sha256 != here.recipes.get(one.module):
+    if manifest.part.sha256 != here.recipes.get(manifest.module):
         yield "it was made from another recipe or other patches"
-    for module in sorted({*needs.recipes, *here.recipes} - {one.module}):
+    for module in sorted({*needs.recipes, *here.recipes} - {manifest.module}):
         if needs.recipes.get(module) != here.recipes.get(module):
             yield f"it was built for another {module}"
-    yield from of_machine(one, here)
+    yield from of_machine(manifest, here)
 
 
-def of_machine(one: Manifest, here: Provided) -> Iterator[str]:
+def of_machine(manifest: Manifest, here: Provided) -> Iterator[str]:
     """Yield why an object does not fit a machine, whatever the plan."""
-    needs = one.needs
+    needs = manifest.needs
     yield from differs("machine type", needs.machine, here.machine)
     yield from differs("Python", needs.python, here.python)
     family, version = here.mpi
@@ -64,10 +64,10 @@ def of_machine(one: Manifest, here: Provided) -> Iterator[str]:
         yield f"it was built with the site modules {', '.join(needs.load) or 'none'}"
 
 
-def differs(what: str, wanted: str, there: str) -> Iterator[str]:
+def differs(what: str, wanted: str, present: str) -> Iterator[str]:
     """Yield that something is another one."""
-    if wanted != there:
-        yield f"it is for {what} {wanted}, and here it is {there}"
+    if wanted != present:
+        yield f"it is for {what} {wanted}, and here it is {present}"
 
 
 def mpi_named(family: str, is_embedded: bool) -> str:
@@ -75,11 +75,11 @@ def mpi_named(family: str, is_embedded: bool) -> str:
     return f"the {family} of a wheel" if is_embedded else family or "none"
 
 
-def nearness(one: Manifest, here: Provided) -> tuple[bool, Version, str]:
+def nearness(manifest: Manifest, here: Provided) -> tuple[bool, Version, str]:
     """Return what is the greater the nearer a fitting object is: the same MPI, the newest libraries, the last built."""
-    needs = one.needs
+    needs = manifest.needs
     glibc = Version(needs.versions.get("GLIBC", "0"))
-    return needs.mpi.version == here.mpi[1], glibc, one.provenance.built
+    return needs.mpi.version == here.mpi[1], glibc, manifest.provenance.built
 
 
 def recipes_of(lock: Lock, compared: Sequence[str]) -> dict[str, str]:

@@ -120,9 +120,9 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
         return base64.b64decode(self.signature, validate=True)
 
 
-def packed(made: Manifest, signature: bytes) -> bytes:
+def packed(manifest: Manifest, signature: bytes) -> bytes:
     """Return the file of a manifest."""
-    signed = Signed(manifest=msgspec.Raw(msgspec.json.encode(made)), signature=base64.b64encode(signature).decode())
+    signed = Signed(manifest=msgspec.Raw(msgspec.json.encode(manifest)), signature=base64.b64encode(signature).decode())
     return msgspec.json.encode(signed)
 
 

@@ -201,7 +201,7 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
     return ""
 
 
-def publish(place: Place, made: Manifest, packed: BinaryIO, signed: bytes) -> bool:
+def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes) -> bool:
     """Put an object and its manifest into a place; return whether anything was sent. Raises OSError, RefusedError.
 
     What is signed is not replaced.
@@ -210,11 +210,11 @@ def publish(place: Place, made: Manifest, packed: BinaryIO, signed: bytes) -> bo
     def stays(before: SignedManifest) -> bool:
         return bool(before.signed.signature) or not signed
 
-    return put(place, made, manifest.packed(made, signed), stays, lambda: nullcontext(packed))
+    return put(place, build, manifest.packed(build, signed), stays, lambda: nullcontext(packed))
 
 
 def put(
-    place: Place, made: Manifest, content: bytes, stays: Callable[[SignedManifest], bool], packed: Callable[[], Opened]
+    place: Place, build: Manifest, content: bytes, stays: Callable[[SignedManifest], bool], packed: Callable[[], Opened]
 ) -> bool:
     """Put an object and the file of its manifest into a place; return whether anything was sent.
 
@@ -222,9 +222,9 @@ def put(
     and a manifest that is there is left where it ``stays``. Raises OSError, RefusedError, and what ``packed`` does.
     """
     require_cache(place)
-    store, name = place.writable, f"{manifest.folder_of(made.module)}/{made.key}.json"
-    target = object_of(made.sha256)
-    is_new = not store.holds(place.named, target, made.size, made.sha256)
+    store, name = place.writable, f"{manifest.folder_of(build.module)}/{build.key}.json"
+    target = object_of(build.sha256)
+    is_new = not store.holds(place.named, target, build.size, build.sha256)
     if is_new:
         with packed() as stream:
             store.put(place.named, target, stream)

@@ -125,19 +125,21 @@ def unpack(entry: SignedManifest, packed: Path, root: Path) -> None:
         raise bad(entry, f"It lacks {next(iter(rest))!r}.")
 
 
-def write(path: Path, content: bytes, one: PackedFile, entry: SignedManifest) -> None:
+def write(path: Path, content: bytes, packed_file: PackedFile, entry: SignedManifest) -> None:
     """Write a file of an object. Raises CacheInvalid for one that is not what the manifest says, OSError."""
-    if hashlib.sha256(content).hexdigest() != one.sha256:
+    if hashlib.sha256(content).hexdigest() != packed_file.sha256:
         raise bad(entry, f"The content of {path.name} is not what its manifest says.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o777 if one.is_program else 0o666)) as new:
+    with open(
+        path, "xb", opener=lambda name, flags: os.open(name, flags, 0o777 if packed_file.is_program else 0o666)
+    ) as new:
         new.write(content)
 
 
-def relocate(found: Manifest, root: Path, tree: Tree) -> None:
+def relocate(manifest: Manifest, root: Path, tree: Tree) -> None:
     """Put the prefix into texts and links, and the new digests into the lists of packages."""
     prefix, changed = tree.root.parent, dict[str, bytes]()
-    for name, file in found.files.items():
+    for name, file in manifest.files.items():
         path = root / name
         if file.link:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +147,7 @@ def relocate(found: Manifest, root: Path, tree: Tree) -> None:
         elif file.places:
             changed[str(path)] = content = prefixes.put_in(path.read_bytes(), prefix)
             path.write_bytes(content)
-    for name in found.files:
+    for name in manifest.files:
         if name.endswith(".dist-info/RECORD"):
             relist(root / name, changed)
 
@@ -163,9 +165,9 @@ def relist(record: Path, changed: dict[str, bytes]) -> None:
     record.write_text("\n".join(lines) + "\n")
 
 
-def compile_all(folder: Path, tree: Tree, found: Manifest, python: Path) -> None:
+def compile_all(folder: Path, tree: Tree, manifest: Manifest, python: Path) -> None:
     """Compile the Python in a module for where it will lie; without that it only begins more slowly."""
-    argv = [str(python), "-I", "-m", "compileall", "-q", "-s", str(folder), "-p", str(tree.software / found.module)]
+    argv = [str(python), "-I", "-m", "compileall", "-q", "-s", str(folder), "-p", str(tree.software / manifest.module)]
     process.capture([*argv, str(folder / "lib")], cwd=folder, timeout_s=300)
 
 
@@ -182,18 +184,18 @@ def note(entry: SignedManifest, root: Path) -> None:
     )
 
 
-def move_in(found: Manifest, root: Path, tree: Tree, record: Callable[[], None]) -> None:
+def move_in(manifest: Manifest, root: Path, tree: Tree, record: Callable[[], None]) -> None:
     """Move a module into a tree: its software first, its module file, by which it is seen, last. Raises OSError."""
-    target = tree.software / found.module
+    target = tree.software / manifest.module
     files.discard(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    (root / "software" / found.module).rename(target)
+    (root / "software" / manifest.module).rename(target)
     for recipe in (target / lists.NOTES).glob("*.eb"):
-        copy = tree.root / "ebfiles_repo" / found.module.partition("/")[0] / recipe.name
+        copy = tree.root / "ebfiles_repo" / manifest.module.partition("/")[0] / recipe.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         files.write(copy, recipe.read_bytes(), own=True)
     record()
-    for name in in_order(found.files):
+    for name in in_order(manifest.files):
         replaced.move(root / name, tree.root / name)
 
 

@@ -82,20 +82,20 @@ def clean(
     return 7 if any("be removed" in item.kept for item in items) else 0
 
 
-def confirmed(found: "Sequence[Item]") -> bool:
+def confirmed(items: "Sequence[Item]") -> bool:
     """Ask whether to remove; ends with a usage error where nobody can be asked."""
     import sys
 
     from envkit.report import words
 
-    size = words.gigabytes(sum(item.size for item in found))
+    size = words.gigabytes(sum(item.size for item in items))
     if not sys.stdin.isatty():
         usage(f"Nobody can be asked whether to remove {size}: add --yes, or --dry-run.")
-    echo(listed(found))
+    echo(listed(items))
     return click.confirm(f"Remove this ({size})?")
 
 
-def overview(found: "Sequence[Item]", where: "Prefix") -> str:
+def overview(items: "Sequence[Item]", where: "Prefix") -> str:
     """Return what takes room, by kind."""
     import sys
 
@@ -103,7 +103,7 @@ def overview(found: "Sequence[Item]", where: "Prefix") -> str:
     from envkit.report import words
     from envkit.report.paper import Paper
 
-    by_kind = {kind: [item for item in found if item.kind == kind] for kind in NAMES}
+    by_kind = {kind: [item for item in items if item.kind == kind] for kind in NAMES}
     rows = [
         (kind, words.gigabytes(sum(item.size for item in own)), str(len(own)), cleaning.KINDS[kind])
         for kind, own in by_kind.items()
@@ -122,23 +122,23 @@ def overview(found: "Sequence[Item]", where: "Prefix") -> str:
     return "\n".join(lines)
 
 
-def listed(found: "Sequence[Item]", most: int = SHOWN) -> str:
+def listed(items: "Sequence[Item]", most: int = SHOWN) -> str:
     """Return items as lines, so many at most."""
     from envkit.report import words
 
-    lines = [f"  {words.gigabytes(item.size):>7}  {item.changed[:10]}  {item.path}" for item in found[:most]]
-    return "\n".join([*lines, *([f"  and {len(found) - most} more"] if len(found) > most else [])])
+    lines = [f"  {words.gigabytes(item.size):>7}  {item.changed[:10]}  {item.path}" for item in items[:most]]
+    return "\n".join([*lines, *([f"  and {len(items) - most} more"] if len(items) > most else [])])
 
 
-def result(found: "Sequence[Item]", *, is_dry: bool, size: int) -> str:
+def result(cleaned: "Sequence[Item]", *, is_dry: bool, size: int) -> str:
     """Return what was removed, or would be, and what is kept and why."""
     from envkit.report import words
 
-    done = [item for item in found if not item.kept] if is_dry else [item for item in found if item.removed]
+    done = [item for item in cleaned if not item.kept] if is_dry else [item for item in cleaned if item.removed]
     lines = [f"{'Would remove' if is_dry else 'Removed'} {words.count(len(done), 'item')}, {words.gigabytes(size)}."]
     if is_dry and done:
         lines.append(listed(done, len(done)))
-    for why in dict.fromkeys(item.kept for item in found if item.kept):
-        items = [item for item in found if item.kept == why]
+    for why in dict.fromkeys(item.kept for item in cleaned if item.kept):
+        items = [item for item in cleaned if item.kept == why]
         lines += [f"Kept {words.count(len(items), 'item')}: {why}.", listed(items)]
     return "\n".join(lines)

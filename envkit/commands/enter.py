@@ -220,12 +220,12 @@ def say_leftovers() -> None:
 
 
 def of_example(
-    name: str, words: Sequence[str], found: "Receipt", where: "Prefix", *, is_dry: bool
+    name: str, words: Sequence[str], receipt: "Receipt", where: "Prefix", *, is_dry: bool
 ) -> tuple[list[str], tuple[Path, ...]]:
     """Return the command that an example is, and the folders that it must see."""
     from envkit.training import example
 
-    script = example.find(name, found)
+    script = example.find(name, receipt)
     words, data = example.with_data(script, words, where, is_dry=is_dry)
     if data:
         echo(f"envkit: data: {data.said}", err=True)

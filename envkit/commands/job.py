@@ -148,10 +148,10 @@ def written(scheduler: Scheduler, command: Sequence[str], name: str | None, give
     return 0
 
 
-def warn_of_gpus(found: "Receipt", given: dict[str, Any]) -> None:
+def warn_of_gpus(receipt: "Receipt", given: dict[str, Any]) -> None:
     """Say that an environment for CPUs leaves GPUs idle."""
-    if given["gpus_per_node"] and found.accelerator == "cpu":
-        echo(f"envkit: {found.called} is for CPUs: it uses no GPU, and --gpus-per-node asks for some", err=True)
+    if given["gpus_per_node"] and receipt.accelerator == "cpu":
+        echo(f"envkit: {receipt.called} is for CPUs: it uses no GPU, and --gpus-per-node asks for some", err=True)
 
 
 def no_arrays(scheduler: Scheduler) -> UsageProblem:
@@ -255,7 +255,7 @@ def in_pods(command: Sequence[str], name: str | None, given: dict[str, Any]) -> 
 
 
 def prepared_example(
-    words: Sequence[str], found: "Receipt", site: "Site | None", given: dict[str, Any]
+    words: Sequence[str], receipt: "Receipt", site: "Site | None", given: dict[str, Any]
 ) -> Sequence[str]:
     """Return the command, or the arguments of an example; its data are made ready here: nodes often have no network."""
     if not given["example"]:
@@ -264,7 +264,9 @@ def prepared_example(
     from envkit.training import example
 
     places = site.data if site else ()
-    words, data = example.with_data(example.find(given["example"], found), words, place.locate(given["prefix"]), places)
+    words, data = example.with_data(
+        example.find(given["example"], receipt), words, place.locate(given["prefix"]), places
+    )
     if data:
         echo(f"envkit: data: {data.said}", err=True)
     return list(words)

@@ -195,6 +195,6 @@ def type_of(command: str) -> Any:
     return getattr(import_module(f"envkit.{module}"), name)
 
 
-def text(told: msgspec.Struct) -> str:
+def text(fact: msgspec.Struct) -> str:
     """Return what is told as JSON."""
-    return msgspec.json.format(msgspec.json.encode(told)).decode()
+    return msgspec.json.format(msgspec.json.encode(fact)).decode()

@@ -48,22 +48,26 @@ def kernel(name: str | None, kernel: str | None, remove: bool, prefix: str | Non
     echo(f"Choose 'envkit: {receipt.called}' in Jupyter. To remove it: envkit kernel --remove --name {called}")
 
 
-def require_ipykernel(found: "Receipt") -> None:
+def require_ipykernel(receipt: "Receipt") -> None:
     """Require that ipykernel is there. Raises HostProblem."""
     from pathlib import Path
 
     from envkit.errors import HostProblem
     from envkit.install import venv_creation
 
-    if "ipykernel" in venv_creation.versions(found.environment):
+    if "ipykernel" in venv_creation.versions(receipt.environment):
         return
-    own = found.called if found.called != found.name else "DIR"
-    make = "" if found.called != found.name else f"envkit venv {found.name} DIR --prefix {Path(found.tree).parent}\n"
+    own = receipt.called if receipt.called != receipt.name else "DIR"
+    make = (
+        ""
+        if receipt.called != receipt.name
+        else f"envkit venv {receipt.name} DIR --prefix {Path(receipt.tree).parent}\n"
+    )
     fix = f"{make}{own}/bin/pip install ipykernel\nenvkit kernel {own}"
-    if found.is_image:
+    if receipt.is_image:
         fix = "Have it built into the image: 'envkit export' writes the recipe to add it to."
     raise HostProblem(
-        what=f"{found.called} has no ipykernel, which a kernel of Jupyter is.",
+        what=f"{receipt.called} has no ipykernel, which a kernel of Jupyter is.",
         why="Python finds no package of that name inside.",
         fix=fix,
     )

@@ -93,10 +93,10 @@ def require_own(path: Path) -> None:
             )
 
 
-def formed(made: "Ticket", ending: str) -> str:
+def formed(ticket: "Ticket", ending: str) -> str:
     """Return a report in the form that a file of this name has."""
     from envkit.ticket import forms
 
     if ending == "json":
-        return forms.to_json(made)
-    return forms.to_html(made) if ending in ("html", "htm") else forms.to_markdown(made)
+        return forms.to_json(ticket)
+    return forms.to_html(ticket) if ending in ("html", "htm") else forms.to_markdown(ticket)

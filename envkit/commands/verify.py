@@ -124,9 +124,9 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     goal = target.find(name, given["prefix"], given["framework"])
     started = detect(os.environ)
 
-    def show(made: "Report") -> int:
-        status = shown(made, given)
-        keep(made, goal.receipt)
+    def show(report: "Report") -> int:
+        status = shown(report, given)
+        keep(report, goal.receipt)
         return status
 
     if started is not None:
@@ -171,17 +171,17 @@ def tell(text: str, before: Callable[[], None] = lambda: None) -> None:
     print(shown(f"envkit: {text}"), file=sys.stderr, flush=True)
 
 
-def get_tests(found: "Target", asked: "Options") -> None:
+def get_tests(target: "Target", asked: "Options") -> None:
     """Fetch what Horovod's own tests need and is not there, before anything is started."""
     from envkit.report.progress import console
     from envkit.sources import fetch
     from envkit.sources.progress import fetch_all
     from envkit.verify import upstream, upstream_run
 
-    upstream.asked(found.framework, (), only=asked.tests_only)
-    cache, needed = upstream_run.gathered(found, asked.tests_from)
+    upstream.asked(target.framework, (), only=asked.tests_only)
+    cache, needed = upstream_run.gathered(target, asked.tests_from)
     if fetch.missing(needed, cache):
-        fetch_all(needed, cache, False, found.name, console(err=True, tells=True))
+        fetch_all(needed, cache, False, target.name, console(err=True, tells=True))
 
 
 def titles() -> Callable[[str, str], None]:
@@ -215,14 +215,14 @@ def submitted_one(context: click.Context, name: str | None, given: dict[str, Any
     return shown_status or status
 
 
-def keep(made: "Report", receipt: "Receipt | None") -> None:
+def keep(report: "Report", receipt: "Receipt | None") -> None:
     """Keep a report for 'envkit report'; that of a virtual environment is not one of what it lies on."""
     from envkit.verify import last
 
-    last.keep(made, receipt.called if receipt else made.environment, receipt.tree if receipt else "")
+    last.keep(report, receipt.called if receipt else report.environment, receipt.tree if receipt else "")
 
 
-def shown(made: "Report", given: Mapping[str, Any]) -> int:
+def shown(full_report: "Report", given: Mapping[str, Any]) -> int:
     """Print a report, then write it to the files asked for; return the status that it means.
 
     A verdict is 1 whatever becomes of the report; one that passes is 7, or 141, where a part of it is lost.
@@ -234,26 +234,26 @@ def shown(made: "Report", given: Mapping[str, Any]) -> int:
     from envkit.verify import report
 
     if given["as_json"]:
-        text = words.inert_json(words.escaped(report.to_json(made).decode()))
+        text = words.inert_json(words.escaped(report.to_json(full_report).decode()))
     else:
-        text = report.to_text(made, sys.stdout)
+        text = report.to_text(full_report, sys.stdout)
         text = words.inert(text) if given["github"] or words.on_github() else text
     lost = printed(text)
     for path, form in ((given["junit"], as_junit), (given["html"], as_html)):
         try:
             if path:
-                deliver(path, form(made), "The report")
+                deliver(path, form(full_report), "The report")
         except NotWritable as error:
             explain(error)
             lost = error.exit_code
     if given["github"]:
-        lost = annotated(made) or lost
+        lost = annotated(full_report) or lost
     if given["baseline"] and not given["baseline"].exists():  # the report says why
         lost = NotWritable.exit_code
-    return lost if made.verdict == "pass" else 1
+    return lost if full_report.verdict == "pass" else 1
 
 
-def annotated(made: "Report") -> int:
+def annotated(report: "Report") -> int:
     """Say the report to GitHub's runner, which reads standard error, too, and add it to the summary of the job.
 
     Returns 7 where that cannot be written, else 0.
@@ -262,12 +262,12 @@ def annotated(made: "Report") -> int:
     from envkit.errors import NotWritable
     from envkit.verify.report import github
 
-    echo(github.workflow_commands(made), err=True, nl=False)
+    echo(github.workflow_commands(report), err=True, nl=False)
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     try:
         if path:
             with Path(path).open("a", encoding="utf-8") as stream:
-                stream.write(github.summary(made))
+                stream.write(github.summary(report))
     except OSError as error:
         explain(
             NotWritable(
@@ -280,18 +280,18 @@ def annotated(made: "Report") -> int:
     return 0
 
 
-def as_junit(made: "Report") -> bytes:
+def as_junit(report: "Report") -> bytes:
     """Return a report as JUnit XML."""
     from envkit.verify.report.junit import junit
 
-    return junit(made)
+    return junit(report)
 
 
-def as_html(made: "Report") -> bytes:
+def as_html(report: "Report") -> bytes:
     """Return a report as one HTML file."""
     from envkit.verify.report.page import html
 
-    return html(made).encode()
+    return html(report).encode()
 
 
 def require_folder(path: Path) -> None:

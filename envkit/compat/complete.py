@@ -62,11 +62,11 @@ def fitting(asked: Mapping[str, str], here: MachineParts, ranges: Mapping[str, s
                 break
 
 
-def limited(one: Combination) -> Iterator[str]:
+def limited(combination: Combination) -> Iterator[str]:
     """Yield what limits a combination: the GPU, its driver, the system."""
     for name in sorted(limiting()):
         limits = known().component[name].limits
-        if not limits or limits in one.parts:
+        if not limits or limits in combination.parts:
             yield name
 
 
@@ -82,18 +82,18 @@ def has(parts: Mapping[str, str], name: str, version: str) -> bool:
     return name in parts and covers(name, parts[name], version)
 
 
-def rank(one: Complete, asked: Mapping[str, str], here: MachineParts) -> tuple[object, ...]:
+def rank(complete: Complete, asked: Mapping[str, str], here: MachineParts) -> tuple[object, ...]:
     """Order combinations: the nearest to what is asked for; the GPU; what works; the newest."""
-    parts = one.combination.parts
+    parts = complete.combination.parts
     framework = next(name for name in FRAMEWORKS if name in parts)
     return (
         bool({"mxnet", *FRAMEWORKS} & (asked.keys() - parts.keys())),
-        sum(distance(name, asked[name], one.judgement.parts.get(name)) for name in one.differs),
-        one.combination.accelerator != here.accelerator,
-        list(Verdict).index(one.judgement.verdict),
+        sum(distance(name, asked[name], complete.judgement.parts.get(name)) for name in complete.differs),
+        complete.combination.accelerator != here.accelerator,
+        list(Verdict).index(complete.judgement.verdict),
         FRAMEWORKS.index(framework),
         [-number for number in release(parts[framework])],
-        EVIDENCE.index(one.combination.evidence),
+        EVIDENCE.index(complete.combination.evidence),
     )
 
 

@@ -46,9 +46,9 @@ def needed(asked: Judgement) -> Iterator[tuple[str, str]]:
         yield "unknown", f"nobody is known to have had {missing}" + (f" together with {rest}" if asked.proof else "")
 
 
-def measure(one: Workaround) -> str:
+def measure(workaround: Workaround) -> str:
     """Describe a measure."""
-    return f"{one.what} ({one.source}{'; the recipes of envkit do it' if one.envkit else ''})"
+    return f"{workaround.what} ({workaround.source}{'; the recipes of envkit do it' if workaround.envkit else ''})"
 
 
 def evidence(asked: Judgement) -> Iterator[tuple[str, str]]:

@@ -114,23 +114,23 @@ def required(env: Settings = os.environ) -> Configuration:
     return configuration
 
 
-def mistaken(found: Configuration) -> ConfigInvalid | None:
+def mistaken(configuration: Configuration) -> ConfigInvalid | None:
     """Return the mistakes of a configuration, if there are any."""
-    if not found.mistakes:
+    if not configuration.mistakes:
         return None
     return ConfigInvalid(
         what="The configuration has a mistake in it.",
-        why="\n".join(found.mistakes),
+        why="\n".join(configuration.mistakes),
         fix="Correct it. 'envkit config' shows each key, and where its value is from.",
     )
 
 
-def notes(found: Configuration, env: Settings = os.environ) -> list[str]:
+def notes(configuration: Configuration, env: Settings = os.environ) -> list[str]:
     """Return what is no mistake, and is likely to be none of what was meant: misspelt variables, unknown names."""
     from envkit.system import owners
 
     lines = [f"{name} is no variable of envkit's. Did you mean {meant}?" for name, meant in misspelt(env)]
-    if trust := found.values.get("trust"):
+    if trust := configuration.values.get("trust"):
         lines += [f"{trust.where}: 'trust': {text}, so nobody is trusted by it." for text in owners.absent(trust.value)]
     return lines
 

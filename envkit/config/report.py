@@ -65,23 +65,27 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     mistakes: tuple[str, ...]
 
 
-def report(found: Configuration) -> Report:
+def report(configuration: Configuration) -> Report:
     """Return what there is to show."""
     none = Value(value=None, level="default", place="")
-    counts = {key: found.values.get(key, none) for key in KEYS}
+    counts = {key: configuration.values.get(key, none) for key in KEYS}
     settings = tuple(configured(key, value) for key, value in counts.items())
     files = tuple(
         ReportedFile(level=Level(file.level), path=str(file.path), state=FileState(file.state), why=file.why)
-        for file in found.files
+        for file in configuration.files
     )
-    return Report(version=VERSION, settings=settings, files=files, mistakes=found.mistakes)
+    return Report(version=VERSION, settings=settings, files=files, mistakes=configuration.mistakes)
 
 
-def configured(key: str, one: Value) -> ConfiguredKey:
+def configured(key: str, setting: Value) -> ConfiguredKey:
     """Return a key as it may be shown: addresses without their passwords."""
-    value = tuple(map(without_password, one.value)) if isinstance(one.value, tuple) else without_password(one.value)
+    value = (
+        tuple(map(without_password, setting.value))
+        if isinstance(setting.value, tuple)
+        else without_password(setting.value)
+    )
     return ConfiguredKey(
-        key=key, text=KEYS[key].text, value=value, level=Level(one.level), place=one.place, line=one.line
+        key=key, text=KEYS[key].text, value=value, level=Level(setting.level), place=setting.place, line=setting.line
     )
 
 
@@ -90,44 +94,50 @@ def without_password(value: Any) -> Any:
     return addresses.shown(value) if isinstance(value, str) and "://" in value else value
 
 
-def to_json(found: Report) -> str:
+def to_json(full_report: Report) -> str:
     """Return it as JSON."""
-    return msgspec.json.format(msgspec.json.encode(found)).decode()
+    return msgspec.json.format(msgspec.json.encode(full_report)).decode()
 
 
-def of_keys(found: Report, paper: Paper) -> list[str]:
+def of_keys(full_report: Report, paper: Paper) -> list[str]:
     """Return the table of the keys; where that is too wide, the paths of files stand below it."""
     whole = Paper(width=1000).table(
-        HEADER, [(setting.key, shown(setting), place(setting)) for setting in found.settings]
+        HEADER, [(setting.key, shown(setting), place(setting)) for setting in full_report.settings]
     )
     if max(map(len, whole)) <= paper.width:
-        return paper.table(HEADER, [(setting.key, shown(setting), place(setting)) for setting in found.settings])
+        return paper.table(HEADER, [(setting.key, shown(setting), place(setting)) for setting in full_report.settings])
     rows = [
         (setting.key, shown(setting), f"{setting.level}, line {setting.line}" if setting.line else place(setting))
-        for setting in found.settings
+        for setting in full_report.settings
     ]
     used = [
         line
-        for file in found.files
+        for file in full_report.files
         if file.state is FileState.USED
         for line in paper.paragraph(file.level, "dim", file.path)
     ]
     return [*paper.table(HEADER, rows), *([""] if used else []), *used]
 
 
-def shown(one: ConfiguredKey) -> str:
+def shown(configured_key: ConfiguredKey) -> str:
     """Return a value in words."""
-    return ", ".join(one.value) if isinstance(one.value, tuple) else "-" if one.value is None else str(one.value)
+    return (
+        ", ".join(configured_key.value)
+        if isinstance(configured_key.value, tuple)
+        else "-"
+        if configured_key.value is None
+        else str(configured_key.value)
+    )
 
 
-def place(one: ConfiguredKey) -> str:
+def place(configured_key: ConfiguredKey) -> str:
     """Return the level that a value is from, and where exactly."""
-    where = f"{one.place}:{one.line}" if one.line else one.place
-    return f"{one.level}: {where}" if where else str(one.level)
+    where = f"{configured_key.place}:{configured_key.line}" if configured_key.line else configured_key.place
+    return f"{configured_key.level}: {where}" if where else str(configured_key.level)
 
 
-def of_files(found: Report, paper: Paper) -> list[str]:
+def of_files(full_report: Report, paper: Paper) -> list[str]:
     """Return the table of the files, and of those that are refused why."""
-    rows = [(str(file.level), file.path, str(file.state)) for file in found.files]
-    refused = [line for file in found.files if file.state is FileState.REFUSED for line in file.why]
+    rows = [(str(file.level), file.path, str(file.state)) for file in full_report.files]
+    refused = [line for file in full_report.files if file.state is FileState.REFUSED for line in file.why]
     return [*paper.table(("LEVEL", "FILE", "STATE"), rows), *refused]

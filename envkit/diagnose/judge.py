@@ -85,9 +85,9 @@ def judged(seen: ScannedLog, place: Surroundings | None, reader: Reader | None =
     return first
 
 
-def explains(rule: Rule, hit: Hit, found: Diagnosis) -> bool:
+def explains(rule: Rule, hit: Hit, failure: Diagnosis) -> bool:
     """Say whether what stands above a failure explains it."""
-    return hit.line.number < found.number and found.rule.id in rule.explains
+    return hit.line.number < failure.number and failure.rule.id in rule.explains
 
 
 def diagnosis(rule: Rule, hit: Hit, seen: ScannedLog, place: Surroundings | None, reader: Reader) -> Diagnosis | None:
@@ -116,9 +116,9 @@ def diagnosis(rule: Rule, hit: Hit, seen: ScannedLog, place: Surroundings | None
     )
 
 
-def confirmations(rule: Rule, told: Sequence[LogLine], facts: Sequence[str]) -> tuple[str, ...]:
+def confirmations(rule: Rule, log_lines: Sequence[LogLine], facts: Sequence[str]) -> tuple[str, ...]:
     """Return in words what makes a rule certain."""
-    lines = [f"line {line.number}: {line.text[:SHOWN]}" for line in told]
+    lines = [f"line {line.number}: {line.text[:SHOWN]}" for line in log_lines]
     absent = ["no line of the log speaks against it"] if rule.unless else []
     return (*lines, *facts) or (*absent,) or ("the line itself says so",)
 

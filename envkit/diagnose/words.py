@@ -16,17 +16,17 @@ VERSION = 1
 NOTHING = "no sign of a failure is in this log"
 
 
-def text(log: str, found: Diagnosis | None, width: int, below: Sequence[str] = ()) -> str:
+def text(log: str, diagnosis: Diagnosis | None, width: int, below: Sequence[str] = ()) -> str:
     """Return a few lines for people; ``below`` are the lines of the log behind the one found."""
-    if found is None:
+    if diagnosis is None:
         return f"{log}: {NOTHING}"
-    lines = [f"{found.rule.id} ({found.certainty})  {log}:{found.number}"]
-    lines += [*(f"    {line}" for line in (found.line, *below)), ""]
-    parts = [("cause", found.cause), *(("confirmed", proof) for proof in found.confirmed)]
-    if found.certainty is Certainty.LIKELY:
-        looks = "; where it was written, --here looks at the machine" if found.rule.machine else ""
+    lines = [f"{diagnosis.rule.id} ({diagnosis.certainty})  {log}:{diagnosis.number}"]
+    lines += [*(f"    {line}" for line in (diagnosis.line, *below)), ""]
+    parts = [("cause", diagnosis.cause), *(("confirmed", proof) for proof in diagnosis.confirmed)]
+    if diagnosis.certainty is Certainty.LIKELY:
+        looks = "; where it was written, --here looks at the machine" if diagnosis.rule.machine else ""
         parts += [("likely", f"the log alone does not prove it{looks}")]
-    parts += [("remedy", found.fix), ("source", ", ".join(found.rule.source))]
+    parts += [("remedy", diagnosis.fix), ("source", ", ".join(diagnosis.rule.source))]
     return "\n".join([*lines, *(line for name, words in parts if words for line in paragraph(name, words, width))])
 
 
@@ -47,36 +47,36 @@ def cut(log: str, seen: ScannedLog) -> str:
     return f"envkit: the first {lines} of {log} were read, no more: to look at all of it takes too long.{on}"
 
 
-def to_json(log: str, found: Diagnosis | None, *, whole: bool) -> str:
+def to_json(log: str, diagnosis: Diagnosis | None, *, whole: bool) -> str:
     """Return one object, with ``cause`` null if nothing was found; ``complete`` says whether all was read."""
     answer = {
         "version": VERSION,
         "log": log,
         "complete": whole,
-        "state": state(found),
-        "cause": found and as_object(found),
+        "state": state(diagnosis),
+        "cause": diagnosis and as_object(diagnosis),
     }
     return json.dumps(answer, indent=2)
 
 
-def state(found: Diagnosis | None) -> str:
+def state(diagnosis: Diagnosis | None) -> str:
     """Say whether a log shows no failure, one without a known cause, or a cause."""
-    if found is None:
+    if diagnosis is None:
         return "no failure"
-    return "unknown" if found.certainty is Certainty.UNKNOWN else "cause"
+    return "unknown" if diagnosis.certainty is Certainty.UNKNOWN else "cause"
 
 
-def as_object(found: Diagnosis) -> dict[str, Any]:
+def as_object(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return a diagnosis as JSON has it."""
     return {
-        "id": found.rule.id,
-        "certainty": str(found.certainty),
-        "line": found.number,
-        "text": found.line,
-        "cause": found.cause,
-        "confirmed": list(found.confirmed),
-        "remedy": found.fix,
-        "source": list(found.rule.source),
+        "id": diagnosis.rule.id,
+        "certainty": str(diagnosis.certainty),
+        "line": diagnosis.number,
+        "text": diagnosis.line,
+        "cause": diagnosis.cause,
+        "confirmed": list(diagnosis.confirmed),
+        "remedy": diagnosis.fix,
+        "source": list(diagnosis.rule.source),
     }
 
 

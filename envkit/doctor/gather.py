@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from envkit.doctor import node, questions
-from envkit.doctor.at_once import Question, ask
 from envkit.doctor.facts import LOAD, Facts, Missing, Preflight
+from envkit.doctor.parallel import Question, ask
 from envkit.easybuild import method as easybuild
 from envkit.eessi.access import Access
 from envkit.environments.prefix import Prefix

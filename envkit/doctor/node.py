@@ -34,26 +34,26 @@ def node() -> NodeFacts:
     )
 
 
-def fabric(told: facts.Fabric) -> Networks:
+def fabric(measured: facts.Fabric) -> Networks:
     """Return the networks."""
     return Networks(
-        interfaces={one.name: one.address for one in told.interfaces if one.up and one.kind != "loopback"},
-        rdma={one.name: one.active for one in told.infiniband},
-        slingshot=told.cxi,
-        libraries=told.libraries,
+        interfaces={one.name: one.address for one in measured.interfaces if one.up and one.kind != "loopback"},
+        rdma={one.name: one.active for one in measured.infiniband},
+        slingshot=measured.cxi,
+        libraries=measured.libraries,
     )
 
 
-def gpus(told: facts.NodeGpus) -> KernelGpus:
+def gpus(node_gpus: facts.NodeGpus) -> KernelGpus:
     """Return the GPUs."""
     return KernelGpus(
-        nvidia=tuple(one.name for one in told.nvidia),
-        nvidia_files=told.nvidia_files,
-        nvidia_driver=told.nvidia_driver,
-        mig=told.mig,
-        amd=tuple(one.name for one in told.amd),
-        amd_files=told.amd_files,
-        amd_driver=told.amd_driver,
+        nvidia=tuple(one.name for one in node_gpus.nvidia),
+        nvidia_files=node_gpus.nvidia_files,
+        nvidia_driver=node_gpus.nvidia_driver,
+        mig=node_gpus.mig,
+        amd=tuple(one.name for one in node_gpus.amd),
+        amd_files=node_gpus.amd_files,
+        amd_driver=node_gpus.amd_driver,
     )
 
 

@@ -110,9 +110,9 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
     )
 
 
-def of_cray(found: host.Program, env: Mapping[str, str]) -> MpiLibrary:
+def of_cray(program: host.Program, env: Mapping[str, str]) -> MpiLibrary:
     """Return Cray MPICH with the library that programs are linked with by its wrapper."""
-    cray = described(found.family, found.version, found.path, env)
+    cray = described(program.family, program.version, program.path, env)
     own = sorted(Path(env.get("CRAY_MPICH_DIR") or env.get("MPICH_DIR", "/nowhere"), "lib").glob("libmpi_*.so.12"))
     library = next((path for path in own if re.match(r"libmpi_(gnu|cray|intel|nvidia|amd|aocc)", path.name)), None)
     return msgspec.structs.replace(cray, abi=library.name, library=str(library)) if library else cray

@@ -90,11 +90,11 @@ def usual(method: str, facts: Facts) -> MethodVerdict:
     return MethodVerdict(method=method, state=MethodState.WORKS, why=f"{preflight.stack} can be installed")
 
 
-def fails(method: str, found: Preflight, lacking: Problem | None) -> MethodVerdict:
+def fails(method: str, preflight: Preflight, lacking: Problem | None) -> MethodVerdict:
     """Return that a method does not work, with all that stands in its way."""
-    problems = (*found.problems, *((lacking,) if lacking else ()))
+    problems = (*preflight.problems, *((lacking,) if lacking else ()))
     number = "one thing stands" if len(problems) == 1 else f"{len(problems)} things stand"
-    why = f"{found.stack} cannot be installed: {number} in its way"
+    why = f"{preflight.stack} cannot be installed: {number} in its way"
     return MethodVerdict(method=method, state=MethodState.FAILS, why=why, problems=problems)
 
 
@@ -111,12 +111,12 @@ def not_told(method: str, facts: Facts) -> MethodVerdict:
     return MethodVerdict(method=method, state=MethodState.UNKNOWN, why=f"it could not be found out: {why}")
 
 
-def no_index(facts: Facts, found: Preflight) -> Problem | None:
+def no_index(facts: Facts, preflight: Preflight) -> Problem | None:
     """Say that no package index answers, if that is so."""
     if facts.indexes is None or any(not index.problem for index in facts.indexes):
         return None
     places = "; ".join(f"{index.url}: {index.problem}" for index in facts.indexes) or "pip's no-index is set"
-    return problem("no-index", places=places, stack=found.stack)
+    return problem("no-index", places=places, stack=preflight.stack)
 
 
 def notes(facts: Facts) -> Iterator[Problem]:
@@ -139,10 +139,10 @@ def notes(facts: Facts) -> Iterator[Problem]:
             yield Problem(id=usual, what=note.what, fix=note.fix)
 
 
-def of_missing(one: Missing) -> Problem:
+def of_missing(missing: Missing) -> Problem:
     """Return the note on a probe that gave nothing."""
-    name = f"missing-{one.probe}"
-    return problem(name if name in words() else "missing", probe=one.probe, why=one.why)
+    name = f"missing-{missing.probe}"
+    return problem(name if name in words() else "missing", probe=missing.probe, why=missing.why)
 
 
 def on_gpus(facts: Facts) -> Iterator[Problem]:

@@ -36,17 +36,19 @@ def render(report: Report, paper: Paper) -> str:
     return "\n".join(out) + "\n"
 
 
-def compared(found: Comparison, paper: Paper) -> Iterator[str]:
+def compared(comparison: Comparison, paper: Paper) -> Iterator[str]:
     """Yield what differs between a node and the host that it was asked from."""
-    if not found.differences:
+    if not comparison.differences:
         yield from (
             "",
-            *paper.paragraph("differs".ljust(LABEL), "cyan", f"nothing between {found.node} and {found.here}"),
+            *paper.paragraph(
+                "differs".ljust(LABEL), "cyan", f"nothing between {comparison.node} and {comparison.here}"
+            ),
         )
-    for difference in found.differences:
+    for difference in comparison.differences:
         yield from ("", *paper.paragraph("differs".ljust(LABEL), "cyan", difference.what))
-        yield from paper.paragraph("     there", "dim", f"{difference.node} ({found.node})")
-        yield from paper.paragraph("      here", "dim", f"{difference.here} ({found.here})")
+        yield from paper.paragraph("     there", "dim", f"{difference.node} ({comparison.node})")
+        yield from paper.paragraph("      here", "dim", f"{difference.here} ({comparison.here})")
 
 
 def paired(paper: Paper, problems: list[tuple[str, str]]) -> Iterator[str]:
@@ -136,12 +138,15 @@ def gpus(node: NodeFacts, driver: Driver | None) -> str:
     return joined((*counted, *drivers, *(["in slices (MIG)"] if kernel.mig else [])))
 
 
-def mpi(one: MpiLibrary) -> str:
+def mpi(mpi_library: MpiLibrary) -> str:
     """Describe an MPI."""
-    where = one.launcher or "no mpirun"
-    library = f"ABI {one.abi} ({one.library})" if one.library else f"no {one.abi} is found"
-    srun = f", srun starts it by {one.srun}" if one.srun else ""
-    return f"{one.family} {one.version} ({where}); {library}; speaks {', '.join(one.pmi) or 'nothing known'}{srun}"
+    where = mpi_library.launcher or "no mpirun"
+    library = (
+        f"ABI {mpi_library.abi} ({mpi_library.library})" if mpi_library.library else f"no {mpi_library.abi} is found"
+    )
+    srun = f", srun starts it by {mpi_library.srun}" if mpi_library.srun else ""
+    speaks = ", ".join(mpi_library.pmi) or "nothing known"
+    return f"{mpi_library.family} {mpi_library.version} ({where}); {library}; speaks {speaks}{srun}"
 
 
 def fabric(node: NodeFacts) -> str:

@@ -129,9 +129,9 @@ def find_builds(work: Work) -> FoundBuilds:
     return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
 
 
-def offered(entry: SignedManifest, there: Provided, caches: Caches) -> Offer:
+def offered(entry: SignedManifest, provided: Provided, caches: Caches) -> Offer:
     """Return what a cache has, and why it does not fit."""
-    why, key = [*fit.reasons(entry.manifest, there)], ""
+    why, key = [*fit.reasons(entry.manifest, provided)], ""
     if not why:
         key = signer(entry, caches.keys)
         if not key and not caches.unsigned:
@@ -254,12 +254,12 @@ def unusable(work: Work, folder: Path) -> str:
     return lacking(environment)
 
 
-def lacking(made: Receipt) -> str:
+def lacking(receipt: Receipt) -> str:
     """Say what the compiled extension of an environment lacks; nothing if it can be loaded."""
     paths: Sequence[Sequence[Path]] = [
-        [Path(folder) for folder in each] for each in (made.library_path, made.site_packages)
+        [Path(folder) for folder in each] for each in (receipt.library_path, receipt.site_packages)
     ]
-    built = read_extensions(Path(made.horovod), *paths, suffix=made.suffix)
+    built = read_extensions(Path(receipt.horovod), *paths, suffix=receipt.suffix)
     extensions = [extension for extension in built.extensions if extension.exists]
     if any(extension.loads for extension in extensions):
         return ""

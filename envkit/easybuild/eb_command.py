@@ -383,9 +383,9 @@ def read_cached(path: Path) -> Plan | None:
     return cached.plan if all(state(name) == (name, changed, size) for name, changed, size in cached.files) else None
 
 
-def write_cached(path: Path, made: Plan) -> None:
+def write_cached(path: Path, new_plan: Plan) -> None:
     """Keep a plan; a cache that cannot be written is no failure."""
-    cached = CachedPlan(format=3, plan=made, files=tuple(state(step.easyconfig) for step in made.steps))
+    cached = CachedPlan(format=3, plan=new_plan, files=tuple(state(step.easyconfig) for step in new_plan.steps))
     try:
         files.make_private(path.parent)
         files.require_own(path.parent)

@@ -311,7 +311,7 @@ class ModulesInstallation:
                 fitting.append(step.module)
         return fitting
 
-    def entered(self, made: Receipt) -> Environment:  # noqa: ARG002
+    def entered(self, environment: Receipt) -> Environment:  # noqa: ARG002
         """Return the way into what was built, which is entered already where that takes a mount."""
         return self.inside
 
@@ -364,12 +364,12 @@ class ModulesInstallation:
             envkit=__version__,
         )
 
-    def settle(self, made: Receipt) -> Receipt:
+    def settle(self, environment: Receipt) -> Receipt:
         """Return the receipt as it is: modules are where they stay. What has no list of its files gets one."""
         for module in self.steps:
             if self.tree.has(module) and not manifest.path_of(self.tree, module).is_file():
                 manifest.write(self.tree, module)
-        return made
+        return environment
 
     def made_from(self) -> Iterator[receipt.Module]:
         """Yield each module with the recipe it was made from."""
@@ -449,51 +449,62 @@ def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]
     ]
 
 
-def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
+def is_other(request: Request, stack: Stack, environment: Receipt) -> bool:  # noqa: ARG001
     """Say whether what is asked for is another environment than what was installed: modules, MPI or an extra."""
-    if not isinstance(found, ModuleReceipt) or found.load != request.load or not {*request.extras} <= {*found.extras}:
+    if (
+        not isinstance(environment, ModuleReceipt)
+        or environment.load != request.load
+        or not {*request.extras} <= {*environment.extras}
+    ):
         return True
-    return bool(request.mpi) and (found.mpi is None or found.mpi.family != request.mpi or found.mpi.embedded)
+    return bool(request.mpi) and (
+        environment.mpi is None or environment.mpi.family != request.mpi or environment.mpi.embedded
+    )
 
 
-def request_of(prefix: Prefix, found: Receipt) -> Request:
+def request_of(prefix: Prefix, environment: Receipt) -> Request:
     """Return the request that installs what a receipt describes. Raises EnvironmentDamaged: its recipe has gone."""
-    assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
-    load = found.load if isinstance(found, ModuleReceipt) else ()
-    wanted = found.name if is_stack(found.name) else own_recipe(found)
-    return Request(prefix=prefix, wanted=wanted, method=found.method, load=load, extras=tuple(found.extras))
+    assert isinstance(environment, ModulesReceipt)  # noqa: S101  (the registry says so)
+    load = environment.load if isinstance(environment, ModuleReceipt) else ()
+    wanted = environment.name if is_stack(environment.name) else own_recipe(environment)
+    return Request(prefix=prefix, wanted=wanted, method=environment.method, load=load, extras=tuple(environment.extras))
 
 
-def own_recipe(found: ModulesReceipt) -> str:
+def own_recipe(environment: ModulesReceipt) -> str:
     """Return the recipe of an environment, as an installation takes it. Raises EnvironmentDamaged."""
     recipe = next(
-        (current_recipe(module.easyconfig) for module in found.modules if module.name == found.module), Path()
+        (current_recipe(module.easyconfig) for module in environment.modules if module.name == environment.module),
+        Path(),
     )
     if not recipe.is_file():
         raise EnvironmentDamaged(
-            what=f"{found.name} cannot be built again: its recipe has gone.",
+            what=f"{environment.name} cannot be built again: its recipe has gone.",
             why=f"It was {recipe}.",
             fix="Put the recipe back, or remove the environment: "
-            f"envkit remove {found.name} --prefix {Path(found.tree).parent}",
+            f"envkit remove {environment.name} --prefix {Path(environment.tree).parent}",
         )
     return recipe.name if find_easyconfig(recipe.name) == recipe else str(recipe)
 
 
-def removable(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:  # noqa: ARG001
+def removable(tree: Tree, environment: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:  # noqa: ARG001
     """Return the modules of an environment and its extras; with ``dependencies`` all that no other one uses."""
-    assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
+    assert isinstance(environment, ModulesReceipt)  # noqa: S101  (the registry says so)
     used = {module.name for other in others for module in other.modules}
-    wanted = [module.name for module in found.modules] if dependencies else [found.module, *found.extras.values()]
+    wanted = (
+        [module.name for module in environment.modules]
+        if dependencies
+        else [environment.module, *environment.extras.values()]
+    )
     return [module for module in wanted if not any(f"{other}/".startswith(f"{module}/") for other in used)]
 
 
-def remove(tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
+def remove(tree: Tree, environment: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console) -> None:
     """Remove what ``removable`` names."""
-    assert isinstance(found, ModulesReceipt)  # noqa: S101  (the registry says so)
-    removed = removable(tree, found, others, dependencies=dependencies)
+    assert isinstance(environment, ModulesReceipt)  # noqa: S101  (the registry says so)
+    removed = removable(tree, environment, others, dependencies=dependencies)
     say_left(tree, [path for module in removed for path in remove_module(tree, module)], console)
-    say(console, f"Removed {found.name}: {', '.join(removed) or 'its receipt'}.")
-    remaining = [module.name for module in found.modules if tree.has(module.name)]
+    say(console, f"Removed {environment.name}: {', '.join(removed) or 'its receipt'}.")
+    remaining = [module.name for module in environment.modules if tree.has(module.name)]
     if remaining and not dependencies:
         say(console, f"Kept for the next installation: {', '.join(remaining)}.")
 

@@ -68,13 +68,13 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
         first = manifest.broken(Tree(root=Path(self.tree)), [module.name for module in self.modules])
         return first or next(iter(self.unloadable(set())), None)
 
-    def unloadable(self, told: Collection[str]) -> list[Damage]:
+    def unloadable(self, named: Collection[str]) -> list[Damage]:
         """Return the module files that have gone, and the folders where all have, but for modules that are told."""
         lost = {module: self.folder / module for module in self.gone()}
         if self.is_hollow:
             software = Tree(root=Path(self.tree)).software
             lost = {module.name: software / module.name for module in self.modules}
-        remaining = {module: path for module, path in lost.items() if module not in told}
+        remaining = {module: path for module, path in lost.items() if module not in named}
         return [Damage(module=module, path=str(path), how="gone") for module, path in remaining.items()]
 
     def measure(self) -> Measure:

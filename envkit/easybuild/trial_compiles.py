@@ -85,12 +85,12 @@ def place(trial: TrialProgram) -> Path:
     )
 
 
-def keep(path: Path, found: TrialResult) -> None:
+def keep(path: Path, trial_result: TrialResult) -> None:
     """Keep what has passed; a cache that cannot be written is no failure."""
     try:
         files.make_private(path.parent)
         files.require_own(path.parent)
-        files.write(path, msgspec.json.encode(found), own=True, mode=0o600)
+        files.write(path, msgspec.json.encode(trial_result), own=True, mode=0o600)
     except (OSError, HostProblem):
         return
 

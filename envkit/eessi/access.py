@@ -109,7 +109,7 @@ def native(wanted: AccessRequest) -> Probe:
     env, limit_s = {**wanted.env, "LC_ALL": "C"}, wanted.patience_s
     release_, machine = path / "versions" / wanted.version, platform.machine()
     read = [one.format(release=release_, machine=machine) for one in known().reached]
-    done = process.capture(["sh", str(data("environments/shell/reach.sh")), *read], env=env, timeout_s=limit_s)
+    done = process.capture(["sh", str(data("environments/shell/read_paths.sh")), *read], env=env, timeout_s=limit_s)
     if done.status == 0:
         return Probe(access=Access.NATIVE, problem=None, why=f"{path} is mounted", root=path)
     if done.status == 124:

@@ -70,7 +70,7 @@ def of_variable(text: str) -> Iterator[str]:
         yield held
 
 
-def parsed(word: str, told: str) -> Bind:
+def parsed(word: str, given: str) -> Bind:
     """Return one bind. Raises UsageProblem."""
     source, _, rest = word.partition(":")
     target, colon, last = rest.partition(":")
@@ -79,20 +79,20 @@ def parsed(word: str, told: str) -> Bind:
     if not source or not target or not all(map(OPTION.fullmatch, options)) or "," in source + target:
         is_long = "," in source + target or bool(options)
         raise UsageProblem(
-            what=f"{told}: it cannot be understood.",
+            what=f"{given}: it cannot be understood.",
             why="A comma or a colon can be in neither path: Apptainer takes them for its own."
             if is_long
             else "A path is missing.",
             fix="Write SOURCE:TARGET[:ro], one at a time; give a folder of such a name another one by a symbolic link.",
         )
     if not target.startswith("/") or ".." in Path(target).parts or target == "/":
-        raise UsageProblem(what=f"{told}: {target} is no absolute path below /.", fix="Write SOURCE:/TARGET.")
+        raise UsageProblem(what=f"{given}: {target} is no absolute path below /.", fix="Write SOURCE:/TARGET.")
     path = Path(source).absolute()
     try:
         path.stat()
     except OSError as error:
         raise UsageProblem(
-            what=f"{told}: there is no {source} on this machine that can be used ({error.strerror}).",
+            what=f"{given}: there is no {source} on this machine that can be used ({error.strerror}).",
             fix="Correct it, or leave it out.",
         ) from error
     return Bind(

@@ -12,12 +12,12 @@ PART = 0.8  # of the room that there is: others write there, too
 MB = 1_000_000
 
 
-def limit_mb(folder: Path, told: int | None) -> int:
+def limit_mb(folder: Path, configured_mb: int | None) -> int:
     """Return how much a cache may hold: what the configuration tells, and no more than there is room for.
 
     Raises DiskFull where there is room for next to nothing.
     """
-    wanted = told or known().cache_mb
+    wanted = configured_mb or known().cache_mb
     free = shutil.disk_usage(writable_parent(folder)).free // MB
     room = int((free + held_mb(folder, wanted)) * PART) if free < wanted / PART else wanted
     if room < known().least_cache_mb:

@@ -124,7 +124,7 @@ def cache_of(
     asked: EntryOptions,
     place: SessionFolder | None,
     stem: str,
-    told: Mapping[str, str],
+    of_ranks: Mapping[str, str],
     keep: bool,
     env: Mapping[str, str],
 ) -> Path:
@@ -132,7 +132,7 @@ def cache_of(
     if place:
         return place.cache
     if ranks_on_node(env) != 1 and not (keep or asked.save):
-        return sessions.shared(told).cache
+        return sessions.shared(of_ranks).cache
     return sessions.free(stem if keep else f"run-{stem}").cache
 
 

@@ -49,13 +49,13 @@ def find(inside: Environment, wanted: Needed, env: Mapping[str, str] = os.enviro
     return Injected(target=target, there=frozenset(there))
 
 
-def problems(version: str, wanted: Needed, found: Injected) -> Iterator[Problem]:
+def problems(version: str, wanted: Needed, injected: Injected) -> Iterator[Problem]:
     """Yield what is missing, with the commands that add it."""
     scripts = f"{known().mount}/versions/{version}/{known().gpu_scripts}"
-    if not found.target:
+    if not injected.target:
         yield symptom("no-gpu-target")
-    if not found.there.intersection(wanted.driver):
+    if not injected.there.intersection(wanted.driver):
         yield symptom("no-driver", path=wanted.driver[0], version=version, scripts=scripts)
     for module, path in wanted.libraries.items():
-        if path not in found.there:
+        if path not in injected.there:
             yield symptom("no-library", module=module, path=path, version=version, scripts=scripts)

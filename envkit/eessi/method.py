@@ -110,16 +110,16 @@ def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]
     ]
 
 
-def is_other(request: Request, stack: Stack, found: Receipt) -> bool:  # noqa: ARG001
+def is_other(request: Request, stack: Stack, environment: Receipt) -> bool:  # noqa: ARG001
     """Say whether what is asked for is another environment than what was installed."""
-    return not isinstance(found, EessiReceipt)
+    return not isinstance(environment, EessiReceipt)
 
 
-def request_of(prefix: Prefix, found: Receipt) -> Request:
+def request_of(prefix: Prefix, environment: Receipt) -> Request:
     """Return the request that installs what a receipt describes, on the same release, by the same copy of it."""
-    assert isinstance(found, EessiReceipt)  # noqa: S101  (the registry says so)
-    access = f"dir:{found.copy}" if found.copy else None
-    return replace(easybuild.request_of(prefix, found), release=found.release, access=access)
+    assert isinstance(environment, EessiReceipt)  # noqa: S101  (the registry says so)
+    access = f"dir:{environment.copy}" if environment.copy else None
+    return replace(easybuild.request_of(prefix, environment), release=environment.release, access=access)
 
 
 removable, remove = easybuild.removable, easybuild.remove

@@ -116,16 +116,16 @@ def proxies(text: str) -> list[str]:
     return ["" if word == "DIRECT" else word for word in words if is_known(word) and word != "auto"] or [""]
 
 
-def problem(found: Client) -> Problem | None:
+def problem(configured: Client) -> Problem | None:
     """Say what keeps a client of this configuration from the repository; None if nothing does."""
-    repository, urls = found.repository, ", ".join(map(shown, found.servers))
-    for named in found.proxies:
+    repository, urls = configured.repository, ", ".join(map(shown, configured.servers))
+    for named in configured.proxies:
         if named and not is_address(named):
             return symptom("proxy-malformed", proxy=hidden(named))
-    answers = ask(found, found.proxies)
+    answers = ask(configured, configured.proxies)
     states = {answer.state: answer for answer in answers}
     if good := states.get("ok"):
-        return key_problem(found, good)
+        return key_problem(configured, good)
     if missing := states.get("missing"):
         return symptom("unknown-repository", repository=repository, urls=urls, reason=missing.reason)
     if wrong := states.get("wrong"):
@@ -134,7 +134,7 @@ def problem(found: Client) -> Problem | None:
     refusing = [answer for answer in answers if answer.proxy and not listens(answer.proxy)]
     if refusing:
         proxy = refusing[0]
-        direct = any(answer.state == "ok" for answer in ask(found, ("",)))
+        direct = any(answer.state == "ok" for answer in ask(configured, ("",)))
         words = {
             "proxy": hidden(proxy.proxy),
             "reason": proxy.reason,
@@ -145,11 +145,11 @@ def problem(found: Client) -> Problem | None:
     return symptom("server-dead", repository=repository, urls=urls, reason=dead.reason)
 
 
-def ask(found: Client, through: Sequence[str]) -> list[ServerAnswer]:
+def ask(configured: Client, through: Sequence[str]) -> list[ServerAnswer]:
     """Ask every server through every proxy, at the same time."""
-    pairs = [(url, proxy) for proxy in through[:3] for url in found.servers[:4]]
+    pairs = [(url, proxy) for proxy in through[:3] for url in configured.servers[:4]]
     with ThreadPoolExecutor(len(pairs)) as pool:
-        return list(pool.map(lambda pair: published(found.repository, *pair), pairs))
+        return list(pool.map(lambda pair: published(configured.repository, *pair), pairs))
 
 
 def published(repository: str, url: str, proxy: str) -> ServerAnswer:
@@ -218,19 +218,19 @@ def listens(proxy: str) -> bool:
     return True
 
 
-def key_problem(found: Client, answer: ServerAnswer) -> Problem | None:
+def key_problem(configured: Client, answer: ServerAnswer) -> Problem | None:
     """Say whether the keys here verify the whitelist of a server that answers."""
-    if not found.files and not found.keys:  # no client is configured here: the image brings its keys
+    if not configured.files and not configured.keys:  # no client is configured here: the image brings its keys
         return None
-    if not found.keys:
-        return symptom("no-key", keys=found.keys_place)
+    if not configured.keys:
+        return symptom("no-key", keys=configured.keys_place)
     try:
         whitelist = fetch(f"{answer.url}/.cvmfswhitelist", answer.proxy)
     except (OSError, ValueError, http.client.HTTPException):
         return None
-    if any(verifies(whitelist, key.read_text(errors="replace")) for key in found.keys):
+    if any(verifies(whitelist, key.read_text(errors="replace")) for key in configured.keys):
         return None
-    return symptom("wrong-key", keys=found.keys_place, repository=found.repository, urls=shown(answer.url))
+    return symptom("wrong-key", keys=configured.keys_place, repository=configured.repository, urls=shown(answer.url))
 
 
 def verifies(whitelist: bytes, key: str) -> bool:

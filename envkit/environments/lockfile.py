@@ -172,12 +172,12 @@ def differences(locked: Lock, here: Lock) -> Iterator[str]:
                 yield differs(f"files of {part.name}", ", ".join(sorted(was - now)), ", ".join(sorted(now - was)))
 
 
-def other_packages(locked: Lock | None, made: Lock | None) -> Iterator[str]:
+def other_packages(locked: Lock | None, lock: Lock | None) -> Iterator[str]:
     """Yield which packages of a system are others in what was made than in the lock, if both name some."""
-    if locked is None or made is None or not (locked.packages and made.packages):
+    if locked is None or lock is None or not (locked.packages and lock.packages):
         return
-    for name in sorted(locked.packages.keys() | made.packages.keys()):
-        was, now = locked.packages.get(name, ""), made.packages.get(name, "")
+    for name in sorted(locked.packages.keys() | lock.packages.keys()):
+        was, now = locked.packages.get(name, ""), lock.packages.get(name, "")
         if was != now:
             yield differs(f"package {name}", was, now)
 

@@ -265,9 +265,9 @@ def plain(name: str) -> str:
     return name if name.isascii() else os.fsencode(name).decode(errors="backslashreplace")
 
 
-def kept(found: Found) -> StoredFile | None:
+def kept(candidate: Found) -> StoredFile | None:
     """Return what is to be known of a file; None of a pipe, a device or one that has gone meanwhile."""
-    path, state = found
+    path, state = candidate
     try:
         if stat.S_ISLNK(state.st_mode):
             return StoredFile(size=state.st_size, changed=state.st_mtime_ns, link=plain(os.readlink(path)))  # noqa: PTH115
@@ -312,9 +312,9 @@ def is_unreadable(known: StoredFile, path: Path, state: os.stat_result) -> bool:
     return state.st_mtime_ns == known.changed or not bytecode.is_whole(data)
 
 
-def added(known: FileManifest, there: dict[str, Found]) -> set[str]:
+def added(known: FileManifest, installed_files: dict[str, Found]) -> set[str]:
     """Return what was added that takes the place of something or is loaded: files, and packages by their folder."""
-    unknown = [name for name in there if name not in known.files and not name.endswith(".pyc")]
+    unknown = [name for name in installed_files if name not in known.files and not name.endswith(".pyc")]
     if not unknown:
         return set()
     packages = {package for name in known.files if (package := package_of(name))}

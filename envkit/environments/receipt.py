@@ -384,17 +384,17 @@ def files_in(tree: Tree) -> list[Path]:
     return [tree.environments / name for name in names]
 
 
-def is_same(one: Path, other: Path) -> bool:
+def is_same(path: Path, other: Path) -> bool:
     """Say whether two paths are one folder."""
     try:
-        return one == other or one.samefile(other)
+        return path == other or path.samefile(other)
     except OSError:
         return False
 
 
-def odd_text(found: Receipt, words: Iterable[str]) -> str:
+def odd_text(receipt: Receipt, words: Iterable[str]) -> str:
     """Say which of the words cannot be a module, or which text in a receipt a terminal would obey; nothing if none."""
-    texts = [text for value in msgspec.structs.asdict(found).values() for text in strings(value)]
+    texts = [text for value in msgspec.structs.asdict(receipt).values() for text in strings(value)]
     odd = [*(word for word in words if not is_module(word)), *(text for text in texts if not text.isprintable())]
     return f"It names {odd[0]!r}." if odd else ""
 

@@ -123,12 +123,12 @@ def watcher(prefix: Path) -> Callable[[os.stat_result, str], tuple[str, str] | N
         is_open = bool(prefix.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH))
     judged = dict[tuple[int, Writers | None, int], tuple[str, str] | None]()
 
-    def who(found: os.stat_result, path: str) -> tuple[str, str] | None:
-        counts = is_open and not stat.S_ISLNK(found.st_mode)
-        writing = writers(found, path) if counts else None
-        alike = (found.st_uid, writing, found.st_mode & (stat.S_IFLNK | stat.S_IWGRP | stat.S_IWOTH))
+    def who(state: os.stat_result, path: str) -> tuple[str, str] | None:
+        counts = is_open and not stat.S_ISLNK(state.st_mode)
+        writing = writers(state, path) if counts else None
+        alike = (state.st_uid, writing, state.st_mode & (stat.S_IFLNK | stat.S_IWGRP | stat.S_IWOTH))
         if alike not in judged:
-            judged[alike] = stranger(found, path, allowed, is_open=counts)
+            judged[alike] = stranger(state, path, allowed, is_open=counts)
         return judged[alike]
 
     return who

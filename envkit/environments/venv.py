@@ -148,6 +148,6 @@ def said(name: str, version: str, fixed: Mapping[str, str]) -> str:
     return f"{name} {version} (the environment has {fixed[name]})" if name in fixed else f"{name} {version}"
 
 
-def tree_of(made: Venv) -> Tree:
+def tree_of(venv: Venv) -> Tree:
     """Return the tree of the environment that a virtual environment is on top of."""
-    return Tree(root=Path(made.tree))
+    return Tree(root=Path(venv.tree))

@@ -284,18 +284,18 @@ OF_THE_PREFIX = ("sources", "damaged", "ccache", "layers", "logs", "modules", "r
 OF_A_BUILD = ("sources", "damaged", "ccache", "layers", "logs", "modules", "replaced", "plans")
 
 
-def chosen(found: Sequence[Item], older_s: float, larger: int) -> list[Item]:
+def chosen(items: Sequence[Item], older_s: float, larger: int) -> list[Item]:
     """Return those that are old and large enough."""
-    return [entry for entry in found if entry.age_s >= older_s and entry.size >= larger]
+    return [entry for entry in items if entry.age_s >= older_s and entry.size >= larger]
 
 
-def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
+def remove(prefix: Prefix, items: Sequence[Item]) -> list[Item]:
     """Remove items; return each as it then is. What an installation under way may use is kept, and said why.
 
     Raises HostProblem for a prefix that somebody who is not trusted can change: with it, what is removed.
     """
     of_prefix: list[Tree] = []
-    if any(entry.kind in OF_THE_PREFIX for entry in found):
+    if any(entry.kind in OF_THE_PREFIX for entry in items):
         trust.require(prefix.root, use="removed")
         of_prefix = trees(prefix)
     for tree in of_prefix:
@@ -303,8 +303,8 @@ def remove(prefix: Prefix, found: Sequence[Item]) -> list[Item]:
     with umask.like(prefix.root), ExitStack() as stack:
         busy = next(filter(None, [at_work(tree, stack) for tree in of_prefix]), "")
         elsewhere = at_work_elsewhere(stack)
-        current = {entry.path: entry for entry in find(prefix, list(dict.fromkeys(old.kind for old in found)))}
-        updated = [current.get(entry.path, msgspec.structs.replace(entry, kept="it is in use now")) for entry in found]
+        current = {entry.path: entry for entry in find(prefix, list(dict.fromkeys(old.kind for old in items)))}
+        updated = [current.get(entry.path, msgspec.structs.replace(entry, kept="it is in use now")) for entry in items]
         return [
             removed(
                 prefix, entry, (busy if entry.kind in OF_A_BUILD else "") or (elsewhere if is_shared(entry) else "")
@@ -335,24 +335,24 @@ def at_work_elsewhere(stack: ExitStack) -> str:
     return "an installation is under way in another prefix, which may use it"
 
 
-def is_shared(one: Item) -> bool:
+def is_shared(entry: Item) -> bool:
     """Say whether installations in all prefixes use something."""
-    return one.kind in OF_A_BUILD and Path(one.path).is_relative_to(platformdirs.user_cache_path("envkit"))
+    return entry.kind in OF_A_BUILD and Path(entry.path).is_relative_to(platformdirs.user_cache_path("envkit"))
 
 
-def removed(prefix: Prefix, one: Item, busy: str) -> Item:
+def removed(prefix: Prefix, entry: Item, busy: str) -> Item:
     """Remove one item, and return it as it then is."""
-    path = Path(one.path)
-    if one.kept or busy:
-        return msgspec.structs.replace(one, kept=one.kept or busy)
+    path = Path(entry.path)
+    if entry.kept or busy:
+        return msgspec.structs.replace(entry, kept=entry.kept or busy)
     try:
-        is_gone = REMOVERS.get(one.kind, partial(away, one.kind))(prefix, path)
+        is_gone = REMOVERS.get(entry.kind, partial(away, entry.kind))(prefix, path)
     except OSError as error:
-        return msgspec.structs.replace(one, kept=f"it cannot be removed: {error.strerror}")
+        return msgspec.structs.replace(entry, kept=f"it cannot be removed: {error.strerror}")
     except RecursionError:
-        return msgspec.structs.replace(one, kept="it cannot be removed: folders are nested too deep in it")
+        return msgspec.structs.replace(entry, kept="it cannot be removed: folders are nested too deep in it")
     why = "" if is_gone else "not all of it could be removed"
-    return msgspec.structs.replace(one, kept=why, removed=is_gone)
+    return msgspec.structs.replace(entry, kept=why, removed=is_gone)
 
 
 def away(kind: str, prefix: Prefix, path: Path) -> bool:

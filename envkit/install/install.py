@@ -275,9 +275,11 @@ def installed_for(request: Request) -> Receipt | None:
     return None if is_other or is_damaged else result
 
 
-def as_locked(request: Request, found: Receipt) -> bool:
+def as_locked(request: Request, environment: Receipt) -> bool:
     """Say whether what is installed is what is locked, if anything is."""
-    return request.locked is None or bool(found.lock and not list(lockfile.refusals(request.locked, found.lock)))
+    return request.locked is None or bool(
+        environment.lock and not list(lockfile.refusals(request.locked, environment.lock))
+    )
 
 
 def say_taken_over(work: Installation, console: Console) -> None:
@@ -291,20 +293,20 @@ def say_taken_over(work: Installation, console: Console) -> None:
         say(console, "is the new one. What was built of the other stays, and --mpi brings it back.")
 
 
-def say_already(there: Receipt, own: Path, console: Console) -> None:
+def say_already(environment: Receipt, own: Path, console: Console) -> None:
     """Say that there is nothing to do, and which recipes have changed since."""
-    state = f"passed on {there.verified}" if there.horovod else "there is no Horovod in it to verify"
-    place = Path(there.tree).parent
+    state = f"passed on {environment.verified}" if environment.horovod else "there is no Horovod in it to verify"
+    place = Path(environment.tree).parent
     where = "" if receipt.is_same(place, own) else f" in {place}"
-    say(console, f"{there.name} is installed already{where} and {state}. Nothing to do.")
+    say(console, f"{environment.name} is installed already{where} and {state}. Nothing to do.")
     if where:
-        say(console, f"To have one of your own: envkit install {there.name} --prefix {own}")
-    edited = [module for module in there.recipes if changed(module)]
+        say(console, f"To have one of your own: envkit install {environment.name} --prefix {own}")
+    edited = [module for module in environment.recipes if changed(module)]
     for module in edited:
         say(console, f"The recipe of {module.name} has changed since: {current_recipe(module.easyconfig)}")
     if edited:
-        wanted = installed.recipe_of(Tree(root=Path(there.tree)), there.name) or there.name
-        say(console, f"Build again with 'envkit install {wanted} --rebuild --prefix {Path(there.tree).parent}'.")
+        wanted = installed.recipe_of(Tree(root=Path(environment.tree)), environment.name) or environment.name
+        say(console, f"Build again with 'envkit install {wanted} --rebuild --prefix {Path(environment.tree).parent}'.")
 
 
 def changed(module: receipt.Module) -> bool:
@@ -330,10 +332,10 @@ def say_damaged(work: Installation, console: Console) -> None:
         say(console, f"Made from another recipe than before, as it is planned now: {', '.join(others)}.")
 
 
-def damage_lines(found: Sequence[Damage], most: int | None = SHOWN) -> Iterator[str]:
+def damage_lines(damaged: Sequence[Damage], most: int | None = SHOWN) -> Iterator[str]:
     """Yield each damaged module with its files, so many of them at most."""
-    for module in dict.fromkeys(damage.module for damage in found):
-        own = [damage for damage in found if damage.module == module]
+    for module in dict.fromkeys(damage.module for damage in damaged):
+        own = [damage for damage in damaged if damage.module == module]
         yield f"  {module}: {len(own)} {'file' if len(own) == 1 else 'files'}"
         yield from (f"    {damage.how:<8} {shown(damage.path)}" for damage in own[:most])
         if len(own) > len(own[:most]):
@@ -473,11 +475,11 @@ def own_command() -> str:
     return str(own) if own.is_file() and not (on_path and own.samefile(on_path)) else "envkit"
 
 
-def lock_of(work: Installation, made: Receipt, built: "BuildFlags | None") -> lockfile.Lock:
+def lock_of(work: Installation, environment: Receipt, built: "BuildFlags | None") -> lockfile.Lock:
     """Return the lock of what was built, with what only that tells: the framework and the build flags."""
     loaded = [extension.flags for extension in built.extensions if extension.loads] if built else []
     flags = {name: value for values in loaded[:1] for name, value in values.items() if value is not None}
-    return msgspec.structs.replace(made.lock or work.lock, framework=made.framework, flags=flags)
+    return msgspec.structs.replace(environment.lock or work.lock, framework=environment.framework, flags=flags)
 
 
 def flags_of(locked: lockfile.Lock | None) -> tuple[str, ...]:

@@ -172,22 +172,22 @@ def entries(prefix: Prefix, lacking: Mapping[str, Sequence[Problem] | None] | No
     return lines + [possible(stack, (lacking or {}).get(stack.name)) for stack in absent]
 
 
-def started(name: str, tree: Tree, one: Begun, stack: Stack | None) -> ListedEnvironment:
+def started(name: str, tree: Tree, start: Begun, stack: Stack | None) -> ListedEnvironment:
     """Return the line of an environment of which an installation has begun, and no more."""
-    state = EnvironmentState.INSTALLING if one.running else EnvironmentState.UNFINISHED
+    state = EnvironmentState.INSTALLING if start.running else EnvironmentState.UNFINISHED
     has_ended = state is EnvironmentState.UNFINISHED
-    again = f"envkit install {name}" + (f" --with {','.join(one.extras)}" if one.extras else "")
+    again = f"envkit install {name}" + (f" --with {','.join(start.extras)}" if start.extras else "")
     return ListedEnvironment(
         name=name,
         state=state,
         method=stack.method if stack else methods.usual(),
         framework=stack.framework if stack else "none",
         accelerator=stack.accelerator.value if stack else "cpu",
-        why=one.failed or f"It ended while {one.stage}." if has_ended else "",
+        why=start.failed or f"It ended while {start.stage}." if has_ended else "",
         fix=f"Go on with it: {again}. Or remove it: envkit remove {name}." if has_ended else "",
         built=bool(stack.tried) if stack else None,
         prefix=str(tree.root.parent),
-        begun=one,
+        begun=start,
     )
 
 
@@ -213,85 +213,85 @@ def possible(stack: Stack, lacking: Sequence[Problem] | None) -> ListedEnvironme
     )
 
 
-def entry(name: str, found: Receipt | EnvironmentDamaged, tree: Tree) -> ListedEnvironment:
+def entry(name: str, environment: Receipt | EnvironmentDamaged, tree: Tree) -> ListedEnvironment:
     """Return the line of an environment that is there, or of a receipt that cannot be read."""
     where = str(tree.root.parent)
-    if isinstance(found, EnvironmentDamaged):
+    if isinstance(environment, EnvironmentDamaged):
         return ListedEnvironment(
             name=shown(name),
             state=EnvironmentState.DAMAGED,
             method="unknown",
             framework="unknown",
             accelerator="unknown",
-            why=f"{found.what} {found.why}",
-            fix=found.fix,
+            why=f"{environment.what} {environment.why}",
+            fix=environment.fix,
             prefix=where,
         )
-    state, why, fix = state_of(tree, found)
-    size = found.measure()
-    stack = next((candidate for candidate in stacks() if candidate.name == found.name), None)
+    state, why, fix = state_of(tree, environment)
+    size = environment.measure()
+    stack = next((candidate for candidate in stacks() if candidate.name == environment.name), None)
     return ListedEnvironment(
         name=name,
         state=state,
-        method=found.method,
-        framework=found.framework,
-        accelerator=found.accelerator,
+        method=environment.method,
+        framework=environment.framework,
+        accelerator=environment.accelerator,
         why=why,
         fix=fix,
         built=bool(stack.tried) if stack else None,
-        gpu=found.accelerator in ("cpu", host.accelerator().value),
+        gpu=environment.accelerator in ("cpu", host.accelerator().value),
         prefix=where,
-        python=found.python,
-        mpi=f"{found.mpi.family} {found.mpi.version}" if found.mpi else None,
-        horovod=bool(found.horovod),
-        verified=found.verified if found.horovod else None,
-        created=found.created,
-        extras=tuple(found.extras),
+        python=environment.python,
+        mpi=f"{environment.mpi.family} {environment.mpi.version}" if environment.mpi else None,
+        horovod=bool(environment.horovod),
+        verified=environment.verified if environment.horovod else None,
+        created=environment.created,
+        extras=tuple(environment.extras),
         size=None if size.unlisted and not size.size else size.size,
     )
 
 
-def state_of(tree: Tree, found: Receipt) -> tuple[EnvironmentState, str, str]:
+def state_of(tree: Tree, environment: Receipt) -> tuple[EnvironmentState, str, str]:
     """Return the state of an environment that is there, why, and what to do."""
-    if found.copied_from:
-        fix = f"Move it back, or remove it here: envkit remove {found.name} --prefix {tree.root.parent}"
-        return EnvironmentState.DAMAGED, f"it was copied or moved here from {found.copied_from}", fix
-    if lost := broken(found):
-        return EnvironmentState.DAMAGED, lost, repair(found)
-    if refused := distrust(tree, found):
+    if environment.copied_from:
+        fix = f"Move it back, or remove it here: envkit remove {environment.name} --prefix {tree.root.parent}"
+        return EnvironmentState.DAMAGED, f"it was copied or moved here from {environment.copied_from}", fix
+    if lost := broken(environment):
+        return EnvironmentState.DAMAGED, lost, repair(environment)
+    if refused := distrust(tree, environment):
         return EnvironmentState.REFUSED, refused, "ENVKIT_TRUST names whom you trust."
     return EnvironmentState.INSTALLED, "", ""
 
 
-def distrust(tree: Tree, found: Receipt) -> str:
+def distrust(tree: Tree, environment: Receipt) -> str:
     """Say why an environment is not entered that somebody else can change; nothing if nobody can."""
     try:
-        trust.require(tree.root.parent, tree, receipt.path_of(tree, found.name))
+        trust.require(tree.root.parent, tree, receipt.path_of(tree, environment.name))
     except HostProblem as error:
         return error.why
     return ""
 
 
-def broken(found: Receipt) -> str:
+def broken(environment: Receipt) -> str:
     """Say which file of an environment is damaged, as far as sizes tell it; nothing if none is."""
-    lost = found.broken()
+    lost = environment.broken()
     return f"{shown(lost.path)} {SAID[lost.how]}" if lost else ""
 
 
-def damage(found: Receipt) -> str:
+def damage(environment: Receipt) -> str:
     """Say that, and what mends it."""
-    lost = broken(found)
-    return f"{lost}; mend it with '{repair(found)}'" if lost else ""
+    lost = broken(environment)
+    return f"{lost}; mend it with '{repair(environment)}'" if lost else ""
 
 
-def repair(found: Receipt) -> str:
+def repair(environment: Receipt) -> str:
     """Return the command that mends an environment."""
-    return f"envkit repair {found.name} --prefix {Path(found.tree).parent}"
+    return f"envkit repair {environment.name} --prefix {Path(environment.tree).parent}"
 
 
-def to_json(found: list[ListedEnvironment]) -> str:
+def to_json(environments: list[ListedEnvironment]) -> str:
     """Return the entries as versioned JSON."""
-    return msgspec.json.format(msgspec.json.encode(Listing(environments=tuple(found)))).decode()
+    return msgspec.json.format(msgspec.json.encode(Listing(environments=tuple(environments)))).decode()
 
 
 TITLES = {
@@ -308,19 +308,19 @@ TITLES = {
 }
 
 
-def section(one: ListedEnvironment) -> str:
+def section(environment: ListedEnvironment) -> str:
     """Return the heading that an entry stands under, as TITLES names it."""
-    if one.state is not EnvironmentState.FITS:
-        return one.state.value
-    return "never-built" if not one.built else "fits" if one.gpu else "fits-elsewhere"
+    if environment.state is not EnvironmentState.FITS:
+        return environment.state.value
+    return "never-built" if not environment.built else "fits" if environment.gpu else "fits-elsewhere"
 
 
-def text(found: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper) -> str:
+def text(environments: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper) -> str:
     """Return the entries for people: by state, each in a line, what is wrong with it below."""
     lines = list[str]()
-    names, methods = (max((len(getattr(row, of)) for row in found), default=0) for of in ("name", "method"))
+    names, methods = (max((len(getattr(row, of)) for row in environments), default=0) for of in ("name", "method"))
     for kind, title in TITLES.items():
-        group = [row for row in found if section(row) == kind]
+        group = [row for row in environments if section(row) == kind]
         lines += [*([""] if lines and group else []), *([paper.styled(title, "bold")] if group else [])]
         for number, environment in enumerate(group):
             start = words.plain(f"  {environment.name:<{names}}  {environment.method:<{methods}}")
@@ -334,68 +334,77 @@ def text(found: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper) -> st
     return "\n".join(lines)
 
 
-def details(one: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
+def details(environment: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
     """Yield what there is to say of an entry in its line."""
-    if one.state is EnvironmentState.INSTALLED:
-        yield f"verified {one.verified}" if one.verified else f"{(one.created or '')[:10]}, no Horovod"
-    if one.extras:
-        yield f"with {' '.join(one.extras)}"
-    if one.size:
-        yield words.gigabytes(one.size)
-    elif one.room:
-        yield f"takes {words.gigabytes(one.room)}"
-    if one.prefix and one.prefix != str(prefix.root):
-        yield f"in {one.prefix}"
+    if environment.state is EnvironmentState.INSTALLED:
+        yield (
+            f"verified {environment.verified}"
+            if environment.verified
+            else f"{(environment.created or '')[:10]}, no Horovod"
+        )
+    if environment.extras:
+        yield f"with {' '.join(environment.extras)}"
+    if environment.size:
+        yield words.gigabytes(environment.size)
+    elif environment.room:
+        yield f"takes {words.gigabytes(environment.room)}"
+    if environment.prefix and environment.prefix != str(prefix.root):
+        yield f"in {environment.prefix}"
 
 
-def remark(one: ListedEnvironment) -> str:
+def remark(environment: ListedEnvironment) -> str:
     """Return who is at work on an entry, or what is wrong with it and what to do; nothing if neither is."""
-    if one.begun and one.begun.running:
-        again = "Built again" if one.state is EnvironmentState.INSTALLED else "Built"
-        where = f"process {one.begun.pid} on {one.begun.host}"
-        return f"{again} by {one.begun.user or 'somebody'}, {where}, since {one.begun.since}; now {one.begun.stage}."
-    if not one.why:
+    if environment.begun and environment.begun.running:
+        again = "Built again" if environment.state is EnvironmentState.INSTALLED else "Built"
+        start = environment.begun
+        where = f"process {start.pid} on {start.host}"
+        return f"{again} by {start.user or 'somebody'}, {where}, since {start.since}; now {start.stage}."
+    if not environment.why:
         return ""
-    more = f" And {len(one.lacking) - 1} more: 'envkit doctor'." if len(one.lacking) > 1 else ""
-    first = one.why.partition(" ")[0]
+    more = f" And {len(environment.lacking) - 1} more: 'envkit doctor'." if len(environment.lacking) > 1 else ""
+    first = environment.why.partition(" ")[0]
     is_name = first.endswith(":") or "/" in first
-    why = f"{first if is_name else first.capitalize()}{one.why[len(first) :].rstrip('.')}."
-    return f"{why}{more}" if more else f"{why} {one.fix}".strip()
+    why = f"{first if is_name else first.capitalize()}{environment.why[len(first) :].rstrip('.')}."
+    return f"{why}{more}" if more else f"{why} {environment.fix}".strip()
 
 
-def receipt_json(found: Receipt) -> str:
+def receipt_json(environment: Receipt) -> str:
     """Return a receipt as JSON."""
-    return msgspec.json.format(msgspec.json.encode(found)).decode()
+    return msgspec.json.format(msgspec.json.encode(environment)).decode()
 
 
-def came_with(found: Receipt) -> str:
+def came_with(environment: Receipt) -> str:
     """Say where the MPI of an environment is from, and what that means; nothing of the machine's own."""
-    if found.wheel_mpi:
+    if environment.wheel_mpi:
         return " (from a wheel: only TCP between nodes, no fast network)"
-    return " (came with it)" if found.mpi and found.mpi.embedded else ""
+    return " (came with it)" if environment.mpi and environment.mpi.embedded else ""
 
 
-def of_folder(found: Receipt) -> dict[str, str]:
+def of_folder(environment: Receipt) -> dict[str, str]:
     """Say what there is of a virtual environment: where it is, its own packages, what it is on top of."""
-    own = [f"{name} {version}" for name, version in sorted(venv.installed(Path(found.called)).items())]
-    return {"Folder": found.called, "Packages": ", ".join(own) or "none of its own", "On top of": found.name}
-
-
-def describe(found: Receipt) -> str:
-    """Return a receipt for people."""
-    mpi = f"{found.mpi.family} {found.mpi.version}{came_with(found)}" if found.mpi else "none"
-    lines = {
-        **({"Name": found.name} if found.called == found.name else of_folder(found)),
-        "Method": found.method,
-        "Framework": f"{found.framework} on {found.accelerator}",
-        "Python": found.python,
-        "MPI": mpi,
-        "Verified": found.verified if found.horovod else "no: there is no Horovod in it",
-        "Horovod": found.horovod or "none",
-        "Tree": found.tree,
-        "Log": found.log,
-        **found.described(),
+    own = [f"{name} {version}" for name, version in sorted(venv.installed(Path(environment.called)).items())]
+    return {
+        "Folder": environment.called,
+        "Packages": ", ".join(own) or "none of its own",
+        "On top of": environment.name,
     }
-    if lost := damage(found):
+
+
+def describe(environment: Receipt) -> str:
+    """Return a receipt for people."""
+    mpi = f"{environment.mpi.family} {environment.mpi.version}{came_with(environment)}" if environment.mpi else "none"
+    lines = {
+        **({"Name": environment.name} if environment.called == environment.name else of_folder(environment)),
+        "Method": environment.method,
+        "Framework": f"{environment.framework} on {environment.accelerator}",
+        "Python": environment.python,
+        "MPI": mpi,
+        "Verified": environment.verified if environment.horovod else "no: there is no Horovod in it",
+        "Horovod": environment.horovod or "none",
+        "Tree": environment.tree,
+        "Log": environment.log,
+        **environment.described(),
+    }
+    if lost := damage(environment):
         lines["Damaged"] = lost
     return "\n".join(f"{key + ':':<11} {value}" for key, value in lines.items())

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
-from envkit.doctor.at_once import Question, ask
+from envkit.doctor.parallel import Question, ask
 from envkit.environments.prefix import Prefix
 from envkit.errors import EnvkitError, Problem
 from envkit.install import preference

@@ -153,13 +153,13 @@ def driver_problems(stack: Stack, machine: Host, driver: Driver | None, kernel: 
     return [problem("driver", kernel=kernel, newest=driver.cuda, stack=stack.name, cuda=cuda)]
 
 
-def first(request: Request, found: Sequence[Stack], lacking: Callable[[Stack], Sequence[Problem]]) -> Choice:
+def first(request: Request, usable: Sequence[Stack], lacking: Callable[[Stack], Sequence[Problem]]) -> Choice:
     """Return the first stack that lacks nothing; those after it are not looked at. Raises HostProblem without any."""
     refused = list[Refused]()
-    for number, stack in enumerate(found, start=1):
+    for number, stack in enumerate(usable, start=1):
         problems = lacking(stack)
         if not problems:
-            later = (other.method for other in found[number:] if other.accelerator == stack.accelerator)
+            later = (other.method for other in usable[number:] if other.accelerator == stack.accelerator)
             after = " and ".join(dict.fromkeys(method for method in later if method != stack.method))
             return Choice(stack=stack, refused=tuple(refused), after=after)
         refused.append(Refused(stack=stack, problems=tuple(problems)))

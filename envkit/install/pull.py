@@ -81,25 +81,25 @@ def pull(caches: Caches, to: Place, name: str | None, *, every: bool) -> Pulled:
 
 
 def chosen(
-    found: Sequence[SignedManifest], name: str | None, wrong: Sequence[str]
+    manifests: Sequence[SignedManifest], name: str | None, wrong: Sequence[str]
 ) -> tuple[list[list[SignedManifest]], bool]:
     """Return the builds that are meant, each as it is in each place, and whether they are meant by an id.
 
     Raises UsageProblem where there is none of that name, or more than one of that id.
     """
     by_id = defaultdict[str, list[SignedManifest]](list)
-    ids = [build for build in found if name is not None and ID.fullmatch(name) and build.id.startswith(name)]
-    for entry in [] if ids else found:  # no build is called like the id of another, to be taken in its place
+    ids = [build for build in manifests if name is not None and ID.fullmatch(name) and build.id.startswith(name)]
+    for entry in [] if ids else manifests:  # no build is called like the id of another, to be taken in its place
         if name is None or name in names_of(entry):
             by_id[entry.id].append(entry)
     if by_id or name is None:
         return list(by_id.values()), False
-    for entry in found:
+    for entry in manifests:
         if entry.id.startswith(name):
             by_id[entry.id].append(entry)
     if len(by_id) != 1:
-        at = {quote(build.place.shown) for build in found}
-        names = sorted({build.manifest.provenance.lock.name for build in found})
+        at = {quote(build.place.shown) for build in manifests}
+        names = sorted({build.manifest.provenance.lock.name for build in manifests})
         raise UsageProblem(
             what=f"More than one build begins with {name!r}." if by_id else f"There is no build for {name!r}.",
             why="\n".join([*wrong, f"There are builds for {', '.join(names) or 'nothing'}."]),
@@ -108,9 +108,9 @@ def chosen(
     return list(by_id.values()), True
 
 
-def names_of(one: SignedManifest) -> tuple[str, ...]:
+def names_of(manifest: SignedManifest) -> tuple[str, ...]:
     """Return by which names a build may be meant: of its environment, its stack, its framework."""
-    provenance = one.manifest.provenance
+    provenance = manifest.manifest.provenance
     return provenance.environment, provenance.lock.name, provenance.lock.framework
 
 
@@ -120,10 +120,10 @@ def here() -> Provided:
     return cached.machine(machine, is_embedded=machine.mpi is None)
 
 
-def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, there: Provided | None) -> PulledBuild:
-    """Copy a build from the first place that has it whole and signed; ``there`` is the machine that it has to fit."""
+def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, provided: Provided | None) -> PulledBuild:
+    """Copy a build from the first place that has it whole and signed; it has to fit the machine ``provided``."""
     manifest, origin, signed_by = these[0].manifest, these[0].place, ""
-    why = tuple(fit.of_machine(manifest, there)) if there is not None else ()
+    why = tuple(fit.of_machine(manifest, provided)) if provided is not None else ()
     state: State = "unfit" if why else "unsigned"
     for entry in () if why else these:
         key = place.signer(entry, caches.keys)

@@ -122,38 +122,42 @@ def planned(tree: Tree, name: str) -> list[str]:
     return [module for module in modules if is_there(tree, module)]
 
 
-def remove_from(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> None:
+def remove_from(tree: Tree, environment: Receipt, *, dependencies: bool, console: Console) -> None:
     """Remove an environment from its tree."""
-    own, kept = receipt.path_of(tree, found.name), receipt.kept_path(tree, found.name)
+    own, kept = receipt.path_of(tree, environment.name), receipt.kept_path(tree, environment.name)
     if not discarded(tree, own):
         raise NotWritable(
-            what=f"{found.name} is not removed: {own} cannot be.",
+            what=f"{environment.name} is not removed: {own} cannot be.",
             why=f"{own.parent} is a link, and nothing outside of {tree.root} is removed.",
             fix="Make it a folder of the tree again, or remove what it leads to by hand.",
         )
     say_left(tree, [] if discarded(tree, kept) else [kept], console)
-    parts, dependencies = shared(tree, found, dependencies=dependencies, console=console)
+    parts, dependencies = shared(tree, environment, dependencies=dependencies, console=console)
     for kind in ("old", "new"):
-        discarded(tree, tree.replaced / kind / found.name)
-    registry.method(found.method).remove(tree, found, parts, dependencies=dependencies, console=console)
+        discarded(tree, tree.replaced / kind / environment.name)
+    registry.method(environment.method).remove(tree, environment, parts, dependencies=dependencies, console=console)
 
 
-def foreseen(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> Outcome:
+def foreseen(tree: Tree, environment: Receipt, *, dependencies: bool, console: Console) -> Outcome:
     """Tell what would be removed of an environment, and what would stay; remove nothing."""
-    parts, dependencies = shared(tree, found, dependencies=dependencies, console=console)
-    wanted = registry.method(found.method).removable(tree, found, parts, dependencies=dependencies)
-    modules = [module.name for module in found.recipes if is_there(tree, module.name)]
+    parts, dependencies = shared(tree, environment, dependencies=dependencies, console=console)
+    wanted = registry.method(environment.method).removable(tree, environment, parts, dependencies=dependencies)
+    modules = [module.name for module in environment.recipes if is_there(tree, module.name)]
     remaining = [module for module in modules if module not in wanted]
-    say(console, f"Would remove {found.name}: {', '.join(wanted) or 'its receipt'}.")
+    say(console, f"Would remove {environment.name}: {', '.join(wanted) or 'its receipt'}.")
     if remaining:
         say(console, f"Would keep: {', '.join(remaining)}.")
-    return found.name, tuple(module for module in modules if module in wanted), tuple(remaining)
+    return environment.name, tuple(module for module in modules if module in wanted), tuple(remaining)
 
 
-def shared(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) -> tuple[list[Parts], bool]:
+def shared(
+    tree: Tree, installed_environment: Receipt, *, dependencies: bool, console: Console
+) -> tuple[list[Parts], bool]:
     """Return the parts of other environments, and whether the modules that none uses are known and may be removed."""
-    everything = [(name, environment) for name, environment in installed.all_in(tree) if name != found.name]
-    parts = [part for part in receipt.parts_in(tree) if part.name != found.name]
+    everything = [
+        (name, environment) for name, environment in installed.all_in(tree) if name != installed_environment.name
+    ]
+    parts = [part for part in receipt.parts_in(tree) if part.name != installed_environment.name]
     unknown = [
         str(receipt.path_of(tree, name))
         for name, environment in everything
@@ -161,7 +165,7 @@ def shared(tree: Tree, found: Receipt, *, dependencies: bool, console: Console) 
     ]
     if unknown and dependencies:
         say(console, f"What other environments may use is kept: {', '.join(unknown)} cannot be read.")
-    busy = dependencies and filelocks.in_use(tree, found.name)
+    busy = dependencies and filelocks.in_use(tree, installed_environment.name)
     if busy:
         say(console, f"What other environments may use is kept: another process is at work in {tree.root}.")
     return parts, dependencies and not unknown and not busy

@@ -63,13 +63,13 @@ def repair(prefix: Prefix, name: str, *, is_dry: bool, console: Console) -> int:
     return 0 if report is None or report.verdict == "pass" else 1
 
 
-def asked(prefix: Prefix, root: Path, found: Receipt) -> Request:
+def asked(prefix: Prefix, root: Path, environment: Receipt) -> Request:
     """Return the request that builds an environment again. Raises HostProblem where that would be in another tree."""
-    request = registry.method(found.method).request_of(prefix, found)
+    request = registry.method(environment.method).request_of(prefix, environment)
     own = prefix.tree(Platform.own(), request.release or "")
     if own.root != root:
         raise HostProblem(
-            what=f"{found.name} cannot be built again here.",
+            what=f"{environment.name} cannot be built again here.",
             why=f"It is in {root}; what this machine and its Python build is in {own.root}.",
             fix="Repair it where it was built, or with the Python that it was built for first on PATH.",
         )
@@ -84,15 +84,15 @@ def compared(measure: Measure) -> str:
     return f"{files} ({measure.size / 1_000_000:.0f} MB) as built"
 
 
-def uncompared(found: Receipt) -> Iterator[str]:
+def uncompared(environment: Receipt) -> Iterator[str]:
     """Yield a line on what is not compared, and why, and what can be done about it."""
-    measure = found.measure()
-    if measure.unlisted and not found.is_image:
+    measure = environment.measure()
+    if measure.unlisted and not environment.is_image:
         yield f"Not compared, since nothing says what its files were: {', '.join(measure.unlisted)}."
-        recipe = installed.recipe_of(Tree(root=Path(found.tree)), found.name) or found.name
-        again = f"envkit install {recipe} --rebuild --prefix {Path(found.tree).parent}"
+        recipe = installed.recipe_of(Tree(root=Path(environment.tree)), environment.name) or environment.name
+        again = f"envkit install {recipe} --rebuild --prefix {Path(environment.tree).parent}"
         yield f"To build the last of them again all the same: {again}"
     elif measure.unlisted:
-        yield f"Not compared: {found.name} is a folder, which can be changed."
+        yield f"Not compared: {environment.name} is a folder, which can be changed."
     if measure.behind:
         yield f"Not compared, since it lies behind a link: {', '.join(measure.behind)}."

@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 HOROVOD = "horovod"
 
 
-def text(made: Receipt, locked: Lock) -> str:
+def text(receipt: Receipt, locked: Lock) -> str:
     """Return the bill of an environment as JSON, the same for the same receipt."""
     from cyclonedx.output.json import JsonV1Dot6
 
-    return str(JsonV1Dot6(bill(made, locked)).output_as_string(indent=2)) + "\n"
+    return str(JsonV1Dot6(bill(receipt, locked)).output_as_string(indent=2)) + "\n"
 
 
-def bill(made: Receipt, locked: Lock) -> Bom:
+def bill(receipt: Receipt, locked: Lock) -> Bom:
     """Return the bill of an environment."""
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType
 
     root = Component(
-        name=made.name,
-        bom_ref=made.name,
-        type=ComponentType.CONTAINER if made.is_image else ComponentType.PLATFORM,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=made.sha256)] if made.sha256 else [],
+        name=receipt.name,
+        bom_ref=receipt.name,
+        type=ComponentType.CONTAINER if receipt.is_image else ComponentType.PLATFORM,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=receipt.sha256)] if receipt.sha256 else [],
         properties=properties(locked),
     )
-    tool = Component(name="envkit", version=made.envkit, type=ComponentType.APPLICATION)
-    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, lockfile.text(locked) + made.created))
-    bom.metadata.timestamp = datetime.fromisoformat(made.created)
+    tool = Component(name="envkit", version=receipt.envkit, type=ComponentType.APPLICATION)
+    bom = Bom(serial_number=uuid.uuid5(uuid.NAMESPACE_URL, lockfile.text(locked) + receipt.created))
+    bom.metadata.timestamp = datetime.fromisoformat(receipt.created)
     bom.metadata.tools.components.add(tool)
     bom.metadata.component = root
-    origins = {module.name: module.cached.shown for module in made.recipes if module.cached}
+    origins = {module.name: module.cached.shown for module in receipt.recipes if module.cached}
     for part in locked.parts:
         own, files = component(part, locked, origins.get(part.name, "")), [source(file, part) for file in part.sources]
         bom.components.update([own, *files])
@@ -57,17 +57,17 @@ def bill(made: Receipt, locked: Lock) -> Bom:
     within = [package(name, version, locked.system) for name, version in locked.packages.items()]
     bom.components.update(within)
     bom.register_dependency(root, within)
-    if made.is_image and not any(item.name == HOROVOD for item in bom.components):
-        inside = [Component(name=HOROVOD, version=version, bom_ref=HOROVOD) for version in version_inside(made)]
+    if receipt.is_image and not any(item.name == HOROVOD for item in bom.components):
+        inside = [Component(name=HOROVOD, version=version, bom_ref=HOROVOD) for version in version_inside(receipt)]
         bom.components.update(inside)
         bom.register_dependency(root, inside)
     bom.vulnerabilities.update(weakness for item in bom.components for weakness in vulnerabilities(item))
     return bom
 
 
-def version_inside(made: Receipt) -> list[str]:
+def version_inside(receipt: Receipt) -> list[str]:
     """Return the version of the Horovod in an image that was taken over, if one was read."""
-    built = read_built(made.flags or b"null")
+    built = read_built(receipt.flags or b"null")
     return [built.horovod] if built else []
 
 
@@ -156,23 +156,23 @@ def release(file: LockedFile) -> tuple[str, str | None]:
     return (name, str(version)) if file.project else (file.filename, None)
 
 
-def vulnerabilities(found: Component) -> Iterator[Vulnerability]:
+def vulnerabilities(parts: Component) -> Iterator[Vulnerability]:
     """Yield what is known of Horovod, with whether it concerns this version and which launches; nothing of others."""
     from cyclonedx.model import XsUri
     from cyclonedx.model.impact_analysis import ImpactAnalysisResponse, ImpactAnalysisState
     from cyclonedx.model.vulnerability import BomTarget, Vulnerability, VulnerabilityAnalysis, VulnerabilitySource
 
     titles = {mode["mode"]: mode["title"] for mode in known("security")["modes"]}
-    for cve in known("security")["cves"] if found.name == HOROVOD and found.version else ():
+    for cve in known("security")["cves"] if parts.name == HOROVOD and parts.version else ():
         launches = "; ".join(titles[mode] for mode in cve["modes"])
-        concerned = is_affected(found.version or "", cve["affected"])
+        concerned = is_affected(parts.version or "", cve["affected"])
         open_to = f"Where the ranks are started by: {launches}. mpirun and srun do not start that part."
         yield Vulnerability(
-            bom_ref=f"{found.bom_ref.value}: {cve['id']}",
+            bom_ref=f"{parts.bom_ref.value}: {cve['id']}",
             id=cve["id"],
             source=VulnerabilitySource(url=XsUri(cve["source"])),
             description=cve["what"],
-            affects=[BomTarget(ref=found.bom_ref.value or "")],
+            affects=[BomTarget(ref=parts.bom_ref.value or "")],
             analysis=VulnerabilityAnalysis(
                 state=ImpactAnalysisState.EXPLOITABLE if concerned else ImpactAnalysisState.NOT_AFFECTED,
                 responses=[ImpactAnalysisResponse.WORKAROUND_AVAILABLE] if concerned else [],

@@ -32,7 +32,7 @@ class Look:
     def driver(self) -> tuple[Driver | None, str]:
         """NVIDIA's driver, where there is a GPU of theirs and it answers, and the version of its kernel module."""
         from envkit.doctor import node
-        from envkit.doctor.at_once import ask
+        from envkit.doctor.parallel import ask
 
         if self.machine.accelerator is not Accelerator.CUDA:
             return None, ""
@@ -85,11 +85,11 @@ class Look:
         return [found] if found else []
 
 
-def devices(request: Request, there: Accelerator) -> list[Accelerator]:
+def devices(request: Request, accelerator: Accelerator) -> list[Accelerator]:
     """Return what is to compute, the best first: what was asked for, or this machine's GPUs and then its CPUs."""
     if request.accelerator != methods.AUTO:
         return [Accelerator(request.accelerator)]
-    return list(dict.fromkeys((there, Accelerator.CPU)))
+    return list(dict.fromkeys((accelerator, Accelerator.CPU)))
 
 
 def settled(request: Request, stack: Stack) -> Request:
@@ -97,11 +97,11 @@ def settled(request: Request, stack: Stack) -> Request:
     return replace(request, wanted=stack.name, method=stack.method)
 
 
-def installed(request: Request, there: Accelerator) -> list[Request]:
+def installed(request: Request, accelerator: Accelerator) -> list[Request]:
     """Return the requests for what would do if it were installed: any method's, for the best that computes here."""
     if not preference.is_open(request):
         return [request]
-    found = preference.candidates(request, devices(request, there))
+    found = preference.candidates(request, devices(request, accelerator))
     best = [stack for stack in found if stack.accelerator == found[0].accelerator]
     return [settled(request, stack) for stack in best if preference.refused_option(stack, request) is None]
 

@@ -16,13 +16,13 @@ from envkit.system.resources import data
 CONFIG, NOTE = "pip.conf", "no_pip.txt"
 
 
-def protect(made: Receipt) -> None:
+def protect(receipt: Receipt) -> None:
     """Have pip refuse to install into the Python of an environment, and to remove from it; what is there is left.
 
     Where this user may not write, neither may their pip.
     """
-    tree = Tree(root=Path(made.tree))
-    for module in made.recipes:
+    tree = Tree(root=Path(receipt.tree))
+    for module in receipt.recipes:
         folder = tree.software / module.name
         if module.name.startswith("Python/") and folder.is_dir() and not (folder / CONFIG).exists():
             with suppress(OSError):

@@ -159,31 +159,31 @@ def not_written(to: Place, why: str) -> NotWritable:
     return NotWritable(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
 
 
-def taken_from(to: Place, made: ModuleReceipt) -> Pushed | None:
+def taken_from(to: Place, receipt: ModuleReceipt) -> Pushed | None:
     """Return what is told of a module that was itself taken from a place, and is still there; None of any other."""
-    origin = next(one.cached for one in made.modules if one.name == made.module)
+    origin = next(one.cached for one in receipt.modules if one.name == receipt.module)
     if origin is None or origin.place != to.shown:
         return None
     with suppress(CacheInvalid):
-        found = to.entry(f"{folder_of(made.module)}/{origin.id}.json")
-        return pushed(made.name, found.manifest, to, sent=False, signed=bool(found.signed.signature))
+        found = to.entry(f"{folder_of(receipt.module)}/{origin.id}.json")
+        return pushed(receipt.name, found.manifest, to, sent=False, signed=bool(found.signed.signature))
     return None
 
 
-def pushed(name: str, there: Manifest, to: Place, *, sent: bool, signed: bool) -> Pushed:
+def pushed(name: str, build: Manifest, to: Place, *, sent: bool, signed: bool) -> Pushed:
     """Return what is told of a build that is in a place now."""
     return Pushed(
         name=name,
-        module=there.module,
+        module=build.module,
         place=to.shown,
-        id=there.key,
-        sha256=there.sha256,
-        size=there.size,
+        id=build.key,
+        sha256=build.sha256,
+        size=build.size,
         sent=sent,
         signed=signed,
-        host=there.provenance.host,
-        built=there.provenance.built,
-        ci=there.provenance.ci,
+        host=build.provenance.host,
+        built=build.provenance.built,
+        ci=build.provenance.ci,
     )
 
 
@@ -194,25 +194,25 @@ def newest(prefix: Prefix) -> str | None:
 
 
 def sent(
-    made: ModuleReceipt, part: LockedPart, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None
+    receipt: ModuleReceipt, part: LockedPart, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None
 ) -> Pushed:
     """Pack a module and put it into a folder. Raises OSError."""
-    tree = Tree(root=Path(made.tree))
-    assert made.lock is not None and made.mpi is not None  # noqa: S101  (proven)
+    tree = Tree(root=Path(receipt.tree))
+    assert receipt.lock is not None and receipt.mpi is not None  # noqa: S101  (proven)
     with tempfile.TemporaryFile() as stream, temporary.folder("push") as folder:
-        packed = pack.pack(tree, made.module, made.machine, stream)
+        packed = pack.pack(tree, receipt.module, receipt.machine, stream)
         needs = Needs(
-            machine=made.machine,
-            python=".".join(made.python.split(".")[:2]),
-            suffix=made.suffix,
-            accelerator=made.accelerator,
-            mpi=made.mpi,
+            machine=receipt.machine,
+            python=".".join(receipt.python.split(".")[:2]),
+            suffix=receipt.suffix,
+            accelerator=receipt.accelerator,
+            mpi=receipt.mpi,
             mpi_library=packed.mpi_library,
             versions=packed.versions,
             cpu=packed.cpu,
             syntax=packed.syntax,
-            recipes=fit.recipes_of(made.lock, rules()["compared"]),
-            load=made.load,
+            recipes=fit.recipes_of(receipt.lock, rules()["compared"]),
+            load=receipt.load,
         )
         described = Manifest(
             part=part,
@@ -222,11 +222,11 @@ def sent(
             unpacked=packed.unpacked,
             provenance=Provenance(
                 host=platform.node(),
-                built=made.created,
-                envkit=made.envkit,
-                easybuild=made.easybuild,
-                environment=made.name,
-                lock=made.lock,
+                built=receipt.created,
+                envkit=receipt.envkit,
+                easybuild=receipt.easybuild,
+                environment=receipt.name,
+                lock=receipt.lock,
                 verdict=verdict,
                 ci=ci,
             ),
@@ -239,9 +239,9 @@ def sent(
             signed = signature.signature_of(path, key)
         stream.seek(0)
         if place.publish(to, described, stream, signed):
-            return pushed(made.name, described, to, sent=True, signed=bool(signed))
-    before = to.entry(f"{folder_of(made.module)}/{described.key}.json")
-    return pushed(made.name, before.manifest, to, sent=False, signed=bool(before.signed.signature))
+            return pushed(receipt.name, described, to, sent=True, signed=bool(signed))
+    before = to.entry(f"{folder_of(receipt.module)}/{described.key}.json")
+    return pushed(receipt.name, before.manifest, to, sent=False, signed=bool(before.signed.signature))
 
 
 def require(to: Place) -> None:
@@ -266,14 +266,17 @@ def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
     return sent
 
 
-def proven(made: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
+def proven(receipt: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
     """Return the report of the last verification of an environment, which ``is_here`` has to be of this host.
 
     Raises NotProven, EnvironmentDamaged.
     """
     from envkit.verify import last, target
 
-    kept, again = last.last(made.name, made.tree), f"envkit verify {made.name} --prefix {Path(made.tree).parent}"
+    kept, again = (
+        last.last(receipt.name, receipt.tree),
+        f"envkit verify {receipt.name} --prefix {Path(receipt.tree).parent}",
+    )
     if kept is None or kept.report.verdict != "pass":
         why = "Its last verdict is FAIL." if kept else "No verdict on it of yours is kept."
     elif is_here and (elsewhere := sorted({one.name for one in kept.report.hosts} - {name_of_node()})):
@@ -282,32 +285,36 @@ def proven(made: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
         why = ""
     if kept is None or why:
         raise NotProven(
-            what=f"{made.name} is not pushed: only what has passed is shared.",
+            what=f"{receipt.name} is not pushed: only what has passed is shared.",
             why=why,
             fix=f"Verify it, then push again: {again}",
         )
-    changed = [one.path for one in target.installed(made, made.environment).drift or ()]
-    damaged = [one.path for one in manifest.damage(Tree(root=Path(made.tree)), [made.module], every=True)]
+    changed = [one.path for one in target.installed(receipt, receipt.environment).drift or ()]
+    damaged = [one.path for one in manifest.damage(Tree(root=Path(receipt.tree)), [receipt.module], every=True)]
     if wrong := list(dict.fromkeys((*damaged, *changed))):
         raise EnvironmentDamaged(
-            what=f"{made.name} is not pushed: it is not what was installed.",
+            what=f"{receipt.name} is not pushed: it is not what was installed.",
             why="\n".join(wrong[:5]),
-            fix=f"Put it back with 'envkit repair {made.name} --prefix {Path(made.tree).parent}', then push again.",
+            fix=f"Put it back with 'envkit repair {receipt.name} --prefix {Path(receipt.tree).parent}', "
+            "then push again.",
         )
     return msgspec.Raw(msgspec.json.encode(kept.report))
 
 
-def part_of(made: ModuleReceipt) -> LockedPart:
+def part_of(receipt: ModuleReceipt) -> LockedPart:
     """Return what the Horovod of an environment was made from. Raises HostProblem for what a cache cannot compare."""
-    locked, origin = installed.lock_of(made), next(one.cached for one in made.modules if one.name == made.module)
+    locked, origin = (
+        installed.lock_of(receipt),
+        next(one.cached for one in receipt.modules if one.name == receipt.module),
+    )
     unknown = [
         part.name for part in locked.parts if part.name.endswith("/system") and part.name not in rules()["compared"]
     ]
-    if unknown or made.mpi is None or origin is not None:
+    if unknown or receipt.mpi is None or origin is not None:
         why = f"It takes {', '.join(unknown)} from this machine, which is not compared with others."
         why = why if unknown else f"It was taken {origin.shown}." if origin else "It has no MPI."
-        raise HostProblem(what=f"{made.name} is not pushed.", why=why, fix="Push one that was built without that.")
-    return next(part for part in locked.parts if part.name == made.module)
+        raise HostProblem(what=f"{receipt.name} is not pushed.", why=why, fix="Push one that was built without that.")
+    return next(part for part in locked.parts if part.name == receipt.module)
 
 
 def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
@@ -378,27 +385,27 @@ def stored(of: Place) -> list[Stored]:
         raise of.invalid(f"{error}.") from error
 
 
-def is_source(one: Stored) -> bool:
+def is_source(build: Stored) -> bool:
     """Say whether a file of a place is a source."""
-    return layout.SOURCE.fullmatch(one.name) is not None
+    return layout.SOURCE.fullmatch(build.name) is not None
 
 
-def check_source(of: Place, one: Stored) -> CheckedSource:
+def check_source(of: Place, build: Stored) -> CheckedSource:
     """Read a source to its end: its name is its SHA-256."""
     import hashlib
 
     from envkit.sources.connection import LIMIT_BYTES
 
-    sha256, digest, wrong = one.name.rpartition("/")[2], hashlib.sha256(), ""
+    sha256, digest, wrong = build.name.rpartition("/")[2], hashlib.sha256(), ""
     try:
-        with of.opened(one.name, LIMIT_BYTES) as chunks:
+        with of.opened(build.name, LIMIT_BYTES) as chunks:
             for chunk in chunks:
                 digest.update(chunk)
     except CacheInvalid as error:
         wrong = error.why
     if not wrong and digest.hexdigest() != sha256:
         wrong = f"It has the SHA-256 {digest.hexdigest()}."
-    return CheckedSource(place=of.shown, sha256=sha256, size=one.size, wrong=wrong)
+    return CheckedSource(place=of.shown, sha256=sha256, size=build.size, wrong=wrong)
 
 
 def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
@@ -458,12 +465,12 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
     return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=tuple(one.name for one in doomed))
 
 
-def is_unused(one: Stored, kept: Collection[str]) -> bool:
+def is_unused(build: Stored, kept: Collection[str]) -> bool:
     """Say whether a file is of no use: an object that no manifest names, or half written, once it is a day old."""
-    is_left = one.name.startswith("objects/") and one.name not in kept
-    return (is_left or one.name.rpartition("/")[2].startswith(".envkit-")) and age(one) > LEFT_S
+    is_left = build.name.startswith("objects/") and build.name not in kept
+    return (is_left or build.name.rpartition("/")[2].startswith(".envkit-")) and age(build) > LEFT_S
 
 
-def age(one: Stored) -> float:
+def age(build: Stored) -> float:
     """Return how long ago a file was written (s)."""
-    return time.time() - one.changed
+    return time.time() - build.changed

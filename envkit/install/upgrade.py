@@ -101,20 +101,20 @@ def upgrade(prefix: Prefix, name: str | None, asked: Request, *, is_dry: bool, c
     return msgspec.structs.replace(outcome, state="upgraded")
 
 
-def planned(prefix: Prefix, tree: Tree, found: Receipt, asked: Request) -> Installation:
+def planned(prefix: Prefix, tree: Tree, environment: Receipt, asked: Request) -> Installation:
     """Return what an installation of the same would make now, with the MPI of the same family."""
-    own = repair.asked(prefix, tree.root, found)
+    own = repair.asked(prefix, tree.root, environment)
     request = replace(own, rebuild=True, accepted_eulas=asked.accepted_eulas, offline=asked.offline, jobs=asked.jobs)
     work = install.prepare(request)
-    is_other = bool(found.mpi and work.host.mpi and work.host.mpi.family != found.mpi.family)
-    if found.mpi and is_other and not (found.mpi.embedded or found.wheel_mpi or found.is_image):
-        return install.prepare(replace(request, mpi=found.mpi.family))
+    is_other = bool(environment.mpi and work.host.mpi and work.host.mpi.family != environment.mpi.family)
+    if environment.mpi and is_other and not (environment.mpi.embedded or environment.wheel_mpi or environment.is_image):
+        return install.prepare(replace(request, mpi=environment.mpi.family))
     return work
 
 
-def made_of(found: Receipt) -> Lock | Mapping[str, str]:
+def made_of(environment: Receipt) -> Lock | Mapping[str, str]:
     """Return what an environment was made from; of an earlier envkit, its modules with the digests of their recipes."""
-    return found.lock or {module.name: module.sha256 for module in found.recipes}
+    return environment.lock or {module.name: module.sha256 for module in environment.recipes}
 
 
 def changes(was: Lock | Mapping[str, str], now: Lock) -> Iterator[ModuleChange]:
@@ -147,10 +147,10 @@ def files(was: LockedPart, now: LockedPart) -> tuple[str, ...]:
     return (*same, *(f"- {name}" for name in gone), *(f"+ {name}" for name in new))
 
 
-def newer(found: Receipt) -> Iterator[str]:
+def newer(environment: Receipt) -> Iterator[str]:
     """Yield the stacks that have a newer version of the same framework, by the same method on the same accelerator."""
-    own = NAMED.fullmatch(found.name)
-    like = (found.method, found.accelerator)
+    own = NAMED.fullmatch(environment.name)
+    like = (environment.method, environment.accelerator)
     for stack in stacks():
         other = NAMED.fullmatch(stack.name)
         if own is None or other is None or (stack.method, stack.accelerator.value) != like:
@@ -165,27 +165,29 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def lines(told: Upgrade) -> Iterator[str]:
+def lines(answer: Upgrade) -> Iterator[str]:
     """Yield what has changed, for people."""
-    since = f"since it was installed ({told.installed[:10]})"
-    if told.changes:
-        yield f"{told.name} has changed {since}:"
+    since = f"since it was installed ({answer.installed[:10]})"
+    if answer.changes:
+        yield f"{answer.name} has changed {since}:"
     else:
-        yield f"{told.name} is up to date: nothing of its recipes and pins has changed {since}."
-    for change in told.changes:
+        yield f"{answer.name} is up to date: nothing of its recipes and pins has changed {since}."
+    for change in answer.changes:
         if change.was != change.now:
             yield f"  {change.what:<8} {' -> '.join(filter(None, (change.was, change.now)))}"
         else:
             yield f"  {change.what:<8} {change.now}: {', '.join(change.files) or 'its recipe'}"
-    yield from (f"  besides  {text.replace(' in the lock', ' then').replace(' here', ' now')}" for text in told.besides)
-    if told.damaged:
-        yield f"It is damaged: {told.damaged}. Mend it with 'envkit repair {told.name}'."
-    if told.newer:
-        yield f"Of a newer version, beside it: {', '.join(f'envkit install {name}' for name in told.newer)}"
+    yield from (
+        f"  besides  {text.replace(' in the lock', ' then').replace(' here', ' now')}" for text in answer.besides
+    )
+    if answer.damaged:
+        yield f"It is damaged: {answer.damaged}. Mend it with 'envkit repair {answer.name}'."
+    if answer.newer:
+        yield f"Of a newer version, beside it: {', '.join(f'envkit install {name}' for name in answer.newer)}"
 
 
-def status(told: Upgrade) -> int:
+def status(change: Upgrade) -> int:
     """Return the exit code: 1 where the new one does not pass, 6 where nothing has changed and it is damaged."""
-    if told.state == "kept":
+    if change.state == "kept":
         return 1
-    return EnvironmentDamaged.exit_code if told.state == "current" and told.damaged else 0
+    return EnvironmentDamaged.exit_code if change.state == "current" and change.damaged else 0

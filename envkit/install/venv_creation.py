@@ -80,27 +80,28 @@ def rules() -> Rules:
     return toml.read(data("install/venv_creation.toml"), Rules)
 
 
-def make(found: "Receipt", folder: Path, requirements: Sequence[Path], envkit: Sequence[str]) -> Venv:
+def make(environment: "Receipt", folder: Path, requirements: Sequence[Path], envkit: Sequence[str]) -> Venv:
     """Make a virtual environment in ``folder``, and have pip install ``requirements``; ``envkit`` is called from there.
 
     What stops it leaves nothing of it. Raises HostProblem for an environment that can have none, UsageProblem,
     RequirementsRefused, SourcesMissing, BuildFailed, NotWritable, Interrupted.
     """
-    if found.called != found.name:
+    if environment.called != environment.name:
         raise UsageProblem(
-            what=f"{found.called} is a virtual environment itself, and none is made on top of another.",
-            fix=f"Name the environment below it: envkit venv {found.name} DIR --prefix {Path(found.tree).parent}",
+            what=f"{environment.called} is a virtual environment itself, and none is made on top of another.",
+            fix="Name the environment below it: "
+            f"envkit venv {environment.name} DIR --prefix {Path(environment.tree).parent}",
         )
-    inside = found.within(folder).environment
+    inside = environment.within(folder).environment
     require_new(folder)
     venv.require_place(folder)
     for path in requirements:
         require_file(path)
-    packages = versions(found.environment)
-    record = record_of(found, folder, packages)
+    packages = versions(environment.environment)
+    record = record_of(environment, folder, packages)
     with process.interruptible(), whole(folder):
-        create(found.environment, folder)
-        furnish(record, folder, found.site_packages, envkit)
+        create(environment.environment, folder)
+        furnish(record, folder, environment.site_packages, envkit)
         if requirements:
             install(inside, record, folder, requirements)
         receipt.write(folder / venv.RECORD, record)
@@ -187,13 +188,18 @@ def versions(inside: "Environment") -> dict[str, str]:
     }
 
 
-def record_of(found: "Receipt", folder: Path, packages: dict[str, str]) -> Venv:
+def record_of(environment: "Receipt", folder: Path, packages: dict[str, str]) -> Venv:
     """Return the record of a virtual environment on top of an environment with those packages."""
     policy = rules()
     fixed = {name: packages[name] for name in sorted(packages) if name not in policy.free}
-    absent = (name for name in (*policy.mpi, *policy.same.get(found.framework, ())) if name not in fixed)
+    absent = (name for name in (*policy.mpi, *policy.same.get(environment.framework, ())) if name not in fixed)
     return Venv(
-        folder=str(folder), name=found.name, tree=found.tree, fixed=fixed, absent=tuple(absent), envkit=__version__
+        folder=str(folder),
+        name=environment.name,
+        tree=environment.tree,
+        fixed=fixed,
+        absent=tuple(absent),
+        envkit=__version__,
     )
 
 
@@ -271,12 +277,12 @@ def create(inside: "Environment", folder: Path) -> None:
         )
 
 
-def furnish(made: Venv, folder: Path, packages: Sequence[str], envkit: Sequence[str]) -> None:
+def furnish(virtual_environment: Venv, folder: Path, packages: Sequence[str], envkit: Sequence[str]) -> None:
     """Put into a bare virtual environment what binds it to the environment below. Raises OSError."""
     for place in venv.site_packages(folder):
         (place / PATH_FILE).write_text("".join(f"{path}\n" for path in packages))
     constraints = folder / CONSTRAINTS
-    constraints.write_text("".join(constraint_lines(made)))
+    constraints.write_text("".join(constraint_lines(virtual_environment)))
     head = f"# pip reads this only for this folder; written by 'envkit venv'.\n[install]\nconstraint = {constraints}\n"
     (folder / "pip.conf").write_text(f"{head}\n[global]\ndisable-pip-version-check = true\n")
     for old in (folder / "bin").glob("[Aa]ctivate*"):
@@ -300,14 +306,14 @@ def shell_text(name: str) -> str:
     return data(f"environments/shell/{name}").read_text()
 
 
-def constraint_lines(made: Venv) -> Iterator[str]:
+def constraint_lines(virtual_environment: Venv) -> Iterator[str]:
     """Yield the lines of the constraints: what the environment has, and what is not to be there."""
-    yield f"# What {made.name} has, and what would stand before it; written by 'envkit venv'.\n"
-    yield from (f"{name}=={version}\n" for name, version in made.fixed.items())
-    yield from (f"{name}<0\n" for name in made.absent)
+    yield f"# What {virtual_environment.name} has, and what would stand before it; written by 'envkit venv'.\n"
+    yield from (f"{name}=={version}\n" for name, version in virtual_environment.fixed.items())
+    yield from (f"{name}<0\n" for name in virtual_environment.absent)
 
 
-def install(inside: "Environment", made: Venv, folder: Path, requirements: Sequence[Path]) -> None:
+def install(inside: "Environment", virtual_environment: Venv, folder: Path, requirements: Sequence[Path]) -> None:
     """Have pip install what is required; it says itself what it does. Nothing of the folder that one is in is run."""
     require_here(inside, folder)
     with temporary.folder("pip") as scratch:
@@ -317,7 +323,7 @@ def install(inside: "Environment", made: Venv, folder: Path, requirements: Seque
         status = process.run_foreground(inside.command(argv), {**pip_variables(inside), "TMPDIR": str(scratch)})
         text = STAMP.sub("", files.read(log).decode(errors="replace")) if log.is_file() else ""
         if status:
-            raise failed(made, folder, status, text)
+            raise failed(virtual_environment, folder, status, text)
         require_installed(folder, text)
 
 
@@ -369,7 +375,7 @@ def require_installed(folder: Path, log: str) -> None:
     )
 
 
-def failed(made: Venv, folder: Path, status: int, log: str) -> EnvkitError:
+def failed(virtual_environment: Venv, folder: Path, status: int, log: str) -> EnvkitError:
     """Return why pip has ended with another status than 0, from its log."""
     if status < 0 or CANCELLED in log:
         number = -status if status < 0 else 2
@@ -377,10 +383,10 @@ def failed(made: Venv, folder: Path, status: int, log: str) -> EnvkitError:
             signal_number=number, what="Stopped while pip was installing.", why=f"Nothing is left of {folder}."
         )
     errors = [redact(line.strip()) for line in log.splitlines() if line.startswith("ERROR: ")]
-    if lines := list(contradictions(made, log)):
+    if lines := list(contradictions(virtual_environment, log)):
         return RequirementsRefused(
-            what=f"What is required does not go with {made.name}.",
-            why="\n".join([*lines, f"What {made.name} has was built and verified together, and stays."]),
+            what=f"What is required does not go with {virtual_environment.name}.",
+            why="\n".join([*lines, f"What {virtual_environment.name} has was built and verified together, and stays."]),
             fix="Require a version that goes with it, leave it out, or use an environment that has what it needs "
             "('envkit list'). Nothing was left behind.",
         )
@@ -436,7 +442,7 @@ def conflict(log: str) -> list[str]:
     return [line.strip() for line in section.splitlines() if line.strip()]
 
 
-def contradictions(made: Venv, log: str) -> Iterator[str]:
+def contradictions(virtual_environment: Venv, log: str) -> Iterator[str]:
     """Yield what contradicts what is fixed, and what fixes it, as pip's log tells it."""
     lines = conflict(log)
     alone = re.findall(
@@ -447,7 +453,7 @@ def contradictions(made: Venv, log: str) -> Iterator[str]:
         return
     yield from (line.replace("The user requested ", "required: ") for line in lines if "(constraint)" not in line)
     for name in dict.fromkeys(map(normalized, (*fixing, *alone))):
-        if name in made.fixed:
-            yield f"fixed by {made.name}: {name} {made.fixed[name]}"
-        elif name in made.absent:
-            yield f"not beside {made.name}: {name} would take the place of its MPI or framework"
+        if name in virtual_environment.fixed:
+            yield f"fixed by {virtual_environment.name}: {name} {virtual_environment.fixed[name]}"
+        elif name in virtual_environment.absent:
+            yield f"not beside {virtual_environment.name}: {name} would take the place of its MPI or framework"

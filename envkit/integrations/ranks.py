@@ -144,61 +144,64 @@ class RankDeadline:
         return self.is_late or bool(self.failed and now - self.failed > PATIENCE_S)
 
 
-def failure(found: RankResults) -> str:
+def failure(results: RankResults) -> str:
     """Return what to show of a test that has not passed in every rank; nothing of one that has, or was left out."""
     failed = sorted(
-        (outcome for outcome in found.outcomes if outcome.outcome == "failed"), key=lambda outcome: outcome.ended
+        (outcome for outcome in results.outcomes if outcome.outcome == "failed"), key=lambda outcome: outcome.ended
     )
-    present = {outcome.rank for outcome in found.outcomes}
-    absent = [rank for rank in range(found.size) if rank not in present]
-    kinds = {outcome.outcome for outcome in found.outcomes}
+    present = {outcome.rank for outcome in results.outcomes}
+    absent = [rank for rank in range(results.size) if rank not in present]
+    kinds = {outcome.outcome for outcome in results.outcomes}
     if not failed and not absent and len(kinds) == 1:
         return ""
-    lines = [f"{summary(found, failed, absent)} ({found.environment}, {found.size} ranks by {found.launcher})", ""]
+    lines = [
+        f"{summary(results, failed, absent)} ({results.environment}, {results.size} ranks by {results.launcher})",
+        "",
+    ]
     for result in failed:
         lines += [f"rank {result.rank} on {result.host} failed ({result.when}):", "", plain(result.text), ""]
-    for rank in sorted(absent, key=lambda number: number in found.stopped):
-        lines += gone(found, rank, has_cause=bool(failed))
+    for rank in sorted(absent, key=lambda number: number in results.stopped):
+        lines += gone(results, rank, has_cause=bool(failed))
     for kind in sorted(kinds - {"failed"}):
-        of_kind = [str(outcome.rank) for outcome in found.outcomes if outcome.outcome == kind]
+        of_kind = [str(outcome.rank) for outcome in results.outcomes if outcome.outcome == kind]
         lines.append(f"{kind} in rank {', '.join(of_kind)}")
     if kinds >= {"passed", "skipped"} and not failed:
         lines.append("Skip a test in every rank or in none: what some leave out, others wait for.")
-    if not failed and absent and found.said.strip():
-        lines += ["", "The launcher and its ranks said:", plain(found.said[-SAID:].strip())]
+    if not failed and absent and results.said.strip():
+        lines += ["", "The launcher and its ranks said:", plain(results.said[-SAID:].strip())]
     return "\n".join(lines)
 
 
-def summary(found: RankResults, failed: list[Outcome], absent: list[int]) -> str:
+def summary(results: RankResults, failed: list[Outcome], absent: list[int]) -> str:
     """Return the first failure in a line, which pytest shows in its summary."""
     if failed:
         lines = [line for line in plain(failed[0].text).splitlines() if line.strip()]
         errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
         return f"rank {failed[0].rank} failed: {(errors or lines[-1:] or [failed[0].when])[0].strip()[:LINE]}"
     if absent:
-        first = next((rank for rank in absent if rank not in found.stopped), absent[0])
-        return gone(found, first, has_cause=False)[0].removesuffix(":").partition(", and was")[0]
+        first = next((rank for rank in absent if rank not in results.stopped), absent[0])
+        return gone(results, first, has_cause=False)[0].removesuffix(":").partition(", and was")[0]
     return "passed in some ranks and skipped in others"
 
 
-def gone(found: RankResults, rank: int, *, has_cause: bool) -> list[str]:
+def gone(results: RankResults, rank: int, *, has_cause: bool) -> list[str]:
     """Say what became of a rank that left no outcome."""
-    if rank in found.stacks:
+    if rank in results.stacks:
         return [
-            f"rank {rank} had not ended after {found.limit_s:g} s, and was here when it was stopped:",
+            f"rank {rank} had not ended after {results.limit_s:g} s, and was here when it was stopped:",
             "",
-            found.stacks[rank],
+            results.stacks[rank],
             "",
         ]
-    if found.is_late:
-        return [f"rank {rank} had not ended after {found.limit_s:g} s, and was stopped"]
-    if has_cause or rank in found.stopped:
+    if results.is_late:
+        return [f"rank {rank} had not ended after {results.limit_s:g} s, and was stopped"]
+    if has_cause or rank in results.stopped:
         return [f"rank {rank} was ended with it" if has_cause else f"rank {rank} was ended by SIGTERM"]
-    how = f"{found.launcher} ended with status {found.status}"
+    how = f"{results.launcher} ended with status {results.status}"
     return [f"rank {rank} ended without an outcome, as by os._exit or a signal ({how})"]
 
 
-def skipped(found: RankResults) -> str:
+def skipped(results: RankResults) -> str:
     """Return why every rank has left the test out; nothing where one has not."""
-    reasons = [outcome.text for outcome in found.outcomes if outcome.outcome == "skipped"]
-    return reasons[0] or "skipped" if len(reasons) == found.size else ""
+    reasons = [outcome.text for outcome in results.outcomes if outcome.outcome == "skipped"]
+    return reasons[0] or "skipped" if len(reasons) == results.size else ""

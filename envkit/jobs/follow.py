@@ -89,14 +89,14 @@ def poll(job: Submitted, last: Sequence[JobStatus] = ()) -> Sequence[JobStatus]:
         time.sleep(min(5.0, PATIENCE_S))
 
 
-def tell(job: Submitted, found: Sequence[JobStatus], said: SaidSoFar) -> None:
+def tell(job: Submitted, statuses: Sequence[JobStatus], said: SaidSoFar) -> None:
     """Say on standard error what has changed."""
-    message = summary(found) if len(found) > 1 or found[0].task else news(job, found[0])
+    message = summary(statuses) if len(statuses) > 1 or statuses[0].task else news(job, statuses[0])
     if message and message != said.message:
         print(f"envkit: job {job.number} {shown(message)}", file=sys.stderr, flush=True)
         said.message = message
-    if found[0].state == "PENDING" and time.monotonic() - said.queue_asked >= POSITION_S:
-        place = SCHEDULERS[job.scheduler].position(job, found[0])
+    if statuses[0].state == "PENDING" and time.monotonic() - said.queue_asked >= POSITION_S:
+        place = SCHEDULERS[job.scheduler].position(job, statuses[0])
         if place is not None:
             said.queue_asked = time.monotonic()
         if place and place != said.place:
@@ -104,29 +104,29 @@ def tell(job: Submitted, found: Sequence[JobStatus], said: SaidSoFar) -> None:
             said.place = place
 
 
-def news(job: Submitted, found: JobStatus) -> str:
+def news(job: Submitted, status: JobStatus) -> str:
     """Return what is to be said of a job; of one that has ended, nothing yet."""
-    if found.has_ended:
+    if status.has_ended:
         return ""
-    if found.state in WAITING:
-        words = SCHEDULERS[job.scheduler].explain(job.number, found)
+    if status.state in WAITING:
+        words = SCHEDULERS[job.scheduler].explain(job.number, status)
         return f"waits: {words.said}. {words.meaning}".rstrip()
-    if found.state == "RUNNING":
-        return f"runs on {found.nodes}; its log is {found.log}"
-    return "is ending" if found.state == "COMPLETING" else f"is {found.state}"
+    if status.state == "RUNNING":
+        return f"runs on {status.nodes}; its log is {status.log}"
+    return "is ending" if status.state == "COMPLETING" else f"is {status.state}"
 
 
-def summary(found: Sequence[JobStatus]) -> str:
+def summary(statuses: Sequence[JobStatus]) -> str:
     """Return what is to be said of an array."""
-    states = Counter(record.state for record in found)
+    states = Counter(record.state for record in statuses)
     return "has " + ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
 
 
-def give_up(job: Submitted, found: Sequence[JobStatus], said: SaidSoFar) -> None:
+def give_up(job: Submitted, statuses: Sequence[JobStatus], said: SaidSoFar) -> None:
     """Cancel a job that never starts: its scheduler gave such a reason some times in a row. Raises JobRefused."""
     scheduler = SCHEDULERS[job.scheduler]
-    words = scheduler.explain(job.number, found[0]) if found else JobReason(said="")
-    hopeless = words.never_starts and all(record.state == "PENDING" for record in found)
+    words = scheduler.explain(job.number, statuses[0]) if statuses else JobReason(said="")
+    hopeless = words.never_starts and all(record.state == "PENDING" for record in statuses)
     said.hopeless = said.hopeless + 1 if hopeless else 0
     if said.hopeless == HOPELESS:
         why = scheduler.cancel(job)
@@ -138,12 +138,12 @@ def give_up(job: Submitted, found: Sequence[JobStatus], said: SaidSoFar) -> None
         )
 
 
-def pour(found: Sequence[JobStatus], said: SaidSoFar) -> None:
+def pour(statuses: Sequence[JobStatus], said: SaidSoFar) -> None:
     """Write what is new in the log of a job; those of an array are left to their files."""
-    if len(found) != 1 or found[0].task or not found[0].log:
+    if len(statuses) != 1 or statuses[0].task or not statuses[0].log:
         return
     try:
-        stream = files.open_plain(Path(found[0].log))
+        stream = files.open_plain(Path(statuses[0].log))
     except OSError:  # not there yet, closed to this user, no plain file
         return
     with stream:  # what standard output says, such as that nobody reads it any more, is not for here
@@ -159,10 +159,10 @@ def harmless(said: SaidSoFar, block: bytes) -> bytes:
     return shown(said.decoder.decode(block).replace("\r\n", "\n").replace("\r", "\n")).encode()
 
 
-def outcome(job: Submitted, found: Sequence[JobStatus]) -> int:
+def outcome(job: Submitted, statuses: Sequence[JobStatus]) -> int:
     """Return the status of a job that has ended: the first that is not 0 of an array. Raises JobLost."""
     scheduler = SCHEDULERS[job.scheduler]
-    for record in found:
+    for record in statuses:
         task = f"{job.number}_{record.task}" if record.task else job.number
         if record.is_lost:
             raise lost(scheduler, task, record)
@@ -176,13 +176,13 @@ def outcome(job: Submitted, found: Sequence[JobStatus]) -> int:
     return 0
 
 
-def lost(scheduler: Scheduler, task: str, found: JobStatus) -> JobLost:
+def lost(scheduler: Scheduler, task: str, status: JobStatus) -> JobLost:
     """Say how a job ended whose command did not."""
-    words = scheduler.explain(task, found)
-    where = f" It ran on {found.nodes}." if found.nodes else ""
+    words = scheduler.explain(task, status)
+    where = f" It ran on {status.nodes}." if status.nodes else ""
     return JobLost(
         what=f"Job {task} {words.cause}.",
-        why=f"{scheduler.TITLE} says: {words.said}.{where}" + (f" Its log is {found.log}" if found.log else ""),
+        why=f"{scheduler.TITLE} says: {words.said}.{where}" + (f" Its log is {status.log}" if status.log else ""),
         fix=words.remedy,
     )
 

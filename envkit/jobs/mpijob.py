@@ -177,12 +177,12 @@ def require_text(command: Sequence[str]) -> None:
             raise UsageProblem(what=f"{word!r} is no text in UTF-8.", fix="A manifest can hold nothing else.")
 
 
-def rejections(made: Mapping[str, Any]) -> Iterator[str]:
+def rejections(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the operator rejects a manifest for."""
-    spec = made["spec"]
+    spec = row["spec"]
     replicas = spec.get("mpiReplicaSpecs") or {}
     workers = (replicas.get("Worker") or {}).get("replicas") or 1
-    host = f"{made['metadata']['name']}-worker-{workers - 1}"
+    host = f"{row['metadata']['name']}-worker-{workers - 1}"
     if not LABEL.fullmatch(host):
         yield f"metadata.name: {host!r}, which a pod will be called, is no DNS label: a-z, 0-9 and -, 63 at most"
     if not isinstance(spec.get("slotsPerWorker"), int) or spec["slotsPerWorker"] < 0:
@@ -204,14 +204,14 @@ def rejections(made: Mapping[str, Any]) -> Iterator[str]:
         yield from rejections_of(kind, specification)
 
 
-def rejections_of(kind: str, one: Mapping[str, Any]) -> Iterator[str]:
+def rejections_of(kind: str, row: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the operator rejects one of the two kinds of pod for."""
     place = f"spec.mpiReplicaSpecs.{kind}"
-    number = one.get("replicas")
+    number = row.get("replicas")
     if number is None or number < 1 or (kind == "Launcher" and number != 1):
         yield f"{place}.replicas has to be 1" + (" or more" if kind != "Launcher" else "")
-    yield from unknown(place, one, "restartPolicy")
-    if not one.get("template", {}).get("spec", {}).get("containers"):
+    yield from unknown(place, row, "restartPolicy")
+    if not row.get("template", {}).get("spec", {}).get("containers"):
         yield f"{place} has no containers"
 
 

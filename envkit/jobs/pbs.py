@@ -54,10 +54,10 @@ LEFT = 'echo 0 >"$ended" || true'
 WORD = re.compile(r"[\w.,:/+=@%^~-]+", re.ASCII)
 
 
-def text(job: Job, found: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
+def text(job: Job, environment: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
     """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written into one."""
     needs = site.job if site else None
-    speaks = found.mpi is not None and found.mpi.family in PALS_STARTS and job.model != "inside"
+    speaks = environment.mpi is not None and environment.mpi.family in PALS_STARTS and job.model != "inside"
     return script(
         replace(job, words=needs.qsub if needs else ()),
         pals=needs.mpiexec if needs and speaks else None,
@@ -227,14 +227,14 @@ def signal_name(number: int) -> str:
     return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
 
 
-def at_end(job: Submitted, found: JobStatus) -> JobStatus:
+def at_end(job: Submitted, status: JobStatus) -> JobStatus:
     """Return what is said of a job; of one that has ended, when its log is there, or has not come for a while."""
-    if found.has_ended:
+    if status.has_ended:
         status_file(job).unlink(missing_ok=True)
         end = time.monotonic() + LATE_S
-        while found.nodes and found.log and not Path(found.log).exists() and time.monotonic() < end:
+        while status.nodes and status.log and not Path(status.log).exists() and time.monotonic() < end:
             time.sleep(0.2)
-    return found
+    return status
 
 
 def forgotten(job: Submitted, last: JobStatus, said: str) -> Sequence[JobStatus] | NoAnswer:
@@ -254,17 +254,17 @@ def status_file(job: Submitted) -> Path:
     return Path(f".envkit-{job.number}.status")
 
 
-def explain(number: str, found: JobStatus) -> JobReason:
+def explain(number: str, job_status: JobStatus) -> JobReason:
     """Say why a job waits, or how one ended that is lost."""
-    if found.is_lost:
-        row = {**table()["ended"][found.state], **table()["exit"].get(str(found.status), {})}
-        return JobReason(said=found.reason, cause=row["what"], remedy=row["fix"].replace("{job}", number))
-    row = next((row for row in table()["reason"] if re.match(row["match"], found.reason)), {})
+    if job_status.is_lost:
+        row = {**table()["ended"][job_status.state], **table()["exit"].get(str(job_status.status), {})}
+        return JobReason(said=job_status.reason, cause=row["what"], remedy=row["fix"].replace("{job}", number))
+    row = next((row for row in table()["reason"] if re.match(row["match"], job_status.reason)), {})
     cause, remedy = (row.get(key, "").replace("{job}", number) for key in ("cause", "remedy"))
-    return JobReason(said=found.reason, cause=cause, remedy=remedy, never_starts=bool(row.get("never_starts")))
+    return JobReason(said=job_status.reason, cause=cause, remedy=remedy, never_starts=bool(row.get("never_starts")))
 
 
-def position(job: Submitted, found: JobStatus) -> str | None:  # noqa: ARG001
+def position(job: Submitted, job_status: JobStatus) -> str | None:  # noqa: ARG001
     """Return nothing: PBS does not tell the order in which it starts jobs."""
     return None
 

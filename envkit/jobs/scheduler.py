@@ -86,7 +86,7 @@ class Scheduler(Protocol):
     QUEUE: str
     TASK: str
 
-    def text(self, job: Job, found: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:
+    def text(self, job: Job, environment: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:
         """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written."""
 
     def submit(self, script: bytes) -> Submitted:
@@ -95,10 +95,10 @@ class Scheduler(Protocol):
     def poll(self, job: Submitted, last: Sequence[JobStatus]) -> Sequence[JobStatus] | NoAnswer:
         """Ask once how a job is, a record for each task of an array; ``last`` is what was said before."""
 
-    def explain(self, number: str, found: JobStatus) -> JobReason:
+    def explain(self, number: str, job_status: JobStatus) -> JobReason:
         """Say why a job waits, or how one ended that is lost."""
 
-    def position(self, job: Submitted, found: JobStatus) -> str | None:
+    def position(self, job: Submitted, job_status: JobStatus) -> str | None:
         """Return where a job stands in its queue, empty if nobody knows; None where there is nothing to ask for."""
 
     def cancel(self, job: Submitted) -> str | None:

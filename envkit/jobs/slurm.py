@@ -35,14 +35,14 @@ FIELD = re.compile(r"^\s*(JobState|Reason|ExitCode|StdOut|Partition|NodeList|Arr
 INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
 
 
-def text(job: Job, found: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
+def text(job: Job, environment: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
     """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written into one."""
     from envkit.launch import launcher
 
-    speaks = launcher.job_srun_type(found.mpi.family) if found.mpi and job.model != "inside" else ""
-    exported = launcher.srun_export(found.mpi.family) if found.mpi else ()
+    speaks = launcher.job_srun_type(environment.mpi.family) if environment.mpi and job.model != "inside" else ""
+    exported = launcher.srun_export(environment.mpi.family) if environment.mpi else ()
     job = replace(job, words=site.job.sbatch if site else ())
-    return script(job, speaks=speaks, srun=[*exported, *(site.srun if site else found.srun)], array=array)
+    return script(job, speaks=speaks, srun=[*exported, *(site.srun if site else environment.srun)], array=array)
 
 
 def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") -> str:
@@ -217,16 +217,18 @@ def accounted(job: Submitted) -> list[JobStatus]:
     return [JobStatus(state=row[0].split()[0], status=status(row[1])) for row in rows if len(row) == 2 and row[0]]
 
 
-def explain(number: str, found: JobStatus) -> JobReason:
+def explain(number: str, job_status: JobStatus) -> JobReason:
     """Say why a job waits, or how one ended that is lost."""
-    if found.is_lost:
-        row = table()["ended"][found.state]
-        reason = f", {found.reason}" if found.reason not in {"", "None"} else ""
-        return JobReason(said=f"{found.state}{reason}", cause=row["what"], remedy=row["fix"].replace("{job}", number))
-    row = known(found.reason)
+    if job_status.is_lost:
+        row = table()["ended"][job_status.state]
+        reason = f", {job_status.reason}" if job_status.reason not in {"", "None"} else ""
+        return JobReason(
+            said=f"{job_status.state}{reason}", cause=row["what"], remedy=row["fix"].replace("{job}", number)
+        )
+    row = known(job_status.reason)
     cause, remedy = (row.get(key, "").replace("{job}", number) for key in ("cause", "remedy"))
     never = bool(row.get("never_starts"))
-    return JobReason(said=found.reason or found.state, cause=cause, remedy=remedy, never_starts=never)
+    return JobReason(said=job_status.reason or job_status.state, cause=cause, remedy=remedy, never_starts=never)
 
 
 def known(reason: str) -> Mapping[str, Any]:
@@ -234,15 +236,15 @@ def known(reason: str) -> Mapping[str, Any]:
     return next((row for row in table()["reason"] if re.match(row["match"], reason)), {})
 
 
-def position(job: Submitted, found: JobStatus) -> str | None:
+def position(job: Submitted, job_status: JobStatus) -> str | None:
     """Return where a job stands in the queue of its partition, where only that keeps it waiting."""
-    if found.reason not in {"Priority", "Resources"}:
+    if job_status.reason not in {"Priority", "Resources"}:
         return None
-    words = ["--noheader", "--states=PENDING", f"--partition={found.partition}", "--sort=-p,i", "--format=%A"]
+    words = ["--noheader", "--states=PENDING", f"--partition={job_status.partition}", "--sort=-p,i", "--format=%A"]
     queue = process.capture(["squeue", *place(job), *words], timeout_s=ANSWER_S).stdout.split()
     if job.number not in queue:
         return ""
-    return f"{queue.index(job.number) + 1} of {len(queue)} in the queue of {found.partition}"
+    return f"{queue.index(job.number) + 1} of {len(queue)} in the queue of {job_status.partition}"
 
 
 def cancel(job: Submitted) -> str | None:

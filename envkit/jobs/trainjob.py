@@ -135,12 +135,12 @@ def replicated(
     return {"name": name, "template": {**labels, "spec": {"backoffLimit": 0, "template": {"spec": pod}}}}
 
 
-def rejections(made: Mapping[str, Any]) -> Iterator[str]:
+def rejections(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the Trainer, or the JobSet that it makes, rejects a TrainJob for."""
-    spec = made["spec"]
+    spec = row["spec"]
     trainer = spec.get("trainer") or {}
     nodes = trainer.get("numNodes", 1)
-    called = f"{made['metadata']['name']}-{max(f'{LAUNCHER}-0-0', f'{NODE}-0-{nodes - 1}', key=len)}-12345"
+    called = f"{row['metadata']['name']}-{max(f'{LAUNCHER}-0-0', f'{NODE}-0-{nodes - 1}', key=len)}-12345"
     if not mpijob.LABEL.fullmatch(called):
         yield f"metadata.name: {called!r}, as a pod will be called, is no DNS label: a-z, 0-9 and -, 63 at most"
     reference = spec.get("runtimeRef") or {}
@@ -174,9 +174,9 @@ def rejections_of_words(trainer: Mapping[str, Any]) -> Iterator[str]:
         yield "spec.trainer.env names a variable twice"
 
 
-def rejections_of_runtime(made: Mapping[str, Any]) -> Iterator[str]:
+def rejections_of_runtime(row: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the Trainer rejects a runtime for, or the JobSet that is made of it."""
-    policy = made["spec"].get("mlPolicy") or {}
+    policy = row["spec"].get("mlPolicy") or {}
     if len(policy.keys() - {"numNodes"}) > 1:
         yield "spec.mlPolicy has more than one policy"
     mpi = policy.get("mpi") or {}
@@ -186,8 +186,8 @@ def rejections_of_runtime(made: Mapping[str, Any]) -> Iterator[str]:
         yield "spec.mlPolicy.mpi.numProcPerNode has to be 1 or more"
     if len(mpi.get("sshAuthMountPath", "")) > MOST_PATH:
         yield f"spec.mlPolicy.mpi.sshAuthMountPath has more than {MOST_PATH} characters"
-    jobs = made["spec"]["template"]["spec"].get("replicatedJobs") or []
-    success = made["spec"]["template"]["spec"].get("successPolicy") or {}
+    jobs = row["spec"]["template"]["spec"].get("replicatedJobs") or []
+    success = row["spec"]["template"]["spec"].get("successPolicy") or {}
     for name in {*success.get("targetReplicatedJobs", ())} - {entry["name"] for entry in jobs}:
         yield f"spec.template.spec.successPolicy: there is no job {name!r}"
     before = set[str]()
@@ -196,18 +196,18 @@ def rejections_of_runtime(made: Mapping[str, Any]) -> Iterator[str]:
         before.add(job["name"])
 
 
-def rejections_of_job(one: Mapping[str, Any], before: Collection[str]) -> Iterator[str]:
+def rejections_of_job(row: Mapping[str, Any], before: Collection[str]) -> Iterator[str]:
     """Yield what is wrong with one of the jobs of pods, which are in order."""
-    place = f"spec.template.spec.replicatedJobs: {one['name']!r}"
-    for other in one.get("dependsOn") or []:
+    place = f"spec.template.spec.replicatedJobs: {row['name']!r}"
+    for other in row.get("dependsOn") or []:
         if other["name"] not in before:
             yield f"{place} depends on {other['name']!r}, which is not before it"
         if other.get("status") not in STATUSES:
             yield f"{place} waits for {other.get('status')!r}; it has to be {' or '.join(STATUSES)}"
-    template = one["template"]
+    template = row["template"]
     if template.get("metadata", {}).get("labels", {}).get(ANCESTOR) != "trainer":
         return
-    if one.get("replicas", 1) != 1:
+    if row.get("replicas", 1) != 1:
         yield f"{place} has to have 1 replica"
     if NODE not in {container["name"] for container in template["spec"]["template"]["spec"]["containers"]}:
         yield f"{place} has no container {NODE!r}"

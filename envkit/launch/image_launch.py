@@ -121,11 +121,11 @@ def unfit(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> str
     return "" if any(fits(row, own, mpi) for row in table()["hybrid"]) else f"{pair} as one world"
 
 
-def fits(row: Mapping[str, Any], found: host.Program, mpi: Mpi) -> bool:
+def fits(row: Mapping[str, Any], program: host.Program, mpi: Mpi) -> bool:
     """Say whether a row of the table is about these two."""
     from packaging.specifiers import SpecifierSet
 
-    sides = ((row["host"], found.family, found.version), (row["image"], mpi.family, mpi.version))
+    sides = ((row["host"], program.family, program.version), (row["image"], mpi.family, mpi.version))
     return all(
         side["family"] == family and version in SpecifierSet(side["versions"]) for side, family, version in sides
     )

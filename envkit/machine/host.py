@@ -219,11 +219,11 @@ WRAPPERS = tuple(f"mpicxx{variant}" for variant in VARIANTS)
 CRAY_WRAPPER = "CC"  # of the module craype; it has no mpicxx and no mpirun, but what modules like PrgEnv-gnu say
 
 
-def by_preference(found: Sequence[Program], family: str) -> tuple[Program | None, tuple[Program, ...]]:
+def by_preference(programs: Sequence[Program], family: str) -> tuple[Program | None, tuple[Program, ...]]:
     """Return the first MPI, of a family if one is named, and the others. Raises HostProblem without any of it."""
-    fitting = [one for one in found if family in ("", one.family)]
+    fitting = [one for one in programs if family in ("", one.family)]
     if family and not fitting:
-        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in found)
+        there = ", ".join(f"{one.family} {one.version} ({one.path})" for one in programs)
         needs = "Its mpicxx, mpi.h and mpirun have to be on PATH."
         if family == "Cray MPICH":
             needs = "Its modules have to put CC on PATH, and to set CRAY_MPICH_DIR and CRAY_MPICH_VERSION."
@@ -233,7 +233,7 @@ def by_preference(found: Sequence[Program], family: str) -> tuple[Program | None
             fix=f"{REMEDIES[family]} Without --mpi the first that there is would be taken.",
         )
     chosen = fitting[0] if fitting else None
-    return chosen, tuple(one for one in found if one != chosen)
+    return chosen, tuple(one for one in programs if one != chosen)
 
 
 def launcher_mpi(env: Mapping[str, str]) -> Program | None:

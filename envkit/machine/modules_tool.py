@@ -102,14 +102,14 @@ def loaded(env: Mapping[str, str], tool: ModulesTool, load: Sequence[str]) -> di
     }
 
 
-def require_entered(told: process.Completed) -> process.Completed:
+def require_entered(completed: process.Completed) -> process.Completed:
     """Return what a command inside an environment left. Raises ModuleNotLoaded where it was not reached.
 
     What enters has then said why, in three parts as every error has them, after what the modules tool said.
     """
-    if told.status != ModuleNotLoaded.exit_code:
-        return told
-    output, _, own = f"\n{told.stderr}".rpartition("\nenvkit: ")
+    if completed.status != ModuleNotLoaded.exit_code:
+        return completed
+    output, _, own = f"\n{completed.stderr}".rpartition("\nenvkit: ")
     what, why, fix = (*own.strip().split("\n\n"), "", "")[:3]
     raise ModuleNotLoaded(
         what=what,

@@ -53,11 +53,11 @@ def read(path: Path) -> Receipt:
     return environment.here(tree)
 
 
-def validation_error(path: Path, found: Receipt) -> str:
+def validation_error(path: Path, environment: Receipt) -> str:
     """Say what in a receipt cannot be; nothing if all can."""
-    if not is_name(found.name) or found.name != path.stem:
-        return f"Its name is {found.name!r}, that of its file {path.stem!r}."
-    return found.validation_error() if found.tree.startswith("/") else f"Its tree is {found.tree!r}."
+    if not is_name(environment.name) or environment.name != path.stem:
+        return f"Its name is {environment.name!r}, that of its file {path.stem!r}."
+    return environment.validation_error() if environment.tree.startswith("/") else f"Its tree is {environment.tree!r}."
 
 
 def damaged(path: Path, why: str) -> EnvironmentDamaged:
@@ -190,14 +190,14 @@ def default(prefix: Prefix, chosen: Value) -> Receipt:
         raise
 
 
-def usable(tree: Tree, found: Receipt) -> Receipt:
+def usable(tree: Tree, environment: Receipt) -> Receipt:
     """Return an environment that can be entered. Raises EnvironmentDamaged, HostProblem."""
-    modules = [module.name for module in found.recipes]
-    trust.require(tree.root.parent, tree, receipt.path_of(tree, found.name), modules)
-    require_in_place(tree, found)
-    if damage := found.damage():
-        raise not_as_installed(found, damage)
-    return found
+    modules = [module.name for module in environment.recipes]
+    trust.require(tree.root.parent, tree, receipt.path_of(tree, environment.name), modules)
+    require_in_place(tree, environment)
+    if damage := environment.damage():
+        raise not_as_installed(environment, damage)
+    return environment
 
 
 def venv_named(prefix: Prefix, name: str | None) -> Path | None:
@@ -222,52 +222,56 @@ def in_venv(folder: Path) -> Receipt:
     return usable(tree, read(path)).within(folder)
 
 
-def require_files(found: Receipt) -> None:
+def require_files(environment: Receipt) -> None:
     """Require of all files of an environment what ``find`` requires of those that it is entered by.
 
     An image is read to its end. Raises EnvironmentDamaged, HostProblem.
     """
-    require_same_image(found)
-    tree = Tree(root=Path(found.tree))
-    trust.require_files(tree.root.parent, tree, found.name, [module.name for module in found.recipes])
+    require_same_image(environment)
+    tree = Tree(root=Path(environment.tree))
+    trust.require_files(tree.root.parent, tree, environment.name, [module.name for module in environment.recipes])
 
 
-def require_same_image(found: Receipt) -> None:
+def require_same_image(environment: Receipt) -> None:
     """Require that an image is the one that was installed: it is read to its end. Raises EnvironmentDamaged."""
-    if found.is_image and found.damaged():
-        raise not_as_installed(found, f"its image is not the one that was installed (SHA-256 {found.sha256})")
+    if environment.is_image and environment.damaged():
+        raise not_as_installed(
+            environment, f"its image is not the one that was installed (SHA-256 {environment.sha256})"
+        )
 
 
-def not_as_installed(found: Receipt, damage: str) -> EnvironmentDamaged:
+def not_as_installed(environment: Receipt, damage: str) -> EnvironmentDamaged:
     """Say in what an environment is not as it was installed."""
     return EnvironmentDamaged(
-        what=f"The environment {found.name} is damaged: {damage}.",
-        fix=f"Put it back with 'envkit repair {found.name} --prefix {Path(found.tree).parent}'.",
+        what=f"The environment {environment.name} is damaged: {damage}.",
+        fix=f"Put it back with 'envkit repair {environment.name} --prefix {Path(environment.tree).parent}'.",
     )
 
 
-def require_in_place(tree: Tree, found: Receipt) -> None:
+def require_in_place(tree: Tree, environment: Receipt) -> None:
     """Require that an environment lies where it was installed. Raises EnvironmentDamaged."""
-    if found.copied_from:
+    if environment.copied_from:
         raise EnvironmentDamaged(
-            what=f"The environment {found.name} does not work where it lies.",
-            why=f"It was installed in {found.copied_from} and was copied or moved to {found.tree}; "
+            what=f"The environment {environment.name} does not work where it lies.",
+            why=f"It was installed in {environment.copied_from} and was copied or moved to {environment.tree}; "
             "the paths in its files are still those.",
-            fix=f"Move it back; or remove it here, which leaves {found.copied_from} as it is, and install it again:\n"
-            f"  envkit remove {found.name} --dependencies --prefix {tree.root.parent}\n"
-            f"  envkit install {found.name} --prefix {tree.root.parent}",
+            fix=f"Move it back; or remove it here, which leaves {environment.copied_from} as it is, "
+            "and install it again:\n"
+            f"  envkit remove {environment.name} --dependencies --prefix {tree.root.parent}\n"
+            f"  envkit install {environment.name} --prefix {tree.root.parent}",
         )
 
 
-def lock_of(made: Receipt) -> Lock:
+def lock_of(environment: Receipt) -> Lock:
     """Return the lock of an environment. Raises EnvironmentMissing for one that an earlier envkit installed."""
-    if made.lock is None:
+    if environment.lock is None:
         raise EnvironmentMissing(
-            what=f"The environment {made.name} has no lock.",
-            why=f"It was installed by envkit {made.envkit}, before there were locks.",
-            fix=f"Install it again: envkit install {made.name} --rebuild --prefix {Path(made.tree).parent}",
+            what=f"The environment {environment.name} has no lock.",
+            why=f"It was installed by envkit {environment.envkit}, before there were locks.",
+            fix="Install it again: "
+            f"envkit install {environment.name} --rebuild --prefix {Path(environment.tree).parent}",
         )
-    return made.lock
+    return environment.lock
 
 
 def placed(prefix: Prefix, name: str | None) -> tuple[Tree, Receipt]:
@@ -294,17 +298,17 @@ def placed(prefix: Prefix, name: str | None) -> tuple[Tree, Receipt]:
     return tree, environment
 
 
-def meant(there: Sequence[Place], name: str | None) -> Sequence[Place]:
+def meant(places: Sequence[Place], name: str | None) -> Sequence[Place]:
     """Return those that a name can mean: of exactly that name, else of that framework or beginning with it.
 
     The name of a stack means that one alone, be it installed or not.
     """
     if not name:
-        return there if name is None else ()
-    exact = [place for place in there if is_exact(place, name)]
+        return places if name is None else ()
+    exact = [place for place in places if is_exact(place, name)]
     if exact or is_stack(name):
         return exact
-    return [place for place in there if place[1].startswith(name) or framework_of(place[2]) == name]
+    return [place for place in places if place[1].startswith(name) or framework_of(place[2]) == name]
 
 
 def is_exact(place: Place, name: str | None) -> bool:
@@ -312,9 +316,9 @@ def is_exact(place: Place, name: str | None) -> bool:
     return name in (*names_of(place[1], place[2]), named_apart(place[0], place[1]))
 
 
-def framework_of(found: Receipt | EnvironmentDamaged) -> str:
+def framework_of(environment: Receipt | EnvironmentDamaged) -> str:
     """Return the framework of an environment, as 'envkit install' takes it; nothing where that is not known."""
-    return "" if isinstance(found, EnvironmentDamaged) else found.framework
+    return "" if isinstance(environment, EnvironmentDamaged) else environment.framework
 
 
 def ambiguous(prefix: Prefix, name: str, names: Sequence[str]) -> EnvironmentMissing:
@@ -326,9 +330,9 @@ def ambiguous(prefix: Prefix, name: str, names: Sequence[str]) -> EnvironmentMis
     )
 
 
-def names_of(called: str, found: Receipt | EnvironmentDamaged) -> tuple[str, ...]:
+def names_of(called: str, environment: Receipt | EnvironmentDamaged) -> tuple[str, ...]:
     """Return what the user may call an environment."""
-    return (called,) if isinstance(found, EnvironmentDamaged) else found.names
+    return (called,) if isinstance(environment, EnvironmentDamaged) else environment.names
 
 
 def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> EnvironmentMissing:
@@ -361,11 +365,11 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
     )
 
 
-def perhaps(name: str, there: Sequence[str], prefix: Prefix) -> str:
+def perhaps(name: str, names: Sequence[str], prefix: Prefix) -> str:
     """Return what a name that no environment has may mean: one that is installed, or a stack; nothing if neither."""
     can_be = [*FRAMEWORKS, *(stack.name for stack in stacks())]
     called = foreign.as_stack(name)
-    if near := difflib.get_close_matches(name, list(there), 1):
+    if near := difflib.get_close_matches(name, list(names), 1):
         return f"Perhaps {shown(near[0])} is meant. 'envkit list' has all."
     if near := [called] if called in can_be else difflib.get_close_matches(called, can_be, 1, 0.7):
         what = "It can be installed" if near[0] == name else f"Perhaps {near[0]} is meant, which can be installed"

@@ -72,13 +72,13 @@ def versions(stack: Stack, machine: Host, modules: Iterable[str] = ()) -> tuple[
     return parts, measures_of(stack.easyconfig)
 
 
-def of_combination(found: Combination, machine: Host) -> dict[str, str]:
+def of_combination(combination: Combination, machine: Host) -> dict[str, str]:
     """Return the parts of a combination, with the machine's own."""
     own, mpis = here(machine).parts, {*MPIS.values()}
-    of_host = {*found.host, GPU} | (mpis if mpis & {*found.host} else set())
+    of_host = {*combination.host, GPU} | (mpis if mpis & {*combination.host} else set())
     mine = {name: version for name, version in own.items() if name in of_host}
     replaced = mpis if mpis & mine.keys() else set()
-    return {name: version for name, version in found.parts.items() if name not in replaced} | mine
+    return {name: version for name, version in combination.parts.items() if name not in replaced} | mine
 
 
 def of_name(stem: str) -> dict[str, str]:

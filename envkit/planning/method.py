@@ -100,10 +100,10 @@ class Installation(Protocol):
     def refused_in_jobs(self) -> str:
         """Why it cannot be built in a job for each step; nothing if it can."""
 
-    def entered(self, made: Receipt) -> Environment:
-        """Return the way into what was built, where ``made`` describes it."""
+    def entered(self, environment: Receipt) -> Environment:
+        """Return the way into what was built, where ``environment`` describes it."""
 
-    def settle(self, made: Receipt) -> Receipt:
+    def settle(self, environment: Receipt) -> Receipt:
         """Put what has passed where it stays; return its receipt as it then is."""
 
     def describe(self, folder: Path) -> Receipt:
@@ -122,16 +122,16 @@ class Method(Protocol):
     def lacking(self, request: Request, machine: Host, stack: Stack) -> Sequence[Problem]:
         """Return what this machine lacks for any installation of a stack, as far as that is found out quickly."""
 
-    def is_other(self, request: Request, stack: Stack, found: Receipt) -> bool:
+    def is_other(self, request: Request, stack: Stack, environment: Receipt) -> bool:
         """Say whether what is asked for is another environment than the one that a receipt describes."""
 
-    def request_of(self, prefix: Prefix, found: Receipt) -> Request:
+    def request_of(self, prefix: Prefix, environment: Receipt) -> Request:
         """Return the request that installs what a receipt describes. Raises EnvironmentDamaged where none can."""
 
-    def removable(self, tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:
+    def removable(self, tree: Tree, environment: Receipt, others: Sequence[Parts], *, dependencies: bool) -> list[str]:
         """Return what ``remove`` removes: modules, or files."""
 
     def remove(
-        self, tree: Tree, found: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console
+        self, tree: Tree, environment: Receipt, others: Sequence[Parts], *, dependencies: bool, console: Console
     ) -> None:
         """Remove what a receipt describes; with ``dependencies`` all that no other environment is made of."""

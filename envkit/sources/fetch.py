@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envkit.errors import ChecksumMismatch, SourcesMissing
-from envkit.sources.ask import refused
+from envkit.sources.availability import refused
 from envkit.sources.bundle import BundleManifest, admit, contradictions, read_bundle, read_manifest, write_bundle
 from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.sources.download import Download, FetchEvent, FetchState, Unavailable

@@ -103,6 +103,8 @@ def openssl(folder: Path, path: Path, *words: str) -> process.Completed:
     return done
 
 
-def last_line(told: process.Completed) -> str:
+def last_line(completed: process.Completed) -> str:
     """Return the last line of what openssl said."""
-    return ((told.stderr + told.stdout).strip().splitlines() or [f"openssl ended with {told.status}"])[-1]
+    return ((completed.stderr + completed.stdout).strip().splitlines() or [f"openssl ended with {completed.status}"])[
+        -1
+    ]

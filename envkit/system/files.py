@@ -101,13 +101,13 @@ def is_other(state: os.stat_result) -> bool:
     return not any(test(state.st_mode) for test in (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK))
 
 
-def require_replaceable(folder: int, name: str, found: os.stat_result, *, new: bool) -> None:
+def require_replaceable(folder: int, name: str, state: os.stat_result, *, new: bool) -> None:
     """Require that what an open folder has may be written anew; a ``new`` file must not be there. Raises OSError."""
     if new:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if stat.S_ISREG(found.st_mode) and not os.access(name, os.W_OK, dir_fd=folder, follow_symlinks=False):
+    if stat.S_ISREG(state.st_mode) and not os.access(name, os.W_OK, dir_fd=folder, follow_symlinks=False):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 

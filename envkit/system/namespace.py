@@ -274,13 +274,13 @@ def mount_by(program: Sequence[str], target: Path, log: Path, cache: Path | None
     if not status:
         return
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from envkit.system import client_words
+    from envkit.system import cvmfs_messages
 
-    if cache and any(cache.iterdir()) and client_words.is_damaged(status, log):
-        client_words.say_aside(put_aside(cache))
+    if cache and any(cache.iterdir()) and cvmfs_messages.is_damaged(status, log):
+        cvmfs_messages.say_aside(put_aside(cache))
         status = mounted_by(program, target, log)
     if status:
-        sys.exit(client_words.explain(program[0], status, log))
+        sys.exit(cvmfs_messages.explain(program[0], status, log))
 
 
 def mounted_by(program: Sequence[str], target: Path, log: Path) -> str:

@@ -81,19 +81,19 @@ NONE = Writers()
 
 
 def stranger(
-    found: os.stat_result, path: str | Path | int, known: Trusted, *, is_open: bool = True
+    state: os.stat_result, path: str | Path | int, known: Trusted, *, is_open: bool = True
 ) -> tuple[str, str] | None:
     """Return who else can change a file, in words, and as ENVKIT_TRUST names them ("" where it cannot); None if nobody.
 
     Where others cannot get at it, be it not ``is_open``, its mode does not count.
     """
-    if not is_trusted(found.st_uid, known):
-        return f"It belongs to {user_name(found.st_uid)}", user_name(found.st_uid)
+    if not is_trusted(state.st_uid, known):
+        return f"It belongs to {user_name(state.st_uid)}", user_name(state.st_uid)
     if not is_open:
         return None
-    if found.st_mode & stat.S_IWOTH:
+    if state.st_mode & stat.S_IWOTH:
         return "Everybody may write to it", ""
-    writing = writers(found, path)
+    writing = writers(state, path)
     how = " (setfacl -b takes its access list away)" if writing.listed else ""
     for uid in sorted(writing.users):
         if not is_trusted(uid, known):
@@ -104,18 +104,18 @@ def stranger(
     return None
 
 
-def writers(found: os.stat_result, path: str | Path | int) -> Writers:
+def writers(state: os.stat_result, path: str | Path | int) -> Writers:
     """Return who may write to a file besides its owner and everybody: its group, and whom its POSIX ACL names.
 
     The bits of the group are the mask of an ACL: without the right to write there, no entry has it.
     """
-    if not found.st_mode & stat.S_IWGRP:
+    if not state.st_mode & stat.S_IWGRP:
         return NONE
     try:
         content = os.getxattr(path, ACL)
     except OSError:  # it has none (ENODATA), or its file system knows of none (ENOTSUP)
         content = b""
-    return listed(content, found.st_gid) or Writers(groups=frozenset((found.st_gid,)))
+    return listed(content, state.st_gid) or Writers(groups=frozenset((state.st_gid,)))
 
 
 def listed(content: bytes, gid: int) -> Writers | None:

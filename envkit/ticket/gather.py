@@ -169,8 +169,8 @@ def bounded(report: Report) -> Any:
     return msgspec.json.decode(whole)
 
 
-def environment(name: str | None, prefix: Prefix, found: list[Receipt]) -> dict[str, Any]:
-    """Return what is known of the environment, and the state of all; ``found`` takes its receipt."""
+def environment(name: str | None, prefix: Prefix, receipts: list[Receipt]) -> dict[str, Any]:
+    """Return what is known of the environment, and the state of all; ``receipts`` takes its receipt."""
     from envkit.install import listing
     from envkit.methods import installed
 
@@ -184,14 +184,14 @@ def environment(name: str | None, prefix: Prefix, found: list[Receipt]) -> dict[
     data = {"prefix": str(prefix), "environments": [msgspec.to_builtins(entry) for entry in present]}
     try:
         folder = installed.venv_named(prefix, name)
-        found.append(installed.in_venv(folder) if folder else installed.placed(prefix, name)[1])
+        receipts.append(installed.in_venv(folder) if folder else installed.placed(prefix, name)[1])
     except EnvkitError as error:
         return {"text": listed, "data": data, "problem": " ".join(filter(None, (error.what, error.why, error.fix)))}
-    own = msgspec.to_builtins(msgspec.structs.replace(found[0], lock=None))
-    damage = listing.damage(found[0])
+    own = msgspec.to_builtins(msgspec.structs.replace(receipts[0], lock=None))
+    damage = listing.damage(receipts[0])
     return {
-        "summary": f"{found[0].name}: {damage or found[0].framework + ' by ' + found[0].method}",
-        "text": f"{listing.describe(found[0])}\n\n{listed}",
+        "summary": f"{receipts[0].name}: {damage or receipts[0].framework + ' by ' + receipts[0].method}",
+        "text": f"{listing.describe(receipts[0])}\n\n{listed}",
         "data": {**data, "receipt": own},
     }
 

@@ -74,9 +74,9 @@ def numbered(form: str, kept: str, value: str) -> str:
 
 
 @functools.cache
-def in_numbers(form: str, one: str) -> str:
+def in_numbers(form: str, text: str) -> str:
     """Return a character as a number, its place in Unicode, or as those of its bytes."""
-    numbers: Iterable[int] = [ord(one)] if form in POINTS else one.encode(errors="surrogateescape")
+    numbers: Iterable[int] = [ord(text)] if form in POINTS else text.encode(errors="surrogateescape")
     return "".join(map(form.format, numbers))
 
 
@@ -196,10 +196,10 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def placed(found: list[tuple[int, list[str]]], text: str) -> Iterator[tuple[int, list[str]]]:
+def placed(places: list[tuple[int, list[str]]], text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield what was found in a text without its blanks with the place in the text itself."""
     words, before, at = re.finditer(r"\S+", text), 0, 0
-    for place, starts in found:
+    for place, starts in places:
         while place >= before:
             word = next(words)
             at, before = word.end() - before - len(word[0]), before + len(word[0])

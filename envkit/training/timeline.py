@@ -135,23 +135,23 @@ def summary(stream: TextIO) -> Summary:
     return result
 
 
-def parsed(stream: TextIO, found: Summary) -> Iterator[dict[str, Any]]:
+def parsed(stream: TextIO, totals: Summary) -> Iterator[dict[str, Any]]:
     """Yield the events one after another; ``found.whole`` tells at the end whether the list was closed."""
     decoder, text, at, ended = json.JSONDecoder(strict=False), "", 0, False
-    found.whole = False
+    totals.whole = False
     while True:
         while at < len(text) and text[at] in " \t\r\n,[":
             at += 1
         if text[at : at + 1] == "]":
-            found.whole = True
+            totals.whole = True
             return
         try:
             event, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError:
             if ended or len(text) - at > CHUNK:  # cut short, or damaged
                 return
-            more = stream.read(CHUNK) if found.read < LARGEST else ""
-            found.read += len(more)
+            more = stream.read(CHUNK) if totals.read < LARGEST else ""
+            totals.read += len(more)
             text, at, ended = text[at:] + more, 0, not more
             continue
         except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
@@ -160,7 +160,7 @@ def parsed(stream: TextIO, found: Summary) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def add_up(events: Iterable[dict[str, Any]], found: Summary) -> None:
+def add_up(events: Iterable[dict[str, Any]], totals: Summary) -> None:
     """Add events to a summary; spans that have not ended do so with the last event."""
     names = dict[int, str]()
     open_spans = defaultdict[int, list[tuple[str, float]]](list)
@@ -174,21 +174,21 @@ def add_up(events: Iterable[dict[str, Any]], found: Summary) -> None:
         if not isinstance(when, int | float) or not 0 <= when < LATEST:
             continue
         name, when = str(event.get("name", ""))[:LONGEST], float(when)
-        found.first = when if found.first is None else found.first
-        found.latest = max(found.latest, when)
+        totals.first = when if totals.first is None else totals.first
+        totals.latest = max(totals.latest, when)
         if kind == "B":
             open_spans[process].append((name, when))
-            enter(found, name, when)
+            enter(totals, name, when)
         elif kind == "X":
             came[process].append((when, name))
         elif kind == "E" and open_spans[process]:
             name, since = open_spans[process].pop()
-            leave(found, name, since, when, names.get(process, str(process)))
+            leave(totals, name, since, when, names.get(process, str(process)))
             if name.startswith("NEGOTIATE_"):
-                judge(found, came.pop(process, []))
+                judge(totals, came.pop(process, []))
     for process, spans in open_spans.items():
         for name, since in spans:
-            leave(found, name, since, found.latest, names.get(process, str(process)))
+            leave(totals, name, since, totals.latest, names.get(process, str(process)))
 
 
 def phase(name: str) -> str:
@@ -196,63 +196,63 @@ def phase(name: str) -> str:
     return next((title for start, title in PHASES if name.startswith(start)), name)
 
 
-def enter(found: Summary, name: str, when: float) -> None:
+def enter(totals: Summary, name: str, when: float) -> None:
     """Begin a span."""
     if name in WHOLE:
         return
-    span = found.phases[phase(name)]
+    span = totals.phases[phase(name)]
     span.since = span.since if span.inside else when
     span.inside += 1
 
 
-def leave(found: Summary, name: str, since: float, when: float, tensor: str) -> None:
+def leave(totals: Summary, name: str, since: float, when: float, tensor: str) -> None:
     """End a span."""
     if name in WHOLE:
-        found.operations[tensor] += 1
-        found.tensors[tensor] += when - since
+        totals.operations[tensor] += 1
+        totals.tensors[tensor] += when - since
         return
-    span = found.phases[phase(name)]
+    span = totals.phases[phase(name)]
     span.inside -= 1
     span.total += 0.0 if span.inside else when - span.since
 
 
-def judge(found: Summary, came: list[tuple[float, str]]) -> None:
+def judge(totals: Summary, came: list[tuple[float, str]]) -> None:
     """Note which rank came last in a negotiation; those of a tensor that is known already do not tell."""
     if len(came) < 2:
         return
     (began, _), (ended, rank) = min(came), max(came)
-    found.last[rank] += 1
-    waits = found.waited[rank]
+    totals.last[rank] += 1
+    waits = totals.waited[rank]
     while waits and waits[-1][1] >= began:  # for several tensors at the same time it waits once
         before = waits.pop()
         began, ended = min(began, before[0]), max(ended, before[1])
     waits.append((began, ended))
 
 
-def lines(found: Summary) -> list[str]:
+def lines(totals: Summary) -> list[str]:
     """Return a summary in words."""
-    cut = "" if found.whole else f"; {LARGE if found.read >= LARGEST else CUT}"
-    rows = [f"{found.seconds:.2f} s, {total(found)}{cut}"]
+    cut = "" if totals.whole else f"; {LARGE if totals.read >= LARGEST else CUT}"
+    rows = [f"{totals.seconds:.2f} s, {total(totals)}{cut}"]
     rows += ["at least one tensor was in"]
-    rows += [f"  {name:24} {time_s:9.3f} s  {share:4.0%}" for name, time_s, share in found.shares()]
+    rows += [f"  {name:24} {time_s:9.3f} s  {share:4.0%}" for name, time_s, share in totals.shares()]
     rows += ["slowest tensors, from the end of their negotiation"]
-    for name, time_s, times in found.slowest(SHOWN):
+    for name, time_s, times in totals.slowest(SHOWN):
         rows.append(f"  {name:40} {time_s:9.3f} s in {times}, {1e3 * time_s / times:.2f} ms each")
-    return [*rows, *stragglers(found)]
+    return [*rows, *stragglers(totals)]
 
 
-def total(found: Summary) -> str:
+def total(totals: Summary) -> str:
     """Return how much Horovod did, in words."""
-    return f"{found.operations.total()} operations on {len(found.operations)} tensors"
+    return f"{totals.operations.total()} operations on {len(totals.operations)} tensors"
 
 
-def stragglers(found: Summary) -> list[str]:
+def stragglers(totals: Summary) -> list[str]:
     """Return who came last, in words."""
-    if not found.negotiations:
+    if not totals.negotiations:
         return []
-    rows = [f"last in the {found.negotiations} negotiations that name the ranks (the first of each tensor)"]
-    for rank, times, share, waited_s in found.stragglers(SHOWN):
+    rows = [f"last in the {totals.negotiations} negotiations that name the ranks (the first of each tensor)"]
+    for rank, times, share, waited_s in totals.stragglers(SHOWN):
         rows.append(f"  rank {rank}: {times} times ({share:.0%}); the first rank waited {waited_s:.3f} s for it")
-    if len(found.last) > SHOWN:
-        rows.append(f"  and {len(found.last) - SHOWN} other ranks")
+    if len(totals.last) > SHOWN:
+        rows.append(f"  and {len(totals.last) - SHOWN} other ranks")
     return [*rows, f"  {NAMED_MORE}"]

@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 OWN = ("*.py", "*.so", "metadata.json")
 
 
-def keep(made: Receipt, built: BuildFlags | None) -> None:
+def keep(environment: Receipt, built: BuildFlags | None) -> None:
     """Keep what the files of an environment are now; of an image the receipt itself says it."""
-    if made.is_image:
+    if environment.is_image:
         return
-    tree = Tree(root=Path(made.tree))
-    files = {short(tree, path): state(path) for _, path in watched(made, built)}
-    receipt.write(receipt.kept_path(tree, made.name), Fingerprints(files=files))
+    tree = Tree(root=Path(environment.tree))
+    files = {short(tree, path): state(path) for _, path in watched(environment, built)}
+    receipt.write(receipt.kept_path(tree, environment.name), Fingerprints(files=files))
 
 
-def changes(made: Receipt, built: BuildFlags | None) -> tuple[FileChange, ...] | None:
+def changes(environment: Receipt, built: BuildFlags | None) -> tuple[FileChange, ...] | None:
     """Return what has changed since the installation, None where nothing was kept of it."""
-    tree = Tree(root=Path(made.tree))
-    fingerprints = receipt.kept(tree, made.name)
-    if fingerprints is None or made.lock is None or made.is_image:
+    tree = Tree(root=Path(environment.tree))
+    fingerprints = receipt.kept(tree, environment.name)
+    if fingerprints is None or environment.lock is None or environment.is_image:
         return None
-    files = {short(tree, path): (kind, path) for kind, path in watched(made, built)}
+    files = {short(tree, path): (kind, path) for kind, path in watched(environment, built)}
     has_mpi = any(
         kind == "mpi" for kind, _ in files.values()
     )  # else the extension does not load, which is said elsewhere
@@ -47,21 +47,21 @@ def changes(made: Receipt, built: BuildFlags | None) -> tuple[FileChange, ...] |
         if name not in fingerprints or is_other(path, fingerprints[name])
     ]
     lost = fingerprints.keys() - files.keys()
-    gone = [FileChange(kind=kind_of(made, tree, name), path=name, how="gone") for name in lost]
+    gone = [FileChange(kind=kind_of(environment, tree, name), path=name, how="gone") for name in lost]
     relevant = [change for change in gone if has_mpi or change.kind != "mpi"]
     return tuple(sorted((*changed, *relevant), key=lambda change: change.path))
 
 
-def watched(made: Receipt, built: BuildFlags | None) -> Iterator[tuple[str, Path]]:
+def watched(environment: Receipt, built: BuildFlags | None) -> Iterator[tuple[str, Path]]:
     """Yield the files that matter, and of which kind they are."""
-    tree = Tree(root=Path(made.tree))
-    for module in made.recipes:
+    tree = Tree(root=Path(environment.tree))
+    for module in environment.recipes:
         if file := tree.file(module.name):
             yield "modules", file
-    for pattern in OWN if made.horovod else ():
-        for path in Path(made.horovod).rglob(pattern):
+    for pattern in OWN if environment.horovod else ():
+        for path in Path(environment.horovod).rglob(pattern):
             yield "horovod", path
-    for folder in map(Path, made.site_packages):
+    for folder in map(Path, environment.site_packages):
         if folder.is_relative_to(tree.root):
             for path in folder.glob("*.dist-info/RECORD"):
                 yield "packages", path
@@ -70,12 +70,12 @@ def watched(made: Receipt, built: BuildFlags | None) -> Iterator[tuple[str, Path
             yield "mpi", Path(name)
 
 
-def kind_of(made: Receipt, tree: Tree, name: str) -> str:
+def kind_of(environment: Receipt, tree: Tree, name: str) -> str:
     """Return of which kind a file was that has gone."""
     path = tree.root / name
     if path.is_relative_to(tree.modulepath):
         return "modules"
-    if path.is_relative_to(made.horovod or "/nothing"):
+    if path.is_relative_to(environment.horovod or "/nothing"):
         return "horovod"
     return "packages" if path.name == "RECORD" else "mpi"
 

@@ -70,9 +70,9 @@ def unreachable(wanted: LaunchRequest, env: Mapping[str, str]) -> list[UnusableP
         return [place for place in pool.map(tried, [host for host, _ in wanted.hosts][:MOST_HOSTS]) if place]
 
 
-def is_before_init(made: Report) -> bool:
+def is_before_init(report: Report) -> bool:
     """Whether no rank came further than hvd.init(), so that it may be MPI alone that fails."""
-    return all(rank.size is None for rank in made.ranks)
+    return all(rank.size is None for rank in report.ranks)
 
 
 def mpi_libraries(target: Target) -> list[str]:
@@ -129,7 +129,7 @@ def is_plain(expected: Expected, ranks: int) -> bool:
 
 def explained(
     expected: Expected,
-    made: Report,
+    report: Report,
     target: Target,
     wanted: LaunchRequest,
     options: Options,
@@ -144,25 +144,25 @@ def explained(
     nothing that is tried passes, every file is read. ``failed_s`` is how long the ranks took to fail.
     """
     expected = seen(expected, target, env)
-    if not made.ranks:
+    if not report.ranks:
         expected = replace(expected, mute=tuple(unreachable(wanted, env)))
-    if options.quick or is_plain(expected, len(made.ranks)) or not any(map(can_be_explained, made.results)):
+    if options.quick or is_plain(expected, len(report.ranks)) or not any(map(can_be_explained, report.results)):
         return expected
-    first = f"{made.cause.id}: {made.cause.message}" if made.cause else ""
+    first = f"{report.cause.id}: {report.cause.message}" if report.cause else ""
     tell(f"The ranks fail ({first}). Trying what passes, for {MOST_S:.0f} s at most (--quick does not).")
     trials = Trials(passes=passes, until=time.monotonic() + MOST_S)
     telling = tuple(setting for setting in expected.settings if not settings.is_harmless(setting))
     has_gloo = bool(target.built and target.built.flag("gloo"))
-    by_horovodrun = made.started is not None and made.started.launcher == "horovodrun"
+    by_horovodrun = report.started is not None and report.started.launcher == "horovodrun"
     differences(
         trials,
         wanted,
         telling or expected.settings,
         settings.of_machine(mpi_libraries(target)) if is_open_mpi(target) else [],
         other_launcher=has_gloo and not by_horovodrun,
-        fabric=made.has_fabric,
+        fabric=report.has_fabric,
         again_first=not telling or failed_s < QUICK_S,
-        mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(made) else "",
+        mpi=next(iter(mpi_libraries(target)), "") if not by_horovodrun and is_before_init(report) else "",
     )
     passed = any(trial.passed and trial.name != MPI_ALONE for trial in trials.done)
     damage = expected.damage if passed else tuple(target.damage(every=True))

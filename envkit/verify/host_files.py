@@ -59,9 +59,9 @@ def of_rpm(paths: Iterable[str]) -> Iterator[HostFile]:
         yield from verified(package, process.capture(argv, timeout_s=ASK_S).stdout)
 
 
-def verified(package: str, told: str) -> Iterator[HostFile]:
+def verified(package: str, date: str) -> Iterator[HostFile]:
     """Yield the programs and libraries in what a package manager says of a package; its settings are the site's."""
-    for line in told.splitlines():
+    for line in date.splitlines():
         match = VERIFIED.match(line.rstrip())
         if match and match["kind"] is None and re.search(r"/(s?bin|lib(32|64|exec)?)/", match["path"]):
             how = "gone" if match["marks"] == "missing" else "changed"

@@ -191,14 +191,14 @@ def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[s
     return status == 0
 
 
-def further_than(made: Report) -> Callable[[RankFacts, int], bool] | None:
+def further_than(report: Report) -> Callable[[RankFacts, int], bool] | None:
     """Return what says whether a rank has come further than those of a report; None: all must come to the end.
 
     Further is: to a record where there was none, to one world where no rank came to any.
     """
-    if not made.ranks:
+    if not report.ranks:
         return lambda _facts, _size: True
-    if all(rank.size is None for rank in made.ranks):
+    if all(rank.size is None for rank in report.ranks):
         return lambda facts, size: facts.size == size
     return None
 

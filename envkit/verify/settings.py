@@ -39,9 +39,9 @@ def in_force(env: Mapping[str, str]) -> list[Setting]:
     return sorted(settings, key=is_harmless)
 
 
-def is_harmless(one: Setting) -> bool:
+def is_harmless(setting: Setting) -> bool:
     """Whether a setting hardly ever matters."""
-    return re.fullmatch(known("settings")["harmless"], one.name) is not None
+    return re.fullmatch(known("settings")["harmless"], setting.name) is not None
 
 
 def variables(ranks: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Setting]:

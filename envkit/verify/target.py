@@ -302,9 +302,9 @@ def current(env: Mapping[str, str] = os.environ, framework: str | None = None) -
     return None
 
 
-def read_standing(told: str, env: Mapping[str, str], framework: str | None) -> Target:
+def read_standing(text: str, env: Mapping[str, str], framework: str | None) -> Target:
     """Make a target of what inside.py says."""
-    facts = json.loads(told)
+    facts = json.loads(text)
     name = env.get("ENVKIT_NAME") or env.get("CONDA_DEFAULT_ENV") or env.get("VIRTUAL_ENV") or facts["executable"]
     return Target(
         name=name,
@@ -320,15 +320,15 @@ def read_standing(told: str, env: Mapping[str, str], framework: str | None) -> T
     )
 
 
-def chosen(there: Sequence[str], wanted: str | None, name: str) -> str:
+def chosen(offered: Sequence[str], wanted: str | None, name: str) -> str:
     """The framework to verify. Raises UsageProblem, or EnvironmentDamaged where there is none at all."""
     package = PACKAGES.get(wanted, wanted) if wanted else None
-    if package in there or (package is None and there):
-        return package or there[0]
+    if package in offered or (package is None and offered):
+        return package or offered[0]
     if package is not None:
         raise UsageProblem(
             what=f"{name} has no Horovod for {wanted}.",
-            why=f"It has it for: {', '.join(there) or 'no framework'}.",
+            why=f"It has it for: {', '.join(offered) or 'no framework'}.",
             fix="Leave --framework out, or name another environment.",
         )
     raise EnvironmentDamaged(

@@ -188,7 +188,9 @@ def error_of(text: str) -> str:
     return error.strip()[:LINE]
 
 
-def judged(one: UpstreamRun, ranks: int, seconds: float, outcomes: Outcomes, ended: str, row: Row | None) -> FileResult:
+def judged(
+    upstream_run: UpstreamRun, ranks: int, seconds: float, outcomes: Outcomes, ended: str, row: Row | None
+) -> FileResult:
     """Return what came of a file, held against the row that a stack's table has of it (None: it has no table)."""
     counts = Counter(kind for kind, _ in outcomes.tests.values())
     failed = {test: text for test, (kind, text) in outcomes.tests.items() if kind == "failed"}
@@ -200,10 +202,10 @@ def judged(one: UpstreamRun, ranks: int, seconds: float, outcomes: Outcomes, end
     named = tuple(msgspec.structs.replace(f, cause=causes[f.test]) for f in failures if f.test in causes)
     mended = [test for test in causes if outcomes.tests.get(test, ("",))[0] == "passed"]
     accounted_for = counts["passed"] - len(mended) + sum(test not in causes for test in failed)
-    can_tell = not ended and not outcomes.broken and (ranks == KNOWN_RANKS or not one.in_ranks)
+    can_tell = not ended and not outcomes.broken and (ranks == KNOWN_RANKS or not upstream_run.in_ranks)
     return FileResult(
-        file=one.file,
-        over=one.over,
+        file=upstream_run.file,
+        over=upstream_run.over,
         ranks=ranks,
         seconds=round(seconds, 1),
         passed=counts["passed"],
@@ -245,6 +247,6 @@ def rows(stack: str) -> Iterator[Row]:
         yield record.convert({**row, "failed": named}, Row)
 
 
-def row_of(stack: str, one: UpstreamRun) -> Row | None:
+def row_of(stack: str, upstream_run: UpstreamRun) -> Row | None:
     """Return what is known of a file in a stack."""
-    return next((row for row in rows(stack) if (row.file, row.over) == (one.file, one.over)), None)
+    return next((row for row in rows(stack) if (row.file, row.over) == (upstream_run.file, upstream_run.over)), None)

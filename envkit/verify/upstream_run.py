@@ -179,7 +179,7 @@ def run(
 def run_file(
     target: Target,
     wanted: LaunchRequest,
-    one: UpstreamRun,
+    upstream_run: UpstreamRun,
     row: Row | None,
     shared: Path,
     options: Options,
@@ -189,14 +189,14 @@ def run_file(
 ) -> FileResult:
     """Run one file; return what came of it, held against what is known of it."""
     began = time.monotonic()
-    inside, launch = start_of(target, wanted, one, env, options)
-    folder = Path(tempfile.mkdtemp(prefix=f"{upstream.stem(one.file)}-", dir=shared))
+    inside, launch = start_of(target, wanted, upstream_run, env, options)
+    folder = Path(tempfile.mkdtemp(prefix=f"{upstream.stem(upstream_run.file)}-", dir=shared))
     job = {
-        "test": str(shared / "test" / one.file),
+        "test": str(shared / "test" / upstream_run.file),
         "root": str(shared / "test"),
         "packages": str(shared / "packages"),
-        "limit_s": one.limit_s,
-        "in_ranks": one.in_ranks,
+        "limit_s": upstream_run.limit_s,
+        "in_ranks": upstream_run.in_ranks,
     }
     files.write(folder / "job.json", json.dumps(job).encode())
     program = data("inside/upstream_rank.py")
@@ -205,7 +205,7 @@ def run_file(
     argv = inside.command(rank, launch.argv, remote=launch.remote, visible=seen) if launch else None
     argv = argv or inside.command(rank, visible=seen)
     own = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}  # not the caller's settings
-    until = time.monotonic() + one.limit_s + LATE_S
+    until = time.monotonic() + upstream_run.limit_s + LATE_S
     stopped = Watch(os.getpid(), node.name_of_node())
     tell(title, "")
 
@@ -226,20 +226,20 @@ def run_file(
         until=lambda: time.monotonic() > until or bool(stopped.found),
     )
     outcomes = upstream.merged([noted(path) for path in sorted(folder.glob("rank-*"))])
-    seconds, ranks = time.monotonic() - began, wanted.ranks if one.in_ranks else 1
-    is_late = not outcomes.is_whole and seconds > one.limit_s
-    ended = end_of(one, outcomes, status, folder, is_late=is_late)
-    return msgspec.structs.replace(upstream.judged(one, ranks, seconds, outcomes, ended, row), is_late=is_late)
+    seconds, ranks = time.monotonic() - began, wanted.ranks if upstream_run.in_ranks else 1
+    is_late = not outcomes.is_whole and seconds > upstream_run.limit_s
+    ended = end_of(upstream_run, outcomes, status, folder, is_late=is_late)
+    return msgspec.structs.replace(upstream.judged(upstream_run, ranks, seconds, outcomes, ended, row), is_late=is_late)
 
 
 def start_of(
-    target: Target, wanted: LaunchRequest, one: UpstreamRun, env: Mapping[str, str], options: Options
+    target: Target, wanted: LaunchRequest, upstream_run: UpstreamRun, env: Mapping[str, str], options: Options
 ) -> tuple[Environment, Launch | None]:
     """The way in and the launcher of a file: that of its MPI, horovodrun for Gloo, none for one process."""
-    if one.over == ALONE:
+    if upstream_run.over == ALONE:
         return target.inside, None
     mpi = target.mpi(env)
-    if one.over == upstream.CONTROLLERS["mpi"]:
+    if upstream_run.over == upstream.CONTROLLERS["mpi"]:
         return image_launch.plan_launch(target.inside, mpi, wanted, env, options.mpi_model)
     by_gloo = replace(wanted, launcher="horovodrun")
     inside, launch = image_launch.plan_launch(target.inside, mpi, by_gloo, env, options.mpi_model)
@@ -268,7 +268,7 @@ def far(folder: Path) -> str:
     return f"{len(done)} tests" + (f", {failed} failed" if failed else "")
 
 
-def end_of(one: UpstreamRun, outcomes: Outcomes, status: int, folder: Path, *, is_late: bool) -> str:
+def end_of(upstream_run: UpstreamRun, outcomes: Outcomes, status: int, folder: Path, *, is_late: bool) -> str:
     """Why a file did not come to its end, in words; nothing if it did."""
     if outcomes.is_whole:
         return ""
@@ -276,6 +276,6 @@ def end_of(one: UpstreamRun, outcomes: Outcomes, status: int, folder: Path, *, i
     if is_late:
         stacks = "\n".join(path.read_text(errors="replace") for path in sorted(folder.glob("stack-*")))
         where = next((line.strip() for line in stacks.splitlines() if line.strip().startswith("File")), "")
-        return f"not over after {one.limit_s:g} s{at}" + (f" ({where})" if where else "")
+        return f"not over after {upstream_run.limit_s:g} s{at}" + (f" ({where})" if where else "")
     lines = (folder / "log").read_text(errors="replace").strip()[-SAID:].splitlines()
     return f"ended early{at}, status {status}: {' '.join(lines[-3:])}"

@@ -174,21 +174,21 @@ def ask(jobs: Sequence[ModuleJob], tree: Tree) -> None:
     blame(jobs)
 
 
-def seen(one: ModuleJob, told: JobStatus, tree: Tree) -> JobStatus:
+def seen(job: ModuleJob, status: JobStatus, tree: Tree) -> JobStatus:
     """Return what is known of a job: it is done when its module is there, for which a while is allowed."""
-    if told.state != "COMPLETED" or tree.has(one.module):
-        return told
-    one.ended = one.ended or time.time()
-    if time.time() - one.ended < SEEN_S:
-        return replace(told, state="COMPLETING")
-    return replace(told, state="FAILED", reason=UNSEEN)
+    if status.state != "COMPLETED" or tree.has(job.module):
+        return status
+    job.ended = job.ended or time.time()
+    if time.time() - job.ended < SEEN_S:
+        return replace(status, state="COMPLETING")
+    return replace(status, state="FAILED", reason=UNSEEN)
 
 
-def hopeless(one: ModuleJob) -> bool:
+def hopeless(job: ModuleJob) -> bool:
     """Say whether Slurm gives a reason for which a job never starts; that of jobs which another fails is not meant."""
-    reason = one.record.reason
+    reason = job.record.reason
     return (
-        one.record.state == "PENDING"
+        job.record.state == "PENDING"
         and not reason.startswith("Dependency")
         and bool(slurm.known(reason).get("never_starts"))
     )

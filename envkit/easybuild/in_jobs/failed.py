@@ -28,33 +28,36 @@ def failure(jobs: Sequence[ModuleJob], job: eb_command.Build) -> EnvkitError:
     )
 
 
-def row(number: int, one: ModuleJob, error: EnvkitError, jobs: Sequence[ModuleJob]) -> str:
+def row(number: int, job: ModuleJob, error: EnvkitError, jobs: Sequence[ModuleJob]) -> str:
     """Return what is said of a job that failed."""
     lines = [error.what, *error.why.splitlines(), *(f"-> {line}" for line in error.fix.splitlines())]
-    because = [f"{o.module} (job {o.number})" for o in jobs if o.culprit == one.module and o is not one]
+    because = [f"{o.module} (job {o.number})" for o in jobs if o.culprit == job.module and o is not job]
     lines += [f"Cancelled because of it: {', '.join(because)}"] if because else []
     return f"{number}. " + "\n   ".join(lines)
 
 
-def explained(one: ModuleJob, job: eb_command.Build) -> EnvkitError:
+def explained(module_job: ModuleJob, job: eb_command.Build) -> EnvkitError:
     """Return why a job failed: by Slurm, on a node that sees other files, or in its build."""
-    where = f"job {one.number}{f' on {one.record.nodes}' if one.record.nodes else ''}"
-    printed = next(job.told.glob(f"*-{one.number}.out"), None)
-    if one.record.is_lost:
-        end = lost(slurm, one.number, one.record)
+    where = f"job {module_job.number}{f' on {module_job.record.nodes}' if module_job.record.nodes else ''}"
+    printed = next(job.told.glob(f"*-{module_job.number}.out"), None)
+    if module_job.record.is_lost:
+        end = lost(slurm, module_job.number, module_job.record)
         log = f"\nLog: {printed}" if printed else ""
-        return JobLost(what=f"{one.module}: {end.what}", why=end.why + log, fix=end.fix)
-    if printed is None or one.record.reason == UNSEEN:
+        return JobLost(what=f"{module_job.module}: {end.what}", why=end.why + log, fix=end.fix)
+    if printed is None or module_job.record.reason == UNSEEN:
+        place = job.told if printed is None else job.tree.modulepath
         return HostProblem(
-            what=f"{one.module}: {where} left nothing in {job.told if printed is None else job.tree.modulepath}.",
+            what=f"{module_job.module}: {where} left nothing in {place}.",
             why=f"A node that does not see {job.prefix.root} cannot build into it.",
             fix="Choose a --prefix on a file system that the nodes share with this machine.",
         )
-    logs = tuple(log for log in (one.log, printed) if log and log.is_file())
-    found = cause(logs, one.said or tail(printed), job.prefix)
+    logs = tuple(log for log in (module_job.log, printed) if log and log.is_file())
+    found = cause(logs, module_job.said or tail(printed), job.prefix)
     kind = DiskFull if found.is_full else BuildFailed
-    step = f" in step {one.doing}" if one.doing else ""
-    return kind(what=f"{one.module} failed{step} ({where}).", why=f"{found.why}\nLog: {found.log}", fix=found.fix)
+    step = f" in step {module_job.doing}" if module_job.doing else ""
+    return kind(
+        what=f"{module_job.module} failed{step} ({where}).", why=f"{found.why}\nLog: {found.log}", fix=found.fix
+    )
 
 
 def tail(log: Path) -> str:

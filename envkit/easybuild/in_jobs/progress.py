@@ -95,19 +95,19 @@ def left_s(jobs: Sequence[ModuleJob], seconds: Mapping[str, int]) -> float | Non
     return max(ends.values())
 
 
-def state(one: ModuleJob, jobs: Sequence[ModuleJob]) -> str:
+def state(job: ModuleJob, jobs: Sequence[ModuleJob]) -> str:
     """Return what is to be said of a job now."""
-    record = one.record
-    if one.culprit and one.culprit != one.module:
-        return f"is not built: it needs {one.culprit}"
-    if one.culprit:
+    record = job.record
+    if job.culprit and job.culprit != job.module:
+        return f"is not built: it needs {job.culprit}"
+    if job.culprit:
         why = slurm.table()["ended"].get(record.state, {}).get("what", "failed")
-        return f"{why}{f' in step {one.doing}' if one.doing else ''} after {clock(record.seconds)}"
-    if one.is_done:
+        return f"{why}{f' in step {job.doing}' if job.doing else ''} after {clock(record.seconds)}"
+    if job.is_done:
         return f"is done after {clock(record.seconds)}"
     if record.state == "RUNNING":
         return f"runs on {record.nodes}"
-    needs = [other.module for other in jobs if other.module in one.step.dependencies and not other.is_done]
+    needs = [other.module for other in jobs if other.module in job.step.dependencies and not other.is_done]
     if record.state in WAITING and needs:
         return f"{WAITS_FOR} {', '.join(needs)}"
     if record.state in WAITING:
@@ -153,11 +153,11 @@ class JobsProgress:
             self.told = time.monotonic()
             say(self.console, f"  {self.summary()}")
 
-    def explain(self, one: ModuleJob) -> None:
+    def explain(self, job: ModuleJob) -> None:
         """Say once what it means why a job waits, where that is not another of these."""
-        reason = one.record.reason
-        waits = one.record.state in WAITING and reason not in UNSAID and not one.culprit
-        if waits and reason not in self.known and (text := slurm.explain(one.number, one.record).meaning):
+        reason = job.record.reason
+        waits = job.record.state in WAITING and reason not in UNSAID and not job.culprit
+        if waits and reason not in self.known and (text := slurm.explain(job.number, job.record).meaning):
             self.known[reason] = text
             say(self.console, f"  {reason}: {text}")
 
@@ -181,8 +181,8 @@ class JobsProgress:
         return Text("\n".join([self.summary(), *rows[:room], *more]), no_wrap=True, overflow="ellipsis")
 
 
-def running(one: ModuleJob) -> str:
+def running(job: ModuleJob) -> str:
     """Return for how long a job has run, and in which step it is."""
-    if one.record.state != "RUNNING":
+    if job.record.state != "RUNNING":
         return ""
-    return f" for {clock(one.record.seconds)}{f', step {one.doing}' if one.doing else ''}"
+    return f" for {clock(job.record.seconds)}{f', step {job.doing}' if job.doing else ''}"

@@ -84,13 +84,13 @@ def opened(descriptor: int) -> Optional[socket.socket]:
     return socket.socket(fileno=descriptor) if descriptor >= 0 else None
 
 
-def leads_to(one: socket.socket, port: int) -> bool:
+def leads_to(connection: socket.socket, port: int) -> bool:
     """Whether a socket is connected to a port; closed if it is not."""
     try:
-        peer = one.getpeername()  # type: Any
+        peer = connection.getpeername()  # type: Any
     except OSError:
         peer = None
     if isinstance(peer, tuple) and peer[1] == port:
         return True
-    one.close()
+    connection.close()
     return False

@@ -70,15 +70,15 @@ def recognise(env: Mapping[str, str]) -> Tuple[Optional[Started], List[str]]:
     return chosen, sorted(dead - alive)
 
 
-def variables_of(one: Started, env: Mapping[str, str]) -> List[str]:
+def variables_of(launch: Started, env: Mapping[str, str]) -> List[str]:
     """The variables that say that this process is such a rank."""
     with open(LAUNCHERS) as stream:
         rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
     pairs = [(row, started(row, env)) for row in rows]
-    return sorted({name for row, start in pairs if start and agree(start, one) for name in names(row, env)})
+    return sorted({name for row, start in pairs if start and agree(start, launch) for name in names(row, env)})
 
 
-def is_unseen(one: Started, env: Mapping[str, str]) -> bool:
+def is_unseen(launch: Started, env: Mapping[str, str]) -> bool:
     """Whether nothing is there of the launcher that these variables tell of, so that they may be left over.
 
     It neither is above this process, whose ancestors can all be seen, nor listens. False where that is not known of it.
@@ -86,7 +86,7 @@ def is_unseen(one: Started, env: Mapping[str, str]) -> bool:
     with open(LAUNCHERS) as stream:
         rows = [row for row in json.load(stream) if fits(row, env)]  # type: List[Dict[str, Any]]
     pairs = [(row, started(row, env)) for row in rows]
-    rows = [row for row, start in pairs if start and agree(start, one)]
+    rows = [row for row, start in pairs if start and agree(start, launch)]
     if not rows or any("parents" not in row or listens(row, env) for row in rows):
         return False
     names, is_all = ancestors()
@@ -99,8 +99,8 @@ def fits(row: Dict[str, Any], env: Mapping[str, str]) -> bool:
     return all(env.get(name) for name in needed) and not any(env.get(name) for name in row.get("unless", []))
 
 
-def agree(one: Started, other: Started) -> bool:
-    return one.rank == other.rank and (one.size == other.size or None in (one.size, other.size))
+def agree(launch: Started, other: Started) -> bool:
+    return launch.rank == other.rank and (launch.size == other.size or None in (launch.size, other.size))
 
 
 def names(row: Dict[str, Any], env: Mapping[str, str]) -> List[str]:

@@ -90,19 +90,19 @@ class Sequence:
                 into[at : at + length] = block
             at += length
 
-    def compare(self, found: Any, spans: List[Tuple[int, int]], divisor: int = 1) -> Compared:
+    def compare(self, values: Any, spans: List[Tuple[int, int]], divisor: int = 1) -> Compared:
         """How many elements are not those of some spans (first element, count) one after the other, over a divisor.
 
         With the place of the first, what was found there and what is right.
         """
         result = {"wrong": 0}  # type: Compared
         expected = sum(count for _, count in spans)
-        if len(found) != expected:
-            return {"wrong": expected, "found": "%d elements" % len(found), "right": "%d elements" % expected}
+        if len(values) != expected:
+            return {"wrong": expected, "found": "%d elements" % len(values), "right": "%d elements" % expected}
         at = 0
         for first, count in spans:
             for place, length, period in pieces(first, count):
-                block, right = found[at : at + length], self.piece(place, length, period)
+                block, right = values[at : at + length], self.piece(place, length, period)
                 if divisor > 1 and not allowed(self.kind, divisor):
                     right = right / divisor
                 elif divisor > 1:
@@ -122,9 +122,9 @@ def allowed(kind: str, divisor: int) -> float:
     return TOLERANCE[kind] if divisor & (divisor - 1) else 0.0
 
 
-def differing(found: Any, right: Any, tolerance: float) -> Any:
+def differing(values: Any, right: Any, tolerance: float) -> Any:
     """A mask of the elements that are not right; one that is no number is not."""
-    return ~(abs(found - right) <= tolerance * right) if tolerance else found != right
+    return ~(abs(values - right) <= tolerance * right) if tolerance else values != right
 
 
 def shown(element: Any) -> str:

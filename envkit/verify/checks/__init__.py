@@ -17,7 +17,7 @@ from envkit.verify.checks import (
     security,
     settings,
     speed,
-    truth,
+    training_truth,
     world,
 )
 from envkit.verify.facts import RankFacts, ordered
@@ -40,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
     *gpu.CHECKS,
     *fabric.OF_NCCL,
     *collectives.CHECKS,
-    *truth.CHECKS,
+    *training_truth.CHECKS,
     *extras.CHECKS,
     *security.CHECKS,
     *drift.CHECKS,

@@ -130,13 +130,13 @@ def system(facts: RankFacts) -> dict[str, str]:
     }
 
 
-def differences(facts: Sequence[RankFacts], told: Sequence[dict[str, str]]) -> str:
+def differences(facts: Sequence[RankFacts], rows: Sequence[dict[str, str]]) -> str:
     """Return the nodes (or the ranks, where all are on one node) that differ from most; nothing if none does."""
     one_node = len({f.host for f in facts}) == 1
     names = [f.label if one_node else f.host for f in facts]
     parts = []
-    for what in dict.fromkeys(what for each in told for what in each):
-        having = {name: each[what] for name, each in zip(names, told, strict=True) if what in each}
+    for what in dict.fromkeys(what for each in rows for what in each):
+        having = {name: each[what] for name, each in zip(names, rows, strict=True) if what in each}
         common, others = odd_ones(having)
         for value, where in others.items():
             parts.append(f"{what} is {value or 'absent'} on {listing(where)}, {common or 'absent'} elsewhere")

@@ -203,9 +203,9 @@ def error_in(fact: object) -> str:
     return str(fact.get("error") or "") or next(filter(None, map(error_in, fact.values())), "")
 
 
-def raised_result(ranks: Ranks, one: RankFacts, step: str, error: str, hung: Sequence[RankFacts]) -> Result:
+def raised_result(ranks: Ranks, rank: RankFacts, step: str, error: str, hung: Sequence[RankFacts]) -> Result:
     """The result for a rank that failed by itself while others waited for it."""
-    return ranks.outcome("rank-hung", "raised", rank=one.label, phase=step, error=error, waiting=len(hung))
+    return ranks.outcome("rank-hung", "raised", rank=rank.label, phase=step, error=error, waiting=len(hung))
 
 
 def rank_late(ranks: Ranks) -> list[Result]:

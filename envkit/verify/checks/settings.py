@@ -33,9 +33,9 @@ def settings(ranks: Ranks) -> list[Result]:
     return [ranks.outcome("settings", "in-force", settings=listed(in_force))] if in_force else []
 
 
-def is_python(one: Setting) -> bool:
+def is_python(setting: Setting) -> bool:
     """Whether it is a folder of PATH with a Python only, as of pyenv or conda: the environment's comes before it."""
-    return one.kind == "folder" and {"python", "python3"} >= set(one.value.split(", "))
+    return setting.kind == "folder" and {"python", "python3"} >= set(setting.value.split(", "))
 
 
 def proven(ranks: Ranks, trial: Trial) -> Result:

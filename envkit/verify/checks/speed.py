@@ -166,14 +166,14 @@ def left_out(sweep: Sweep) -> str:
     return f"; no time for {', '.join(size(length) for length in sweep.left_out)}" if sweep.left_out else ""
 
 
-def trained_models(told: Throughput) -> str:
+def trained_models(measured: Throughput) -> str:
     """Return the models that were trained, with the speed of each."""
-    return ", ".join(f"{name} {trained.samples_per_s:,.0f} samples/s" for name, trained in told.models.items())
+    return ", ".join(f"{name} {trained.samples_per_s:,.0f} samples/s" for name, trained in measured.models.items())
 
 
-def place(told: Throughput) -> str:
+def place(measured: Throughput) -> str:
     """Return the device and the number of ranks of a training, in words."""
-    return f"on {told.where.upper()}, {'1 rank' if told.ranks == 1 else f'{told.ranks} ranks'}"
+    return f"on {measured.where.upper()}, {'1 rank' if measured.ranks == 1 else f'{measured.ranks} ranks'}"
 
 
 CHECKS = (bandwidth, throughput, ddp)

@@ -75,10 +75,10 @@ def check_case(classname: str, check: str, results: Sequence[Result]) -> Element
     return case
 
 
-def fail(case: ElementTree.Element, message: str, told: Iterable[str]) -> None:
+def fail(case: ElementTree.Element, message: str, lines: Iterable[str]) -> None:
     """Make a test case fail, with a message and the texts that explain it."""
     failure = ElementTree.SubElement(case, "failure", message=plain(message), type="failure")
-    failure.text = plain("\n\n".join(told))
+    failure.text = plain("\n\n".join(lines))
 
 
 def result_text(result: Result) -> str:

@@ -8,13 +8,13 @@ from envkit.training import timeline
 SHOWN = 20
 
 
-def html(found: timeline.Summary, name: str) -> str:
+def html(summary: timeline.Summary, name: str) -> str:
     """The whole page, of the timeline in a file of that name."""
     return rendered(
         "timeline.html",
-        found=found,
+        found=summary,
         name=name,
-        total=timeline.total(found),
+        total=timeline.total(summary),
         cut=timeline.CUT,
         named_more=timeline.NAMED_MORE,
         shown=SHOWN,

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .kinds import Do, During, Kind, World
+from .kinds_jobs import cut, host_name, instead, without
 from .kinds_libraries import FAILING, preload, search
 from .kinds_limits import full, limit, little_memory, setting
-from .kinds_more import cut, host_name, instead, without
 from .kinds_places import no_shared_memory, noexec, read_only_home, temporary
 from .kinds_settings import in_file, in_named_file
 from .kinds_shadows import stub

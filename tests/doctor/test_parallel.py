@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envkit.doctor.at_once import ask
+from envkit.doctor.parallel import ask
 from envkit.errors import HostProblem
 from envkit.system import process
 

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
 # Read files and folders that may not answer, each after its path was printed:
-#   sh reach.sh PATH...
+#   sh read_paths.sh PATH...
 # Who gives up waiting learns from the last line which one it was. Ends with the status of the first; of the others, what
 # is not there is left out.
 
