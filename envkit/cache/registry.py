@@ -45,7 +45,8 @@ CREATED = "org.opencontainers.image.created"
 CREATED_FORM = "%Y-%m-%dT%H:%M:%SZ"
 LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")  # reached without TLS, as other clients do
 LOGINS = ("~/.apptainer/docker-config.json", "~/.config/containers/auth.json")  # beside ~/.docker/config.json
-NO_SUCH, UNAUTHORIZED = 404, 401
+NO_SUCH, UNAUTHORIZED, SERVER_ERROR = 404, 401, 500
+AGAIN_S = (0.2, 1.0)
 # What a registry says of a manifest while another push writes the link of a blob anew; it is asked again then (s).
 HALF_WRITTEN, WRITING_S = "DIGEST_INVALID", (0.2, 0.5, 1.0)
 
@@ -122,6 +123,7 @@ class Reached:
         """Return an answer that has one of the statuses that are good.
 
         ``what`` begins at the repository, or is a link of the registry's own; one that leads elsewhere is not followed.
+        What only reads is asked again if the server fails: some do, for a blob that another client pushes just now.
         """
         from envkit.sources.connection import RefusedError
 
@@ -131,6 +133,12 @@ class Reached:
         answer = self.answer(method, url, **given)
         if answer.status_code == UNAUTHORIZED and getattr(self.client.auth, "token", None):
             self.client.auth.token = None  # it was for reading
+            answer = self.answer(method, url, **given)
+        for wait_s in AGAIN_S if method in ("GET", "HEAD") else ():
+            if answer.status_code < SERVER_ERROR:
+                break
+            answer.close()
+            time.sleep(wait_s)
             answer = self.answer(method, url, **given)
         if answer.status_code not in good:
             raise RefusedError(f"{method} {what.partition('?')[0]}: {told(answer)}")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -326,12 +326,16 @@ def tokens(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def answering(body: bytes, status: int = 200) -> Iterator[int]:
-    """Run a server that answers everything alike, as no registry does; yield its port."""
+def answering(body: bytes, status: int = 200, first: Sequence[int] = ()) -> Iterator[int]:
+    """Run a server that answers everything alike, as no registry does; yield its port.
+
+    It fails with the statuses ``first`` when it is asked for tags.
+    """
+    statuses = list(first)
 
     class Alike(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status)
+            self.send_response(statuses.pop(0) if statuses and "tags" in self.path else status)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Www-Authenticate", "Bearer")
             self.end_headers()
@@ -389,6 +393,16 @@ class TestRefused:
             with pytest.raises(CacheInvalid, match="cannot be used") as told:
                 cache.entry(f"Horovod--1.0-toy/{'0' * 64}.json")
             assert "not as OCI has it" in told.value.why
+
+    @pytest.mark.parametrize("failures", [1, 2, 3])
+    def test_a_server_that_fails_for_a_moment(self, failures: int) -> None:
+        """It is asked again: a registry fails so for what another client pushes just now."""
+        with answering(b'{"tags": []}', first=[503, 500, 500][:failures]) as port:
+            cache = Place(named=f"oci://127.0.0.1:{port}/site/envkit")
+            if failures < 3:
+                assert list(cache.names()) == []
+            else:
+                assert "500" in self.refused(cache)
 
     @pytest.mark.parametrize("text", ["[]", "{", '{"auths": []}', '{"auths": {"127.0.0.1:PORT": {"auth": 3}}}'])
     def test_a_damaged_file_of_logins(self, text: str, nobody: Path) -> None:
