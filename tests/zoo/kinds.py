@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from .world import World
@@ -16,23 +17,7 @@ __all__ = ["Kind", "World", "combined", "every", "find", "is_held_out"]
 
 Do = Callable[[World], None]
 During = Callable[[World, "subprocess.Popen[bytes]"], None]
-FAMILIES = (
-    "files",
-    "shadows",
-    "libraries",
-    "settings",
-    "limits",
-    "signals",
-    "ranks",
-    "numbers",
-    "worlds",
-    "tools",
-    "more",
-    "places",
-    "leftovers",
-    "two",
-    "mpi",
-)
+FAMILIES = sorted(path.stem.removeprefix("kinds_") for path in Path(__file__).parent.glob("kinds_*.py"))
 HELD_OUT = 40
 
 
