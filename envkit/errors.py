@@ -258,9 +258,14 @@ STORAGE = {
 }  # what to do about the errors of storage: said nowhere else
 
 
+OF_PATHS = {
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL),
+}
+
+
 def of_path(error: OSError) -> NotReadable | None:
     """Return ``error`` as what is wrong with a path, or with this user's right to it. None if it is no such error."""
-    if error.errno not in {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.EINVAL} or not error.filename:
+    if error.errno not in OF_PATHS or not error.filename:
         return None
     return NotReadable(
         what=f"envkit could not use {error.filename}.",

@@ -92,6 +92,7 @@ def main() -> None:
     for group in given.groups:
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
             copy = Path(folder)
+            copy.chmod(0o755)  # some tests run it as another user
             every = mutants(copy, copied(group, copy))
             tried = random.Random(given.seed).sample(every, min(given.sample, len(every)))  # noqa: S311
             run = subprocess.run(

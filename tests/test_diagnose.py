@@ -18,7 +18,7 @@ import pytest
 from envkit.cli import run
 from envkit.diagnose import Certainty, Rule, first_cause, first_cause_in, judge, rules
 from envkit.diagnose.rule import Sign, done, parse_rule
-from envkit.diagnose.scan import CHUNK, ScannedLog, Search, scan, whole_lines
+from envkit.diagnose.scan import CHUNK, Scan, ScannedLog, Search, below, scan, whole_lines
 from envkit.diagnose.surroundings import Surroundings
 from envkit.knowledge.known import catalogue
 from tests.diagnose_recall import AREAS, FILE, WHOLE, Thread, table, threads, verdict, written
@@ -350,6 +350,22 @@ def test_lines_are_counted_the_same_however_blocks_fall(seed: int) -> None:
     assert (found.rule.id, found.number) == ("mpi-headers", len(lines) + 1)
 
 
+@pytest.mark.parametrize(
+    "at, wanted", [(0, "second"), (4, "second"), (5, "second"), (6, "third"), (13, "fourth"), (19, "")]
+)
+def test_the_line_below(at: int, wanted: str) -> None:
+    assert below(b"first\nsecond\nthird\nfourth", at) == wanted
+
+
+def test_what_was_looked_at_in_one_chunk_does_not_hide_the_next_ones() -> None:
+    [rule] = [rule for rule in rules() if rule.id == "mpi-headers"]
+    reading = Scan(Search([rule], done()))
+    reading.read(b"x" * 100 + b"\n")
+    reading.read(b"y" * 100 + b" note: mpi.h: No such file\n")
+    reading.read(b"fatal error: mpi.h: No such file or directory\n")
+    assert reading.seen.hits["mpi-headers"].line.number == 3
+
+
 def test_a_long_line_is_cut() -> None:
     found = first_cause(["x" * 3_000 + " No space left on device " + "y" * 100_000])
     assert found is not None
@@ -440,6 +456,15 @@ class TestPlace:
         found = first_cause(["x.cc:1:2: fatal error: mpi.h: No such file or directory"], place)
         assert found is not None
         assert (found.certainty if found.rule.id == "mpi-headers" else None) is certainty
+
+    @pytest.mark.parametrize(
+        "folder", ["/usr/include", "/usr/local/include", "/usr/local/cuda/include", "/named", "/home/of/include"]
+    )
+    def test_a_header_is_looked_for_in_the_usual_folders(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        place = Surroundings(env={"CPATH": "/other:/named", "NCCL_HOME": "/home/of"})
+        monkeypatch.setattr(Path, "is_file", lambda path: str(path) == f"{folder}/nccl.h")
+        assert place.no_header("nccl.h") == (None, f"{folder}/nccl.h is there")
+        assert place.no_header("other.h")[0] is True
 
     @pytest.mark.parametrize("size, wanted", [(64, "extension-cut-seen"), (4096, "bus-error")])
     def test_a_cut_extension(self, size: int, wanted: str, place: Surroundings, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -170,6 +172,8 @@ def copied_by(context: Path, word: str) -> list[Path]:
             ["0/0/c.txt"],
             ["cp -a {0}/0/0/c.txt /opt/e/"],
         ),
+        (["ARG S=sub  # a comment of two=2 words", "ARG NONE", "COPY ${S}/c.txt /x"], ["0/0/c.txt"], []),
+        (["ARG A=a.txt B='b.txt' C", "COPY $A $B /x/"], ["0/0/a.txt", "0/1/b.txt"], []),
         (["COPY --link a.txt /x", "ADD b.txt /y"], ["0/0/a.txt", "1/0/b.txt"], []),
         (["COPY \\", "# a comment", "  a.txt \\", "", "  /x"], ["0/0/a.txt"], ["cp -a {0}/0/0/a.txt /x"]),
     ],
@@ -187,6 +191,10 @@ def test_what_is_copied_where(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("ENV", ":2: ENV has a name without a value."),
+        ("ENV NAME", ":2: ENV has a name without a value."),
+        ("ENV A=1 # more", ":2: ENV has a name without a value."),
+        ("Bootstrap: docker", "Dockerfile is a definition file, and no Dockerfile."),
         ("INCLUDE x", ":2: INCLUDE is no instruction of a Dockerfile."),
         ("COPY gone.txt /x", ":2: COPY takes gone.txt, which is not there."),
         ("COPY *.gone /x/", ":2: COPY takes *.gone, which is not there."),
@@ -280,3 +288,18 @@ def test_what_is_changed_between_plan_and_build_is_not_built(context: Path, tmp_
 def test_a_dockerfile_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RecipeInvalid, match="cannot be read"):
         converted(tmp_path / "gone")
+
+
+def test_nothing_of_a_dockerfile_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "Dockerfile"
+    evil = "\x1b[31m\x1b]0;owned\x07"
+    lines = ["FROM scratch", f"ARG EVIL{evil}", f"ENV B{evil}=1", f"HEALTHCHECK CMD {evil}", f"UNKNOWN{evil} x"]
+    file.write_text("\n".join(lines))
+    words = ["install", "mine", "--method", "apptainer", "--from-dockerfile", str(file), "--dry-run"]
+    for text in (file.read_text(), file.read_text().partition("UNKNOWN")[0]):
+        file.write_text(text)
+        done = subprocess.run([sys.executable, "-m", "envkit", *words], capture_output=True, text=True)
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "\x07" not in done.stdout + done.stderr
+        assert "WARNING" not in done.stderr
+        assert done.returncode != 1

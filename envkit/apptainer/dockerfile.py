@@ -9,6 +9,7 @@ place.
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import posixpath
@@ -42,6 +43,7 @@ INSTRUCTIONS = (
 )
 ARCHIVE = re.compile(r"\.(tar|tar\.\w+|tgz|tbz2?|txz|tzst)$")
 VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\}|(.?))")
+WORDS = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:\\.|[^"\\])*"|'[^']*'|["'\\])+""", re.DOTALL)
 STAGED = "/.envkit-context"  # where in the image the files lie until they are in their places
 LINKS = 40
 AGAIN = "Run the same command again."
@@ -93,11 +95,17 @@ def converted(path: Path) -> Converted:
         text = files.read(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeInvalid(what=f"The Dockerfile {path} cannot be read.", why=str(error)) from error
-    listing = list(instructions(path, text))
+    listing = [with_defaults(path, instruction) for instruction in instructions(path, text)]
     require_convertible(path, listing)
     context = Context(path)
     lines, commands, copied = text.split("\n"), list[str](), list[CopiedPath]()
     for instruction, place, values in settled(listing):
+        if instruction.word == "ARG":
+            written = f"ARG {instruction.rest}" if instruction.rest else ""
+            lines[instruction.line - 1 : instruction.end - 1] = [
+                written,
+                *[""] * (instruction.end - instruction.line - 1),
+            ]
         if instruction.word not in ("COPY", "ADD"):
             continue
         number = len(commands)
@@ -175,6 +183,10 @@ def instructions(path: Path, text: str) -> Iterator[Instruction]:
             more, number = lines[number].strip(), number + 1
             line = line if not more or more.startswith("#") else f"{line[:-1].rstrip()} {more}"
         word, rest = (*line.removesuffix(escape).split(None, 1), "")[:2]
+        if re.match(r"(?i)bootstrap:", word):
+            what = f"{path} is a definition file, and no Dockerfile."
+            fix = "Build it with 'apptainer build IMAGE.sif FILE', and take it over: --from IMAGE.sif"
+            raise RecipeInvalid(what=what, why=f"Line {start + 1} begins with {word}", fix=fix)
         if word.upper() not in INSTRUCTIONS:
             raise invalid(path, start + 1, f"{word} is no instruction of a Dockerfile.", "Correct it.")
         if word.upper() in ("RUN", "COPY", "ADD") and re.search(r"(^|\s)<<-?['\"]?\w", rest):
@@ -207,6 +219,22 @@ def require_convertible(path: Path, instructions_in: Sequence[Instruction]) -> N
             raise invalid(path, instruction.line, f"RUN {instruction.rest.split()[0]} is not supported.")
 
 
+def with_defaults(path: Path, instruction: Instruction) -> Instruction:
+    """Return an ARG with its defaults alone: what has none is empty in a definition file, too; others as they are.
+
+    Docker takes a comment behind an ARG for more names. Raises RecipeInvalid for an ENV without a value.
+    """
+    words = WORDS.findall(instruction.rest)
+    if instruction.word == "ENV":
+        is_old = words and "=" not in words[0]  # ENV NAME VALUE
+        if len(words) < 2 if is_old else not all("=" in word for word in words) or not words:
+            raise invalid(path, instruction.line, "ENV has a name without a value.", "Write ENV NAME=VALUE.")
+    if instruction.word != "ARG":
+        return instruction
+    named = itertools.takewhile(lambda word: not word.startswith("#"), words)
+    return replace(instruction, rest=" ".join(word for word in named if "=" in word))
+
+
 def settled(steps: Sequence[Instruction]) -> Iterator[tuple[Instruction, str, dict[str, str]]]:
     """Yield each instruction with the working folder and the variables (ENV, defaults of ARG) that hold for it."""
     place, values = "/", dict[str, str]()
@@ -216,8 +244,9 @@ def settled(steps: Sequence[Instruction]) -> Iterator[tuple[Instruction, str, di
                 posixpath.join(place, replaced(instruction.rest.strip("\"'"), values) or instruction.rest)
             )
         elif instruction.word == "ARG" and "=" in instruction.rest:
-            name, _, value = instruction.rest.partition("=")
-            values.setdefault(name, value.strip("\"'"))
+            for word in WORDS.findall(instruction.rest):
+                name, _, value = word.partition("=")
+                values.setdefault(name, value.strip("\"'"))
         elif instruction.word == "ENV":
             with contextlib.suppress(ValueError):
                 words = shlex.split(instruction.rest) or ["="]
@@ -437,10 +466,12 @@ def marker(number: int) -> str:
 
 def by_spython(path: Path, text: str) -> str:
     """Return the text of a Dockerfile without COPY and ADD as spython converts it. Raises RecipeInvalid."""
+    from spython.logger import bot
     from spython.main.parse.parsers import DockerParser
     from spython.main.parse.writers import SingularityWriter
 
     output = io.StringIO()
+    bot.errorStream = bot.outputStream = output  # it keeps those that were there when it was imported
     with temporary.folder("dockerfile") as folder:
         (folder / "Dockerfile").write_text(text)
         try:

@@ -37,6 +37,9 @@ TAG = re.compile(r"(?P<folder>[A-Za-z0-9_][\w.-]*)\.(?P<key>[0-9a-f]{64})", re.A
 SOURCE_TAG = re.compile("source-(?P<sha256>[0-9a-f]{64})")
 LONGEST = 128  # characters of a tag
 MOST_TAGS = 100_000
+MOST_SAID = 10_000_000  # bytes of an answer that is no blob
+LISTING_S = 60.0  # for all pages of the tags
+SHOWN = 300  # characters of a refusal
 ARTIFACT = "application/vnd.envkit.build.v1"
 SOURCES, SOURCE = "application/vnd.envkit.sources.v1", "application/octet-stream"
 MANIFEST, OBJECT = "application/vnd.envkit.manifest.v1+json", "application/vnd.envkit.module.v1.tar+xz"
@@ -60,11 +63,12 @@ def asking() -> Iterator[None]:
     try:
         import oras.provider  # noqa: F401
         from requests import RequestException
+        from urllib3.exceptions import HTTPError
     except ImportError as error:
         raise RefusedError("A registry takes the Python package oras: pip install 'envkit[oci]'") from error
     try:
         yield
-    except (RequestException, ValueError) as error:
+    except (RequestException, HTTPError, ValueError) as error:
         raise RefusedError(redact(str(error)).rstrip(".")) from error
 
 
@@ -197,7 +201,7 @@ def understood() -> Iterator[None]:
 def content(answer: Any, kind: type[T]) -> T:
     """Return what an answer says in JSON. Raises RefusedError, ValueError."""
     try:
-        return record.decode(b"".join(in_time(bounded(answer, manifest.MOST))), kind)
+        return record.decode(b"".join(bounded(answer, manifest.MOST)), kind)
     except record.RecordInvalid as error:
         raise ValueError(f"its answer is not as OCI has it: {error}") from error
 
@@ -209,16 +213,25 @@ def told(answer: Any) -> str:
     reason = str(answer.reason)
     with suppress(RefusedError, ValueError):
         reason = next((f"{refusal.code} {refusal.message}" for refusal in content(answer, Refusals).errors), reason)
-    return f"{answer.status_code} {reason}".strip()
+    return f"{answer.status_code} {reason[:SHOWN]}".strip()
 
 
 def bounded(answer: Any, most: int) -> Iterator[bytes]:
-    """Yield what a registry sends, at most so many bytes."""
+    """Yield what a registry sends, at most so many bytes. Raises RefusedError, also where that is too slow."""
     from envkit.sources.connection import limited
 
     length = answer.headers.get("Content-Length", "")
     size = int(length) if length.isdecimal() else None
-    return whole(limited(answer.iter_content(PIECE), size, most), size)
+    if "Content-Encoding" in answer.headers:
+        size = None  # it is that of what is packed
+    return in_time(whole(limited(pieces(answer), size, most), size))
+
+
+def pieces(answer: Any) -> Iterator[bytes]:
+    """Yield what comes as soon as it comes; ``iter_content`` waits until a piece is full."""
+    with answer:
+        while piece := answer.raw.read1(PIECE, decode_content=True):
+            yield piece
 
 
 def logins() -> Iterator[str]:
@@ -241,7 +254,10 @@ def client(host: str, files: tuple[str, ...]) -> Any:
 
     class Patient(HTTPAdapter):
         def send(self, request: Any, **given: Any) -> Any:  # type: ignore[override]
-            return super().send(request, **{**given, "timeout": (CONNECT_S, PATIENCE_S)})
+            answer = super().send(request, **{**given, "timeout": (CONNECT_S, PATIENCE_S), "stream": True})
+            if not given.get("stream"):  # requests would read it all, however much and slow
+                answer._content = b"".join(bounded(answer, MOST_SAID))
+            return answer
 
     logger.setup_logger(quiet=True)
     is_local = LOCAL.fullmatch(host) is not None
@@ -279,9 +295,11 @@ def tags(named: str) -> list[str]:
     """Return all of its tags, whoever's. Raises RefusedError."""
     with asking():
         reached = Reached(named)
-        collected, what = list[str](), "tags/list?n=1000"
+        collected, what, began = list[str](), "tags/list?n=1000", time.monotonic()
         while what:
-            answer = reached.ask("GET", what, 200)
+            if time.monotonic() - began > LISTING_S:
+                raise ValueError(f"it has named {len(collected)} tags in {LISTING_S:.0f} s, and names more")
+            answer = reached.ask("GET", what, 200, stream=True)
             page = content(answer, Tags).tags or ()
             collected += page
             what = answer.links.get("next", {}).get("url", "") if page else ""
@@ -308,7 +326,7 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
         else:
             digest = f"sha256:{sha256_of(name)}"
         with reached.ask("GET", f"blobs/{digest}", 200, stream=True) as answer:
-            yield in_time(bounded(answer, most))
+            yield bounded(answer, most)
 
 
 def require(named: str) -> None:
@@ -396,6 +414,6 @@ def remove(named: str, name: str) -> None:
             answer = reached.ask("HEAD", f"manifests/{tag}", 200, NO_SUCH, headers={"Accept": IMAGE})
             if answer.status_code != NO_SUCH:
                 digest = answer.headers.get("Docker-Content-Digest")
-                if not digest:
+                if not re.fullmatch("sha256:[0-9a-f]{64}", digest or ""):
                     raise ValueError("it does not say the digest of what is to be removed")
                 reached.ask("DELETE", f"manifests/{digest}", 202, NO_SUCH)

@@ -35,6 +35,7 @@ LARGEST = 1_000_000  # bytes of a file that is read
 MOST = 300  # combinations that ranges may stand for
 CONDITIONS = 50  # of a range
 ORDER = (Verdict.WORKS, Verdict.RISKY, Verdict.UNKNOWN, Verdict.FAILS)
+OTHERS = frozenset(("arch", "gpu", "os", "py", "sm"))  # words of compat; what pip and conda list so is another package
 WORD = re.compile(r"\s*([\w.+-]+?)\s*(~=|==|>=|<=|!=|[<>=])\s*(.*)", re.DOTALL)
 RANGE = re.compile(r"[<>~,]|!=|\.\*")
 MODULE = re.compile(r"(?<![\w/.+-])([A-Za-z][\w+.-]*)/(\d[\w.+-]*)")
@@ -252,6 +253,8 @@ def of_file(path: Path) -> list[str]:
     words = [Told(word, place) for line, place in lines for word in of_line(line, place)]
     if not words:
         fix = "It takes what pip freeze, pip list, conda list or module list print, or a requirements file."
+        if re.search(r"^dependencies:", text, re.MULTILINE):
+            fix = "It seems to be an environment.yml: give what 'conda list' prints where it is installed."
         raise UsageProblem(what=f"{path} names nothing that envkit compat knows.", fix=fix)
     return list(dict.fromkeys(words))
 
@@ -293,7 +296,7 @@ def of_line(line: str, place: str) -> Iterator[str]:
         return
     match = LINE.fullmatch(wanted)
     name = match[1].lower().replace("_", "-") if match else ""
-    if match is None or name not in names():
+    if match is None or name not in names() or name in OTHERS:
         return
     if match[2].startswith("@"):
         if marker:
@@ -323,7 +326,7 @@ def of_source(source: str, marker: str, place: str) -> Iterator[str]:
     egg = re.search(r"[#&]egg=([\w.-]+)", source)
     archive = last.endswith((".whl", ".tar.gz", ".zip"))
     name = re.sub(r"-\d.*", "", egg[1] if egg else last).removesuffix(".git").lower().replace("_", "-")
-    if name not in names() or not (archive or names()[name] in PACKAGES):
+    if name not in names() or name in OTHERS or not (archive or names()[name] in PACKAGES):
         return
     if marker:
         raise unreadable(place, f"{name} depends on {marker}", "Give what pip freeze prints there")

@@ -5,15 +5,14 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from shlex import quote
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 from rich.console import Console
 
-from envkit.environments import replaced
+from envkit.environments import replaced, trust
 from envkit.environments.prefix import Tree
-from envkit.errors import HostProblem, NotWritable
+from envkit.errors import HostProblem
 from envkit.report.progress import say
 from envkit.system import files, process
 
@@ -28,13 +27,8 @@ def lock_name(module: str) -> str:
 @contextmanager
 def held(tree: Tree, name: str, console: Console, message: str) -> Iterator[FileLock]:
     """Hold a lock of a tree; print ``message`` if another process has it, and wait. Raises NotWritable."""
+    trust.require_no_link(tree.locks)
     tree.locks.mkdir(mode=0o770, parents=True, exist_ok=True)  # who can read a lock can hold it
-    if tree.locks.is_symlink():
-        raise NotWritable(
-            what=f"{tree.locks} is a link, and envkit writes nothing through one.",
-            why=f"It leads to {tree.locks.resolve()}.",
-            fix=f"Remove the link: rm {quote(str(tree.locks))}",
-        )
     lock = FileLock(tree.locks / f"{name}.lock")
     with process.interruptible():
         try:

@@ -13,7 +13,8 @@ from typing import Self
 
 import msgspec
 
-from envkit.environments import replaced
+from envkit.environments import replaced, trust
+from envkit.environments.discard import discarded
 from envkit.environments.environment import Environment
 from envkit.environments.lockfile import Lock, LockedPart
 from envkit.environments.manifest import Damage, Measure
@@ -316,7 +317,7 @@ def unfinished(tree: Tree, name: str) -> Unfinished | None:
 
 def end(tree: Tree, name: str) -> None:
     """Drop the note of an installation."""
-    (tree.unfinished / f"{name}.json").unlink(missing_ok=True)
+    discarded(tree, tree.unfinished / f"{name}.json")
 
 
 def waiting(tree: Tree, name: str) -> str:
@@ -328,7 +329,11 @@ def waiting(tree: Tree, name: str) -> str:
 
 
 def write(path: Path, record: msgspec.Struct) -> None:
-    """Write a record so that readers see all of it or nothing; no file or link that lies in its way is followed."""
+    """Write a record so that readers see all of it or nothing; no file or link that lies in its way is followed.
+
+    Raises NotWritable where its folder is a link.
+    """
+    trust.require_no_link(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", own=True)
 

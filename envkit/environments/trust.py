@@ -15,8 +15,8 @@ from shlex import quote
 from typing import Literal
 
 from envkit.config import configuration as config
-from envkit.environments.prefix import Prefix, Tree
-from envkit.errors import HostProblem, NotReadable
+from envkit.environments.prefix import Prefix, Tree, listed
+from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.system import owners
 from envkit.system.owners import Trusted, Writers, stranger, writers
 
@@ -68,11 +68,38 @@ def require(
 
 
 def require_place(prefix: Prefix) -> None:
-    """Require it of a prefix that is built into, with all its trees for this machine type. Raises HostProblem."""
+    """Require it of a prefix that is built into, with all its trees for this machine type, and folders in them.
+
+    Raises HostProblem, NotWritable.
+    """
     require(prefix.root)
+    require_folders(prefix)
     with suppress(NotReadable):
         for tree in prefix.trees(os.uname().machine):
             require(prefix.root, tree)
+
+
+def require_folders(prefix: Prefix) -> None:
+    """Require of the folders of a prefix, and of those of its trees, that none is a link. Raises NotWritable.
+
+    What is written, replaced and removed below one would be where it leads to, in a prefix that was copied, too.
+    """
+    with suppress(NotReadable):
+        for tree in prefix.trees(os.uname().machine):
+            for path in (tree.root, *(tree.root / name for name in listed(tree.root))):
+                require_no_link(path)
+    for path in (prefix.sources, prefix.logs):
+        require_no_link(path)
+
+
+def require_no_link(path: Path) -> None:
+    """Require of a folder that is written to that it is no link. Raises NotWritable."""
+    if path.is_symlink():
+        raise NotWritable(
+            what=f"{path} is a link, and envkit writes nothing through one.",
+            why=f"It leads to {os.path.realpath(path)}.",
+            fix=f"Remove the link: rm {quote(str(path))}",
+        )
 
 
 def require_files(prefix: Path, tree: Tree, name: str, modules: Iterable[str]) -> None:

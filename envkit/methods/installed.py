@@ -30,6 +30,7 @@ from envkit.planning.stack import FRAMEWORKS, is_stack, stacks
 from envkit.report import words
 from envkit.system import record
 
+LONGEST = 300  # characters of what is wrong with a receipt
 Place = tuple[Tree, str, Receipt | EnvironmentDamaged]  # an environment: where it lies, its name, its receipt
 
 
@@ -69,7 +70,7 @@ def damaged(path: Path, why: str) -> EnvironmentDamaged:
         again = f"Put it back with '{command}', or delete it"
     return EnvironmentDamaged(
         what=f"The receipt {shown(str(path))} cannot be read.",
-        why=shown(why),
+        why=shown(why if len(why) <= LONGEST else f"{why[:LONGEST]}..."),
         fix=f"{again}; what is built already is kept.",
     )
 

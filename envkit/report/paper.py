@@ -77,12 +77,12 @@ def wrapped(text: str, width: int) -> list[str]:
     """Lines of a text. A path that is too long goes on after a slash; a URL stays in one piece, to be copied."""
     lines = []
     for line in textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False):
-        rest = line
-        while len(rest) > width and "://" not in rest:
-            end = rest.rfind("/", width // 2, width) + 1 or width
-            lines.append(rest[:end])
-            rest = rest[end:]
-        lines.append(rest)
+        begin, url = 0, line.rfind("://")
+        while len(line) - begin > width and url < begin:
+            end = line.rfind("/", begin + width // 2, begin + width) + 1 or begin + width
+            lines.append(line[begin:end])
+            begin = end
+        lines.append(line[begin:])
     return lines
 
 

@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
+# None of the last begins in another: so many of them take a time in proportion to their number.
 ESCAPES = re.compile(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI
-    "|(?:\x1b[]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\n\r]*(?:\x07|\x1b\\\\|\x9c)"  # OSC, DCS, SOS, PM, APC
+    "|(?:\x1b[]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c-\x9f\x90\x98\n\r]*(?:\x07|\x1b\\\\|\x9c)"  # OSC, DCS, ...
 )
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # what shows a text in another order than it has
 UNPRINTABLE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}\ud800-\udfff\ufffe\uffff]")

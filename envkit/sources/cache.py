@@ -189,7 +189,8 @@ class SourceCache:
 
     def _remove_dead_parts(self) -> None:
         """Remove the parts that killed processes of this host left, and day-old ones of other hosts."""
-        for part in self.folder.rglob("*.part-*"):
+        walk = os.walk(self.folder)  # which follows no link
+        for part in [Path(folder, name) for folder, _, names in walk for name in names if ".part-" in name]:
             with suppress(OSError):
                 if (match := PART.search(part.name)) and is_dead(part, match["host"], int(match["pid"])):
                     part.unlink()

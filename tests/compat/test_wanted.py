@@ -289,6 +289,10 @@ TORCH_NUMPY = {"torch": "2.13.0", "numpy": "1.26.4"}
         ("arch/9 gpu/1.0 cmake/3.27 pip/24.0 opt/gcc/12.2.0 nccl/2.18.1\n", {"nccl": "2.18.1"}),
         ("Package Version\n------- -------\ntorch   2.13.0\npip     26.1\n", {"torch": "2.13.0", "pip": "26.1"}),
         ("numpy  1.26.4  py311h64a7726_0  conda-forge\n", {"numpy": "1.26.4"}),
+        (
+            "py==1.11.0\narch==5.3\ntorch==2.13.0\ngpu @ https://example.org/gpu-1.0-py3-none-any.whl",
+            {"torch": "2.13.0"},
+        ),
         ("torch[opt] == 2.13.0 \\\n    --hash=sha256:00\n", {"torch": "2.13.0"}),
         (
             "torch @ https://example.org/whl/torch-2.1.2%2Bcu121-cp311-cp311-linux_x86_64.whl#sha256=00",
@@ -322,6 +326,13 @@ def test_what_tools_print(text: str, expected: dict[str, str], tmp_path: Path) -
     file = tmp_path / "file"
     file.write_text(text)
     assert parse(of_file(file)) == expected
+
+
+def test_an_environment_file_of_conda(tmp_path: Path, capsys: Output) -> None:
+    file = tmp_path / "environment.yml"
+    file.write_text("name: x\ndependencies:\n  - pytorch=1.7\n  - python=3.8\n")
+    assert run(["compat", "--from", str(file)]) == 2
+    assert "give what 'conda list' prints" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
