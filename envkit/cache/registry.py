@@ -137,6 +137,7 @@ class Reached:
         answer = self.answer(method, url, **given)
         if answer.status_code == UNAUTHORIZED and getattr(self.client.auth, "token", None):
             self.client.auth.token = None  # it was for reading
+            answer.close()
             answer = self.answer(method, url, **given)
         for wait_s in AGAIN_S if method in ("GET", "HEAD") else ():
             if answer.status_code < SERVER_ERROR:
@@ -222,16 +223,19 @@ def bounded(answer: Any, most: int) -> Iterator[bytes]:
 
     length = answer.headers.get("Content-Length", "")
     size = int(length) if length.isdecimal() else None
-    if "Content-Encoding" in answer.headers:
-        size = None  # it is that of what is packed
-    return in_time(whole(limited(pieces(answer), size, most), size))
+    if "Content-Encoding" in answer.headers or answer.request.method == "HEAD":
+        size = None  # it is that of what is packed, or of what GET would send
+    with answer:
+        yield from in_time(whole(limited(pieces(answer), size, most), size))
 
 
 def pieces(answer: Any) -> Iterator[bytes]:
     """Yield what comes as soon as it comes; ``iter_content`` waits until a piece is full."""
-    with answer:
-        while piece := answer.raw.read1(PIECE, decode_content=True):
-            yield piece
+    if answer.raw.closed:  # read already
+        yield answer.content
+        return
+    while piece := answer.raw.read1(PIECE, decode_content=True):
+        yield piece
 
 
 def logins() -> Iterator[str]:
@@ -255,7 +259,8 @@ def client(host: str, files: tuple[str, ...]) -> Any:
     class Patient(HTTPAdapter):
         def send(self, request: Any, **given: Any) -> Any:  # type: ignore[override]
             answer = super().send(request, **{**given, "timeout": (CONNECT_S, PATIENCE_S), "stream": True})
-            if not given.get("stream"):  # requests would read it all, however much and slow
+            # Those are read all at once by requests and oras-py, however much and slow, or left open.
+            if not given.get("stream") or answer.is_redirect or answer.status_code == UNAUTHORIZED:
                 answer._content = b"".join(bounded(answer, MOST_SAID))
             return answer
 

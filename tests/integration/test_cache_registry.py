@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import gzip
+import itertools
 import json
 import os
 import subprocess
@@ -10,11 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -39,7 +41,9 @@ pytestmark = pytest.mark.integration
 WHO, SECRET = "somebody", "s3cr3t-of-a-registry"
 NAME = "site/envkit"
 NONSENSE = [b"[]", b"{", b'{"tags": [1]}', b'{"tags": "x"}', b"[" * 100_000, b"\xff", b'{"layers": [{"digest": "x"}]}']
-ELSEWHERE = {"next": {"url": "https://elsewhere.example/v2/x/tags/list"}}
+TAGS = [b'{"tags": ["latest"]}']
+SOCKETS = 30_000_000  # bytes that may wait in buffers
+Says = Callable[[str], tuple[dict[str, str], list[bytes]]]
 
 
 @pytest.fixture(scope="module")
@@ -350,6 +354,52 @@ def answering(body: bytes, status: int = 200, first: Sequence[int] = ()) -> Iter
         server.shutdown()
 
 
+class Hostile(ThreadingHTTPServer):
+    """A registry that means harm; ``endless`` is what has no end of what is asked for, and comes in pieces."""
+
+    def __init__(
+        self, says: Says, *, endless: str = "", status: int = 200, pause_s: float = 0, piece: bytes = bytes(1 << 20)
+    ) -> None:
+        self.asked, self.sent = list[str](), 0
+        outer = self
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked.append(self.path)
+                headers, body = says(self.path)
+                is_endless = bool(endless) and endless in self.path.replace("/v2/x", "")
+                code = 401 if endless == "token" and "token" not in self.path else status
+                self.send_response(200 if self.path == "/v2/" and not is_endless and code != 401 else code)
+                for name, value in headers.items():
+                    self.send_header(name, value.replace("PORT", str(outer.server_port)))
+                self.send_header("Connection", "close")
+                self.end_headers()
+                with suppress(OSError):
+                    for sent in itertools.repeat(piece) if is_endless else [] if self.command == "HEAD" else body:
+                        self.wfile.write(sent)
+                        self.wfile.flush()
+                        outer.sent += len(sent)
+                        time.sleep(pause_s)
+
+            do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.named = f"oci://127.0.0.1:{self.server_port}/x/y"
+        self.place = Place(named=self.named)
+
+
+@contextmanager
+def hostile(says: Says, **given: Any) -> Iterator[Hostile]:
+    """Run such a registry."""
+    with Hostile(says, **given) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
 class TestRefused:
     """What cannot be is said in a sentence."""
 
@@ -412,21 +462,49 @@ class TestRefused:
             path.write_text(text.replace("PORT", str(port)))
             assert self.refused(Place(named=f"oci://127.0.0.1:{port}/site/envkit"))
 
-    def test_a_link_that_leads_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_link_that_leads_elsewhere(self) -> None:
         """No other server gets the login."""
-        asked = list[str]()
+        with hostile(lambda _: ({"Link": '<https://elsewhere.example/v2/x/tags/list>; rel="next"'}, TAGS)) as server:
+            assert "sends to another server" in self.refused(server.place)
+        assert server.asked == ["/v2/", "/v2/x/y/tags/list?n=1000"]
 
-        answer = SimpleNamespace(
-            status_code=200, links=ELSEWHERE, headers={}, iter_content=lambda _: iter([b'{"tags": ["latest"]}'])
-        )
+    def test_pages_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(oci, "LISTING_S", 1.0)
+        with hostile(lambda path: ({"Link": f'<{path}1>; rel="next"'}, TAGS)) as server:
+            assert "and names more" in self.refused(server.place)
 
-        class Client:
-            prefix, auth = "https", None
+    @pytest.mark.parametrize("where", ["/v2/", "tags", "token"])
+    @pytest.mark.parametrize("status", [200, 307, 500])
+    def test_an_answer_without_end(self, where: str, status: int) -> None:
+        """It is neither read into memory nor asked for again and again."""
+        with hostile(self.needs_token, endless=where, status=status) as server:
+            self.refused(server.place)
+        assert server.sent < 6 * oci.MOST_SAID + SOCKETS
 
-            def do_request(self, url: str, *_: object, **__: object) -> object:
-                asked.append(url)
-                return answer
+    def test_an_answer_that_unpacks_to_more(self) -> None:
+        bomb = gzip.compress(bytes(3 * oci.MOST_SAID))
+        with hostile(lambda _: ({"Content-Encoding": "gzip"}, [bomb])) as server:
+            assert "more comes than" in self.refused(server.place)
 
-        monkeypatch.setattr(oci, "client", lambda *_: Client())
-        assert "sends to another server" in self.refused(Place(named="oci://host.example/x"))
-        assert asked == ["https://host.example/v2/x/tags/list?n=1000"]
+    def test_an_answer_that_drips(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(layout, "PATIENCE_S", 1.0)
+        with hostile(lambda _: ({}, TAGS), endless="tags", pause_s=0.1, piece=b" ") as server:
+            assert "bytes came in" in self.refused(server.place)
+
+    def test_a_long_refusal(self) -> None:
+        text = json.dumps({"errors": [{"code": "DENIED", "message": "\x9d" * 100_000}]}).encode()
+        with hostile(lambda path: ({}, TAGS if path == "/v2/" else [text]), status=400) as server:
+            assert len(self.refused(server.place)) < 2 * oci.SHOWN
+
+    def test_a_digest_that_leads_elsewhere(self) -> None:
+        headers = {"Docker-Content-Digest": "../../other/manifests/latest"}
+        with hostile(lambda _: (headers, TAGS)) as server, pytest.raises(RefusedError, match="does not say the digest"):
+            oci.remove(server.named, f"manifests/Horovod--1/{'0' * 64}.json")
+        assert not any("other" in path for path in server.asked)
+
+    def needs_token(self, path: str) -> tuple[dict[str, str], list[bytes]]:
+        """What a registry says that sends to itself for a token, which it does not take."""
+        return {
+            "Www-Authenticate": f'Bearer realm="http://127.0.0.1:PORT/token",service="x",scope="{path}"',
+            "Location": "/v2/x/y/tags",
+        }, TAGS
