@@ -195,6 +195,57 @@ def test_01_nothing_goes_of_a_prefix_of_eve_that_leads_elsewhere(
     ]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("built", "environments", "images", "kept", "layers", "locks", "modules", "replaced", "software"),
+        *("unfinished", "../logs", "../sources"),
+    ],
+)
+def test_01_nothing_goes_behind_a_folder_of_a_copy_that_leads_elsewhere(
+    ada: Person, folder: Path, install: Install, prefix: Prefix, tree: Tree, toys: Path, name: str
+) -> None:
+    """Ada has copied a prefix of Eve, in which one folder is a link into Ada's home; to her the link is her own."""
+    install("toy-cpu")
+    outside, inside = folder / "webapp", tree.root / name
+    inside.mkdir(parents=True, exist_ok=True)
+    inside.rename(outside)
+    inside.symlink_to(outside)
+    for number in range(15):
+        (outside / f"toy-base-1.0-20250101-0000{number:02}").mkdir()
+    for thesis in ("toy-cpu.json", "toy-base-1.0.json", "x.part-999999@host", "toy-base/1.0/thesis", "Toy/1.0/thesis"):
+        (outside / thesis).parent.mkdir(parents=True, exist_ok=True)
+        if not (outside / thesis).exists():
+            (outside / thesis).write_text("keep")
+    ada.owns(folder)
+    before = {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")}
+    recipe = toys / "toy-base-1.0.eb"
+    for words in (
+        ["install", recipe, "--jobs", "1"],
+        ["fetch", recipe],
+        ["remove", "toy-cpu"],
+        ["clean", "all", "--yes"],
+    ):
+        told = said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root), 0, 2, 3, 5, 6, 7)
+        if words[0] in ("install", "fetch"):
+            assert "is a link, and envkit writes nothing through one" in told
+    ignored = {outside / "cleaning.lock", *(outside.glob("stack-*"))} if name == "locks" else set()
+    assert {path: path.is_file() and path.read_bytes() for path in {*outside.rglob("*")} - ignored} == before
+
+
+def test_01_a_receipt_that_eve_can_write_says_not_what_root_removes(
+    ada: Person, eve: Person, install: Install, prefix: Prefix, tree: Tree
+) -> None:
+    install("toy-cpu", "Base/1.0", "Toy/1.0")
+    ada.owns(prefix.root)
+    path = receipt.path_of(tree, "toy-cpu")
+    path.chmod(0o666)
+    assert eve.run("sh", "-c", f"echo >> {path}").returncode == 0
+    assert "can change it" in said(ada.envkit("remove", "toy-cpu", ENVKIT_PREFIX=prefix.root), 3)
+    assert "can change it" in said(ada.envkit("remove", "toy-cpu", "--dry-run", ENVKIT_PREFIX=prefix.root), 3)
+    assert path.exists() and (tree.software / "Toy/1.0").exists()
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_02_eessi_clean_follows_nothing_that_eve_has_planted(ada: Person, eve: Person, folder: Path, kind: str) -> None:
     path = folder / f"envkit-eessi-{ada.uid}"

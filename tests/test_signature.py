@@ -37,6 +37,18 @@ def test_a_key_that_is_no_file(device: str, tmp_path: Path) -> None:
         signature.require(tmp_path / "x", Path(device))
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o602])
+def test_a_key_that_others_can_change(mode: int, bundle: Path, keys: dict[str, tuple[Path, Path]]) -> None:
+    private, public = keys["ed25519"]
+    signature.sign(bundle, private)
+    public.chmod(mode)
+    with pytest.raises(HostProblem, match="others can change it") as told:
+        signature.require(bundle, public)
+    assert told.value.fix == f"Have its owner close it: chmod go-w {public}"
+    public.chmod(0o644)
+    signature.require(bundle, public)
+
+
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     cache, path = tmp_path / "cache", tmp_path / "b.tar"

@@ -299,25 +299,30 @@ def kept(tree: Tree, name: str) -> dict[str, Fingerprint] | None:
     return None
 
 
+def unfinished_path(tree: Tree, name: str) -> Path:
+    """Return where the note of an installation that has begun lies."""
+    return tree.unfinished / f"{name}.json"
+
+
 def begin(tree: Tree, name: str, stage: str, log: Path, extras: Iterable[str] = ()) -> None:
     """Note that an installation is under way, and how far."""
     began = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
     note = Unfinished(
         stack=name, stage=stage, pid=os.getpid(), node=platform.node(), began=began, log=str(log), extras=tuple(extras)
     )
-    write(tree.unfinished / f"{name}.json", note)
+    write(unfinished_path(tree, name), note)
 
 
 def unfinished(tree: Tree, name: str) -> Unfinished | None:
     """Return the note of an installation that has not ended, None if there is none."""
     with suppress(OSError, msgspec.DecodeError):
-        return record.read(tree.unfinished / f"{name}.json", Unfinished)
+        return record.read(unfinished_path(tree, name), Unfinished)
     return None
 
 
 def end(tree: Tree, name: str) -> None:
     """Drop the note of an installation."""
-    discarded(tree, tree.unfinished / f"{name}.json")
+    discarded(tree, unfinished_path(tree, name))
 
 
 def waiting(tree: Tree, name: str) -> str:

@@ -32,9 +32,10 @@ def remove(prefix: Prefix, name: str, *, dependencies: bool, console: Console, d
     except EnvironmentMissing:
         if (begun := begun_named(prefix, name)) is None:
             raise
-        trust.require(begun[0].root.parent, begun[0], use="removed")
+        note = receipt.unfinished_path(begun[0], begun[1])
+        trust.require(begun[0].root.parent, begun[0], note, use="removed")
         return remove_begun(*begun, dependencies=dependencies, console=console, dry_run=dry_run)
-    trust.require(tree.root.parent, tree, use="removed")
+    trust.require(tree.root.parent, tree, receipt.path_of(tree, environment.name), use="removed")
     if dry_run:
         return foreseen(tree, environment, dependencies=dependencies, console=console)
     before = [module.name for module in environment.recipes if is_there(tree, module.name)]

@@ -3,13 +3,17 @@
 What is signed is the SHA-256 of the file, so that of a large one as well it takes no time: ``FILE.sig`` beside it.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
+from envkit.config import configuration as config
 from envkit.errors import HostProblem, SignatureInvalid
-from envkit.system import files, process, temporary
+from envkit.system import files, owners, process, temporary
 
+LARGEST = 100_000  # bytes of a key
 LACKING = "Install OpenSSL 3.0 or newer: its program openssl signs and checks."
 
 
@@ -51,13 +55,28 @@ def require(path: Path, key: Path) -> None:
     require_file(key)
     with temporary.folder("sign") as folder:
         try:
+            (folder / "key").write_bytes(trusted(key))
             (folder / "signature").write_bytes(files.read(place(path)))
-            words = ("-verify", "-pubin", "-inkey", str(key.absolute()), "-sigfile", str(folder / "signature"))
+            words = ("-verify", "-pubin", "-inkey", str(folder / "key"), "-sigfile", str(folder / "signature"))
             done = openssl(folder, path, *words)
         except OSError as error:
             raise unsigned(path, key, f"{error.filename} cannot be read: {error.strerror}.") from error
     if done.status:
         raise unsigned(path, key, last_line(done))
+
+
+def trusted(key: Path) -> bytes:
+    """Return a public key. Raises HostProblem for one that somebody who is not trusted can change, OSError."""
+    with files.open_plain(key) as stream:
+        who = owners.stranger(os.fstat(stream.fileno()), key, owners.known(config.read().get("trust") or ()))
+        if who is not None:
+            raise HostProblem(
+                what=f"The key {key} is not used: others can change it.",
+                why=f"{who[0]}, who could have it verify what they like.",
+                fix=f"Have its owner close it: chmod go-w {quote(str(key))}"
+                + (f"\nIf you trust them, name them in ENVKIT_TRUST: {who[1]}" if who[1] else ""),
+            )
+        return stream.read(LARGEST)
 
 
 def require_file(key: Path) -> None:
