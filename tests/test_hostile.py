@@ -224,6 +224,39 @@ def test_no_link_is_followed(
         assert "it lies outside of" in " ".join(done.stdout.split())
 
 
+@pytest.mark.parametrize("kind", ["file", "dangling", "loop"])
+@pytest.mark.parametrize("name", ["locks", "unfinished", "environments", "kept", "replaced"])
+def test_what_is_no_folder_of_a_tree_is_said(
+    install: Install, prefix: Prefix, tree: Tree, name: str, kind: str
+) -> None:
+    """In a sentence, whatever is asked for, and no traceback."""
+    install("toy-cpu")
+    place = tree.root / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.touch() if kind == "file" else place.symlink_to("/nowhere" if kind == "dangling" else place)
+    for words in (
+        ["remove", "toy-cpu"],
+        ["list"],
+        ["install", "toy-cpu"],
+        ["clean", "all", "--yes"],
+        ["show", "toy-cpu"],
+    ):
+        done = envkit(*words, ENVKIT_PREFIX=str(prefix.root))
+        assert done.returncode != 1 and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("method", ["x" * 2_000_000, "x\x1b" * 500_000])
+def test_what_is_wrong_with_a_receipt_is_said_in_short(
+    install: Install, prefix: Prefix, tree: Tree, method: str
+) -> None:
+    install("toy-cpu")
+    path = receipt.path_of(tree, "toy-cpu")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "method": method}))
+    done = envkit("list", ENVKIT_PREFIX=str(prefix.root))
+    assert "cannot be read" in done.stdout and len(done.stdout + done.stderr) < 20_000
+
+
 @pytest.mark.parametrize("link", ["images", "layers", "images/toy-image.sif"])
 def test_no_link_to_an_image_is_followed(
     install_image: InstallImage, prefix: Prefix, tree: Tree, victim: Path, link: str
