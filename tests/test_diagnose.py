@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import random
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -364,6 +365,44 @@ def test_what_was_looked_at_in_one_chunk_does_not_hide_the_next_ones() -> None:
     reading.read(b"y" * 100 + b" note: mpi.h: No such file\n")
     reading.read(b"fatal error: mpi.h: No such file or directory\n")
     assert reading.seen.hits["mpi-headers"].line.number == 3
+
+
+@pytest.mark.parametrize("hole", [(0, 1), (0, 9_000), (300, 1), (300, 5_000), (6_000, 4_096)])
+def test_a_hole_in_a_log_hides_nothing_else(hole: tuple[int, int], tmp_path: Path) -> None:
+    at, size = hole
+    log = b"ok, and a line\n" * 500 + b"x.cc:1:2: fatal error: Python.h: No such file or directory\n"
+    (tmp_path / "log").write_bytes(log[:at] + bytes(size) + log[at:])
+    found = first_cause_in(tmp_path / "log")
+    assert found is not None and found.rule.id == "python-headers"
+
+
+@pytest.mark.parametrize("name", ["ls", "python", "openssl"])
+def test_a_program_is_no_log(name: str, capsys: Output) -> None:
+    assert run(["diagnose", str(Path(shutil.which(name) or sys.executable).resolve())]) == 2
+    assert "is no text" in capsys.readouterr().err
+
+
+def test_utf_16_without_a_mark_is_no_log(tmp_path: Path, capsys: Output) -> None:
+    (tmp_path / "log").write_bytes("fatal error: Python.h: No such file\n".encode("utf-16-le") * 100)
+    assert run(["diagnose", str(tmp_path / "log")]) == 2
+    assert "is no text" in capsys.readouterr().err
+
+
+def test_a_complaint_at_the_beginning_is_not_the_cause_of_what_ends_hours_later() -> None:
+    found = first_cause(
+        [
+            "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
+            *("epoch" for _ in range(1000)),
+            "slurmstepd: error: *** JOB 42210 ON n1 CANCELLED AT 2022-01-01T10:00:00 DUE TO TIME LIMIT ***",
+        ]
+    )
+    assert found is not None and found.rule.id == "time-limit"
+
+
+@pytest.mark.parametrize("tag", ["[host1:0]", "[host1:0]:", "[1,3]<stderr>:", "[rank0]: ", "[1]", "==> "])
+def test_an_exception_behind_a_tag_is_one(tag: str) -> None:
+    found = first_cause([f"{tag}OddError: there is no such thing"])
+    assert found is not None and found.rule.id == "exception-line"
 
 
 def test_a_long_line_is_cut() -> None:

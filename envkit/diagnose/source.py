@@ -6,6 +6,7 @@ import io
 import itertools
 import lzma
 import os
+import re
 import shlex
 import stat
 import zlib
@@ -24,6 +25,7 @@ XZ = b"\xfd7zXZ\x00"
 OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 UTF16 = "iconv -f UTF-16 -t UTF-8"
 OTHER = {b"(\xb5/\xfd": "zstd -dc", b"PK\x03\x04": "unzip -p", b"\xff\xfe": UTF16, b"\xfe\xff": UTF16}
+HOLE, CONTROL = re.compile(rb"\0+"), re.compile(rb"[\x01-\x06\x0e-\x1a]")
 FOREIGN = 0.3  # share of characters that are none of UTF-8, in what has no line, from which it is no text
 
 
@@ -119,9 +121,14 @@ def checked(name: str, raw: io.BufferedReader, limit: Deadline) -> Iterator[byte
 
 
 def is_foreign(head: bytes) -> bool:
-    """Say whether what a file begins with is no text of lines."""
-    if b"\0" in head:
-        return True
+    """Say whether what a file begins with is no text of lines.
+
+    A few holes of zero bytes are those of a file server, or of a log that was cut while it was written.
+    """
+    filled = head.replace(b"\0", b"")
+    if len(filled) < len(head):
+        holes, odd = len(HOLE.findall(head)), len(CONTROL.findall(filled[:4096]))
+        return b"\n" not in filled or holes > 1 + len(filled) / 1000 or odd > len(filled[:4096]) / 100
     text = head[:4096].decode(errors="replace")
     return "\n" not in text and text.count("\ufffd") > FOREIGN * len(text)
 
