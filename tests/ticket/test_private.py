@@ -291,6 +291,20 @@ def test_a_long_secret_of_many_lines_takes_no_long_time() -> None:
 
 
 SHAPES = (
+    'os.environ["WANDB_API_KEY"] = "{}"',
+    "os.environ['HUGGINGFACEHUB_API_TOKEN'] = '{}'",
+    'os.environ.setdefault("HF_TOKEN", "{}")',
+    'setenv("WANDB_API_KEY","{}")',
+    'SNYK_TOKEN := "{}"',
+    "SNYK_TOKEN ?= {}",
+    "SNYK_TOKEN ::= {}",
+    "-ClientSecret '{}'",
+    '"user_auth": "{}"',
+    "--auth-token 'two words {}' --password \"{}\"",
+    "set -x OTHER_SECRET {}",
+    "set SOMETHING_PASSWD 'two words {}'",
+    "- name: KUBE_PASSWORD\n  value: {}",
+    "NAME: DEPLOY_TOKEN  VALUE: {}",
     "curl -u anna:{} https://x.site.de/a", "curl -uanna:{} x", "curl --user 'anna:{}' x", "curl -sSfu anna:{} x",
     "curl --proxy-user anna:{} x", "curl -b sid={} x", "curl -H 'X-Vault-Token: {}' x", "curl --oauth2-bearer {} x",
     "mysql -u anna -p{} db", "mysqldump -uanna -p{} db", "mongo -u anna -p {} x", "mysql --password={} db",
@@ -399,7 +413,7 @@ def test_the_time_grows_as_the_text_does() -> None:
     units = (
         "a", "password=", "/home/", "x@", "10.0.0.", "http://a", "-----BEGIN PRIVATE KEY-----\n", "fe80:", "aa:", " ",
         "curl -u ", "docker login ", "mysql ", "redis-cli ", "password=&quot;", "%2525", "a1.b.", "n7-", "machine a login b ",
-        "echo ", "Private-Lines: 1\n", "a.<domain>", "authorization: ", "eyJabcdefgh.", "A" * 70 + "\n", "--token ", "[n1:", "s3cr3t", "secret_", "'\"",
+        "echo ", "Private-Lines: 1\n", "a.<domain>", "authorization: ", "eyJabcdefgh.", "A" * 70 + "\n", "--token ", "-Secret ", "NAME: A_KEY\n", "set A_KEY ", "A_KEY", 'A_KEY"] = ', "A_TOKEN :", "[n1:", "s3cr3t", "secret_", "'\"",
         "s3cr3t\n", "s3 cr 3t", "s3cr3t v\n  ", "\x1b]", "\x1b[", "\x1b ", "\n", "\\e[",
     )  # fmt: skip
     for unit in units:
