@@ -256,10 +256,18 @@ def selected(request: Request, platform: host.Platform) -> Stack:
 def find_installed(request: Request) -> Receipt | None:
     """Return the receipt of what is asked for, by any method left open, if it is installed and no rebuild is wanted.
 
-    Quick.
+    Quick. Raises HostProblem for one that is not entered, since others can change it.
     """
-    receipts = (installed_for(candidate) for candidate in select.installed(request, host.accelerator()))
-    return next((existing for existing in receipts if existing is not None), None)
+    for candidate in select.installed(request, host.accelerator()):
+        existing = None
+        # Where the method is open, what one stack does not have another one may.
+        with suppress(*([UsageProblem] if preference.is_open(request) else [])):
+            existing = installed_for(candidate)
+        if existing is not None:
+            tree = Tree(root=Path(existing.tree))
+            trust.require(tree.root.parent, tree, receipt.path_of(tree, existing.name))
+            return existing
+    return None
 
 
 def installed_for(request: Request) -> Receipt | None:

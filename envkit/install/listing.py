@@ -256,17 +256,19 @@ def state_of(tree: Tree, environment: Receipt) -> tuple[EnvironmentState, str, s
     if environment.copied_from:
         fix = f"Move it back, or remove it here: envkit remove {environment.name} --prefix {tree.root.parent}"
         return EnvironmentState.DAMAGED, f"it was copied or moved here from {environment.copied_from}", fix
+    if refused := distrust(tree, environment):
+        fix = "Have its owner close it, or name in ENVKIT_TRUST whom you trust."
+        return EnvironmentState.REFUSED, refused, fix
     if lost := broken(environment):
         return EnvironmentState.DAMAGED, lost, repair(environment)
-    if refused := distrust(tree, environment):
-        return EnvironmentState.REFUSED, refused, "ENVKIT_TRUST names whom you trust."
     return EnvironmentState.INSTALLED, "", ""
 
 
 def distrust(tree: Tree, environment: Receipt) -> str:
     """Say why an environment is not entered that somebody else can change; nothing if nobody can."""
     try:
-        trust.require(tree.root.parent, tree, receipt.path_of(tree, environment.name))
+        modules = [module.name for module in environment.recipes]
+        trust.require(tree.root.parent, tree, receipt.path_of(tree, environment.name), modules)
     except HostProblem as error:
         return error.why
     return ""

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
-IN_URL = re.compile(r"://(?!git@)((?:[^\s/'\"]|(?<=\w)['\"](?=\w))*)@")  # a quotation mark within a word ends no URL
+# A quotation mark within a word ends no URL; what stands before a digest is an image.
+IN_URL = re.compile(r"://(?!git@|[\w.-]*@sha\d+:(?:[0-9a-f]{9}|DIGEST))((?:[^\s/'\"]|(?<=\w)['\"](?=\w))*)@")
 # What ends before a host, as ada:pw does, in what has no blank in it: no digest of an image, no version of a symbol.
 RUN = re.compile(
     r"(?<![^\s/'\"])[^\s/'\"]+@(?=\[|[^\W\d]|\d{1,3}(?:\.\d{1,3}){3}(?![\w.]))"
