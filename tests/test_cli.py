@@ -13,7 +13,8 @@ import pytest
 from envkit import errors
 from envkit.cli import COMMANDS, envkit, explain, run
 from envkit.easybuild.receipt import ModuleReceipt
-from envkit.environments.prefix import Prefix
+from envkit.environments import receipt
+from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import NETWORK, STORAGE, EnvkitError, Interrupted, NotWritable
 from envkit.knowledge import foreign
 
@@ -397,6 +398,37 @@ def test_a_plan_tells_of_what_another_prefix_has(
     said = " ".join(capsys.readouterr().out.split())
     assert f"pytorch-2.13-cpu is installed already in {prefix.root} and passed on 2026-01-02. Nothing to do." in said
     assert not list((tmp_path / "own").iterdir())
+
+
+def test_what_others_can_change_is_neither_installed_nor_damaged(
+    prefix: Prefix, install: Callable[..., ModuleReceipt], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it is not entered either."""
+    made = install("pytorch-2.13-cpu", verified="2026-01-02", horovod="/h")
+    tree = Tree(root=Path(made.tree))
+    prefix.root.chmod(0o755)
+    receipt.path_of(tree, "pytorch-2.13-cpu").chmod(0o666)
+    for words in ([], ["--dry-run"]):
+        assert run(["install", "pytorch-2.13-cpu", *words, "--prefix", f"{prefix.root}:/opt"]) == 3
+        assert "others can change it" in capsys.readouterr().err
+    receipt.path_of(tree, "pytorch-2.13-cpu").chmod(0o644)
+    (tree.modulepath / "Toy/1.0.lua").chmod(0o666)
+    assert run(["list", "--installed", "--prefix", str(prefix.root)]) == 0
+    said = capsys.readouterr().out
+    assert "Installed and not used" in said and "repair" not in said
+
+
+def test_an_extra_that_one_stack_lacks_is_no_refusal_of_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With several prefixes stacks of other methods are looked for, too; what is said is the same."""
+    said = []
+    for places in (f"{tmp_path}/1", f"{tmp_path}/1:{tmp_path}/2"):
+        run(["install", "pytorch", "--with", "lightning", "--dry-run", "--offline", "--prefix", places])
+        said.append(capsys.readouterr().err)
+        run(["install", "tensorflow", "--with", "tutorials", "--dry-run", "--offline", "--prefix", places])
+        said.append(capsys.readouterr().err)
+    assert said[:2] == said[2:]
 
 
 class TestGeneral:
