@@ -227,9 +227,11 @@ def test_01_nothing_goes_behind_a_folder_of_a_copy_that_leads_elsewhere(
         ["clean", "all", "--yes"],
     ):
         told = said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root), 0, 2, 3, 5, 6, 7)
-        if words[0] in ("install", "fetch"):
+        if words[0] in ("install", "fetch") and name != "../sources":
             assert "is a link, and envkit writes nothing through one" in told
     ignored = {outside / "cleaning.lock", *(outside.glob("stack-*"))} if name == "locks" else set()
+    if name == "../sources":  # several prefixes may share them: more may be there, and nothing less
+        ignored = {*outside.rglob("*")} - {*before}
     assert {path: path.is_file() and path.read_bytes() for path in {*outside.rglob("*")} - ignored} == before
 
 

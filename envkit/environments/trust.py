@@ -82,14 +82,14 @@ def require_place(prefix: Prefix) -> None:
 def require_folders(prefix: Prefix) -> None:
     """Require of the folders of a prefix, and of those of its trees, that none is a link. Raises NotWritable.
 
-    What is written, replaced and removed below one would be where it leads to, in a prefix that was copied, too.
+    What is written, replaced and removed below one would be where it leads to, in a prefix that was copied, too. That
+    of the sources may be one: several prefixes can share them, and nothing is removed there through a link.
     """
     with suppress(NotReadable):
         for tree in prefix.trees(os.uname().machine):
             for path in (tree.root, *(tree.root / name for name in listed(tree.root))):
                 require_no_link(path)
-    for path in (prefix.sources, prefix.logs):
-        require_no_link(path)
+    require_no_link(prefix.logs)
 
 
 def require_no_link(path: Path) -> None:

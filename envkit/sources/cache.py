@@ -188,8 +188,8 @@ class SourceCache:
         self._remove_dead_parts()
 
     def _remove_dead_parts(self) -> None:
-        """Remove the parts that killed processes of this host left, and day-old ones of other hosts."""
-        walk = os.walk(self.folder)  # which follows no link
+        """Remove the parts of killed processes of this host, and day-old ones of other hosts; through no link."""
+        walk = () if self.folder.is_symlink() else os.walk(self.folder)
         for part in [Path(folder, name) for folder, _, names in walk for name in names if ".part-" in name]:
             with suppress(OSError):
                 if (match := PART.search(part.name)) and is_dead(part, match["host"], int(match["pid"])):
