@@ -107,7 +107,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
 
     def seen(self) -> SeenImage | None:
         """Return what its file was when it was last hashed, None if that was not kept."""
-        with suppress(OSError, msgspec.DecodeError, RecursionError):
+        with suppress(OSError, msgspec.DecodeError):
             return record.decode(read(kept_path(Tree(root=Path(self.tree)), self.name)), SeenImage)
         return None
 
