@@ -376,6 +376,16 @@ def test_a_hole_in_a_log_hides_nothing_else(hole: tuple[int, int], tmp_path: Pat
     assert found is not None and found.rule.id == "python-headers"
 
 
+@pytest.mark.parametrize(
+    "log", [b"fatal error: Python.h: No such file", b"\xe9\n" * 50 + b"fatal error: Python.h: No such file\n"]
+)
+def test_a_line_without_an_end_and_another_coding_are_text(log: bytes, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(log)
+    found = first_cause_in(tmp_path / "log")
+    assert found is not None and found.rule.id == "python-headers"
+    assert run(["diagnose", str(tmp_path / "log")]) == 0
+
+
 @pytest.mark.parametrize("name", ["ls", "python", "openssl"])
 def test_a_program_is_no_log(name: str, capsys: Output) -> None:
     assert run(["diagnose", str(Path(shutil.which(name) or sys.executable).resolve())]) == 2
