@@ -235,6 +235,45 @@ def test_01_nothing_goes_behind_a_folder_of_a_copy_that_leads_elsewhere(
     assert {path: path.is_file() and path.read_bytes() for path in {*outside.rglob("*")} - ignored} == before
 
 
+@pytest.mark.parametrize("name", ["software/toy-base", "modules/all", "modules/all/toy-base", "software/toy-base/1.0"])
+def test_01_nor_behind_one_further_down(
+    ada: Person, folder: Path, install: Install, prefix: Prefix, tree: Tree, toys: Path, name: str
+) -> None:
+    install("toy-cpu")
+    outside, link = folder / "webapp", tree.root / name
+    for thesis in ("1.0/thesis", "1.0.lua", "bin/thesis"):
+        (outside / thesis).parent.mkdir(parents=True, exist_ok=True)
+        (outside / thesis).write_text("keep")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_dir():
+        link.rename(folder / "before")
+    link.symlink_to(outside)
+    ada.owns(folder)
+    before = {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")}
+    told = said(ada.envkit("install", toys / "toy-base-1.0.eb", "--jobs", "1", ENVKIT_PREFIX=prefix.root), 7)
+    assert "is a link, and envkit writes nothing through one" in told
+    assert {path: path.is_file() and path.read_bytes() for path in outside.rglob("*")} == before
+
+
+def test_01_a_log_of_eve_that_leads_to_a_folder_of_ada(
+    ada: Person, eve: Person, folder: Path, prefix: Prefix, toys: Path
+) -> None:
+    """Old logs are removed, and nothing behind a link; a folder of logs that is open to all is refused."""
+    victim, home = folder / "victim", prefix.logs
+    (victim / "tmp").mkdir(parents=True)
+    (victim / "tmp" / "thesis").write_text("keep")
+    ada.owns(folder)
+    home.chmod(0o1777)
+    for day in range(1, 4):
+        link = home / f"toy-base-1.0-2025010{day}-000000"
+        assert eve.run("ln", "-s", victim, link).returncode == 0
+    words = ("install", toys / "toy-base-1.0.eb", "--jobs", "1")
+    assert "others can change it" in said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root), 3)
+    home.chmod(0o755)
+    said(ada.envkit(*words, ENVKIT_PREFIX=prefix.root), 0)
+    assert (victim / "tmp" / "thesis").read_text() == "keep"
+
+
 def test_01_a_receipt_that_eve_can_write_says_not_what_root_removes(
     ada: Person, eve: Person, install: Install, prefix: Prefix, tree: Tree
 ) -> None:

@@ -19,6 +19,7 @@ from envkit.machine import host, runtime
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report.progress import BuildProgress, LogTail
+from envkit.sources import signature
 from envkit.system import process, temporary, umask
 from envkit.system.files import discard, replace
 
@@ -130,12 +131,14 @@ class LayerBuild:
     def seal(self, image: Path) -> None:
         """Check the signature of an image, and sign it, where that is asked for.
 
-        Raises SignatureInvalid, HostProblem for a key that is none.
+        Raises SignatureInvalid, HostProblem for a key that is none, or that somebody who is not trusted can change.
         """
         public = self.request.signed_by if self.request.source else None  # else it is of the bundle
         for verb, key in (("verify", public), ("sign", self.request.sign)):
             if key is None:
                 continue
+            if key == public:
+                signature.trusted(key, trust.trusted())
             answer = process.capture([str(self.runtime.path), verb, "--key", str(key), str(image)], timeout_s=300)
             complaint = "\n".join(
                 match[1] for line in answer.stderr.splitlines() if (match := FATAL.match(strip(line)))

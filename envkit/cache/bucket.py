@@ -6,6 +6,7 @@ credentials a bucket is read as anybody may. Nothing of them is written or shown
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import cache
@@ -18,6 +19,7 @@ NAMED = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<folder>[\w.@=+~-]+(/[\w.@=+~-]+)*)?)?/?", re.ASCII
 )
 PAGE = 1000  # names at a time
+LISTING_S = 60.0  # for all names
 REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 
 
@@ -76,18 +78,24 @@ def names(named: str, module: str) -> list[str]:
 
 def listed(named: str, start: str) -> list[Stored]:
     """Return the files whose names begin so. Raises RefusedError."""
+    from envkit.sources.connection import RefusedError
+
     with asking():
         s3, bucket, folder = reached(named)
         pages = s3.get_paginator("list_objects_v2").paginate(
             Bucket=bucket, Prefix=folder + start, PaginationConfig={"PageSize": PAGE}
         )
-        return [
-            Stored(
-                name=entry["Key"].removeprefix(folder), size=entry["Size"], changed=entry["LastModified"].timestamp()
-            )
-            for page in pages
-            for entry in page.get("Contents", ())
-        ]
+        files, began = list[Stored](), time.monotonic()
+        try:
+            for page in pages:
+                for entry in page.get("Contents", ()):
+                    name, changed = entry["Key"].removeprefix(folder), entry["LastModified"].timestamp()
+                    files.append(Stored(name=name, size=entry["Size"], changed=changed))
+                if time.monotonic() - began > LISTING_S:
+                    raise RefusedError(f"It has named {len(files)} files in {LISTING_S:.0f} s, and names more")
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise RefusedError(f"Its list of files is not as S3 has it ({error!r:.300})") from error
+        return files
 
 
 @contextmanager
@@ -99,7 +107,7 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
         s3, bucket, folder = reached(named)
         answer = s3.get_object(Bucket=bucket, Key=folder + name)
         with closing(answer["Body"]) as body:
-            yield in_time(limited(body.iter_chunks(PIECE), answer["ContentLength"], most))
+            yield in_time(limited(body.iter_chunks(PIECE), answer.get("ContentLength"), most))
 
 
 def require(named: str) -> None:

@@ -22,7 +22,7 @@ from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
 from envkit.errors import CacheInvalid, SignatureInvalid, UsageProblem
 from envkit.sources import signature
-from envkit.system import record, temporary
+from envkit.system import owners, record, temporary
 from envkit.system.files import at_home
 
 MOST_BUILDS = 20_000
@@ -194,9 +194,10 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
             signature.place(path).write_bytes(entry.signed.signature_bytes)
         except ValueError:
             return ""
+        known = owners.known(configuration.read().get("trust") or ())
         for key in keys:
             with suppress(SignatureInvalid):
-                signature.require(path, at_home(key))
+                signature.require(path, at_home(key), known)
                 return key
     return ""
 

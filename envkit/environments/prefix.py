@@ -32,7 +32,7 @@ from envkit.config import configuration as config
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.machine.host import Platform
 from envkit.system import owners, umask
-from envkit.system.files import at_home, discard, make_private
+from envkit.system.files import at_home, discard_in, make_private, opened
 
 ALMOST_NOTHING = 20_000_000  # bytes free on a disk that counts as full
 KEPT_LOGS = 10
@@ -179,12 +179,15 @@ def prune_logs(prefix: Prefix, stack: str, needed: Collection[str]) -> None:
     its temporary files, which are part of the log of a build that failed.
     """
     dated = re.compile(rf"{re.escape(stack)}-\d{{8}}-\d{{6}}(-\d+)?")
-    folders = [prefix.logs / name for name in listed(prefix.logs) if dated.fullmatch(name)]
-    for number, folder in enumerate(reversed(folders)):
-        if number >= KEPT_LOGS and str(folder) not in needed:
-            discard(folder)
-        elif number > 1:
-            discard(folder / "tmp")
+    names = [name for name in listed(prefix.logs) if dated.fullmatch(name)]
+    for number, name in enumerate(reversed(names)):
+        with suppress(NotADirectoryError, FileNotFoundError):  # a link is not followed
+            if number >= KEPT_LOGS and str(prefix.logs / name) not in needed:
+                with opened(prefix.root, "logs") as logs:
+                    discard_in(logs, name)
+            elif number > 1:
+                with opened(prefix.root, "logs", name) as folder:
+                    discard_in(folder, "tmp")
 
 
 def locate(option: str | None, env: Mapping[str, str] = os.environ) -> Prefix:

@@ -15,12 +15,13 @@ from shlex import quote
 from typing import Literal
 
 from envkit.config import configuration as config
-from envkit.environments.prefix import Prefix, Tree, listed
+from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, NotReadable, NotWritable
 from envkit.system import owners
 from envkit.system.owners import Trusted, Writers, stranger, writers
 
 TRUST = "ENVKIT_TRUST"
+WRITTEN = ("*", "software/*", "software/*/*", "modules/*", "modules/*/*", "ebfiles_repo/*")  # folders in a tree
 LINKS = 40  # that the system follows, too
 
 
@@ -87,7 +88,7 @@ def require_folders(prefix: Prefix) -> None:
     """
     with suppress(NotReadable):
         for tree in prefix.trees(os.uname().machine):
-            for path in (tree.root, *(tree.root / name for name in listed(tree.root))):
+            for path in (tree.root, *(found for pattern in WRITTEN for found in tree.root.glob(pattern))):
                 require_no_link(path)
     require_no_link(prefix.logs)
 
@@ -163,7 +164,7 @@ def watcher(prefix: Path) -> Callable[[os.stat_result, str], tuple[str, str] | N
 
 def places(prefix: Path, tree: Tree | None, file: Path | None, modules: Iterable[str] = ()) -> Iterator[Path]:
     """Yield what is looked at: folders of a prefix and of a tree down to where names lie, modules, and the file."""
-    yield from (prefix, prefix / "sources")
+    yield from (prefix, prefix / "sources", prefix / "logs")
     if tree is not None:
         yield tree.root
         with suppress(OSError):

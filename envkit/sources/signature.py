@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 
-from envkit.config import configuration as config
 from envkit.errors import HostProblem, SignatureInvalid
 from envkit.system import files, owners, process, temporary
+from envkit.system.owners import Trusted
 
 LARGEST = 100_000  # bytes of a key
 LACKING = "Install OpenSSL 3.0 or newer: its program openssl signs and checks."
@@ -50,12 +50,15 @@ def signature_of(path: Path, key: Path) -> bytes:
         return files.read(folder / "signature")
 
 
-def require(path: Path, key: Path) -> None:
-    """Require that the private half of a public key has signed a file. Raises SignatureInvalid, HostProblem."""
+def require(path: Path, key: Path, known: Trusted | None = None) -> None:
+    """Require that the private half of a public key has signed a file; the key is only theirs whom one trusts.
+
+    Raises SignatureInvalid, HostProblem.
+    """
     require_file(key)
     with temporary.folder("sign") as folder:
         try:
-            (folder / "key").write_bytes(trusted(key))
+            (folder / "key").write_bytes(trusted(key, known))
             (folder / "signature").write_bytes(files.read(place(path)))
             words = ("-verify", "-pubin", "-inkey", str(folder / "key"), "-sigfile", str(folder / "signature"))
             done = openssl(folder, path, *words)
@@ -65,10 +68,10 @@ def require(path: Path, key: Path) -> None:
         raise unsigned(path, key, last_line(done))
 
 
-def trusted(key: Path) -> bytes:
+def trusted(key: Path, known: Trusted | None = None) -> bytes:
     """Return a public key. Raises HostProblem for one that somebody who is not trusted can change, OSError."""
     with files.open_plain(key) as stream:
-        who = owners.stranger(os.fstat(stream.fileno()), key, owners.known(config.read().get("trust") or ()))
+        who = owners.stranger(os.fstat(stream.fileno()), key, known or owners.known(()))
         if who is not None:
             raise HostProblem(
                 what=f"The key {key} is not used: others can change it.",
@@ -86,7 +89,7 @@ def require_file(key: Path) -> None:
 
 
 @contextmanager
-def required(path: Path, key: Path | None) -> Iterator[None]:
+def required(path: Path, key: Path | None, known: Trusted | None = None) -> Iterator[None]:
     """Require a signature, if a key is given, and that the file is the same at the end of the block.
 
     Raises what ``require`` does.
@@ -95,7 +98,7 @@ def required(path: Path, key: Path | None) -> Iterator[None]:
         yield
         return
     before = files.identity(path.stat())
-    require(path, key)
+    require(path, key, known)
     yield
     if files.identity(path.stat()) != before:
         raise unsigned(path, key, "It was changed while it was read.")
