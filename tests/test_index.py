@@ -1,5 +1,7 @@
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -220,6 +222,27 @@ def test_a_page_with_a_link_that_is_no_address(tmp_path: Path) -> None:
     assert not [*candidates(source, connection, notes.append)]
     connection.close()
     assert notes == ["a: a page of an index has a link that is no address: Invalid IPv6 URL"]
+
+
+def test_a_page_in_a_coding_that_there_is_not() -> None:
+    class Odd(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=rot13")
+            self.end_headers()
+            self.wfile.write(b"<a href='a-1.tar.gz'>a</a>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    source, notes = Source(filename="a-1.tar.gz", sha256="0" * 64, urls=(), project="a", needed_by="x"), list[str]()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        connection = Connection(PipSettings(index_urls=(f"http://127.0.0.1:{server.server_port}",)), backoff_s=())
+        assert not [*candidates(source, connection, notes.append)]
+        connection.close()
+        server.shutdown()
+    assert any("is in a coding that there is not" in note for note in notes), notes
 
 
 @pytest.mark.skipif(find_spec("socksio") is not None, reason="socksio is installed here")

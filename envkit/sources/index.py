@@ -111,8 +111,10 @@ def linked(
             if package.link.filename == source.filename:
                 stated = (package.link.hash_option or {}).get("sha256", [None])[0]
                 yield Candidate(package.link.url_without_fragment, stated)
-    except (ValueError, LookupError) as error:  # of a link, or the name of a coding
-        note(f"{source.project}: a page of an index cannot be read: {redact(str(error))}")
+    except ValueError as error:
+        note(f"{source.project}: a page of an index has a link that is no address: {redact(str(error))}")
+    except LookupError as error:
+        note(f"{source.project}: a page of an index is in a coding that there is not: {redact(str(error))}")
 
 
 def existing(place: str, note: Callable[[str], None]) -> str | None:
