@@ -102,20 +102,16 @@ def converted(path: Path) -> Converted:
     for instruction, place, values in settled(listing):
         if instruction.word == "ARG":
             written = f"ARG {instruction.rest}" if instruction.rest else ""
-            lines[instruction.line - 1 : instruction.end - 1] = [
-                written,
-                *[""] * (instruction.end - instruction.line - 1),
-            ]
-        if instruction.word not in ("COPY", "ADD"):
+        elif instruction.word in ("COPY", "ADD"):
+            number = len(commands)
+            more, script = copies(context, instruction, number, place, values)
+            commands.append(script)
+            copied += more
+            written = f"RUN {marker(number)}"
+        else:
             continue
-        number = len(commands)
-        more, script = copies(context, instruction, number, place, values)
-        lines[instruction.line - 1 : instruction.end - 1] = [
-            f"RUN {marker(number)}",
-            *[""] * (instruction.end - instruction.line - 1),
-        ]
-        commands.append(script)
-        copied += more
+        rest = instruction.end - instruction.line - 1  # each line keeps its number
+        lines[instruction.line - 1 : instruction.end - 1] = [written, *[""] * rest]
     recipe = finished(by_spython(path, "\n".join(lines)), commands)
     return Converted(recipe=recipe, copied=tuple(copied), key=key_of(recipe, copied))
 
@@ -243,7 +239,7 @@ def settled(steps: Sequence[Instruction]) -> Iterator[tuple[Instruction, str, di
             place = posixpath.normpath(
                 posixpath.join(place, replaced(instruction.rest.strip("\"'"), values) or instruction.rest)
             )
-        elif instruction.word == "ARG" and "=" in instruction.rest:
+        elif instruction.word == "ARG":
             for word in WORDS.findall(instruction.rest):
                 name, _, value = word.partition("=")
                 values.setdefault(name, value.strip("\"'"))

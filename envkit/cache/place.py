@@ -20,9 +20,10 @@ from envkit.cache import bucket, folder, manifest, registry, server
 from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, object_of, source_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
+from envkit.environments import trust
 from envkit.errors import CacheInvalid, SignatureInvalid, UsageProblem
 from envkit.sources import signature
-from envkit.system import owners, record, temporary
+from envkit.system import record, temporary
 from envkit.system.files import at_home
 
 MOST_BUILDS = 20_000
@@ -194,10 +195,9 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
             signature.place(path).write_bytes(entry.signed.signature_bytes)
         except ValueError:
             return ""
-        known = owners.known(configuration.read().get("trust") or ())
         for key in keys:
             with suppress(SignatureInvalid):
-                signature.require(path, at_home(key), known)
+                signature.require(path, at_home(key), trust.trusted())
                 return key
     return ""
 
