@@ -46,6 +46,7 @@ from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
+from envkit.sources import answers
 
 from .integration.site import needs
 from .small_disk import leave, small_disk
@@ -522,7 +523,7 @@ class TestServer:
                     outputfile.flush()
                     time.sleep(0.02)
 
-        monkeypatch.setattr(layout, "PATIENCE_S", 1.0)
+        monkeypatch.setattr(answers, "PATIENCE_S", 1.0)
         pushed(tree, tmp_path / "cache")
         began = time.monotonic()
         with serving(tmp_path / "cache", Slow) as url, pytest.raises(CacheInvalid) as slow:

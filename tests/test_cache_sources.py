@@ -17,8 +17,8 @@ from envkit.cache.place import Caches, Place
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
 from envkit.install import sharing
 from envkit.sources import download
+from envkit.sources.answers import RefusedError
 from envkit.sources.availability import refused
-from envkit.sources.connection import RefusedError
 from envkit.sources.fetch import FetchEvent, FetchState, FileStore, Source, fetch
 
 from .small_disk import leave, small_disk

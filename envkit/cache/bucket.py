@@ -7,19 +7,20 @@ credentials a bucket is read as anybody may. Nothing of them is written or shown
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any, BinaryIO
 
 from envkit.cache import manifest
-from envkit.cache.layout import CONNECT_S, PATIENCE_S, PIECE, Stored, in_time
+from envkit.cache.layout import CONNECT_S, PIECE, SLOWEST, Stored
 
 NAMED = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<folder>[\w.@=+~-]+(/[\w.@=+~-]+)*)?)?/?", re.ASCII
 )
 PAGE = 1000  # names at a time
 LISTING_S = 60.0  # for all names
+READING = ("GET", "HEAD")
 REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 
 
@@ -27,7 +28,7 @@ REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 def asking() -> Iterator[None]:
     """Say in one way what S3 refuses. Raises RefusedError."""
     from envkit.sources.addresses import redact
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     try:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -41,7 +42,7 @@ def asking() -> Iterator[None]:
 
 def reached(named: str) -> tuple[Any, str, str]:
     """Return a client, the bucket, and what the names in it begin with. Raises RefusedError, BotoCoreError."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     match = NAMED.fullmatch(named)
     if match is None:
@@ -57,6 +58,8 @@ def client(of: tuple[tuple[str, str], ...]) -> Any:  # noqa: ARG001
     from botocore import UNSIGNED
     from botocore.config import Config
 
+    from envkit.sources.answers import PATIENCE_S
+
     session = boto3.Session()
     settings = Config(
         connect_timeout=CONNECT_S,
@@ -67,7 +70,41 @@ def client(of: tuple[tuple[str, str], ...]) -> Any:  # noqa: ARG001
     )
     if session.get_credentials() is None:
         settings = settings.merge(Config(signature_version=UNSIGNED))
-    return session.client("s3", region_name=session.region_name or REGION, config=settings)
+    made = session.client("s3", region_name=session.region_name or REGION, config=settings)
+    made.meta.events.register("before-send.s3", partial(sent, made._endpoint.http_session.send))
+    return made
+
+
+def sent(send: Callable[[Any], Any], request: Any, **_given: Any) -> Any:
+    """Send a request in botocore's place, which reads any answer whole, however long and slow. Raises RefusedError."""
+    from botocore.awsrequest import AWSResponse
+
+    from envkit.sources.answers import begun
+
+    request.stream_output = True
+    asking = partial(send, request)
+    answer = begun(asking, CONNECT_S) if request.method in READING else asking()
+    return AWSResponse(answer.url, answer.status_code, answer.headers, Answer(answer.raw))
+
+
+class Answer:
+    """What S3 sends, as botocore reads it: a file in pieces, all else at once. Reading it raises RefusedError."""
+
+    def __init__(self, raw: Any) -> None:
+        from envkit.sources.answers import in_time
+
+        self.close = raw.close
+        self._pieces = in_time(iter(partial(raw.read1, PIECE), b""), SLOWEST)
+
+    def read(self, _amount: int | None = None) -> bytes:
+        """Return what comes next, without waiting for more; nothing at its end."""
+        return next(self._pieces, b"")
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield what comes of an answer that is no file."""
+        from envkit.sources.answers import MOST_SAID, limited
+
+        return limited(self._pieces, None, MOST_SAID)
 
 
 def names(named: str, module: str) -> list[str]:
@@ -78,7 +115,7 @@ def names(named: str, module: str) -> list[str]:
 
 def listed(named: str, start: str) -> list[Stored]:
     """Return the files whose names begin so. Raises RefusedError."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     with asking():
         s3, bucket, folder = reached(named)
@@ -101,13 +138,13 @@ def listed(named: str, start: str) -> list[Stored]:
 @contextmanager
 def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     """Give a file in pieces. Raises RefusedError, also while it is read."""
-    from envkit.sources.connection import limited
+    from envkit.sources.answers import limited
 
     with asking():
         s3, bucket, folder = reached(named)
         answer = s3.get_object(Bucket=bucket, Key=folder + name)
         with closing(answer["Body"]) as body:
-            yield in_time(limited(body.iter_chunks(PIECE), answer.get("ContentLength"), most))
+            yield limited(body.iter_chunks(PIECE), answer.get("ContentLength"), most)
 
 
 def require(named: str) -> None:

@@ -50,7 +50,7 @@ def around(named: str, name: str, *, makes: bool = False) -> Iterator[tuple[int,
 
 def names(named: str, module: str) -> Iterator[str]:
     """Yield the names of its manifests. Raises RefusedError."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     top = path_of(named) / "manifests"
     if not top.parent.is_dir():
@@ -66,7 +66,7 @@ def names(named: str, module: str) -> Iterator[str]:
 @contextmanager
 def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     """Give a file in pieces. Raises RefusedError, also while it is read."""
-    from envkit.sources.connection import RefusedError, limited
+    from envkit.sources.answers import RefusedError, limited
 
     try:
         with around(named, name) as (at, last):
@@ -79,7 +79,7 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
 
 def pieces(stream: BufferedReader) -> Iterator[bytes]:
     """Yield what a file holds. Raises RefusedError."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     try:
         while chunk := stream.read(PIECE):

@@ -9,8 +9,7 @@
 """
 
 import re
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -20,7 +19,7 @@ import msgspec
 NAME = re.compile(r"(?P<module>[A-Za-z0-9_][\w.+@=~-]*)/(?P<key>[0-9a-f]{64})\.json", re.ASCII)
 SOURCE = re.compile(r"sources/[0-9a-f]{64}")
 INDEX = "index.json"
-CONNECT_S, SLOWEST, PATIENCE_S = 10.0, 50_000, 30.0  # a server gives so many bytes/s, after so many seconds
+CONNECT_S, SLOWEST = 10.0, 50_000  # a server gives so many bytes/s, or the build is the quicker way
 PIECE = 1 << 20  # bytes
 
 
@@ -80,27 +79,3 @@ def object_of(sha256: str) -> str:
 def source_of(sha256: str) -> str:
     """Return where a file that an installation fetches lies in a place."""
     return f"sources/{sha256}"
-
-
-def in_time(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield what comes. Raises RefusedError where that is too slow."""
-    from envkit.sources.connection import RefusedError
-
-    began, done = time.monotonic(), 0
-    for chunk in chunks:
-        done += len(chunk)
-        if time.monotonic() - began > PATIENCE_S + done / SLOWEST:
-            raise RefusedError(f"only {done} bytes came in {time.monotonic() - began:.0f} s")
-        yield chunk
-
-
-def whole(chunks: Iterable[bytes], size: int | None) -> Iterator[bytes]:
-    """Yield what comes. Raises RefusedError where it ends before the length that the server has told."""
-    from envkit.sources.connection import RefusedError
-
-    done = 0
-    for chunk in chunks:
-        done += len(chunk)
-        yield chunk
-    if size is not None and done < size:
-        raise RefusedError(f"it ends after {done} of {size} bytes")

@@ -122,7 +122,7 @@ class Place:
 
     def names(self, module: str = "") -> list[str]:
         """Return the names of its manifests, of one module or all. Raises CacheInvalid."""
-        from envkit.sources.connection import RefusedError
+        from envkit.sources.answers import RefusedError
 
         try:
             listed = tuple(islice(self.store.names(self.named, module), MOST_BUILDS + 1))
@@ -151,7 +151,7 @@ class Place:
     @contextmanager
     def opened(self, name: str, most: int) -> Iterator[Iterable[bytes]]:
         """Give a file of it in pieces, at most so many bytes. Raises CacheInvalid, also while it is read."""
-        from envkit.sources.connection import RefusedError
+        from envkit.sources.answers import RefusedError
 
         try:
             with self.store.opened(self.named, name, most) as chunks:

@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -23,7 +23,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from envkit.cache import manifest
-from envkit.cache.layout import CONNECT_S, INDEX, PATIENCE_S, PIECE, Stored, in_time, object_of, source_of, whole
+from envkit.cache.layout import CONNECT_S, INDEX, PIECE, SLOWEST, Stored, object_of, source_of
 from envkit.system import record
 
 T = TypeVar("T")
@@ -37,7 +37,6 @@ TAG = re.compile(r"(?P<folder>[A-Za-z0-9_][\w.-]*)\.(?P<key>[0-9a-f]{64})", re.A
 SOURCE_TAG = re.compile("source-(?P<sha256>[0-9a-f]{64})")
 LONGEST = 128  # characters of a tag
 MOST_TAGS = 100_000
-MOST_SAID = 10_000_000  # bytes of an answer that is no blob
 LISTING_S = 60.0  # for all pages of the tags
 SHOWN = 300  # characters of a refusal
 ARTIFACT = "application/vnd.envkit.build.v1"
@@ -58,7 +57,7 @@ HALF_WRITTEN, WRITING_S = "DIGEST_INVALID", (0.2, 0.5, 1.0)
 def asking() -> Iterator[None]:
     """Say in one way what a registry refuses. Raises RefusedError."""
     from envkit.sources.addresses import redact
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     try:
         import oras.provider  # noqa: F401
@@ -114,7 +113,7 @@ class Reached:
     """A repository of a registry. Its functions raise RefusedError, RequestException and ValueError."""
 
     def __init__(self, named: str) -> None:
-        from envkit.sources.connection import RefusedError
+        from envkit.sources.answers import RefusedError
 
         match = NAMED.fullmatch(named)
         if match is None:
@@ -129,7 +128,7 @@ class Reached:
         ``what`` begins at the repository, or is a link of the registry's own; one that leads elsewhere is not followed.
         What only reads is asked again if the server fails: some do, for a blob that another client pushes just now.
         """
-        from envkit.sources.connection import RefusedError
+        from envkit.sources.answers import RefusedError
 
         url = urljoin(f"{self.at}/", what)
         if urlsplit(url)[:2] != urlsplit(self.at)[:2]:
@@ -178,7 +177,7 @@ class Reached:
             "schemaVersion": 2, "mediaType": IMAGE, "artifactType": kind, "config": config, "layers": layers,
             "annotations": {CREATED: time.strftime(CREATED_FORM, time.gmtime())},
         }  # fmt: skip
-        from envkit.sources.connection import RefusedError
+        from envkit.sources.answers import RefusedError
 
         for pause_s in (*WRITING_S, 0):
             try:
@@ -209,7 +208,7 @@ def content(answer: Any, kind: type[T]) -> T:
 
 def told(answer: Any) -> str:
     """Return what a registry says of what it refuses."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     reason = str(answer.reason)
     with suppress(RefusedError, ValueError):
@@ -219,14 +218,14 @@ def told(answer: Any) -> str:
 
 def bounded(answer: Any, most: int) -> Iterator[bytes]:
     """Yield what a registry sends, at most so many bytes. Raises RefusedError, also where that is too slow."""
-    from envkit.sources.connection import limited
+    from envkit.sources.answers import in_time, limited, whole
 
     length = answer.headers.get("Content-Length", "")
     size = int(length) if length.isdecimal() else None
     if "Content-Encoding" in answer.headers or answer.request.method == "HEAD":
         size = None  # it is that of what is packed, or of what GET would send
     with answer:
-        yield from in_time(whole(limited(pieces(answer), size, most), size))
+        yield from in_time(whole(limited(pieces(answer), size, most), size), SLOWEST)
 
 
 def pieces(answer: Any) -> Iterator[bytes]:
@@ -256,9 +255,12 @@ def client(host: str, files: tuple[str, ...]) -> Any:
     from requests import Session
     from requests.adapters import HTTPAdapter
 
+    from envkit.sources.answers import MOST_SAID, PATIENCE_S, begun
+
     class Patient(HTTPAdapter):
         def send(self, request: Any, **given: Any) -> Any:  # type: ignore[override]
-            answer = super().send(request, **{**given, "timeout": (CONNECT_S, PATIENCE_S), "stream": True})
+            send = partial(super().send, request, **{**given, "timeout": (CONNECT_S, PATIENCE_S), "stream": True})
+            answer = send() if request.body else begun(send, CONNECT_S)
             # Those are read all at once by requests and oras-py, however much and slow, or left open.
             if not given.get("stream") or answer.is_redirect or answer.status_code == UNAUTHORIZED:
                 answer._content = b"".join(bounded(answer, MOST_SAID))
@@ -316,7 +318,7 @@ def tags(named: str) -> list[str]:
 @contextmanager
 def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     """Give a file in pieces. Raises RefusedError, also while it is read."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     if name == INDEX:
         raise RefusedError("A registry has no index")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envkit.cache.layout import CONNECT_S, INDEX, Index, in_time, whole
+from envkit.cache.layout import CONNECT_S, INDEX, SLOWEST, Index
 from envkit.cache.manifest import MOST
 from envkit.system import record
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def names(named: str, module: str) -> tuple[str, ...]:  # noqa: ARG001
     """Return the names that its index has, of all modules. Raises RefusedError."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     with opened(named, INDEX, MOST) as chunks:
         content = b"".join(chunks)
@@ -34,10 +34,10 @@ def names(named: str, module: str) -> tuple[str, ...]:  # noqa: ARG001
 @contextmanager
 def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     """Give a file in pieces. Raises RefusedError, also while it is read."""
-    from envkit.sources.connection import limited
+    from envkit.sources.answers import in_time, limited, whole
 
     with connected() as connection, connection.opened(f"{named.rstrip('/')}/{name}") as (size, chunks):
-        yield whole(in_time(limited(chunks, size, most)), size)
+        yield whole(in_time(limited(chunks, size, most), SLOWEST), size)
 
 
 @contextmanager

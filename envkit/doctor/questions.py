@@ -229,7 +229,8 @@ def indexes(until: float) -> tuple[PackageIndex, ...]:
 def index(connection: "Connection", url: str, is_index: bool) -> PackageIndex:
     """Ask one for Horovod; a folder, whether it is there."""
     from envkit.sources.addresses import shown, without_login
-    from envkit.sources.connection import RefusedError, file_path
+    from envkit.sources.answers import RefusedError
+    from envkit.sources.connection import file_path
 
     if "://" not in url or url.startswith("file://"):
         path = file_path(url) if "://" in url else Path(url).expanduser()

@@ -143,7 +143,7 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci |
 @contextmanager
 def writing(to: Place, what: str) -> Iterator[None]:
     """Say in one way why something cannot be put into a place. Raises NotWritable, DiskFull, StorageFailed."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     try:
         yield
@@ -377,7 +377,7 @@ def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
 
 def stored(of: Place) -> list[Stored]:
     """Return the files of a place. Raises CacheInvalid."""
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     try:
         return [*of.writable.stored(of.named)]
@@ -436,7 +436,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
 
     Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
     """
-    from envkit.sources.connection import RefusedError
+    from envkit.sources.answers import RefusedError
 
     try:
         store = of.writable

@@ -9,8 +9,9 @@ from contextlib import suppress
 import msgspec
 
 from envkit.sources.addresses import shown
+from envkit.sources.answers import RefusedError
 from envkit.sources.cache import Source
-from envkit.sources.connection import Connection, RefusedError
+from envkit.sources.connection import Connection
 from envkit.sources.download import Unavailable
 from envkit.sources.index import FileStore, candidates
 from envkit.sources.pipconfig import pip_settings

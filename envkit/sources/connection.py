@@ -17,23 +17,19 @@ from urllib.parse import unquote, urlsplit
 
 from envkit.errors import HostProblem
 from envkit.sources.addresses import host_of, is_address, is_proxy, login, redact, shown, whole_proxy
+from envkit.sources.answers import RefusedError, TransientError, UnreachableError, limited
 from envkit.sources.cache import CHUNK_BYTES
 from envkit.sources.pipconfig import PipSettings
 from envkit.system.files import open_plain
 
 if TYPE_CHECKING:
-    import ssl
-
     import httpx2
-    from unearth.fetchers import PyPIClient
 
 BACKOFF_S = (0.5, 2.0)
 CONNECT_S = 20.0
 LIMIT_BYTES = 16 << 30  # the largest source there is, of CUDA, has 5 GB
 PAGE_LIMIT_BYTES = 64 << 20
-OF_TRANSFER = {"content-encoding", "content-length", "transfer-encoding"}
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504, 520, 522, 524}
-CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
 LOGGERS = (
     *("httpx2", "httpcore2.connection", "httpcore2.http11", "httpcore2.proxy", "httpcore2.socks"),
     *("unearth.auth", "unearth.collector", "unearth.evaluator", "unearth.utils"),
@@ -43,18 +39,6 @@ FIND_LINKS = "'find-links' (PIP_FIND_LINKS)"
 ASK_FOR_PASSWORD = {401, 403, 407}
 
 T = TypeVar("T")
-
-
-class RefusedError(Exception):
-    """A URL does not give the file; the text says why, without secrets."""
-
-
-class TransientError(RefusedError):
-    """The same URL may give the file in a moment."""
-
-
-class UnreachableError(TransientError):
-    """There is no connection to the host."""
 
 
 class Connection:
@@ -67,6 +51,8 @@ class Connection:
     def __init__(
         self, settings: PipSettings, *, connect_s: float = CONNECT_S, backoff_s: tuple[float, ...] = BACKOFF_S
     ) -> None:
+        from envkit.sources.client import new_client
+
         require_addresses(settings)
         self.settings = settings
         self._backoff_s = backoff_s
@@ -102,11 +88,16 @@ class Connection:
         """Get a page. Raises RefusedError."""
         import httpx2
 
-        with self._translated(url), self._client.stream("GET", url, headers=headers) as response:
+        from envkit.sources.client import plain
+
+        asked = {**(headers or {}), "Accept-Encoding": "gzip"}
+        with self._translated(url), self._client.stream("GET", url, headers=asked) as response:
+            check_status(response)
+            packed = response.headers.get("Content-Encoding", "identity").lower()
+            if packed not in ("gzip", "identity"):  # others unpack to a million times as much
+                raise RefusedError(f"it is packed by {packed}, which was not asked for")
             content = b"".join(limited(response.iter_bytes(), None, PAGE_LIMIT_BYTES))
-        check_status(response)
-        plain = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in OF_TRANSFER]
-        return httpx2.Response(response.status_code, headers=plain, content=content, request=response.request)
+        return httpx2.Response(response.status_code, headers=plain(response), content=content, request=response.request)
 
     def head(self, url: str, *, headers: Mapping[str, str] | None = None) -> "httpx2.Response":
         """Ask about a page. Raises RefusedError."""
@@ -199,18 +190,6 @@ def proxies(settings: PipSettings) -> Iterator[tuple[str, str]]:
             yield name if os.environ.get(name) else name.upper(), whole_proxy(proxy)
 
 
-def limited(chunks: Iterable[bytes], size: int | None, limit: int) -> Iterator[bytes]:
-    """Yield what comes, up to the size that was told, else to the limit. Raises RefusedError for more."""
-    most, done = limit if size is None else min(size, limit), 0
-    if size is not None and size > limit:
-        raise RefusedError(f"it has {size} bytes, as the server says; no file of more than {limit} is taken")
-    for chunk in chunks:
-        done += len(chunk)
-        if done > most:
-            raise RefusedError(f"more comes than {most} bytes, which {'is the limit' if size is None else 'it has'}")
-        yield chunk
-
-
 def file_path(url: str) -> Path:
     """Return the path that a ``file://`` URL means."""
     return Path(unquote(urlsplit(url).path))
@@ -230,14 +209,6 @@ def check_status(response: "httpx2.Response") -> None:
         raise kind(f"{status} {response.reason_phrase}{advice}")
 
 
-def check_redirect(response: "httpx2.Response") -> None:
-    """Let no server lead to a file of this machine."""
-    if response.has_redirect_location:
-        target = response.url.join(response.headers["Location"])
-        if target.scheme not in ("http", "https"):
-            raise RefusedError(f"it leads to {shown(str(target))}, which no server may")
-
-
 @contextmanager
 def opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
     """Give the size and the content of a file that a URL means. Raises RefusedError."""
@@ -248,70 +219,3 @@ def opened_file(url: str) -> Iterator[tuple[int, Iterable[bytes]]]:
     with stream:
         size = os.fstat(stream.fileno()).st_size
         yield size, limited(iter(lambda: stream.read(CHUNK_BYTES), b""), size, LIMIT_BYTES)
-
-
-def new_client(settings: PipSettings, connect_s: float) -> "PyPIClient":
-    """Return a client for HTTP that has pip's settings. Raises HostProblem for certificates that cannot be read."""
-    import httpx2
-    from unearth.auth import MultiDomainBasicAuth
-    from unearth.fetchers import PyPIClient
-
-    unverified = {
-        f"all://{host}": httpx2.HTTPTransport(verify=False, proxy=proxy_for(host, settings))
-        for host in settings.trusted_hosts
-    }
-    client = PyPIClient(
-        trusted_hosts=settings.trusted_hosts,
-        verify=tls(settings),
-        proxy=settings.proxy,
-        mounts=unverified,
-        timeout=httpx2.Timeout(settings.timeout_s, connect=min(settings.timeout_s, connect_s), pool=None),
-        follow_redirects=True,
-        event_hooks={"response": [check_redirect]},
-    )
-    client.auth = MultiDomainBasicAuth(
-        prompting=False, index_urls=[*settings.index_urls, *filter(is_http, settings.find_links)]
-    )
-    return client
-
-
-def is_http(url: str) -> bool:
-    """Say whether a URL is one of HTTP."""
-    return url.startswith(("http://", "https://"))
-
-
-def proxy_for(host: str, settings: PipSettings) -> str | None:
-    """Return the proxy for a host, if there is any: pip's, else the one of the environment."""
-    from urllib.request import getproxies, proxy_bypass
-
-    if settings.proxy or proxy_bypass(host):
-        return settings.proxy
-    by_scheme = getproxies()
-    proxy = by_scheme.get("https") or by_scheme.get("all")
-    return whole_proxy(proxy) if proxy else None
-
-
-def tls(settings: PipSettings) -> "ssl.SSLContext":
-    """Return the certificates that are accepted and shown. Raises HostProblem where they cannot be read."""
-    import ssl
-
-    import httpx2
-
-    named = [os.environ[name] for name in CA_VARIABLES if os.environ.get(name)]
-    authorities = settings.cert or next(iter(named), None)
-    try:
-        if authorities is None:
-            context = httpx2.create_ssl_context()
-        elif Path(authorities).is_dir():
-            context = ssl.create_default_context(capath=authorities)
-        else:
-            context = ssl.create_default_context(cafile=authorities)
-        if settings.client_cert:
-            context.load_cert_chain(settings.client_cert)
-    except OSError as error:
-        raise HostProblem(
-            what="The certificates for downloads cannot be read.",
-            why=f"{authorities or 'default'}, {settings.client_cert or 'no client certificate'}: {error}.",
-            fix=f"Correct pip's 'cert' and 'client-cert', or {', '.join(CA_VARIABLES)} in the environment.",
-        ) from error
-    return context

@@ -10,8 +10,9 @@ from enum import StrEnum
 import msgspec
 
 from envkit.sources.addresses import shown
+from envkit.sources.answers import RefusedError
 from envkit.sources.cache import Source, SourceCache, WrongContentError
-from envkit.sources.connection import Connection, RefusedError
+from envkit.sources.connection import Connection
 from envkit.sources.index import Candidate, FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
 

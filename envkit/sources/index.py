@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from envkit.sources.addresses import redact, shown, without_login
+from envkit.sources.answers import RefusedError
 from envkit.sources.cache import Source
-from envkit.sources.connection import Connection, RefusedError, file_path
+from envkit.sources.connection import Connection, file_path
 
 if TYPE_CHECKING:
     import httpx2

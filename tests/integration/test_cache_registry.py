@@ -28,7 +28,8 @@ from envkit.cache.place import Place
 from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid
 from envkit.install import sharing
-from envkit.sources.connection import RefusedError
+from envkit.sources import answers
+from envkit.sources.answers import RefusedError
 from envkit.sources.fetch import fetch
 
 from ..test_cache import MODULE, OTHER, described, module_in, packed, put
@@ -479,15 +480,15 @@ class TestRefused:
         """It is neither read into memory nor asked for again and again."""
         with hostile(self.needs_token, endless=where, status=status) as server:
             self.refused(server.place)
-        assert server.sent < 6 * oci.MOST_SAID + SOCKETS
+        assert server.sent < 6 * answers.MOST_SAID + SOCKETS
 
     def test_an_answer_that_unpacks_to_more(self) -> None:
-        bomb = gzip.compress(bytes(3 * oci.MOST_SAID))
+        bomb = gzip.compress(bytes(3 * answers.MOST_SAID))
         with hostile(lambda _: ({"Content-Encoding": "gzip"}, [bomb])) as server:
             assert "more comes than" in self.refused(server.place)
 
     def test_an_answer_that_drips(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(layout, "PATIENCE_S", 1.0)
+        monkeypatch.setattr(answers, "PATIENCE_S", 1.0)
         with hostile(lambda _: ({}, TAGS), endless="tags", pause_s=0.1, piece=b" ") as server:
             assert "bytes came in" in self.refused(server.place)
 

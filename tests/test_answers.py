@@ -1,0 +1,130 @@
+"""No server holds envkit for ever or fills its memory, whatever it is asked for."""
+
+import resource
+import time
+from collections.abc import Callable
+
+import pytest
+
+from envkit.cache import server
+from envkit.cache.place import Place
+from envkit.errors import CacheInvalid
+from envkit.sources import answers
+from envkit.sources.answers import RefusedError, begun
+from envkit.sources.connection import Connection
+from envkit.sources.pipconfig import PipSettings
+
+from . import s3
+from .harmful import ANSWERS, harmful
+
+OBJECT = f"objects/{'0' * 64}.tar.xz"
+SETTINGS = {
+    "AWS_ACCESS_KEY_ID": "somebody",
+    "AWS_SECRET_ACCESS_KEY": "something",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+}
+
+
+def names(named: str) -> Callable[[str], object]:
+    """What asks a cache for the names in it."""
+    return lambda netloc: Place(named=named.replace("HOST", netloc)).names()
+
+
+def content(named: str) -> Callable[[str], object]:
+    """What reads an object of a cache."""
+
+    def read(netloc: str) -> None:
+        with Place(named=named.replace("HOST", netloc)).opened(OBJECT, 50_000_000) as chunks:
+            for _ in chunks:
+                pass
+
+    return read
+
+
+def page(netloc: str) -> None:
+    """Read a page of an index."""
+    connection = Connection(PipSettings(timeout_s=1.0), connect_s=1.0, backoff_s=())
+    try:
+        connection.get(f"http://{netloc}/simple/horovod/")
+    finally:
+        connection.close()
+
+
+def head(netloc: str) -> None:
+    """Ask for a file without its content."""
+    connection = Connection(PipSettings(timeout_s=1.0), connect_s=1.0, backoff_s=())
+    try:
+        connection.head(f"http://{netloc}/horovod-0.28.1.tar.gz")
+    finally:
+        connection.close()
+
+
+def source(netloc: str) -> None:
+    """Read a source, of which most have less than this."""
+    connection, done = Connection(PipSettings(timeout_s=1.0), connect_s=1.0, backoff_s=()), 0
+    try:
+        with connection.opened(f"http://{netloc}/horovod-0.28.1.tar.gz") as (_, chunks):
+            for chunk in chunks:
+                done += len(chunk)
+                if done > 50_000_000:
+                    raise RefusedError("enough")
+    finally:
+        connection.close()
+
+
+ASKING = {
+    "page": page,
+    "source": source,
+    "server": names("http://HOST/cache"),
+    "object of a server": content("http://HOST/cache"),
+    "bucket": names("s3://builds/cache"),
+    "object of a bucket": content("s3://builds/cache"),
+    "registry": names("oci://HOST/site/builds"),
+}
+
+
+AS_IT_COMES = {"source", "object of a server", "object of a bucket"}  # it is not unpacked
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a thread that is left has a socket
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        (kind, asked)
+        for kind in ANSWERS
+        for asked in ASKING
+        if not (kind == "it is packed twice" and asked in AS_IT_COMES)
+    ],
+)
+def test_a_server_that_means_harm(kind: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up within seconds, and little of what it sends is taken."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(answers, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(server, "asked", lambda: PipSettings(timeout_s=1.0))
+    for module in ("server", "bucket", "registry"):
+        monkeypatch.setattr(f"envkit.cache.{module}.CONNECT_S", 1.0)
+    with harmful(kind) as harm:
+        s3.use(monkeypatch, {**SETTINGS, "AWS_ENDPOINT_URL": f"http://{harm.netloc}"})
+        began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises((RefusedError, CacheInvalid)):
+            ASKING[asked](harm.netloc)
+        assert time.monotonic() - began < 20
+        assert harm.sent < 120_000_000
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
+
+
+@pytest.mark.integration
+def test_headers_that_drip_without_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(answers, "PATIENCE_S", 0.5)
+    with harmful("its headers drip") as server, pytest.raises(answers.TransientError, match="no whole answer came in"):
+        head(server.netloc)
+
+
+def test_what_a_question_raises_is_raised() -> None:
+    with pytest.raises(KeyError, match="x"):
+        begun(lambda: dict[str, int]()["x"], 10)
+    assert begun(lambda: 3, 10) == 3
