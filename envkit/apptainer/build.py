@@ -137,9 +137,11 @@ class LayerBuild:
         for verb, key in (("verify", public), ("sign", self.request.sign)):
             if key is None:
                 continue
-            if key == public:
-                signature.trusted(key, trust.trusted())
-            answer = process.capture([str(self.runtime.path), verb, "--key", str(key), str(image)], timeout_s=300)
+            with temporary.folder("key") as folder:  # what was looked at is what is used
+                if verb == "verify":
+                    (folder / "key").write_bytes(signature.trusted(key, trust.trusted()))
+                words = [verb, "--key", str(folder / "key" if verb == "verify" else key), str(image)]
+                answer = process.capture([str(self.runtime.path), *words], timeout_s=300)
             complaint = "\n".join(
                 match[1] for line in answer.stderr.splitlines() if (match := FATAL.match(strip(line)))
             )

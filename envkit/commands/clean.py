@@ -61,6 +61,8 @@ def clean(
 
     where = place.locate(prefix)
     chosen = NAMES if not kinds or "all" in kinds else tuple(dict.fromkeys(kinds))
+    if kinds and not dry_run:
+        cleaning.required(where, chosen)
     items = cleaning.chosen(cleaning.find(where, chosen), older_than or 0, int(larger_than or 0))
     free = [item for item in items if not item.kept]
     if kinds and not dry_run and free:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -294,12 +294,7 @@ def remove(prefix: Prefix, items: Sequence[Item]) -> list[Item]:
 
     Raises HostProblem for a prefix that somebody who is not trusted can change: with it, what is removed.
     """
-    of_prefix: list[Tree] = []
-    if any(entry.kind in OF_THE_PREFIX for entry in items):
-        trust.require(prefix.root, use="removed")
-        of_prefix = trees(prefix)
-    for tree in of_prefix:
-        trust.require(prefix.root, tree, use="removed")
+    of_prefix = required(prefix, [entry.kind for entry in items])
     with umask.like(prefix.root), ExitStack() as stack:
         busy = next(filter(None, [at_work(tree, stack) for tree in of_prefix]), "")
         elsewhere = at_work_elsewhere(stack)
@@ -311,6 +306,16 @@ def remove(prefix: Prefix, items: Sequence[Item]) -> list[Item]:
             )
             for entry in updated
         ]
+
+
+def required(prefix: Prefix, kinds: Iterable[str]) -> list[Tree]:
+    """Return the trees that something of these kinds is removed from. Raises HostProblem for what others can change."""
+    if not {*kinds} & {*OF_THE_PREFIX}:
+        return []
+    trust.require(prefix.root, use="removed")
+    for tree in trees(prefix):
+        trust.require(prefix.root, tree, use="removed")
+    return trees(prefix)
 
 
 def at_work(tree: Tree, stack: ExitStack) -> str:
