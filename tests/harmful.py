@@ -14,6 +14,14 @@ BOMB = gzip.compress(gzip.compress(bytes(200_000_000)))
 ANSWERS = {
     "its headers drip": (b"HTTP/1.1 200 OK\r\nX: ", itertools.repeat(b"x")),
     "its content drips": (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", itertools.repeat(b" ")),
+    "its chunks drip": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", itertools.repeat(b"x")),
+    "its trailer has no end": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", itertools.repeat(b"X: y\r\n")
+    ),
+    "it unpacks to nothing": (  # blocks of gzip that are empty
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(b"")[:10],
+        itertools.repeat(b"\0\0\0\xff\xff" * 9),
+    ),
     "it has no end": (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n", itertools.repeat(PIECE)),
     "it leads elsewhere without an end": (b"HTTP/1.1 302 Found\r\nLocation: /a\r\n\r\n", itertools.repeat(PIECE)),
     "it leads to another region without an end": (
@@ -53,7 +61,7 @@ class Server:
                     return
                 client.sendall(piece)
                 self.sent += len(piece)
-                if len(piece) == 1:
+                if len(piece) < 100:
                     time.sleep(PAUSE_S)
 
 

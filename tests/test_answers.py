@@ -1,16 +1,19 @@
 """No server holds envkit for ever or fills its memory, whatever it is asked for."""
 
+import io
+import itertools
 import resource
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
-from envkit.cache import server
+from envkit.cache import bucket, server
 from envkit.cache.place import Place
 from envkit.errors import CacheInvalid
 from envkit.sources import answers
-from envkit.sources.answers import RefusedError, begun
+from envkit.sources.answers import RefusedError, SlowError, begun
 from envkit.sources.connection import Connection
 from envkit.sources.pipconfig import PipSettings
 
@@ -74,6 +77,11 @@ def source(netloc: str) -> None:
         connection.close()
 
 
+def upload(netloc: str) -> None:
+    """Write a file to a bucket."""
+    bucket.put("s3://builds/cache", OBJECT, io.BytesIO(bytes(100_000)))
+
+
 ASKING = {
     "page": page,
     "source": source,
@@ -81,11 +89,12 @@ ASKING = {
     "object of a server": content("http://HOST/cache"),
     "bucket": names("s3://builds/cache"),
     "object of a bucket": content("s3://builds/cache"),
+    "upload to a bucket": upload,
     "registry": names("oci://HOST/site/builds"),
 }
 
 
-AS_IT_COMES = {"source", "object of a server", "object of a bucket"}  # it is not unpacked
+AS_IT_COMES = {"source", "object of a server", "object of a bucket", "upload to a bucket"}  # it is not unpacked
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a thread that is left has a socket
@@ -120,7 +129,7 @@ def test_a_server_that_means_harm(kind: str, asked: str, monkeypatch: pytest.Mon
 def test_headers_that_drip_without_content(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(answers, "PATIENCE_S", 0.5)
-    with harmful("its headers drip") as server, pytest.raises(answers.TransientError, match="no whole answer came in"):
+    with harmful("its headers drip") as server, pytest.raises(answers.SlowError, match="no whole answer came in"):
         head(server.netloc)
 
 
@@ -128,3 +137,32 @@ def test_what_a_question_raises_is_raised() -> None:
     with pytest.raises(KeyError, match="x"):
         begun(lambda: dict[str, int]()["x"], 10)
     assert begun(lambda: 3, 10) == 3
+
+
+def test_what_is_sent_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "PATIENCE_S", 0.2)
+    ended, sent = threading.Event(), itertools.count()
+
+    def send() -> int:
+        ended.wait(10)
+        return 3
+
+    threading.Timer(1.0, ended.set).start()
+    assert begun(send, 0.0, lambda: next(sent)) == 3
+    ended.clear()
+    with pytest.raises(SlowError, match="no whole answer came"):
+        begun(send, 0.0, lambda: 100)
+    ended.set()
+
+
+def test_a_server_that_is_slow_once_is_not_asked_for_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(answers, "PATIENCE_S", 0.2)
+    connection = Connection(PipSettings(timeout_s=0.2), connect_s=0.2, backoff_s=(0.0, 0.0))
+    with harmful("its headers drip") as server:
+        url = f"http://{server.netloc}/horovod-0.28.1.tar.gz"
+        with pytest.raises(SlowError, match="no whole answer came"):
+            connection.with_retries(url, lambda: connection.head(url), print)
+        with pytest.raises(RefusedError, match="it is too slow: for another file no whole answer came"):
+            connection.head(f"{url}.asc")
+    connection.close()

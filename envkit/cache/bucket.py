@@ -20,7 +20,6 @@ NAMED = re.compile(
 )
 PAGE = 1000  # names at a time
 LISTING_S = 60.0  # for all names
-READING = ("GET", "HEAD")
 REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 
 
@@ -82,8 +81,7 @@ def sent(send: Callable[[Any], Any], request: Any, **_given: Any) -> Any:
     from envkit.sources.answers import begun
 
     request.stream_output = True
-    asking = partial(send, request)
-    answer = begun(asking, CONNECT_S) if request.method in READING else asking()
+    answer = begun(partial(send, request), CONNECT_S, getattr(request.body, "tell", int))
     return AWSResponse(answer.url, answer.status_code, answer.headers, Answer(answer.raw))
 
 
@@ -91,9 +89,9 @@ class Answer:
     """What S3 sends, as botocore reads it: a file in pieces, all else at once. Reading it raises RefusedError."""
 
     def __init__(self, raw: Any) -> None:
-        from envkit.sources.answers import in_time
+        from envkit.sources.answers import end, in_time
 
-        self.close = raw.close
+        self.close = partial(end, raw.close)
         self._pieces = in_time(iter(partial(raw.read1, PIECE), b""), SLOWEST)
 
     def read(self, _amount: int | None = None) -> bytes:

@@ -218,14 +218,16 @@ def told(answer: Any) -> str:
 
 def bounded(answer: Any, most: int) -> Iterator[bytes]:
     """Yield what a registry sends, at most so many bytes. Raises RefusedError, also where that is too slow."""
-    from envkit.sources.answers import in_time, limited, whole
+    from envkit.sources.answers import end, in_time, limited, whole
 
     length = answer.headers.get("Content-Length", "")
     size = int(length) if length.isdecimal() else None
     if "Content-Encoding" in answer.headers or answer.request.method == "HEAD":
         size = None  # it is that of what is packed, or of what GET would send
-    with answer:
+    try:
         yield from in_time(whole(limited(pieces(answer), size, most), size), SLOWEST)
+    finally:
+        end(answer.close)
 
 
 def pieces(answer: Any) -> Iterator[bytes]:
@@ -260,7 +262,7 @@ def client(host: str, files: tuple[str, ...]) -> Any:
     class Patient(HTTPAdapter):
         def send(self, request: Any, **given: Any) -> Any:  # type: ignore[override]
             send = partial(super().send, request, **{**given, "timeout": (CONNECT_S, PATIENCE_S), "stream": True})
-            answer = send() if request.body else begun(send, CONNECT_S)
+            answer = begun(send, CONNECT_S, getattr(request.body, "tell", int))
             # Those are read all at once by requests and oras-py, however much and slow, or left open.
             if not given.get("stream") or answer.is_redirect or answer.status_code == UNAUTHORIZED:
                 answer._content = b"".join(bounded(answer, MOST_SAID))

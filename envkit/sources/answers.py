@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
 
 SLOWEST, PATIENCE_S = 1_000, 30.0  # a server gives so many bytes/s, after so many seconds
+CLOSING_S = 1.0
 MOST_SAID = 10_000_000  # bytes of an answer that is no file
 
 T = TypeVar("T")
@@ -19,14 +21,19 @@ class TransientError(RefusedError):
     """The same URL may give the file in a moment."""
 
 
+class SlowError(RefusedError):
+    """The server sends less than what is waited for; nor will it send another file sooner."""
+
+
 class UnreachableError(TransientError):
     """There is no connection to the host."""
 
 
-def begun(ask: Callable[[], T], silent_s: float) -> T:
-    """Return what a question gives: an answer whose headers are there. Raises TransientError where that takes too long.
+def begun(ask: Callable[[], T], silent_s: float, sent: Callable[[], int] = int) -> T:
+    """Return what a question gives: an answer whose headers are there. Raises SlowError where that takes too long.
 
-    Libraries limit each silence, all in all ``silent_s``; a server that sends a byte at a time is never silent.
+    Libraries limit each silence, all in all ``silent_s``; a server that sends a byte at a time is never silent. What is
+    ``sent`` along with the question (bytes) may take its time.
     """
     given, raised = list[T](), list[BaseException]()
 
@@ -38,22 +45,59 @@ def begun(ask: Callable[[], T], silent_s: float) -> T:
 
     asking = Thread(target=run, daemon=True)  # one that is left behind ends with its connection, or with envkit
     asking.start()
-    asking.join(silent_s + PATIENCE_S)
+    before, patience_s = sent(), silent_s + PATIENCE_S
+    asking.join(patience_s)
+    while asking.is_alive() and (now := sent()) > before:
+        before = now
+        asking.join(patience_s)
     if raised:
         raise raised[0]
     if not given:
-        raise TransientError(f"no whole answer came in {silent_s + PATIENCE_S:.0f} s")
+        raise SlowError(f"no whole answer came in {patience_s:.0f} s")
     return given[0]
 
 
 def in_time(chunks: Iterable[bytes], slowest: int = SLOWEST) -> Iterator[bytes]:
-    """Yield what comes. Raises RefusedError where that is slower than so many bytes/s."""
-    began, done = time.monotonic(), 0
-    for chunk in chunks:
-        done += len(chunk)
-        if time.monotonic() - began > PATIENCE_S + done / slowest:
-            raise RefusedError(f"only {done} bytes came in {time.monotonic() - began:.0f} s")
-        yield chunk
+    """Yield what comes. Raises SlowError where that is slower than so many bytes/s.
+
+    Libraries read on within one piece, as long as a server sends something; so another thread waits for it.
+    """
+    wanted, given = SimpleQueue[bool](), SimpleQueue[bytes | BaseException | None]()
+    pieces, done, began = iter(chunks), 0, time.monotonic()
+
+    def run() -> None:
+        while wanted.get():
+            try:
+                given.put(next(pieces, None))
+            except BaseException as error:
+                given.put(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        while True:
+            wanted.put(True)
+            left_s = began + PATIENCE_S + done / slowest - time.monotonic()
+            try:
+                if left_s < 0:
+                    raise Empty
+                piece = given.get(timeout=left_s)
+            except Empty:
+                raise SlowError(f"only {done} bytes came in {time.monotonic() - began:.0f} s") from None
+            if isinstance(piece, BaseException):
+                raise piece
+            if piece is None:
+                return
+            done += len(piece)
+            yield piece
+    finally:
+        wanted.put(False)
+
+
+def end(close: Callable[[], object]) -> None:
+    """Close an answer; one that another thread still waits for is left to it."""
+    closing = Thread(target=close, daemon=True)
+    closing.start()
+    closing.join(CLOSING_S)
 
 
 def limited(chunks: Iterable[bytes], size: int | None, limit: int) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from envkit.errors import HostProblem
 from envkit.sources.addresses import host_of, is_address, is_proxy, login, redact, shown, whole_proxy
-from envkit.sources.answers import RefusedError, TransientError, UnreachableError, limited
+from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError, in_time, limited
 from envkit.sources.cache import CHUNK_BYTES
 from envkit.sources.pipconfig import PipSettings
 from envkit.system.files import open_plain
@@ -96,7 +96,7 @@ class Connection:
             packed = response.headers.get("Content-Encoding", "identity").lower()
             if packed not in ("gzip", "identity"):  # others unpack to a million times as much
                 raise RefusedError(f"it is packed by {packed}, which was not asked for")
-            content = b"".join(limited(response.iter_bytes(), None, PAGE_LIMIT_BYTES))
+            content = b"".join(limited(in_time(response.iter_bytes()), None, PAGE_LIMIT_BYTES))
         return httpx2.Response(response.status_code, headers=plain(response), content=content, request=response.request)
 
     def head(self, url: str, *, headers: Mapping[str, str] | None = None) -> "httpx2.Response":
@@ -113,11 +113,14 @@ class Connection:
     def with_retries(self, url: str, attempt: Callable[[], T], tell: Callable[[str], None]) -> T:
         """Try what gets ``url``, and again after each of ``backoff_s`` while the failure may pass.
 
-        A host that could not be reached then is not tried again for any other file.
+        A host that could not be reached then, or that is too slow, is not tried again for any other file.
         """
         for wait_s in (*self._backoff_s, None):
             try:
                 return attempt()
+            except SlowError as error:
+                self._unreachable.setdefault(host_of(url), f"it is too slow: for another file {error}")
+                raise
             except TransientError as error:
                 host = host_of(url)
                 if wait_s is None and isinstance(error, UnreachableError):
