@@ -365,6 +365,7 @@ def is_gone(pid: int) -> bool:
         ("singletons", {"world-size"}),
         ("no-allreduce", {"training-truth-torch"}),
         ("wrong-average", {"allreduce"}),
+        ("wrong-allreduce.sum.float32.at.once.cpu", {"allreduce"}),
         ("raise-init", {"init", "rank-hung"}),
         ("segfault-step", {"rank-died", "rank-hung"}),
     ],
