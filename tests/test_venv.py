@@ -295,6 +295,36 @@ def test_what_is_to_be_done_fits_what_pip_says(
     assert not (tmp_path / "own").exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one; python_version >= '3' and (os_name=='posix'or sys_platform!='win32')  # two; three",
+        "one @ https://host/one;1.whl",
+        "one @ https://host/one.whl ; extra == 'x' --hash=sha256:00",
+        "one; ${CONDITION}",
+        "--find-links a;b\n-r other.txt\n# -r this.txt\n# one;two\none;",
+        " " * 1_000_000 + "one" + " " * 1_000_000 + "two",
+        "-r " + " " * 1_000_000 + "other.txt",
+    ],
+    ids=["marker", "address", "hash", "variable", "options", "blanks", "blanks in an option"],
+)
+def test_what_pip_can_read_is_left_to_it(text: str, tmp_path: Path) -> None:
+    (tmp_path / "this.txt").write_text(text)
+    making.require_lines(tmp_path / "this.txt")
+    (tmp_path / "this.txt").write_text(text.replace("one", "one;two"), encoding="utf-16")
+    making.require_lines(tmp_path / "this.txt")
+
+
+@pytest.mark.parametrize(
+    "text", ["-rthis.txt", "--constraint=this.txt # x", "one;" + "(" * 100_000], ids=["-r", "-c", "brackets"]
+)
+def test_what_pip_would_end_in_a_traceback_at_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "this.txt").write_text(text)
+    with pytest.raises(UsageProblem, match="pip cannot read") as refused:
+        making.require_lines(tmp_path / "this.txt")
+    assert len(refused.value.why) < 1000
+
+
 def test_without_room_the_status_is_7(toy: ModuleReceipt, tmp_path: Path) -> None:
     made = making.record_of(toy, tmp_path, {})
     log = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"

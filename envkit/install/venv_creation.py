@@ -57,8 +57,9 @@ MISNAMED = re.compile(
 )
 THROWN = re.compile(r"^(?:\w+\.)*\w+: .+$", re.MULTILINE)  # the last line of a traceback
 LOGGED = re.compile(r"ERROR|WARNING|DEBUG")
-OPTIONS = re.compile(r"(?:^|\s+)#.*|(?:^| )-.*")  # behind a requirement in its line
-INCLUDED = re.compile(r"\s*(?:-r|--requirement|-c|--constraint)[ =]*(.+?)(?:\s+#.*)?\s*")
+COMMENT = re.compile(r"(?:^|\s)#.*")
+OPTIONS = re.compile(r"(?:^| )-.*")  # behind a requirement in its line
+INCLUDED = re.compile(r"(?:-r|--requirement|-c|--constraint)[ =]*(.+)")
 FULL = re.compile(r"\[Errno (?:28|122)\]")
 UNOBTAINABLE = re.compile(
     r"Could not find a version|No matching distribution|WARNING: Retrying|Max retries exceeded|ConnectionPool"
@@ -74,6 +75,7 @@ PLAIN = {
 }  # stand before pip's configuration; what ELSEWHERE names has no such value
 ELSEWHERE = re.compile(r"^(?:global|install)\.(?:target|prefix|root|python)(?==)", re.MULTILINE)
 REASONS = 6
+LONGEST = 200  # letters of a line that is shown
 EXECUTABLE = 0o755
 
 
@@ -190,7 +192,7 @@ def require_lines(path: Path) -> None:
         text = files.read(path).decode("utf-8-sig").replace("\\\n", " ")
     except (OSError, UnicodeDecodeError):  # pip reads other encodings, too
         return
-    for line in text.splitlines():
+    for line in (COMMENT.sub("", line).strip() for line in text.splitlines()):
         included = INCLUDED.fullmatch(line)
         if included and path.parent.joinpath(included[1]).absolute() == path.absolute():
             raise misnamed(f"{path} includes itself: {one_line(line)}")
@@ -199,9 +201,9 @@ def require_lines(path: Path) -> None:
         try:
             if marker and "${" not in marker:
                 Marker(marker)
-        except InvalidMarker as error:
+        except (InvalidMarker, RecursionError) as error:
             why = one_line(str(error).partition("\n")[0])
-            raise misnamed(f"Invalid requirement: {redact(one_line(requirement))!r}: {why}") from error
+            raise misnamed(f"Invalid requirement: {redact(one_line(requirement))[:LONGEST]!r}: {why}") from error
 
 
 def misnamed(why: str) -> UsageProblem:
