@@ -12,6 +12,7 @@ import pytest
 
 from envkit import errors
 from envkit.cli import COMMANDS, envkit, explain, run
+from envkit.commands.options import FiniteRange
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree
@@ -285,6 +286,26 @@ def test_require_rejects_unknown_flags(capsys: Output) -> None:
     said = capsys.readouterr().err
     assert "there is no build flag 'ncci'" in said
     assert "rocm, cuda, nccl, mpi, gloo, ddl, ccl" in said
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-inf", "1e999", "NaN"])
+@pytest.mark.parametrize("option", ["--timeout", "--tolerance"])
+def test_a_number_that_is_not_finite_is_refused(option: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", "--baseline", "base.json", f"{option}={given}"]) == 2
+    assert option in capsys.readouterr().err
+
+
+def test_every_number_of_an_option_is_finite() -> None:
+    """What click itself takes as a float may be nan."""
+    commands = [found(name) for name in COMMANDS]
+    while commands:
+        command = commands.pop()
+        if isinstance(command, click.Group):
+            commands += command.commands.values()
+        for parameter in command.params:
+            assert isinstance(parameter.type, FiniteRange) or not isinstance(
+                parameter.type, (type(click.FLOAT), click.FloatRange)
+            )
 
 
 def test_require_takes_flags_in_any_case(capsys: Output, prefix: Prefix) -> None:

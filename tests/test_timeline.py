@@ -184,6 +184,20 @@ def test_a_hostile_timeline_changes_no_status(kind: str, tmp_path: Path) -> None
     assert "timeline" in done.stderr and "Traceback" not in done.stderr and "\x1b" not in done.stderr
 
 
+def test_a_name_in_a_timeline_makes_no_line_of_its_own() -> None:
+    name = "\x1b[31m::error::x\nenvkit: PASS\tx"
+    events = [{**event, "name": name} if event.get("ph") in ("B", "X") else dict(event) for event in EVENTS]
+    events[5]["name"] = "ALLREDUCE"
+    events[0]["args"] = {"name": name}
+    events[1]["name"] = "NEGOTIATE_ALLREDUCE"
+    found = summary(json.dumps(events))
+    inside = "::error::x envkit: PASS x"
+    assert inside in [name for name, *_ in found.shares()]
+    assert [name for name, _, _ in found.slowest(9)] == [inside]
+    assert [rank for rank, *_ in found.stragglers(9)] == [inside]
+    assert not [line for line in "\n".join(timeline.lines(found)).splitlines() if line.startswith(("envkit", "::"))]
+
+
 def test_a_timeline_that_is_very_large_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline, "LARGEST", 10)
     monkeypatch.setattr(timeline, "CHUNK", 400)

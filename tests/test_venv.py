@@ -153,6 +153,24 @@ def test_nothing_of_the_folder_that_one_is_in_is_run(
     assert not (hostile / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    "said", ["PIP_FORCE_REINSTALL=1", "PIP_IGNORE_INSTALLED=1", "force-reinstall = true", "ignore-installed = true"]
+)
+def test_whatever_pip_is_told_it_leaves_what_is_there(
+    said: str, toy: ModuleReceipt, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(wheels, "toy-framework", "2.0")
+    wheel(wheels, "mine", "1.0", "toy-framework")
+    name, _, value = said.partition("=")
+    if name.startswith("PIP"):
+        monkeypatch.setenv(name, value)
+    else:
+        (tmp_path / "pip.conf").write_text(f"[install]\n{said}\n")
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    assert make(tmp_path, "mine") == 0
+    assert sorted(venv.installed(tmp_path / "own")) == ["mine"]
+
+
 @pytest.mark.parametrize("said", ["PIP_DRY_RUN=1", "PIP_VERSION=1", "PIP_USER=1", "dry-run = true", "user = true"])
 def test_whatever_pip_is_told_it_installs(
     said: str, toy: ModuleReceipt, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,6 +252,19 @@ def test_without_a_network_pips_reason_is_told(toy: ModuleReceipt, wheels: Path,
         ("a b c", 2, "Invalid requirement: 'a b c'"),
         ("--nosuch", 2, "Invalid requirement: --nosuch"),
         ("./nosuch.whl", 2, "nosuch.whl is not a valid wheel filename"),
+        ("bar;rm", 2, "Invalid requirement: 'bar;rm': Expected a marker variable"),
+        ("bar; \\\n python_version", 2, "Expected marker operator"),
+        (
+            "one; python_version < '3' # some;comment\n-r requirements.txt # itself",
+            2,
+            "requirements.txt includes itself",
+        ),
+        ("-r beside.txt", 2, "InvalidMarker: "),
+        ("-r around.txt", 2, "maximum recursion depth exceeded"),
+        ("http://[x/y.whl", 2, "Invalid IPv6 URL"),
+        ("http://x/x.whl", 2, "x.whl is not a valid wheel filename"),
+        ("common --hash=sha256:00", 2, "In --require-hashes mode"),
+        ("file:///etc/passwd", 2, "Cannot determine archive format"),
         ("torn", 3, "Wheel 'torn' located at"),
         ("http://127.0.0.1:9/x-1.0-py3-none-any.whl", 4, "bring the wheels"),
     ],
@@ -255,10 +286,43 @@ def test_what_is_to_be_done_fits_what_pip_says(
     wheel(wheels, "common", "2.0")
     for name in ("old-1.0-cp27-cp27m-win32.whl", "torn-1.0-py3-none-any.whl"):
         (wheels / name).write_bytes(b"no archive")
+    (tmp_path / "beside.txt").write_text("bar;rm")
+    (tmp_path / "around.txt").write_text("-r requirements.txt")
     assert make(tmp_path, f"{wheels}/{lines}" if lines.startswith("old") else lines) == status
     message = capfd.readouterr().err.rpartition("envkit: ")[2]
+    assert "Traceback" not in message and 'File "' not in message
     assert told in message and ("bring the wheels" in message) == (status == 4), message
     assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one; python_version >= '3' and (os_name=='posix'or sys_platform!='win32')  # two; three",
+        "one @ https://host/one;1.whl",
+        "one @ https://host/one.whl ; extra == 'x' --hash=sha256:00",
+        "one; ${CONDITION}",
+        "--find-links a;b\n-r other.txt\n# -r this.txt\n# one;two\none;",
+        " " * 1_000_000 + "one" + " " * 1_000_000 + "two",
+        "-r " + " " * 1_000_000 + "other.txt",
+    ],
+    ids=["marker", "address", "hash", "variable", "options", "blanks", "blanks in an option"],
+)
+def test_what_pip_can_read_is_left_to_it(text: str, tmp_path: Path) -> None:
+    (tmp_path / "this.txt").write_text(text)
+    making.require_lines(tmp_path / "this.txt")
+    (tmp_path / "this.txt").write_text(text.replace("one", "one;two"), encoding="utf-16")
+    making.require_lines(tmp_path / "this.txt")
+
+
+@pytest.mark.parametrize(
+    "text", ["-rthis.txt", "--constraint=this.txt # x", "one;" + "(" * 100_000], ids=["-r", "-c", "brackets"]
+)
+def test_what_pip_would_end_in_a_traceback_at_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "this.txt").write_text(text)
+    with pytest.raises(UsageProblem, match="pip cannot read") as refused:
+        making.require_lines(tmp_path / "this.txt")
+    assert len(refused.value.why) < 1000
 
 
 def test_without_room_the_status_is_7(toy: ModuleReceipt, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Options and arguments that several commands share."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -13,6 +14,17 @@ from envkit.knowledge import methods
 from envkit.knowledge.mpi import FAMILIES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds; one that is no number, or infinite, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Raises click.BadParameter."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 def prefix(function: Function) -> Function:

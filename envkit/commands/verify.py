@@ -48,7 +48,7 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
 @click.option("--hosts", metavar="HOST:SLOTS,...", help="On which hosts, outside of a scheduler.")
 @options.mpi_model
 @click.option("--shared", type=click.Path(path_type=Path), metavar="DIR", help="A folder that all nodes see.")
-@click.option("--timeout", type=click.FloatRange(min=1), metavar="S", help="The longest that one step may take (s).")
+@click.option("--timeout", type=options.FiniteRange(min=1), metavar="S", help="The longest that one step may take (s).")
 @click.option("--framework", type=click.Choice(["pytorch", "tensorflow"]), help="Which, where Horovod has both.")
 @click.option("--require", metavar="FLAG[,FLAG]", default="", help=f"Build flags that must hold: {', '.join(FLAGS)}.")
 @click.option("--bench", is_flag=True, help="Measure latency and bus bandwidth of allreduce, beside the raw library's.")
@@ -56,7 +56,9 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
 @click.option(
     "--baseline", type=click.Path(path_type=Path), metavar="FILE", help="Compare --bench with FILE, or save it there."
 )
-@click.option("--tolerance", type=click.FloatRange(0, 1), help="How much slower than FILE is accepted. Default: 0.2.")
+@click.option(
+    "--tolerance", type=options.FiniteRange(0, 1), help="How much slower than FILE is accepted. Default: 0.2."
+)
 @click.option("--scale", metavar="N,N,...", help="Measure how training scales over these numbers of ranks.")
 @click.option("--compare", "beside", type=click.Choice(["ddp"]), help="Measure PyTorch's DDP beside it, with --scale.")
 @click.option("--upstream-tests", is_flag=True, help="Run Horovod's own tests as well, once all else has passed.")

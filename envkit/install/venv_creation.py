@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from packaging.markers import InvalidMarker, Marker
 
 from envkit import __version__
 from envkit.environments import receipt, venv
@@ -30,6 +31,7 @@ from envkit.errors import (
     UsageProblem,
 )
 from envkit.machine.modules_tool import require_entered
+from envkit.report.words import one_line
 from envkit.sources.addresses import redact
 from envkit.system import files, process, temporary, toml
 from envkit.system.resources import data
@@ -50,7 +52,14 @@ CONFLICT = re.compile(r"ResolutionImpossible|is not a supported wheel on this|re
 MISNAMED = re.compile(
     r"Could not open \w+ file: \[Errno|Invalid (?:requirement|constraint)|no such option|not a valid wheel filename"
     r"|looks like a filename|\[Errno (?:2|13|20|21)\]|is not a valid editable requirement|is not installable"
+    r"|[Ii]nvalid wheel filename|Cannot determine archive format|In --require-hashes mode|recursively references itself"
+    r"|InvalidMarker: |Invalid IPv6 URL|maximum recursion depth"
 )
+THROWN = re.compile(r"^(?:\w+\.)*\w+: .+$", re.MULTILINE)  # the last line of a traceback
+LOGGED = re.compile(r"ERROR|WARNING|DEBUG")
+COMMENT = re.compile(r"(?:^|\s)#.*")
+OPTIONS = re.compile(r"(?:^| )-.*")  # behind a requirement in its line
+INCLUDED = re.compile(r"(?:-r|--requirement|-c|--constraint)[ =]*(.+)")
 FULL = re.compile(r"\[Errno (?:28|122)\]")
 UNOBTAINABLE = re.compile(
     r"Could not find a version|No matching distribution|WARNING: Retrying|Max retries exceeded|ConnectionPool"
@@ -61,9 +70,12 @@ STEERING = {"PIP_CONSTRAINT", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHO
 PLAIN = {
     "PIP_DRY_RUN": "0",
     "PIP_USER": "0",
+    "PIP_FORCE_REINSTALL": "0",
+    "PIP_IGNORE_INSTALLED": "0",
 }  # stand before pip's configuration; what ELSEWHERE names has no such value
 ELSEWHERE = re.compile(r"^(?:global|install)\.(?:target|prefix|root|python)(?==)", re.MULTILINE)
 REASONS = 6
+LONGEST = 200  # letters of a line that is shown
 EXECUTABLE = 0o755
 
 
@@ -97,6 +109,7 @@ def make(environment: "Receipt", folder: Path, requirements: Sequence[Path], env
     venv.require_place(folder)
     for path in requirements:
         require_file(path)
+        require_lines(path)
     packages = versions(environment.environment)
     record = record_of(environment, folder, packages)
     with process.interruptible(), whole(folder):
@@ -168,6 +181,39 @@ def require_file(path: Path) -> None:
         what = f"It cannot be read: {error.strerror}"
     if what:
         raise UsageProblem(what=f"--requirement {path}: {what}.", fix="Name a file as 'pip install -r' takes it.")
+
+
+def require_lines(path: Path) -> None:
+    """Require a file of requirements without what has pip end in a traceback instead of a message.
+
+    That is a condition that is none, and a file that includes itself. Raises UsageProblem.
+    """
+    try:
+        text = files.read(path).decode("utf-8-sig").replace("\\\n", " ")
+    except (OSError, UnicodeDecodeError):  # pip reads other encodings, too
+        return
+    for line in (COMMENT.sub("", line).strip() for line in text.splitlines()):
+        included = INCLUDED.fullmatch(line)
+        if included and path.parent.joinpath(included[1]).absolute() == path.absolute():
+            raise misnamed(f"{path} includes itself: {one_line(line)}")
+        requirement = OPTIONS.sub("", line)
+        marker = requirement.partition("; " if "://" in requirement else ";")[2].strip()
+        try:
+            if marker and "${" not in marker:
+                Marker(marker)
+        except (InvalidMarker, RecursionError) as error:
+            why = one_line(str(error).partition("\n")[0])
+            raise misnamed(f"Invalid requirement: {redact(one_line(requirement))[:LONGEST]!r}: {why}") from error
+
+
+def misnamed(why: str) -> UsageProblem:
+    """Say that something in a file of requirements is a mistake."""
+    return UsageProblem(
+        what="pip cannot read what is required.",
+        why=why,
+        fix="Correct the line, or name a file that is there and that you may read. What '-r' and '-c' name in a "
+        "file is looked for beside it, any other path in the folder that you are in. Nothing was left behind.",
+    )
 
 
 def versions(inside: "Environment") -> dict[str, str]:
@@ -390,6 +436,8 @@ def failed(virtual_environment: Venv, folder: Path, status: int, log: str) -> En
             fix="Require a version that goes with it, leave it out, or use an environment that has what it needs "
             "('envkit list'). Nothing was left behind.",
         )
+    if errors == ["ERROR: Exception:"]:
+        errors = [f"ERROR: {redact(thrown)}" for thrown in exceptions(log)[-1:]]
     warned = [redact(line.strip()) for line in log.splitlines() if line.startswith("WARNING: Retrying")]
     lines = [line.removeprefix("ERROR: ").removeprefix("[present-rich] ") for line in errors][:REASONS]
     why = "\n".join(lines) or f"It ended with {status}."
@@ -409,12 +457,7 @@ def failed(virtual_environment: Venv, folder: Path, status: int, log: str) -> En
             "lacks. Nothing was left behind.",
         )
     if MISNAMED.search(ended):
-        return UsageProblem(
-            what="pip cannot read what is required.",
-            why=why,
-            fix="Correct the line, or name a file that is there and that you may read. What '-r' and '-c' name in a "
-            "file is looked for beside it, any other path in the folder that you are in. Nothing was left behind.",
-        )
+        return misnamed(why)
     if FULL.search(ended):
         return DiskFull(
             what="There was no room for what is required.",
@@ -434,6 +477,13 @@ def failed(virtual_environment: Venv, folder: Path, status: int, log: str) -> En
         why=why,
         fix="What it says is above. Nothing was left behind.",
     )
+
+
+def exceptions(log: str) -> list[str]:
+    """Return the exceptions in the tracebacks of pip's log, the one that ended it last."""
+    return [
+        match[0] for match in THROWN.finditer(log.partition("ERROR: Exception:\n")[2]) if not LOGGED.match(match[0])
+    ]
 
 
 def conflict(log: str) -> list[str]:

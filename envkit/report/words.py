@@ -22,6 +22,11 @@ def plain(text: str) -> str:
     return UNPRINTABLE.sub("", ESCAPES.sub("", text))
 
 
+def one_line(text: str) -> str:
+    """The text as ``plain`` has it, on one line, with single blanks between its words."""
+    return " ".join(plain(text).split())
+
+
 def escaped(json: str) -> str:
     """A text in JSON that says the same, with what ``plain`` leaves out written as \\uXXXX."""
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", json)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from envkit.errors import NotWritable
-from envkit.report.words import plain
+from envkit.report.words import one_line
 
 CHUNK = 1 << 20
 LARGEST = 1 << 30  # characters of a file
@@ -73,17 +73,22 @@ class Summary:
         """The phases, the longest first: name, seconds, share of the whole."""
         longest = sorted(self.phases.items(), key=lambda item: -item[1].total)
         whole_s = self.seconds or 1.0
-        return [(plain(name), times.total / 1e6, times.total / 1e6 / whole_s) for name, times in longest]
+        return [(one_line(name), times.total / 1e6, times.total / 1e6 / whole_s) for name, times in longest]
 
     def slowest(self, number: int) -> list[tuple[str, float, int]]:
         """The tensors that took longest: name, seconds, operations."""
         names = sorted(self.tensors, key=lambda name: -self.tensors[name])[:number]
-        return [(plain(name), self.tensors[name] / 1e6, self.operations[name]) for name in names]
+        return [(one_line(name), self.tensors[name] / 1e6, self.operations[name]) for name in names]
 
     def stragglers(self, number: int) -> list[tuple[str, int, float, float]]:
         """The ranks that came last most often: rank, how often, share of the negotiations, seconds waited for it."""
         return [
-            (plain(rank), times, times / self.negotiations, sum(end - begin for begin, end in self.waited[rank]) / 1e6)
+            (
+                one_line(rank),
+                times,
+                times / self.negotiations,
+                sum(end - begin for begin, end in self.waited[rank]) / 1e6,
+            )
             for rank, times in self.last.most_common(number)
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -12,6 +12,7 @@ from envkit.verify.facts import RankFacts, Sweep, Throughput
 
 UNITS = ("", "K", "M", "G")
 FLOAT_BYTES = 4
+SHORTEST_S, LONGEST_S = 1e-9, 86400  # of a message in a baseline
 
 
 class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +52,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     where: Literal["cpu", "gpu"]
     when: str
-    seconds: dict[int, float]
+    seconds: dict[int, Annotated[float, msgspec.Meta(ge=SHORTEST_S, le=LONGEST_S)]]
 
     @property
     def world(self) -> str:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -156,6 +157,38 @@ def test_what_ranks_left_in_another_folder_for_temporary_files_is_salvaged(
     node.salvage(tmp_path.name, str(tmp_path / "shared"), str(tmp_path / "theirs"))
     assert left.parent.name == "theirs" and not left.exists()
     assert not list(tmp_path.glob("*/envkit-*"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "file"])
+def test_what_another_user_puts_in_the_place_of_the_folder_keeps_no_rank_from_being_salvaged(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name holds that of the session, which the command lines of the ranks show to everybody."""
+    if kind == "folder" and os.getuid():
+        pytest.skip("Only root can give a folder to another user.")
+    session = f"salvaged-{os.getpid()}"
+    bases = [tmp_path / name for name in ("shared", "ours", "theirs", "eve")]
+    for base in bases:
+        base.mkdir()
+    shared, ours, theirs, eve = bases
+    monkeypatch.setenv("TMPDIR", str(ours))
+    monkeypatch.setattr(tempfile, "tempdir", str(ours))
+    left = Path(node.local_folder(session, str(shared)))
+    assert left.parent == ours
+    (left / "0.jsonl").write_text('{"begin": {"pid": 1}}\n')
+    taken = theirs / left.name
+    if kind == "folder":
+        taken.mkdir(mode=0o777)
+        os.chown(taken, 65534, 65534)
+    elif kind == "link":
+        (eve / "kept").touch()
+        taken.symlink_to(eve)
+    else:
+        taken.touch()
+    node.salvage(session, str(shared), str(theirs))
+    assert (shared / node.file_name()).is_file()
+    assert not left.exists() and os.path.lexists(taken)
+    assert kind != "link" or (eve / "kept").exists()
 
 
 def test_the_name_of_a_node_is_not_that_of_the_one_where_mpiexec_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,6 +365,7 @@ def is_gone(pid: int) -> bool:
         ("singletons", {"world-size"}),
         ("no-allreduce", {"training-truth-torch"}),
         ("wrong-average", {"allreduce"}),
+        ("wrong-allreduce.sum.float32.at.once.cpu", {"allreduce"}),
         ("raise-init", {"init", "rank-hung"}),
         ("segfault-step", {"rank-died", "rank-hung"}),
     ],

@@ -91,6 +91,17 @@ def test_a_file_that_is_no_baseline_is_refused_and_kept(tmp_path: Path, content:
     assert path.read_text() == content
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1e-3", "NaN", "Infinity", "1e999", "1e-300", "1e300"])
+def test_times_that_nothing_takes_are_no_baseline(tmp_path: Path, seconds: str) -> None:
+    path = tmp_path / "base.json"
+    settled(path, world(SIZES))
+    path.write_text(path.read_text().replace("0.002", seconds))
+    with pytest.raises(EnvkitError, match="is not a baseline") as caught:
+        baseline.read(path)
+    assert "new one" in caught.value.fix
+    assert seconds in path.read_text()
+
+
 def test_a_folder_is_no_baseline(tmp_path: Path) -> None:
     with pytest.raises(EnvkitError, match="is not a baseline"):
         baseline.read(tmp_path)

@@ -212,12 +212,17 @@ class NodeView:
 def salvage(session: str, shared: str, temporary: Optional[str] = None) -> None:
     """Write for this node what its ranks left, if none of them lives to do so; raises OSError.
 
-    `temporary` is the ranks' TMPDIR; without one, or where that is full, they have left it in /tmp.
+    `temporary` is the ranks' TMPDIR; without one, or where that is full, they have left it in /tmp. What another user
+    has made under the name of their folder is left alone, as the ranks have done.
     """
     bases = (temporary, os.environ.get("TMPDIR"), "/tmp")
     places = {path: 0 for base in bases for path in local_folders(session, shared, base) if os.path.isdir(path)}
     for local in places:
-        node = NodeView(session, shared, 0, local=private(local))
+        try:
+            private(local)
+        except OSError:
+            continue
+        node = NodeView(session, shared, 0, local=local)
         if node.holds():
             records = node.records()
             if records:

@@ -79,7 +79,7 @@ def escaped(text: str) -> str:
 
 def markdown(text: str) -> str:
     """A text in which nothing is markup, on one line."""
-    return re.sub(r"([\\`*_{}\[\]()<>#|!~&@:])", r"\\\1", " ".join(plain(text).split()))
+    return re.sub(r"([\\`*_{}\[\]()<>#|!~&@:])", r"\\\1", words.one_line(text))
 
 
 def code(text: str) -> str:

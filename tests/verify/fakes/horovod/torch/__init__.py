@@ -165,7 +165,7 @@ def allreduce_async(tensor: Any, op: str, name: str, process_set: ProcessSet = _
     return _result(name, [value / process_set.size() for value in reduced] if divided else reduced)
 
 
-allreduce_ = allreduce_async_ = allreduce_async
+allreduce = allreduce_ = allreduce_async_ = allreduce_async
 broadcast_async_ = broadcast_async
 
 
