@@ -208,6 +208,56 @@ class TestRefused:
         assert "secret" not in why
         assert time.monotonic() - began < 30
 
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("AWS_SESSION_TOKEN", "hunter2\n"),
+            ("AWS_SECRET_ACCESS_KEY", "hunter2\n"),
+            ("AWS_ACCESS_KEY_ID", "hunter2\n"),
+            ("AWS_ENDPOINT_URL", "me:hunter2@127.0.0.1:9"),
+            ("AWS_ENDPOINT_URL", "127.0.0.1:9"),
+            ("AWS_ENDPOINT_URL", "http://me:top/hunter2@127.0.0.1:9"),
+            ("AWS_ENDPOINT_URL", "http://me:1/hunter2@127.0.0.1:9"),
+            ("AWS_ENDPOINT_URL", "http://me:top#hunter2@127.0.0.1:9"),
+            ("AWS_ENDPOINT_URL", "http://me:top?hunter2@127.0.0.1:9"),
+            ("http_proxy", "http://me:hunter2#x@127.0.0.1:9"),
+            ("http_proxy", "http://me:x/hunter2@127.0.0.1:9"),
+            ("http_proxy", "http://me:hunter2@127.0.0.1:9"),
+            ("AWS_PROFILE", "hunter3"),
+        ],
+    )
+    def test_a_setting_that_is_wrong(
+        self, name: str, value: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as changed:
+            changed.delenv("no_proxy", raising=False)
+            changed.delenv("NO_PROXY", raising=False)
+            changed.setenv(name, value)
+            assert "hunter2" not in self.refused()
+
+    @pytest.mark.parametrize("says", ["/bin/echo hunter2", "/bin/false hunter2", "/nonexistent hunter2"])
+    def test_a_program_for_credentials(
+        self, says: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        (tmp_path / "config").write_text(f"[default]\ncredential_process = {says}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(key)
+        assert "hunter2" not in self.refused()
+
+    def test_a_server_that_repeats_what_it_got(self, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+        class Echo(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(403)
+                self.end_headers()
+                got = self.headers["Authorization"]
+                self.wfile.write(f"<Error><Code>{got}</Code><Message>{got}</Message></Error>".encode())
+
+        with serving(Path("/proc/nonexistent"), Echo) as url:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+            why = self.refused()
+        assert settings["AWS_ACCESS_KEY_ID"] not in why and "Signature" not in why
+
     def test_without_boto3(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
         assert "pip install 'envkit[s3]'" in self.refused()

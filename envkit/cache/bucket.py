@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 from envkit.cache import manifest
 from envkit.cache.layout import CONNECT_S, PIECE, SLOWEST, Stored
@@ -20,13 +21,19 @@ NAMED = re.compile(
 )
 PAGE = 1000  # names at a time
 LISTING_S = 60.0  # for all names
+OF_CLIENT = re.compile(r"AWS_|(?i:\w+_proxy\Z)", re.ASCII)
+CODE = re.compile(r"[A-Za-z0-9.]{1,80}", re.ASCII)
+SHOWN = (
+    *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ConnectionClosedError", "SSLError"),
+    *("ProxyConnectionError", "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ConfigNotFound"),
+)  # the errors of botocore that have no more of a setting in them than an address
+HIDDEN = "{}; what it says is not shown, since a password may be in it: look at AWS_*, ~/.aws and the proxies"
 REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 
 
 @contextmanager
 def asking() -> Iterator[None]:
     """Say in one way what S3 refuses. Raises RefusedError."""
-    from envkit.sources.addresses import redact
     from envkit.sources.answers import RefusedError
 
     try:
@@ -36,7 +43,20 @@ def asking() -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError) as error:
-        raise RefusedError(redact(str(error)).rstrip(".")) from error
+        raise RefusedError(told(error)) from error
+
+
+def told(error: Exception) -> str:
+    """Return what is said of a failure: of the server's answer its code, and no text with a password in it."""
+    from botocore import exceptions
+
+    from envkit.sources.addresses import redact
+
+    if isinstance(error, exceptions.ClientError):
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        return f"{error.operation_name}: {code if CODE.fullmatch(code) else 'it is refused'}"
+    shown = tuple(getattr(exceptions, name) for name in SHOWN)
+    return redact(str(error)).rstrip(".") if isinstance(error, shown) else HIDDEN.format(type(error).__name__)
 
 
 def reached(named: str) -> tuple[Any, str, str]:
@@ -46,8 +66,20 @@ def reached(named: str) -> tuple[Any, str, str]:
     match = NAMED.fullmatch(named)
     if match is None:
         raise RefusedError("A bucket is named s3://BUCKET or s3://BUCKET/FOLDER")
-    s3 = client(tuple((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
+    try:
+        s3 = client(tuple(entry for entry in os.environ.items() if OF_CLIENT.match(entry[0])))
+    except (OSError, ValueError) as error:  # an endpoint that is none, a program for credentials that is another
+        raise RefusedError(told(error)) from error
+    if not is_plain(s3.meta.endpoint_url):
+        raise RefusedError(HIDDEN.format("The endpoint is no address"))
     return s3, match["bucket"], f"{match['folder']}/" if match["folder"] else ""
+
+
+def is_plain(url: str) -> bool:
+    """Say whether an address has its login, if it has one, where programs look for it, and hide it."""
+    from envkit.sources.addresses import is_address, login
+
+    return is_address(url, ("http", "https")) and login(url) == urlsplit(url).netloc.rpartition("@")[0]
 
 
 @cache

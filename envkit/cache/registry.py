@@ -13,6 +13,7 @@ import json
 import os
 import re
 import time
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
@@ -39,6 +40,7 @@ LONGEST = 128  # characters of a tag
 MOST_TAGS = 100_000
 LISTING_S = 60.0  # for all pages of the tags
 SHOWN = 300  # characters of a refusal
+HIDDEN = "{}; what it says is not shown, since a password may be in it: look at the login and the proxies"
 ARTIFACT = "application/vnd.envkit.build.v1"
 SOURCES, SOURCE = "application/vnd.envkit.sources.v1", "application/octet-stream"
 MANIFEST, OBJECT = "application/vnd.envkit.manifest.v1+json", "application/vnd.envkit.module.v1.tar+xz"
@@ -62,11 +64,14 @@ def asking() -> Iterator[None]:
     try:
         import oras.provider  # noqa: F401
         from requests import RequestException
-        from urllib3.exceptions import HTTPError
+        from requests.exceptions import InvalidHeader, InvalidURL
+        from urllib3.exceptions import HTTPError, LocationValueError
     except ImportError as error:
         raise RefusedError("A registry takes the Python package oras: pip install 'envkit[oci]'") from error
     try:
         yield
+    except (InvalidHeader, InvalidURL, LocationValueError) as error:
+        raise RefusedError(HIDDEN.format(type(error).__name__)) from error
     except (RequestException, HTTPError, ValueError) as error:
         raise RefusedError(redact(str(error)).rstrip(".")) from error
 
@@ -213,7 +218,17 @@ def told(answer: Any) -> str:
     reason = str(answer.reason)
     with suppress(RefusedError, ValueError):
         reason = next((f"{refusal.code} {refusal.message}" for refusal in content(answer, Refusals).errors), reason)
+    for secret in secrets(answer.request.headers.get("Authorization", "")):
+        reason = reason.replace(secret, "***")
     return f"{answer.status_code} {reason[:SHOWN]}".strip()
+
+
+def secrets(authorization: str) -> list[str]:
+    """Return what a server must not have shown of the login that it was sent: as sent, and the password in it."""
+    sent, login = authorization.rpartition(" ")[2], ""
+    with suppress(ValueError):
+        login = b64decode(sent, validate=True).decode()
+    return [secret for secret in (sent, login, login.partition(":")[2]) if secret]
 
 
 def bounded(answer: Any, most: int) -> Iterator[bytes]:

@@ -497,6 +497,29 @@ class TestRefused:
         with hostile(lambda path: ({}, TAGS if path == "/v2/" else [text]), status=400) as server:
             assert len(self.refused(server.place)) < 2 * oci.SHOWN
 
+    def test_a_server_that_repeats_the_login(self, nobody: Path) -> None:
+        login = base64.b64encode(b"ada:hunter2").decode()
+        text = json.dumps(
+            {"errors": [{"code": "DENIED", "message": f"no Basic {login}, ada:hunter2, hunter2"}]}
+        ).encode()
+        needs = {"Www-Authenticate": 'Basic realm="x"'}
+        with hostile(lambda path: (needs, TAGS if path == "/v2/" else [text]), status=403) as server:
+            path = nobody / ".docker/config.json"
+            path.parent.mkdir()
+            path.write_text(json.dumps({"auths": {server.named.split("/")[2]: {"auth": login}}}))
+            assert self.refused(server.place).endswith("403 DENIED no Basic ***, ***, ***.")
+
+    @pytest.mark.parametrize(
+        "proxy", ["http://me:hunter2#x@127.0.0.1:9", "http://me:x/hunter2@127.0.0.1:9", "me:hunter2@"]
+    )
+    def test_a_proxy_that_is_none(self, proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        for name in ("http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, proxy)
+        for host in ("127.0.0.1:9", "registry.example"):
+            assert "hunter2" not in self.refused(Place(named=f"oci://{host}/site/envkit"))
+
     def test_a_digest_that_leads_elsewhere(self) -> None:
         headers = {"Docker-Content-Digest": "../../other/manifests/latest"}
         with hostile(lambda _: (headers, TAGS)) as server, pytest.raises(RefusedError, match="does not say the digest"):
