@@ -1,5 +1,6 @@
 """Bundles that are signed, at the command line, with the real openssl."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -84,6 +85,43 @@ def test_a_bundle_that_is_changed_while_it_is_read(bundle: Path, keys: dict[str,
         pass
     with signature.required(bundle, None):
         bundle.write_bytes(b"")
+
+
+def test_another_folder_in_the_place_of_that_of_a_bundle(
+    bundle: Path, tmp_path: Path, keys: dict[str, tuple[Path, Path]]
+) -> None:
+    """What was signed is what is read, whatever lies there meanwhile."""
+    (tmp_path / "signed").mkdir()
+    there = Path(bundle.rename(tmp_path / "signed" / bundle.name))
+    content = there.read_bytes()
+    signature.sign(there, keys["ed25519"][0])
+    with signature.required(there, keys["ed25519"][1]) as stream:
+        (tmp_path / "signed").rename(tmp_path / "aside")
+        (tmp_path / "signed").mkdir()
+        there.write_bytes(b"another")
+        assert stream and stream.read() == content
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have another group's folder")
+def test_a_key_that_others_can_replace(bundle: Path, tmp_path: Path, keys: dict[str, tuple[Path, Path]]) -> None:
+    """Who may write to its folder, or to one that a link on the way leads through, can put any key there."""
+    private, public = keys["ed25519"]
+    signature.sign(bundle, private)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "own").mkdir()
+    for path in (tmp_path, *tmp_path.parents[:-2]):
+        path.chmod(path.stat().st_mode | 0o711)
+    (tmp_path / "shared/key.pub").write_bytes(public.read_bytes())
+    (tmp_path / "own/key.pub").symlink_to(tmp_path / "shared/key.pub")
+    for key in (tmp_path / "shared/key.pub", tmp_path / "own/key.pub"):
+        signature.require(bundle, key)
+    os.chown(tmp_path / "shared", -1, 12345)
+    (tmp_path / "shared").chmod(0o775)
+    for key in (tmp_path / "shared/key.pub", tmp_path / "own/key.pub"):
+        with pytest.raises(HostProblem, match="others can change it") as refused:
+            signature.require(bundle, key)
+        assert refused.value.why.startswith(f"{tmp_path / 'shared'}: The group 12345 may write to it")
+        assert "ENVKIT_TRUST: @12345" in refused.value.fix
 
 
 def test_a_signature_that_is_not_there_or_is_none(bundle: Path, keys: dict[str, tuple[Path, Path]]) -> None:

@@ -337,7 +337,7 @@ class TestAbove:
     def test_links_that_lead_nowhere_or_in_a_circle(self, tmp_path: Path) -> None:
         (tmp_path / "a").symlink_to("b")
         (tmp_path / "b").symlink_to("a")
-        assert len(trust.above(tmp_path / "a/prefix")) < 100
+        assert len(owners.above(tmp_path / "a/prefix")) < 100
 
     def test_nothing_is_made_in_such_a_place(self, above: Path, persons: dict[str, Person]) -> None:
         above.chmod(0o777)

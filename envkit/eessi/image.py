@@ -78,9 +78,8 @@ def own() -> Path:
 def changer(place: Path, env: Mapping[str, str]) -> str:
     """Say which stranger can change a folder, or put another in its place; nothing if none can."""
     known = trust.trusted(env)
-    for path in trust.above(place):
-        if (who := trust.usurper(path, known)) is not None:
-            return f"{path}: {who[0]}."
+    if (found := owners.usurper(place, known)) is not None:
+        return f"{found[0]}: {found[1]}."
     with suppress(FileNotFoundError):
         if (who := owners.stranger(place.stat(), place, known)) is not None:
             return f"{place}: {who[0]}."

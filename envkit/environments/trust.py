@@ -22,7 +22,6 @@ from envkit.system.owners import Trusted, Writers, stranger, writers
 
 TRUST = "ENVKIT_TRUST"
 WRITTEN = ("*", "software/*", "software/*/*", "modules/*", "modules/*/*", "ebfiles_repo/*")  # folders in a tree
-LINKS = 40  # that the system follows, too
 
 
 def words(env: Mapping[str, str]) -> list[str]:
@@ -53,9 +52,8 @@ def require(
     Raises HostProblem. What is not there, or cannot be looked at, is for who uses it.
     """
     allowed = trusted()
-    for path in above(prefix):
-        if (who := usurper(path, allowed)) is not None:
-            raise refused(prefix, path, *who, use)
+    if (found := owners.usurper(prefix, allowed)) is not None:
+        raise refused(prefix, *found, use)
     is_open = True
     for path in places(prefix, tree, file, modules):
         try:
@@ -175,57 +173,6 @@ def places(prefix: Path, tree: Tree | None, file: Path | None, modules: Iterable
                 yield from (place.parent, place)
     if file is not None:
         yield file
-
-
-def above(prefix: Path) -> list[Path]:
-    """Return the folders above a prefix and the links on the way to it, from / on, as the system goes that way.
-
-    What lies where others do not get is left out.
-    """
-    folders = dict[Path, None]()
-    here, links = Path("/"), 0
-    rest = [*reversed(Path(os.path.abspath(prefix)).parts)]  # noqa: PTH100  (no link is followed)
-    while rest and links < LINKS:
-        name = rest.pop()
-        if name == "/":
-            path = Path("/")
-        elif name == "..":
-            path = here.parent
-        else:
-            path = here / name
-        try:
-            rest += reversed(path.readlink().parts)
-            links += 1
-        except OSError:  # no link, or nothing that this user can look at
-            here = path
-        if (rest or path != here) and is_open_to_others(path.parent):
-            folders[path] = None
-    return list(folders)
-
-
-def is_open_to_others(folder: Path) -> bool:
-    """Say whether others than the owners of a folder and of those above it can get into it."""
-    try:
-        return all(path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH) for path in (folder, *folder.parents))
-    except OSError:
-        return False
-
-
-def usurper(path: Path, known: Trusted) -> tuple[str, str] | None:
-    """Return who else can put another folder in the place of one in it, as ``stranger`` does; None if nobody.
-
-    Of a link that is who else can lead it elsewhere: in a sticky folder its owner. In a container the owner of a folder
-    may be one whom it does not map, so that nobody can tell who that is.
-    """
-    try:
-        state, around = path.lstat(), path.parent.stat()
-    except OSError:
-        return None
-    is_link = stat.S_ISLNK(state.st_mode)
-    if is_link and not around.st_mode & stat.S_ISVTX:
-        return None  # who may write to its folder, which is looked at itself
-    is_open = not is_link and not state.st_mode & stat.S_ISVTX and bool(state.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
-    return stranger(state, path, owners.with_unmapped(known), is_open=is_open)
 
 
 def export(word: str) -> str:

@@ -85,16 +85,15 @@ def read(folder: Path) -> Venv:
 
 def require_place(folder: Path) -> None:
     """Require that nobody who is not trusted can put another folder in the place of one. Raises HostProblem."""
-    allowed = trust.trusted()
-    for path in trust.above(folder):
-        if (who := trust.usurper(path, allowed)) is not None:
-            raise HostProblem(
-                what=f"Nothing in {folder} is run: others can put another folder in its place.",
-                why=f"{path}: {who[0]}. What they put there would run as you.",
-                fix=f"Use a folder below your home, or have the owner close that one: chmod o-w {quote(str(path))}; or "
-                f"chmod +t {quote(str(path))}, so that each changes their own alone."
-                + (f"\nIf you trust them: {trust.export(who[1])}" if who[1] else ""),
-            )
+    if (found := owners.usurper(folder, trust.trusted())) is not None:
+        path, who, word = found
+        raise HostProblem(
+            what=f"Nothing in {folder} is run: others can put another folder in its place.",
+            why=f"{path}: {who}. What they put there would run as you.",
+            fix=f"Use a folder below your home, or have the owner close that one: chmod o-w {quote(str(path))}; or "
+            f"chmod +t {quote(str(path))}, so that each changes their own alone."
+            + (f"\nIf you trust them: {trust.export(word)}" if word else ""),
+        )
 
 
 def damaged(folder: Path, why: str) -> EnvironmentDamaged:

@@ -115,8 +115,8 @@ def supplied(request: Request) -> Installation:
     if request.bundle is None:
         return prepare(request)
     request.prefix.create()
-    with signature.required(request.bundle, request.signed_by, trust.trusted()):
-        brought = fetch.read_bundle(request.bundle, request.prefix.sources)
+    with signature.required(request.bundle, request.signed_by, trust.trusted()) as stream:
+        brought = fetch.read_bundle(request.bundle, request.prefix.sources, stream)
     work = prepare(request)
     fetch.admit(brought, work.sources, request.prefix.sources, request.bundle)
     return work
@@ -126,8 +126,8 @@ def planned(request: Request) -> Installation:
     """Prepare an installation that is only to be shown: a bundle is read, and nothing of it is unpacked."""
     if request.bundle is None:
         return prepare(request)
-    with signature.required(request.bundle, request.signed_by, trust.trusted()):
-        return prepare(replace(request, carried=fetch.read_manifest(request.bundle)))
+    with signature.required(request.bundle, request.signed_by, trust.trusted()) as stream:
+        return prepare(replace(request, carried=fetch.read_manifest(request.bundle, stream)))
 
 
 def of_bundle(work: Installation) -> Iterator[str]:

@@ -9,7 +9,7 @@ import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
@@ -76,8 +76,10 @@ def write_bundle(sources: Sequence[Source], cache: Path, tar_path: Path, *, stac
     return manifest
 
 
-def read_bundle(tar_path: Path, cache: Path) -> BundleManifest:
+def read_bundle(tar_path: Path, cache: Path, stream: BinaryIO | None = None) -> BundleManifest:
     """Put the files of a bundle into the cache, each only after its SHA-256 has been found right.
+
+    Where its signature was checked, ``stream`` is what that was checked of.
 
     A file that the cache has already with another content lies beside it then, until ``admit`` knows which is wanted.
     Raises BundleInvalid for what is no whole bundle or holds what its manifest does not name,
@@ -85,7 +87,7 @@ def read_bundle(tar_path: Path, cache: Path) -> BundleManifest:
     """
     here = SourceCache(cache)
     try:
-        with opened(tar_path) as tar:
+        with opened(tar_path, stream) as tar:
             manifest = decoded_manifest(tar, tar_path)
             here.prepare()
             require_all(tar, manifest, lambda stream, entry: take_file(stream, entry, here), tar_path)
@@ -94,12 +96,12 @@ def read_bundle(tar_path: Path, cache: Path) -> BundleManifest:
     return manifest
 
 
-def read_manifest(tar_path: Path) -> BundleManifest:
+def read_manifest(tar_path: Path, stream: BinaryIO | None = None) -> BundleManifest:
     """Return what a bundle holds, after all of it has been read; nothing is kept.
 
     Raises BundleInvalid and ChecksumMismatch as ``read_bundle`` does.
     """
-    with opened(tar_path) as tar:
+    with opened(tar_path, stream) as tar:
         manifest = decoded_manifest(tar, tar_path)
         require_all(tar, manifest, require_right, tar_path)
     return manifest
@@ -162,15 +164,21 @@ class Hashing:
 
 def add(tar: tarfile.TarFile, path: Path, entry: BundledFile) -> None:
     """Add a file of the cache to a bundle. Raises ChecksumMismatch if it changes meanwhile."""
-    with path.open("rb") as stream:
+    try:
+        stream = open_plain(path)
+    except OSError as error:
+        raise changed(path, f"{error.strerror}.") from error
+    with stream:
         hashing = Hashing(stream)
         tar.addfile(tar_member(entry.filename, os.fstat(stream.fileno()).st_size), hashing)
     if hashing.digest.hexdigest() != entry.sha256:
-        raise ChecksumMismatch(
-            what=f"{path} changed while the bundle was written.",
-            why=f"Its SHA-256 was {entry.sha256} and is {hashing.digest.hexdigest()}.",
-            fix="Repeat the command when nothing else writes to the cache.",
-        )
+        raise changed(path, f"Its SHA-256 was {entry.sha256} and is {hashing.digest.hexdigest()}.")
+
+
+def changed(path: Path, why: str) -> ChecksumMismatch:
+    """Say that a file is not what it was when the bundle was begun."""
+    fix = "Repeat the command when nothing else writes to the cache."
+    return ChecksumMismatch(what=f"{path} changed while the bundle was written.", why=why, fix=fix)
 
 
 class TooLargeError(Exception):
@@ -192,12 +200,12 @@ class Sparing:
 
 
 @contextmanager
-def opened(tar_path: Path) -> Iterator[tarfile.TarFile]:
+def opened(tar_path: Path, stream: BinaryIO | None) -> Iterator[tarfile.TarFile]:
     """Open a bundle for the block. Raises BundleInvalid for what is no whole tar file, or cannot be read."""
     try:
         with (
-            open_plain(tar_path) as stream,
-            tarfile.open(fileobj=cast("IO[bytes]", Sparing(stream)), mode="r:") as tar,
+            nullcontext(stream) if stream else open_plain(tar_path) as content,
+            tarfile.open(fileobj=cast("IO[bytes]", Sparing(content)), mode="r:") as tar,
         ):
             yield tar
     except (tarfile.TarError, TooLargeError, ValueError, OverflowError, RecursionError) as error:  # tarfile lets by

@@ -3,11 +3,13 @@
 What is signed is the SHA-256 of the file, so that of a large one as well it takes no time: ``FILE.sig`` beside it.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
+from typing import BinaryIO
 
 from envkit.errors import HostProblem, SignatureInvalid
 from envkit.system import files, owners, process, temporary
@@ -39,7 +41,9 @@ def signature_of(path: Path, key: Path) -> bytes:
     """Return the signature of a file by a private key. Raises HostProblem for a key that is none, OSError."""
     require_file(key)
     with temporary.folder("sign") as folder:
-        done = openssl(folder, path, "-sign", "-inkey", str(key.absolute()), "-out", str(folder / "signature"))
+        done = openssl(
+            folder, files.sha256(path), "-sign", "-inkey", str(key.absolute()), "-out", str(folder / "signature")
+        )
         if done.status:
             raise HostProblem(
                 what=f"Nothing can be signed with {key}.",
@@ -56,30 +60,42 @@ def require(path: Path, key: Path, known: Trusted | None = None) -> None:
     Raises SignatureInvalid, HostProblem.
     """
     require_file(key)
+    try:
+        require_signed(path, files.sha256(path), key, known)
+    except OSError as error:
+        raise unsigned(path, key, f"{error.filename} cannot be read: {error.strerror}.") from error
+
+
+def require_signed(path: Path, sha256: str, key: Path, known: Trusted | None) -> None:
+    """Require it of what a file holds, by its SHA-256. Raises SignatureInvalid, HostProblem, OSError."""
     with temporary.folder("sign") as folder:
-        try:
-            (folder / "key").write_bytes(trusted(key, known))
-            (folder / "signature").write_bytes(files.read(place(path)))
-            words = ("-verify", "-pubin", "-inkey", str(folder / "key"), "-sigfile", str(folder / "signature"))
-            done = openssl(folder, path, *words)
-        except OSError as error:
-            raise unsigned(path, key, f"{error.filename} cannot be read: {error.strerror}.") from error
+        (folder / "key").write_bytes(trusted(key, known))
+        (folder / "signature").write_bytes(files.read(place(path)))
+        words = ("-verify", "-pubin", "-inkey", str(folder / "key"), "-sigfile", str(folder / "signature"))
+        done = openssl(folder, sha256, *words)
     if done.status:
         raise unsigned(path, key, last_line(done))
 
 
 def trusted(key: Path, known: Trusted | None = None) -> bytes:
-    """Return a public key. Raises HostProblem for one that somebody who is not trusted can change, OSError."""
+    """Return a public key. Raises HostProblem for one that can be changed or replaced by others, OSError."""
+    known = known or owners.known(())
     with files.open_plain(key) as stream:
-        who = owners.stranger(os.fstat(stream.fileno()), key, known or owners.known(()))
-        if who is not None:
-            raise HostProblem(
-                what=f"The key {key} is not used: others can change it.",
-                why=f"{who[0]}, who could have it verify what they like.",
-                fix=f"Have its owner close it: chmod go-w {quote(str(key))}"
-                + (f"\nIf you trust them, name them in ENVKIT_TRUST: {who[1]}" if who[1] else ""),
-            )
+        if (who := owners.stranger(os.fstat(stream.fileno()), key, known)) is not None:
+            raise untrusted(key, key, *who)
+        if (found := owners.usurper(key, known)) is not None:
+            raise untrusted(key, *found)
         return stream.read(LARGEST)
+
+
+def untrusted(key: Path, path: Path, who: str, word: str) -> HostProblem:
+    """Say who else can change a public key, or put another in its place."""
+    return HostProblem(
+        what=f"The key {key} is not used: others can change it.",
+        why=f"{path}: {who}, who could have it verify what they like.",
+        fix=f"Have its owner close it: chmod go-w {quote(str(path))}"
+        + (f"\nIf you trust them, name them in ENVKIT_TRUST: {word}" if word else ""),
+    )
 
 
 def require_file(key: Path) -> None:
@@ -89,19 +105,29 @@ def require_file(key: Path) -> None:
 
 
 @contextmanager
-def required(path: Path, key: Path | None, known: Trusted | None = None) -> Iterator[None]:
-    """Require a signature, if a key is given, and that the file is the same at the end of the block.
+def required(path: Path, key: Path | None, known: Trusted | None = None) -> Iterator[BinaryIO | None]:
+    """Open a file that must be signed, if a key is given, for the block; it must be the same at the end of that.
 
     Raises what ``require`` does.
     """
     if key is None:
-        yield
+        yield None
         return
-    before = files.identity(path.stat())
-    require(path, key, known)
-    yield
-    if files.identity(path.stat()) != before:
-        raise unsigned(path, key, "It was changed while it was read.")
+    require_file(key)
+    try:
+        stream = files.open_plain(path)
+    except OSError as error:
+        raise unsigned(path, key, f"{error.filename} cannot be read: {error.strerror}.") from error
+    with stream:
+        before = files.identity(os.fstat(stream.fileno()))
+        try:
+            require_signed(path, hashlib.file_digest(stream, "sha256").hexdigest(), key, known)
+        except OSError as error:
+            raise unsigned(path, key, f"{error.filename} cannot be read: {error.strerror}.") from error
+        stream.seek(0)
+        yield stream
+        if files.identity(os.fstat(stream.fileno())) != before:
+            raise unsigned(path, key, "It was changed while it was read.")
 
 
 def unsigned(path: Path, key: Path, why: str) -> SignatureInvalid:
@@ -114,10 +140,10 @@ def unsigned(path: Path, key: Path, why: str) -> SignatureInvalid:
     )
 
 
-def openssl(folder: Path, path: Path, *words: str) -> process.Completed:
-    """Have openssl do something with the SHA-256 of a file. Raises HostProblem without it."""
+def openssl(folder: Path, sha256: str, *words: str) -> process.Completed:
+    """Have openssl sign the SHA-256 of a file, or check its signature. Raises HostProblem without it."""
     message = folder / "message"
-    message.write_text(f"envkit sha256:{files.sha256(path)}\n")
+    message.write_text(f"envkit sha256:{sha256}\n")
     argv = ["openssl", "pkeyutl", "-rawin", "-in", str(message), "-passin", "pass:", *words]
     done = process.capture(argv, cwd=folder)
     if done.status == 127:

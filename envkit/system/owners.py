@@ -1,4 +1,4 @@
-"""Who owns files, and who else can change them: users and groups by their ids and names."""
+"""Who owns files, and who else can change them, or put others in their place; users, groups, and ids."""
 
 import grp
 import os
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+LINKS = 40  # that the system follows, too
 ALL_IDS = ["0", "0", "4294967295"]  # what the first user namespace maps
 NOBODY = 65534  # what another one shows for an id that it does not map
 NUMBER = re.compile(r"\d{1,10}", re.ASCII)  # an id
@@ -177,3 +178,62 @@ def group_name(gid: int) -> str:
     with suppress(KeyError):
         return grp.getgrgid(gid).gr_name
     return str(gid)
+
+
+def above(place: Path) -> list[Path]:
+    """Return the folders above a file or folder and the links on the way to it, from / on, as the system goes that way.
+
+    What lies where others do not get is left out.
+    """
+    folders = dict[Path, None]()
+    here, links = Path("/"), 0
+    rest = [*reversed(Path(os.path.abspath(place)).parts)]  # noqa: PTH100  (no link is followed)
+    while rest and links < LINKS:
+        name = rest.pop()
+        if name == "/":
+            path = Path("/")
+        elif name == "..":
+            path = here.parent
+        else:
+            path = here / name
+        try:
+            rest += reversed(path.readlink().parts)
+            links += 1
+        except OSError:  # no link, or nothing that this user can look at
+            here = path
+        if (rest or path != here) and is_open_to_others(path.parent):
+            folders[path] = None
+    return list(folders)
+
+
+def is_open_to_others(folder: Path) -> bool:
+    """Say whether others than the owners of a folder and of those above it can get into it."""
+    try:
+        return all(path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH) for path in (folder, *folder.parents))
+    except OSError:
+        return False
+
+
+def usurper(place: Path, known: Trusted) -> tuple[Path, str, str] | None:
+    """Return who else can put another file or folder in the place of one: in which folder, and as ``stranger`` does."""
+    for path in above(place):
+        if (who := usurper_in(path, known)) is not None:
+            return path, *who
+    return None
+
+
+def usurper_in(path: Path, known: Trusted) -> tuple[str, str] | None:
+    """Return who else can put something else in the place of what is in a folder, as ``stranger`` does; None if nobody.
+
+    Of a link that is who else can lead it elsewhere: in a sticky folder its owner. In a container the owner of a folder
+    may be one whom it does not map, so that nobody can tell who that is.
+    """
+    try:
+        state, around = path.lstat(), path.parent.stat()
+    except OSError:
+        return None
+    is_link = stat.S_ISLNK(state.st_mode)
+    if is_link and not around.st_mode & stat.S_ISVTX:
+        return None  # who may write to its folder, which is looked at itself
+    is_open = not is_link and not state.st_mode & stat.S_ISVTX and bool(state.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+    return stranger(state, path, with_unmapped(known), is_open=is_open)
