@@ -21,6 +21,7 @@ NAMED = re.compile(
 )
 PAGE = 1000  # names at a time
 LISTING_S = 60.0  # for all names
+MOST_FILES = 100_000
 OF_CLIENT = re.compile(r"AWS_|(?i:\w+_proxy\Z)", re.ASCII)
 CODE = re.compile(r"[A-Za-z0-9.]{1,80}", re.ASCII)
 SHOWN = (
@@ -34,7 +35,8 @@ REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 @contextmanager
 def asking() -> Iterator[None]:
     """Say in one way what S3 refuses. Raises RefusedError."""
-    from envkit.sources.answers import RefusedError
+    from envkit.sources.answers import RefusedError, TransientError
+    from envkit.sources.connection import TRANSIENT_STATUS
 
     try:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -42,8 +44,17 @@ def asking() -> Iterator[None]:
         raise RefusedError("A bucket takes the Python package boto3: pip install 'envkit[s3]'") from error
     try:
         yield
-    except (BotoCoreError, ClientError) as error:
-        raise RefusedError(told(error)) from error
+    except ClientError as error:
+        kind = TransientError if status_of(error) in TRANSIENT_STATUS else RefusedError
+        raise kind(told(error)) from error
+    except BotoCoreError as error:
+        raise TransientError(told(error)) from error
+
+
+def status_of(error: Any) -> int:
+    """Return the status of HTTP that a refusal came with; 0 where it had none."""
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status if isinstance(status, int) else 0
 
 
 def told(error: Exception) -> str:
@@ -158,8 +169,9 @@ def listed(named: str, start: str) -> list[Stored]:
                 for entry in page.get("Contents", ()):
                     name, changed = entry["Key"].removeprefix(folder), entry["LastModified"].timestamp()
                     files.append(Stored(name=name, size=entry["Size"], changed=changed))
-                if time.monotonic() - began > LISTING_S:
-                    raise RefusedError(f"It has named {len(files)} files in {LISTING_S:.0f} s, and names more")
+                if time.monotonic() - began > LISTING_S or len(files) > MOST_FILES:
+                    took_s = time.monotonic() - began
+                    raise RefusedError(f"It has named {len(files)} files in {took_s:.0f} s, and names more")
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise RefusedError(f"Its list of files is not as S3 has it ({error!r:.300})") from error
         return files

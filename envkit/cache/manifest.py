@@ -18,7 +18,7 @@ from envkit.environments.receipt import Mpi
 from envkit.system import record, toml
 from envkit.system.resources import data
 
-MOST = 64_000_000  # bytes of the file of a manifest
+MOST = 8_000_000  # bytes of the file of a manifest
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,5}", re.ASCII)
 PREFIX = b"@ENVKIT_PREFIX@"  # stands in packed texts and links for the prefix

@@ -4,11 +4,13 @@ What lies where in it is the same in each (``layout.py``). Nothing in a place is
 objects have the SHA-256 that their manifest says.
 """
 
+import hashlib
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from shlex import quote
 from typing import Any, BinaryIO
@@ -27,6 +29,8 @@ from envkit.system import record, temporary
 from envkit.system.files import at_home
 
 MOST_BUILDS = 20_000
+MOST_IN_ALL = 100_000_000  # bytes of the manifests that are looked at in a place
+LOOKING_S = 120.0  # for them
 KINDS = "Name a folder, https://HOST/FOLDER, s3://BUCKET/FOLDER or oci://HOST/NAME."
 
 
@@ -60,6 +64,12 @@ class SignedManifest:
     def id(self) -> str:
         """The name that it is called by."""
         return self.manifest.key
+
+    @property
+    def without_files(self) -> "SignedManifest":
+        """It, with nothing of its files and its verdict but what was signed, so that many take little memory."""
+        provenance = msgspec.structs.replace(self.manifest.provenance, verdict=msgspec.Raw(b"null"))
+        return replace(self, manifest=msgspec.structs.replace(self.manifest, files={}, provenance=provenance))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +153,29 @@ class Place:
             raise self.invalid(f"The manifest {name} is that of something else.")
         return SignedManifest(place=self, manifest=build, signed=signed)
 
+    def entries(self, names: Sequence[str], wrong: list[str]) -> Iterator[SignedManifest]:
+        """Yield manifests by their names; to ``wrong`` goes what is said of those that cannot be used.
+
+        A place that is too slow for one of them, takes too long for all, or has more than memory is for, is left.
+        """
+        began, size = time.monotonic(), 0
+        for number, name in enumerate(names):
+            why = f"it took more than {LOOKING_S:.0f} s" if time.monotonic() - began > LOOKING_S else ""
+            why = why or (f"they have more than {MOST_IN_ALL // 1_000_000} MB" if size > MOST_IN_ALL else "")
+            if why:
+                left = f"Of {len(names)} builds {number} were looked at: {why}."
+                wrong.append(f"Not all of the cache {self.shown} was read. {left}")
+                return
+            try:
+                entry = self.entry(name)
+            except CacheInvalid as error:
+                wrong.append(f"{error.what} {error.why}")
+                if is_of_server(error):
+                    return
+                continue
+            size += len(entry.signed.manifest)
+            yield entry
+
     def read(self, name: str, most: int) -> bytes:
         """Return a file of it. Raises CacheInvalid."""
         with self.opened(name, most) as chunks:
@@ -161,9 +194,20 @@ class Place:
 
     @contextmanager
     def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
-        """Give a file that an installation fetches in pieces. Raises RefusedError, also while it is read."""
+        """Give a file that an installation fetches in pieces. Raises RefusedError, also while it is read.
+
+        One in a folder is read twice, so that none that is another fills a disk.
+        """
+        from envkit.sources.answers import RefusedError
         from envkit.sources.connection import LIMIT_BYTES
 
+        if not self.is_remote:
+            digest = hashlib.sha256()
+            with self.store.opened(self.named, source_of(sha256), LIMIT_BYTES) as chunks:
+                for chunk in chunks:
+                    digest.update(chunk)
+            if digest.hexdigest() != sha256:
+                raise RefusedError(f"its SHA-256 is {digest.hexdigest()}, but the recipe pins {sha256}")
         with self.store.opened(self.named, source_of(sha256), LIMIT_BYTES) as chunks:
             yield chunks
 
@@ -175,6 +219,13 @@ class Place:
             why=why,
             fix=fix or f"All that is wrong with it: envkit cache verify {at}\nTo remove that: envkit cache prune {at}",
         )
+
+
+def is_of_server(error: CacheInvalid) -> bool:
+    """Say whether it is the server that fails, and so for every file of it."""
+    from envkit.sources.answers import SlowError, TransientError
+
+    return isinstance(error.__cause__, SlowError | TransientError)
 
 
 def configured(*, unsigned: bool = False) -> Caches:
@@ -202,14 +253,14 @@ def signer(entry: SignedManifest, keys: Iterable[str]) -> str:
     return ""
 
 
-def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes) -> bool:
+def publish(place: Place, build: Manifest, packed: BinaryIO, signed: bytes, keys: Iterable[str] = ()) -> bool:
     """Put an object and its manifest into a place; return whether anything was sent. Raises OSError, RefusedError.
 
-    What is signed is not replaced.
+    What one of some public keys has signed is not replaced, nor is anything by what is not signed.
     """
 
     def stays(before: SignedManifest) -> bool:
-        return bool(before.signed.signature) or not signed
+        return not signed or bool(signer(before, keys))
 
     return put(place, build, manifest.packed(build, signed), stays, lambda: nullcontext(packed))
 

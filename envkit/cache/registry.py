@@ -59,7 +59,7 @@ HALF_WRITTEN, WRITING_S = "DIGEST_INVALID", (0.2, 0.5, 1.0)
 def asking() -> Iterator[None]:
     """Say in one way what a registry refuses. Raises RefusedError."""
     from envkit.sources.addresses import redact
-    from envkit.sources.answers import RefusedError
+    from envkit.sources.answers import RefusedError, TransientError
 
     try:
         import oras.provider  # noqa: F401
@@ -73,7 +73,8 @@ def asking() -> Iterator[None]:
     except (InvalidHeader, InvalidURL, LocationValueError) as error:
         raise RefusedError(HIDDEN.format(type(error).__name__)) from error
     except (RequestException, HTTPError, ValueError) as error:
-        raise RefusedError(redact(str(error)).rstrip(".")) from error
+        kind = TransientError if isinstance(error, RequestException | HTTPError) else RefusedError
+        raise kind(redact(str(error)).rstrip(".")) from error
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -133,7 +134,7 @@ class Reached:
         ``what`` begins at the repository, or is a link of the registry's own; one that leads elsewhere is not followed.
         What only reads is asked again if the server fails: some do, for a blob that another client pushes just now.
         """
-        from envkit.sources.answers import RefusedError
+        from envkit.sources.answers import RefusedError, TransientError
 
         url = urljoin(f"{self.at}/", what)
         if urlsplit(url)[:2] != urlsplit(self.at)[:2]:
@@ -150,7 +151,8 @@ class Reached:
             time.sleep(wait_s)
             answer = self.answer(method, url, **given)
         if answer.status_code not in good:
-            raise RefusedError(f"{method} {what.partition('?')[0]}: {told(answer)}")
+            kind = TransientError if answer.status_code >= SERVER_ERROR else RefusedError
+            raise kind(f"{method} {what.partition('?')[0]}: {told(answer)}")
         return answer
 
     def answer(self, method: str, url: str, headers: Mapping[str, str] | None = None, **given: Any) -> Any:

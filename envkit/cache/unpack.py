@@ -3,6 +3,7 @@
 Whatever is in an object, nothing is written but the files that its manifest names, and these hold what that says.
 """
 
+import errno
 import hashlib
 import lzma
 import os
@@ -23,6 +24,7 @@ from envkit.errors import CacheInvalid
 from envkit.system import files, process, temporary, xz
 
 MOST = 2 << 30  # bytes of an object, and of what is in it
+OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES, errno.EPERM}
 HEADERS = 2048  # bytes of a tar file for each of its files
 
 
@@ -37,10 +39,17 @@ def take(entry: SignedManifest, tree: Tree, python: Path, record: Callable[[], N
         packed, root = folder / "object", folder / "tree"
         with packed.open("wb") as stream:
             fetch(entry, stream)
-        unpack(entry, packed, root)
-        relocate(manifest, root, tree)
-        compile_all(root / "software" / manifest.module, tree, manifest, python)
-        note(entry, root)
+        try:
+            unpack(entry, packed, root)
+            relocate(manifest, root, tree)
+            compile_all(root / "software" / manifest.module, tree, manifest, python)
+            note(entry, root)
+        except ValueError as error:
+            raise bad(entry, f"It cannot be put into this prefix: {error}.") from error
+        except OSError as error:
+            if error.errno in OF_THE_DISK:
+                raise
+            raise bad(entry, f"{error.filename or manifest.module}: {error.strerror}.") from error
         move_in(manifest, root, tree, record)
 
 

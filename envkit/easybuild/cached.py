@@ -118,11 +118,7 @@ def find_builds(work: Work) -> FoundBuilds:
         except CacheInvalid as error:
             wrong.append(f"{error.what} {error.why}")
             continue
-        for name in names:
-            try:
-                offers.append(offered(place.entry(name), provided, work.caches))
-            except CacheInvalid as error:
-                wrong.append(f"{error.what} {error.why}")
+        offers += [offered(entry, provided, work.caches) for entry in place.entries(names, wrong)]
     order = {place: number for number, place in enumerate(work.caches.places)}
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
@@ -136,7 +132,7 @@ def offered(entry: SignedManifest, provided: Provided, caches: Caches) -> Offer:
         key = signer(entry, caches.keys)
         if not key and not caches.unsigned:
             why.append(untrusted(entry) or "it is not signed (--unsigned-cache takes it all the same)")
-    return Offer(entry=entry, key=key, why_not=tuple(why))
+    return Offer(entry=entry.without_files if why else entry, key=key, why_not=tuple(why))
 
 
 def untrusted(entry: SignedManifest) -> str:

@@ -232,13 +232,15 @@ def sent(
             ),
             files=packed.files,
         )
-        signed = b""
+        signed, keys = b"", list[str]()
         if key is not None:
             path = folder / "manifest"
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
+            (folder / "public").write_bytes(signature.public_of(key))
+            keys = [str(folder / "public"), *place.configured().keys]
         stream.seek(0)
-        if place.publish(to, described, stream, signed):
+        if place.publish(to, described, stream, signed, keys):
             return pushed(receipt.name, described, to, sent=True, signed=bool(signed))
     before = to.entry(f"{folder_of(receipt.module)}/{described.key}.json")
     return pushed(receipt.name, before.manifest, to, sent=False, signed=bool(before.signed.signature))
@@ -318,7 +320,7 @@ def part_of(receipt: ModuleReceipt) -> LockedPart:
 
 
 def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
-    """Return every build in some caches, the last built first, and what cannot be read."""
+    """Return every build in some caches without its files, the last built first, and what cannot be read."""
     found, wrong = list[SignedManifest](), list[str]()
     for one in places:
         try:
@@ -326,11 +328,7 @@ def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
         except CacheInvalid as error:
             wrong.append(f"{error.what} {error.why}")
             continue
-        for name in names:
-            try:
-                found.append(one.entry(name))
-            except CacheInvalid as error:
-                wrong.append(f"{error.what} {error.why}")
+        found += [entry.without_files for entry in one.entries(names, wrong)]
     return sorted(found, key=lambda one: one.manifest.provenance.built, reverse=True), wrong
 
 
@@ -365,7 +363,8 @@ def find(places: Sequence[Place], wanted: str) -> SignedManifest:
             why="\n".join(wrong),
             fix=f"See their ids: envkit cache list {' '.join(quote(one.shown) for one in places)}",
         )
-    return next(iter(fitting.values()))
+    [one] = fitting.values()
+    return one.place.entry(f"{folder_of(one.manifest.module)}/{one.id}.json")
 
 
 def verified(places: Sequence[Place], keys: Sequence[str]) -> Verified:
@@ -409,7 +408,7 @@ def check_source(of: Place, build: Stored) -> CheckedSource:
 
 
 def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
-    """Read a build to its end."""
+    """Read a build to its end. Raises CacheInvalid where it is the server that fails."""
     import hashlib
 
     try:
@@ -420,6 +419,8 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
             for chunk in chunks:
                 digest.update(chunk)
     except CacheInvalid as error:
+        if place.is_of_server(error):
+            raise
         module, key = name.removesuffix(".json").split("/")
         return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why)
     wrong = ""

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from envkit.errors import DiskFull
 from envkit.sources.addresses import shown
 from envkit.sources.answers import RefusedError
 from envkit.sources.cache import Source, SourceCache, WrongContentError
@@ -119,6 +120,8 @@ class Download:
                 self._take(number, source, store)
             except WrongContentError as error:
                 reasons.append(f"{store.shown}: {error}, but the recipe pins {source.sha256}")
+            except DiskFull as error:  # it may be that of something else, without an end
+                reasons.append(f"{store.shown}: {error.what}")
             except RefusedError as error:
                 reasons.append(f"{store.shown}: {error}")
                 if time.monotonic() - began > SLOW_S:

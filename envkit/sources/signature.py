@@ -54,6 +54,16 @@ def signature_of(path: Path, key: Path) -> bytes:
         return files.read(folder / "signature")
 
 
+def public_of(key: Path) -> bytes:
+    """Return the public half of a private key, in PEM. Raises HostProblem for a key that is none, OSError."""
+    with temporary.folder("sign") as folder:
+        argv = ["openssl", "pkey", "-in", str(key.absolute()), "-passin", "pass:", "-pubout"]
+        done = process.capture([*argv, "-out", str(folder / "public")], cwd=folder)
+        if done.status:
+            raise HostProblem(what=f"{key} has no public half.", why=last_line(done), fix="Give a private key in PEM.")
+        return files.read(folder / "public")
+
+
 def require(path: Path, key: Path, known: Trusted | None = None) -> None:
     """Require that the private half of a public key has signed a file; the key is only theirs whom one trusts.
 
