@@ -14,7 +14,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,7 +46,7 @@ from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
-from envkit.sources import answers
+from envkit.sources import answers, signature
 
 from .integration.site import needs
 from .small_disk import leave, small_disk
@@ -400,6 +400,7 @@ class TestDamaged:
         files: dict[str, PackedFile],
         tmp_path: Path,
         before: bytes = b"",
+        unpacked: int = 100,
     ) -> SignedManifest:
         """Return an entry with other files in its object and its manifest, all digests right."""
         stream = io.BytesIO()
@@ -411,7 +412,7 @@ class TestDamaged:
         content = lzma.compress(before + stream.getvalue())
         sha256 = hashlib.sha256(content).hexdigest()
         (tmp_path / "cache" / layout.object_of(sha256)).write_bytes(content)
-        told = {"sha256": sha256, "size": len(content), "unpacked": 100 + len(before)}
+        told = {"sha256": sha256, "size": len(content), "unpacked": unpacked + len(before)}
         made = msgspec.structs.replace(entry.manifest, files=files, **told)
         return replace(entry, manifest=made)
 
@@ -456,6 +457,29 @@ class TestDamaged:
         files = {f"{top}/a": PackedFile(link=link) if link else one, f"{top}/a/x": one}
         names = {name: content for name, file in files.items() if not file.link}
         assert f"Its manifest names '{top}/a'" in self.refused(self.forged(entry, names, files, tmp_path), tmp_path)
+
+    @pytest.mark.parametrize(
+        ("names", "links"),
+        [
+            ({"lib/x.dist-info/RECORD": b"\xff\xfe\n"}, {}),
+            ({"a": b"x"}, {"lib/x.dist-info/RECORD": "../nothing"}),
+            ({"a" * 300: b"x"}, {}),
+            ({"a": b"x"}, {"easybuild": "zz"}),
+            ({"a": b"x"}, {"easybuild/envkit-cache.log": "../a"}),
+        ],
+    )
+    def test_what_cannot_be_put_into_a_prefix(
+        self, names: dict[str, bytes], links: dict[str, str], tree: Tree, tmp_path: Path
+    ) -> None:
+        """It is named, so that the module is built in its place; nothing of it is left."""
+        entry, top = pushed(tree, tmp_path / "cache"), f"software/{MODULE}"
+        content = {f"{top}/{name}": text for name, text in names.items()}
+        files = {
+            name: PackedFile(size=len(text), sha256=hashlib.sha256(text).hexdigest(), places=int("RECORD" in name))
+            for name, text in content.items()
+        } | {f"{top}/{name}": PackedFile(link=link) for name, link in links.items()}
+        self.refused(self.forged(entry, content, files, tmp_path, unpacked=10_000), tmp_path)
+        assert below(tmp_path / OTHER) == set()
 
     def test_an_object_that_takes_much_memory_to_unpack(self, tree: Tree, tmp_path: Path) -> None:
         entry, name = pushed(tree, tmp_path / "cache"), f"software/{MODULE}/x"
@@ -532,6 +556,71 @@ class TestServer:
         assert time.monotonic() - began < 10
 
 
+class TestManyBuilds:
+    """What is looked at of a cache with many builds, or one that means harm."""
+
+    def names(self, number: int) -> list[str]:
+        return [f"Horovod--1.0-toy/{digit:064x}.json" for digit in range(number)]
+
+    def test_a_server_that_drips_is_asked_for_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Slow(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                with suppress(OSError):
+                    for _ in range(200):
+                        self.wfile.write(b" ")
+                        time.sleep(0.05)
+
+        monkeypatch.setattr(answers, "PATIENCE_S", 0.5)
+        wrong, began = list[str](), time.monotonic()
+        with serving(tmp_path, Slow) as url:
+            assert not [*Place(named=url).entries(self.names(20), wrong)]
+        assert len(wrong) == 1 and "bytes came in" in wrong[0]
+        assert time.monotonic() - began < 5
+
+    def test_they_are_looked_at_for_so_long(self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        entry, wrong = pushed(tree, tmp_path / "cache"), list[str]()
+        names = [f"Horovod--1.0-toy/{entry.id}.json"] * 3
+        assert len([*entry.place.entries(names, wrong)]) == 3 and not wrong
+        monkeypatch.setattr(place, "MOST_IN_ALL", 1_000_000)
+        monkeypatch.setattr(place, "LOOKING_S", -1.0)
+        assert not [*entry.place.entries(names, wrong)]
+        assert wrong[0].endswith("Of 3 builds 0 were looked at: it took more than -1 s.")
+        monkeypatch.setattr(place, "LOOKING_S", 10.0)
+        monkeypatch.setattr(place, "MOST_IN_ALL", 1)
+        assert len([*entry.place.entries(names, wrong)]) == 1
+        assert wrong[1].endswith("Of 3 builds 1 were looked at: they have more than 0 MB.")
+
+    def test_a_build_that_does_not_fit_takes_little_memory(self, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        [listed], _ = sharing.entries([entry.place])
+        assert entry.manifest.files and not listed.manifest.files
+        assert (listed.id, listed.signed) == (entry.id, entry.signed)
+        assert sharing.find([entry.place], entry.id[:8]).manifest == entry.manifest
+
+    @pytest.mark.parametrize("kind", [answers.SlowError, answers.TransientError])
+    def test_a_server_that_fails_says_nothing_of_a_build(
+        self, kind: type[answers.RefusedError], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing is removed for that."""
+        entry, opened = pushed(tree, tmp_path / "cache"), folder.opened
+
+        @contextmanager
+        def failing(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+            if name.startswith("objects/"):
+                raise kind("503")
+            with opened(named, name, most) as chunks:
+                yield chunks
+
+        monkeypatch.setattr(folder, "opened", failing)
+        before = below(tmp_path / "cache")
+        for ask in (lambda: sharing.prune(entry.place, 0, dry_run=False), lambda: sharing.verified([entry.place], ())):
+            with pytest.raises(CacheInvalid, match="cannot be used"):
+                ask()
+        assert below(tmp_path / "cache") == before
+
+
 class TestFolder:
     """The folder of a cache, under those who write to it."""
 
@@ -546,6 +635,29 @@ class TestFolder:
             stream.seek(0)
             assert place.publish(entry.place, entry.manifest, stream, b"a signature")
         assert len(entry.place.names()) == 1
+
+    def test_a_signature_that_no_key_verifies_is_replaced(self, tree: Tree, tmp_path: Path) -> None:
+        """Who may write to a cache cannot keep a build from those who trust one key."""
+        for name in ("own", "other"):
+            subprocess.run(
+                ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(tmp_path / name)],
+                check=True, capture_output=True,
+            )  # fmt: skip
+        public = tmp_path / "own.pub"
+        public.write_bytes(signature.public_of(tmp_path / "own"))
+        entry = pushed(tree, tmp_path / "cache", b"junk")
+        (tmp_path / "manifest").write_bytes(msgspec.json.encode(entry.manifest))
+
+        def push(key: str, keys: list[str]) -> bool:
+            signed = signature.signature_of(tmp_path / "manifest", tmp_path / key)
+            with (tmp_path / "packed").open("rb") as stream:
+                return place.publish(entry.place, entry.manifest, stream, signed, keys)
+
+        push("own", [str(public)])
+        there = entry.place.entry(f"Horovod--1.0-toy/{entry.id}.json")
+        assert place.signer(there, [str(public)]) == str(public)
+        assert not push("own", [str(public)]) and not push("other", [str(public)])
+        assert place.signer(entry.place.entry(f"Horovod--1.0-toy/{entry.id}.json"), [str(public)])
 
     def test_pushes_at_the_same_time(self, tree: Tree, tmp_path: Path) -> None:
         (tmp_path / "cache").mkdir()

@@ -99,6 +99,28 @@ class TestTaken:
         get(tmp_path / "new", [there], (tmp_path / "own").as_uri())
         assert contents(tmp_path / "new") == TEXTS
 
+    def test_another_file_in_its_place_fills_no_disk(self, there: Place, tmp_path: Path) -> None:
+        """It is read before it is copied."""
+        path = Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))
+        path.unlink()
+        with path.open("wb") as stream:
+            stream.truncate(200_000_000)
+        with small_disk(tmp_path / "small", 2500):
+            get(tmp_path / "small/new", [there], (tmp_path / "own").as_uri())
+            assert contents(tmp_path / "small/new") == TEXTS
+
+    def test_a_place_without_an_end_is_left_when_the_disk_is_full(self, there: Place, tmp_path: Path) -> None:
+        class Endless:
+            shown = "https://cache.example"
+
+            @contextmanager
+            def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
+                yield iter(lambda: bytes(1 << 20), b"")
+
+        with small_disk(tmp_path / "small", 2500):
+            get(tmp_path / "small/new", [Endless(), there])
+            assert contents(tmp_path / "small/new") == TEXTS
+
     def test_a_server_that_ends_in_the_middle(self, there: Place, tmp_path: Path) -> None:
         class Cut(SimpleHTTPRequestHandler):
             def copyfile(self, source: Any, outputfile: Any) -> None:

@@ -181,9 +181,11 @@ def compile_all(folder: Path, tree: Tree, manifest: Manifest, python: Path) -> N
 
 
 def note(entry: SignedManifest, root: Path) -> None:
-    """Write into the folder where eb keeps its log where the module came from."""
+    """Write into the folder where eb keeps its log where the module came from. Raises CacheInvalid for a link there."""
     provenance = entry.manifest.provenance
     path = root / "software" / entry.manifest.module / lists.NOTES / "envkit-cache.log"
+    if path.parent.is_symlink() or path.is_symlink():
+        raise bad(entry, f"It has a link in the place of {lists.NOTES} or of {path.name}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f"{entry.manifest.module} was not built here.\n"
