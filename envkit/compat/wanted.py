@@ -2,9 +2,12 @@
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Self
 from urllib.parse import unquote
 
@@ -74,32 +77,34 @@ def parse(words: Iterable[str]) -> Query:
     parts, ranges, defaults, places = dict[str, str](), dict[str, str](), dict[str, str](), dict[str, str]()
     for word in words:
         place = word.place if isinstance(word, Told) else ""
-        match = WORD.fullmatch(word)
-        if match is None:
-            cuda = written("cuda", word.strip())
-            if cuda == word.strip():
-                name = component(word.strip().lower())
+        with located(place):
+            match = WORD.fullmatch(word)
+            if match is None:
+                cuda = written("cuda", word.strip())
+                if cuda == word.strip():
+                    require_no_file(word)
+                    name = component(word.strip().lower())
+                    raise UsageProblem(what=f"{word!r} has no version.", fix=f"Write it as {name}=VERSION.")
+                put(parts, "cuda", cuda, place)
+                continue
+            given, sign, version = match[1].lower(), match[2], match[3].strip()
+            if brought := toolchain(given, version):
+                defaults |= {"python": brought["python"]} if "python" in brought else {}
+                for name in brought.keys() - {"python"}:
+                    put(parts, name, brought[name], f"{given}={version}{', ' if place else ''}{place}")
+                continue
+            name = component(given)
+            places[name] = place
+            if not version:
                 raise UsageProblem(what=f"{word!r} has no version.", fix=f"Write it as {name}=VERSION.")
-            put(parts, "cuda", cuda, place)
-            continue
-        given, sign, version = match[1].lower(), match[2], match[3].strip()
-        if brought := toolchain(given, version):
-            defaults |= {"python": brought["python"]} if "python" in brought else {}
-            for name in brought.keys() - {"python"}:
-                put(parts, name, brought[name], f"{given}={version}{', ' if place else ''}{place}")
-            continue
-        name = component(given)
-        places[name] = place
-        if not version:
-            raise UsageProblem(what=f"{word!r} has no version.", fix=f"Write it as {name}=VERSION.")
-        if whole := re.fullmatch(r"([\d.]+)\.\*", version) if sign in ("=", "==") else None:
-            version = whole[1]
-        if sign not in ("=", "==") or RANGE.search(version):
-            text = ranged(name, (sign if sign != "=" else "==") + version)
-            ranges[name] = joined(name, ranges.get(name, ""), text, place)
-        else:
-            for own, what in meant(name, version).items():
-                put(parts, own, what, place)
+            if whole := re.fullmatch(r"([\d.]+)\.\*", version) if sign in ("=", "==") else None:
+                version = whole[1]
+            if sign not in ("=", "==") or RANGE.search(version):
+                text = ranged(name, (sign if sign != "=" else "==") + version)
+                ranges[name] = joined(name, ranges.get(name, ""), text, place)
+            else:
+                for own, what in meant(name, version).items():
+                    put(parts, own, what, place)
     if match := re.search(r"\+(cu\d+)$", parts.get("torch", "")):
         cuda = match[1].removeprefix("cu") if len(match[1]) == len("cu12") else checked("cuda", match[1])
         if "cuda" in parts and release(parts["cuda"])[0] != release(cuda)[0]:
@@ -137,6 +142,24 @@ def put(parts: dict[str, str], name: str, version: str, by: str = "") -> None:
     if not covers(name, version, before) and not covers(name, before, version):
         raise contradiction(name, before, version, by)
     parts[name] = max(before, version, key=len)
+
+
+def require_no_file(word: str) -> None:
+    """Require that a word is no name of a file. Raises UsageProblem, with how a file is read."""
+    if os.path.isfile(word):  # noqa: PTH113  (a name that is too long is none)
+        fix = f"Read it: envkit compat --from {quote(word)}"
+        raise UsageProblem(what=f"{word!r} is a file, and no NAME=VERSION.", fix=fix)
+
+
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """Have what is wrong with a word say where that is, if it is in a file."""
+    try:
+        yield
+    except UsageProblem as error:
+        if place and place not in error.what:
+            error.what = f"{place}: {error.what}"
+        raise
 
 
 def contradiction(name: str, before: str, version: str, by: str = "") -> UsageProblem:

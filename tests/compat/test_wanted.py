@@ -120,6 +120,30 @@ def test_what_cannot_be_understood(words: list[str], what: str, fix: str) -> Non
     assert "component" not in what or all(name in refused.value.why for name in known().component)
 
 
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("torch>=9", "torch>=9: no release of PyTorch is in it."),
+        ("cmake>=3.13", "A range of CMake cannot be judged: envkit has no list of its releases."),
+        ("torch==new", "torch=new: 'new' is no version."),
+    ],
+)
+def test_what_cannot_be_understood_in_a_file_is_said_with_its_line(line: str, what: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text(f"horovod==0.28.1\n{line}\n")
+    with pytest.raises(UsageProblem) as refused:
+        asked_for(of_file(file))
+    assert refused.value.what == f"{file}:2: {what}"
+
+
+def test_a_file_in_the_place_of_a_version(tmp_path: Path) -> None:
+    file = tmp_path / "my requirements.txt"
+    file.write_text("torch==2.13.0\n")
+    with pytest.raises(UsageProblem) as refused:
+        asked_for([str(file)])
+    assert refused.value.fix == f"Read it: envkit compat --from '{file}'"
+
+
 def test_versions_without_end(tmp_path: Path, capsys: Output) -> None:
     endless = "1" * 5000
     for name in ("torch", "cuda", "glibc"):
