@@ -6,6 +6,8 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +15,13 @@ from envkit.cache import bucket, server
 from envkit.cache.place import Place
 from envkit.errors import CacheInvalid
 from envkit.sources import answers
-from envkit.sources.answers import RefusedError, SlowError, begun
+from envkit.sources.answers import RefusedError, SlowError, begun, in_time
 from envkit.sources.connection import Connection
 from envkit.sources.pipconfig import PipSettings
 
 from . import s3
 from .harmful import ANSWERS, harmful
+from .test_cache import serving
 
 OBJECT = f"objects/{'0' * 64}.tar.xz"
 SETTINGS = {
@@ -137,6 +140,38 @@ def test_what_a_question_raises_is_raised() -> None:
     with pytest.raises(KeyError, match="x"):
         begun(lambda: dict[str, int]()["x"], 10)
     assert begun(lambda: 3, 10) == 3
+
+
+def test_what_is_done_with_a_piece_is_not_the_servers_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "PATIENCE_S", 0.2)
+    for _ in in_time([b"x"] * 3):
+        time.sleep(0.3)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("coding", "is_read"),
+    [("aws-chunked", True), ("none", True), ("", True), ("gzip", False), ("br", False), ("deflate", False)],
+)
+def test_a_page_whose_coding_is_none(coding: str, is_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read as it comes; a coding that was not asked for, and what is not of that coding, are refused."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    class Page(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Encoding", coding)
+            self.end_headers()
+            self.wfile.write(b"a page")
+
+    connection = Connection(PipSettings(timeout_s=1.0), backoff_s=())
+    with serving(Path("/proc/nonexistent"), Page) as url:
+        if is_read:
+            assert connection.get(url).content == b"a page"
+        else:
+            with pytest.raises(RefusedError):
+                connection.get(url)
+    connection.close()
 
 
 def test_what_is_sent_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

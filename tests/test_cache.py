@@ -47,6 +47,7 @@ from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, select
 from envkit.sources import answers, signature
+from envkit.sources.answers import RefusedError
 
 from .integration.site import needs
 from .small_disk import leave, small_disk
@@ -601,7 +602,7 @@ class TestManyBuilds:
 
     @pytest.mark.parametrize("kind", [answers.SlowError, answers.TransientError])
     def test_a_server_that_fails_says_nothing_of_a_build(
-        self, kind: type[answers.RefusedError], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, kind: type[RefusedError], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nothing is removed for that."""
         entry, opened = pushed(tree, tmp_path / "cache"), folder.opened
@@ -619,6 +620,48 @@ class TestManyBuilds:
             with pytest.raises(CacheInvalid, match="cannot be used"):
                 ask()
         assert below(tmp_path / "cache") == before
+
+    @pytest.mark.parametrize(
+        ("kind", "is_kept"),
+        [(RefusedError, True), (answers.AbsentError, False), (answers.DamagedError, False)],
+    )
+    @pytest.mark.parametrize("what", ["manifests/", "objects/"])
+    def test_what_cannot_be_read_now_stays(
+        self, what: str, kind: type[RefusedError], is_kept: bool, tree: Tree, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """It may be another's, and good; its object stays as well, however old."""
+        entry, opened = pushed(tree, tmp_path / "cache"), folder.opened
+
+        @contextmanager
+        def failing(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+            if name.startswith(what):
+                raise kind("Permission denied")
+            with opened(named, name, most) as chunks:
+                yield chunks
+
+        monkeypatch.setattr(folder, "opened", failing)
+        monkeypatch.setattr(sharing, "LEFT_S", -1.0)
+        gone = sharing.prune(entry.place, 0, dry_run=False)
+        name = f"manifests/Horovod--1.0-toy/{entry.id}.json"
+        assert (gone.removed == (), gone.unread == (name,)) == (is_kept, is_kept)
+        assert [one.read for one in sharing.verified([entry.place], ()).builds] == ([False] if is_kept else [])
+
+    def test_a_source_that_cannot_be_read_now_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "sources" / ("0" * 64)
+        path.parent.mkdir()
+        path.write_text("another")
+        opened, here = folder.opened, Place(named=str(tmp_path))
+
+        @contextmanager
+        def failing(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+            raise RefusedError("Permission denied")
+            yield []
+
+        monkeypatch.setattr(folder, "opened", failing)
+        assert sharing.prune(here, 0, dry_run=False).unread == (f"sources/{path.name}",)
+        monkeypatch.setattr(folder, "opened", opened)
+        assert sharing.prune(here, 0, dry_run=False).removed == (f"sources/{path.name}",)
 
 
 class TestFolder:

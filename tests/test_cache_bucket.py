@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
@@ -244,6 +245,34 @@ class TestRefused:
         for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.delenv(key)
         assert "hunter2" not in self.refused()
+
+    @pytest.mark.parametrize(
+        ("header", "value"),
+        [
+            ("Last-Modified", "garbage"),
+            ("Last-Modified", "1e300"),
+            ("Content-Length", "abc"),
+            ("Content-Length", "-5"),
+            ("x-amz-missing-meta", "abc"),
+            ("Expires", "\xff" * 50),
+            ("x-amz-restore", "\x01"),
+        ],
+    )
+    def test_headers_that_botocore_cannot_read(
+        self, header: str, value: str, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Odd(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header(header, value)
+                self.end_headers()
+                self.wfile.write(b"hello")
+
+        with serving(Path("/proc/nonexistent"), Odd) as url:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+            with suppress(CacheInvalid):
+                assert HERE.read("index.json", 1000) == b"hello"
+            self.refused()
 
     def test_a_server_that_repeats_what_it_got(self, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         class Echo(SimpleHTTPRequestHandler):

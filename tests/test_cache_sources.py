@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from envkit.cache.place import Caches, Place
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
 from envkit.install import sharing
 from envkit.sources import download
-from envkit.sources.answers import RefusedError
+from envkit.sources.answers import RefusedError, SlowError, TransientError
 from envkit.sources.availability import refused
 from envkit.sources.fetch import FetchEvent, FetchState, FileStore, Source, fetch
 
@@ -136,10 +135,13 @@ class TestTaken:
         get(tmp_path / "new", [*gone, there])
         assert contents(tmp_path / "new") == TEXTS
 
-    def test_a_place_that_is_slow_to_refuse_is_asked_once(
-        self, there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(("kind", "asked"), [(RefusedError, 2), (SlowError, 1), (TransientError, 1)])
+    def test_a_place_that_fails_is_asked_once(
+        self, kind: type[RefusedError], asked: int, there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        @dataclass
+        """One that only lacks a file is asked for the next."""
+
+        @dataclass(eq=False)
         class Slow:
             asked: list[str] = field(default_factory=list)
             shown: str = "slow"
@@ -147,16 +149,18 @@ class TestTaken:
             @contextmanager
             def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
                 self.asked.append(sha256)
-                time.sleep(0.3)
-                raise RefusedError("no")
+                raise kind("no")
                 yield []
 
-        monkeypatch.setattr(download, "SLOW_S", 0.1)
         monkeypatch.setattr(download, "DOWNLOADS_AT_ONCE", 1)
         slow = Slow()
         get(tmp_path / "new", [slow, there])
-        assert len(slow.asked) == 1
+        assert len(slow.asked) == asked
         assert contents(tmp_path / "new") == TEXTS
+        if asked == 1:
+            with pytest.raises(SourcesMissing, match="sources") as absent:
+                get(tmp_path / "other", [Slow()])
+            assert "slow: it is not asked again: for another file no" in absent.value.why
 
     @pytest.mark.integration
     def test_what_is_there_is_not_said_to_lack(self, there: Place, tmp_path: Path) -> None:

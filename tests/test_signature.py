@@ -10,6 +10,7 @@ from envkit.cli import run
 from envkit.errors import HostProblem, SignatureInvalid
 from envkit.sources import signature
 from envkit.sources.fetch import Source, write_bundle
+from envkit.system import owners
 
 from .integration.site import needs
 
@@ -38,6 +39,13 @@ def test_a_key_that_is_no_file(device: str, tmp_path: Path) -> None:
         signature.require(tmp_path / "x", Path(device))
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others get at the folders of tests, which pytest closes."""
+    monkeypatch.setattr(owners, "is_open_to_others", lambda _: True)
+
+
+@pytest.mark.usefixtures("opened")
 @pytest.mark.parametrize("mode", [0o666, 0o602])
 def test_a_key_that_others_can_change(mode: int, bundle: Path, keys: dict[str, tuple[Path, Path]]) -> None:
     private, public = keys["ed25519"]
@@ -102,6 +110,7 @@ def test_another_folder_in_the_place_of_that_of_a_bundle(
         assert stream and stream.read() == content
 
 
+@pytest.mark.usefixtures("opened")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have another group's folder")
 def test_a_key_that_others_can_replace(bundle: Path, tmp_path: Path, keys: dict[str, tuple[Path, Path]]) -> None:
     """Who may write to its folder, or to one that a link on the way leads through, can put any key there."""
@@ -109,8 +118,6 @@ def test_a_key_that_others_can_replace(bundle: Path, tmp_path: Path, keys: dict[
     signature.sign(bundle, private)
     (tmp_path / "shared").mkdir()
     (tmp_path / "own").mkdir()
-    for path in (tmp_path, *tmp_path.parents[:-2]):
-        path.chmod(path.stat().st_mode | 0o711)
     (tmp_path / "shared/key.pub").write_bytes(public.read_bytes())
     (tmp_path / "own/key.pub").symlink_to(tmp_path / "shared/key.pub")
     for key in (tmp_path / "shared/key.pub", tmp_path / "own/key.pub"):
@@ -122,6 +129,34 @@ def test_a_key_that_others_can_replace(bundle: Path, tmp_path: Path, keys: dict[
             signature.require(bundle, key)
         assert refused.value.why.startswith(f"{tmp_path / 'shared'}: The group 12345 may write to it")
         assert "ENVKIT_TRUST: @12345" in refused.value.fix
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have another group")
+def test_a_key_of_a_group_where_nobody_else_gets(
+    bundle: Path, tmp_path: Path, keys: dict[str, tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As keys are with the umask 002, in a home that is closed."""
+    private, public = keys["ed25519"]
+    signature.sign(bundle, private)
+    (tmp_path / "home").mkdir(mode=0o700)
+    key = tmp_path / "home/key.pub"
+    key.write_bytes(public.read_bytes())
+    os.chown(key, -1, 12345)
+    key.chmod(0o664)
+    signature.require(bundle, key)
+    monkeypatch.setattr(owners, "is_open_to_others", lambda _: True)
+    with pytest.raises(HostProblem, match="others can change it"):
+        signature.require(bundle, key)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have another's key")
+def test_a_key_of_somebody_else(bundle: Path, keys: dict[str, tuple[Path, Path]]) -> None:
+    private, public = keys["ed25519"]
+    signature.sign(bundle, private)
+    os.chown(public, 12345, -1)
+    with pytest.raises(HostProblem, match="others can change it") as refused:
+        signature.require(bundle, public)
+    assert f"cp {public} ~" in refused.value.fix and "ENVKIT_TRUST: 12345" in refused.value.fix
 
 
 def test_a_signature_that_is_not_there_or_is_none(bundle: Path, keys: dict[str, tuple[Path, Path]]) -> None:

@@ -29,13 +29,14 @@ SHOWN = (
     *("ProxyConnectionError", "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "ConfigNotFound"),
 )  # the errors of botocore that have no more of a setting in them than an address
 HIDDEN = "{}; what it says is not shown, since a password may be in it: look at AWS_*, ~/.aws and the proxies"
+NO_SUCH = 404
 REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 
 
 @contextmanager
 def asking() -> Iterator[None]:
     """Say in one way what S3 refuses. Raises RefusedError."""
-    from envkit.sources.answers import RefusedError, TransientError
+    from envkit.sources.answers import AbsentError, RefusedError, TransientError
     from envkit.sources.connection import TRANSIENT_STATUS
 
     try:
@@ -46,9 +47,11 @@ def asking() -> Iterator[None]:
         yield
     except ClientError as error:
         kind = TransientError if status_of(error) in TRANSIENT_STATUS else RefusedError
-        raise kind(told(error)) from error
+        raise (AbsentError if status_of(error) == NO_SUCH else kind)(told(error)) from error
     except BotoCoreError as error:
         raise TransientError(told(error)) from error
+    except (AttributeError, LookupError, TypeError, ArithmeticError, ValueError, RuntimeError) as error:
+        raise RefusedError(f"It does not answer as S3 does ({type(error).__name__})") from error  # botocore's own
 
 
 def status_of(error: Any) -> int:
@@ -172,7 +175,7 @@ def listed(named: str, start: str) -> list[Stored]:
                 if time.monotonic() - began > LISTING_S or len(files) > MOST_FILES:
                     took_s = time.monotonic() - began
                     raise RefusedError(f"It has named {len(files)} files in {took_s:.0f} s, and names more")
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise RefusedError(f"Its list of files is not as S3 has it ({error!r:.300})") from error
         return files
 
@@ -185,8 +188,14 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     with asking():
         s3, bucket, folder = reached(named)
         answer = s3.get_object(Bucket=bucket, Key=folder + name)
-        with closing(answer["Body"]) as body:
-            yield limited(body.iter_chunks(PIECE), answer.get("ContentLength"), most)
+    with closing(answer["Body"]) as body:
+        yield limited(pieces(body), answer.get("ContentLength"), most)
+
+
+def pieces(body: Any) -> Iterator[bytes]:
+    """Yield the content of a file. Raises RefusedError."""
+    with asking():
+        yield from body.iter_chunks(PIECE)
 
 
 def require(named: str) -> None:

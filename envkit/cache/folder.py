@@ -66,11 +66,13 @@ def names(named: str, module: str) -> Iterator[str]:
 @contextmanager
 def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     """Give a file in pieces. Raises RefusedError, also while it is read."""
-    from envkit.sources.answers import RefusedError, limited
+    from envkit.sources.answers import AbsentError, RefusedError, limited
 
     try:
         with around(named, name) as (at, last):
             stream = files.open_plain_in(at, last)
+    except FileNotFoundError as error:
+        raise AbsentError(error.strerror) from error
     except OSError as error:
         raise RefusedError(error.strerror or str(error)) from error
     with stream:

@@ -228,6 +228,13 @@ def is_of_server(error: CacheInvalid) -> bool:
     return isinstance(error.__cause__, SlowError | TransientError)
 
 
+def is_unread(error: CacheInvalid) -> bool:
+    """Say whether something may be as it should be, and could only not be read now."""
+    from envkit.sources.answers import AbsentError, DamagedError, RefusedError
+
+    return isinstance(error.__cause__, RefusedError) and not isinstance(error.__cause__, AbsentError | DamagedError)
+
+
 def configured(*, unsigned: bool = False) -> Caches:
     """Return the caches that the configuration names."""
     settings = configuration.read()

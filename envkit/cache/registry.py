@@ -134,7 +134,8 @@ class Reached:
         ``what`` begins at the repository, or is a link of the registry's own; one that leads elsewhere is not followed.
         What only reads is asked again if the server fails: some do, for a blob that another client pushes just now.
         """
-        from envkit.sources.answers import RefusedError, TransientError
+        from envkit.sources.answers import AbsentError, RefusedError, TransientError
+        from envkit.sources.connection import TRANSIENT_STATUS
 
         url = urljoin(f"{self.at}/", what)
         if urlsplit(url)[:2] != urlsplit(self.at)[:2]:
@@ -151,7 +152,9 @@ class Reached:
             time.sleep(wait_s)
             answer = self.answer(method, url, **given)
         if answer.status_code not in good:
-            kind = TransientError if answer.status_code >= SERVER_ERROR else RefusedError
+            is_passing = answer.status_code >= SERVER_ERROR or answer.status_code in TRANSIENT_STATUS
+            kind: type[RefusedError] = TransientError if is_passing else RefusedError
+            kind = AbsentError if answer.status_code == NO_SUCH else kind
             raise kind(f"{method} {what.partition('?')[0]}: {told(answer)}")
         return answer
 

@@ -251,7 +251,8 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
 
     Also removed are objects without a manifest, and what killed processes have left.
 
-    What is half written, or has no manifest yet, stays for a day: somebody may be pushing it.
+    What is half written, or has no manifest yet, stays for a day: somebody may be pushing it. What could not be read
+    stays and is named.
     """
     from envkit.cache.place import Place
     from envkit.commands import json_types
@@ -266,6 +267,10 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
     echo(f"{'Would remove' if dry_run else 'Removed'} {files}, {words.size(done.size)}.")
     for name in done.removed:
         echo(f"  {name}")
+    if done.unread:
+        echo(f"{words.count(len(done.unread), 'file')} could not be read, and stayed, with all objects:")
+        for name in done.unread:
+            echo(f"  {name}")
 
 
 def named(places: tuple[str, ...]) -> "list[Place]":

@@ -80,22 +80,24 @@ class CacheListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """A build that was read to its end; ``wrong`` says what of it is, if anything is."""
+    """A build that was ``read`` to its end, or could not be; ``wrong`` says what of it is, if anything is."""
 
     place: str
     id: str
     module: str
     state: Literal["good", "unsigned", "bad"]
     wrong: str
+    read: bool = True
 
 
 class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that was read to its end; ``wrong`` says what of it is, if anything is."""
+    """A source that was ``read`` to its end, or could not be; ``wrong`` says what of it is, if anything is."""
 
     place: str
     sha256: str
     size: int
     wrong: str
+    read: bool = True
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,12 +109,13 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache prune`` has removed, or would; sizes are bytes."""
+    """What ``envkit cache prune`` has removed, or would (bytes); what it could not read, and so leaves."""
 
     version: int = 1
     place: str
     size: int
     removed: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None) -> Pushed:
@@ -237,7 +240,7 @@ def sent(
             path = folder / "manifest"
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
-            (folder / "public").write_bytes(signature.public_of(key))
+            files.write(folder / "public", signature.public_of(key), mode=0o600)
             keys = [str(folder / "public"), *place.configured().keys]
         stream.seek(0)
         if place.publish(to, described, stream, signed, keys):
@@ -390,21 +393,23 @@ def is_source(build: Stored) -> bool:
 
 
 def check_source(of: Place, build: Stored) -> CheckedSource:
-    """Read a source to its end: its name is its SHA-256."""
+    """Read a source to its end: its name is its SHA-256. Raises CacheInvalid where it is the server that fails."""
     import hashlib
 
     from envkit.sources.connection import LIMIT_BYTES
 
-    sha256, digest, wrong = build.name.rpartition("/")[2], hashlib.sha256(), ""
+    sha256, digest, wrong, was_read = build.name.rpartition("/")[2], hashlib.sha256(), "", True
     try:
         with of.opened(build.name, LIMIT_BYTES) as chunks:
             for chunk in chunks:
                 digest.update(chunk)
     except CacheInvalid as error:
-        wrong = error.why
+        if place.is_of_server(error):
+            raise
+        wrong, was_read = error.why, not place.is_unread(error)
     if not wrong and digest.hexdigest() != sha256:
         wrong = f"It has the SHA-256 {digest.hexdigest()}."
-    return CheckedSource(place=of.shown, sha256=sha256, size=build.size, wrong=wrong)
+    return CheckedSource(place=of.shown, sha256=sha256, size=build.size, wrong=wrong, read=was_read)
 
 
 def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
@@ -422,7 +427,8 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
         if place.is_of_server(error):
             raise
         module, key = name.removesuffix(".json").split("/")
-        return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why)
+        was_read = not place.is_unread(error)
+        return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
     wrong = ""
     if digest.hexdigest() != entry.manifest.sha256:
         wrong = f"Its object has the SHA-256 {digest.hexdigest()}."
@@ -435,6 +441,7 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
 def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
     """Remove from a place what is of no use: what is damaged or half written, and builds that are older, not sources.
 
+    What cannot be read now may be good, and stays; while that is so of a build, all objects do, one of which is its.
     Raises UsageProblem for what is no cache, CacheInvalid, StorageFailed.
     """
     from envkit.sources.answers import RefusedError
@@ -443,17 +450,26 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
         store = of.writable
         place.require_cache(of)
         there = {one.name: one for one in store.stored(of.named)}
-        kept, doomed = set[str](), list[Stored]()
+        kept, doomed, unread = set[str](), list[Stored](), list[str]()
         for name in of.names():
             found = there.get(f"manifests/{name}")
             if found is None:  # gone meanwhile, or just come
                 continue
-            if check(of, name, ()).state == "bad" or (older_s and age(found) > older_s):
+            checked = check(of, name, ())
+            if (checked.state == "bad" and checked.read) or (older_s and age(found) > older_s):
                 doomed.append(found)
+            elif not checked.read:
+                unread.append(found.name)
             else:
                 kept.add(layout.object_of(of.entry(name).manifest.sha256))
+        kept |= {one for one in there if unread and one.startswith("objects/")}
         doomed += [one for one in there.values() if is_unused(one, kept)]
-        doomed += [one for one in there.values() if is_source(one) and check_source(of, one).wrong]
+        for one in filter(is_source, there.values()):
+            source = check_source(of, one)
+            if not source.read:
+                unread.append(one.name)
+            elif source.wrong:
+                doomed.append(one)
         for one in () if dry_run else doomed:
             store.remove(of.named, one.name)
         if there and not dry_run:
@@ -463,7 +479,8 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
     except OSError as error:
         problem = of_storage(error, f"{of.shown} could not be tidied up.")
         raise problem or not_written(of, f"{error.strerror or error}: {error.filename}") from error
-    return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=tuple(one.name for one in doomed))
+    removed = tuple(one.name for one in doomed)
+    return Gone(place=of.shown, size=sum(one.size for one in doomed), removed=removed, unread=tuple(unread))
 
 
 def is_unused(build: Stored, kept: Collection[str]) -> bool:

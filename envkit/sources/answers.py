@@ -25,6 +25,14 @@ class SlowError(RefusedError):
     """The server sends less than what is waited for; nor will it send another file sooner."""
 
 
+class AbsentError(RefusedError):
+    """There is no such file, as its place says."""
+
+
+class DamagedError(RefusedError):
+    """What there is is not what it should be."""
+
+
 class UnreachableError(TransientError):
     """There is no connection to the host."""
 
@@ -88,7 +96,9 @@ def in_time(chunks: Iterable[bytes], slowest: int = SLOWEST) -> Iterator[bytes]:
             if piece is None:
                 return
             done += len(piece)
+            stopped = time.monotonic()
             yield piece
+            began += time.monotonic() - stopped  # what is done with it is not the server's time
     finally:
         wanted.put(False)
 
@@ -101,14 +111,14 @@ def end(close: Callable[[], object]) -> None:
 
 
 def limited(chunks: Iterable[bytes], size: int | None, limit: int) -> Iterator[bytes]:
-    """Yield what comes, up to the size that was told, else to the limit. Raises RefusedError for more."""
+    """Yield what comes, up to the size that was told, else to the limit. Raises DamagedError for more."""
     most, done = limit if size is None else min(size, limit), 0
     if size is not None and size > limit:
         raise RefusedError(f"it has {size} bytes, as the server says; no file of more than {limit} is taken")
     for chunk in chunks:
         done += len(chunk)
         if done > most:
-            raise RefusedError(f"more comes than {most} bytes, which {'is the limit' if size is None else 'it has'}")
+            raise DamagedError(f"more comes than {most} bytes, which {'is the limit' if size is None else 'it has'}")
         yield chunk
 
 

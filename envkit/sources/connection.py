@@ -25,6 +25,7 @@ from envkit.system.files import open_plain
 if TYPE_CHECKING:
     import httpx2
 
+CODINGS = {"gzip", "deflate", "br", "zstd"}  # that httpx2 unpacks
 BACKOFF_S = (0.5, 2.0)
 CONNECT_S = 20.0
 LIMIT_BYTES = 16 << 30  # the largest source there is, of CUDA, has 5 GB
@@ -93,9 +94,10 @@ class Connection:
         asked = {**(headers or {}), "Accept-Encoding": "gzip"}
         with self._translated(url), self._client.stream("GET", url, headers=asked) as response:
             check_status(response)
-            packed = response.headers.get("Content-Encoding", "identity").lower()
-            if packed not in ("gzip", "identity"):  # others unpack to a million times as much
-                raise RefusedError(f"it is packed by {packed}, which was not asked for")
+            codings = response.headers.get("Content-Encoding", "").lower().split(",")
+            packed = [coding for coding in map(str.strip, codings) if coding in CODINGS]
+            if packed not in ([], ["gzip"]):  # others unpack to a million times as much
+                raise RefusedError(f"it is packed by {', '.join(packed)}, which was not asked for")
             content = b"".join(limited(in_time(response.iter_bytes()), None, PAGE_LIMIT_BYTES))
         return httpx2.Response(response.status_code, headers=plain(response), content=content, request=response.request)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from envkit.errors import DiskFull
 from envkit.sources.addresses import shown
-from envkit.sources.answers import RefusedError
+from envkit.sources.answers import RefusedError, SlowError, TransientError
 from envkit.sources.cache import Source, SourceCache, WrongContentError
 from envkit.sources.connection import Connection
 from envkit.sources.index import Candidate, FileStore, candidates
@@ -20,7 +20,6 @@ from envkit.sources.pipconfig import pip_settings
 DOWNLOADS_AT_ONCE = 3
 EVENT_BYTES = 1 << 20
 FAREWELL_S = 1.0
-SLOW_S = 2.0  # a place that takes longer to refuse a file is not asked for another
 
 
 class FetchState(StrEnum):
@@ -71,6 +70,7 @@ class Download:
         self._progress = progress
         self._sources = sources
         self._kept = list(kept)
+        self._left: dict[FileStore, str] = {}  # those that fail, and why
         self._telling = threading.Lock()
         self._connection = Connection(pip_settings())
         self._queue: queue.SimpleQueue[tuple[int, Source]] = queue.SimpleQueue()
@@ -115,7 +115,9 @@ class Download:
         reasons: list[str] = []
         wrong_content = False
         for store in [*self._kept]:
-            began = time.monotonic()
+            if store in self._left:
+                reasons.append(f"{store.shown}: {self._left[store]}")
+                continue
             try:
                 self._take(number, source, store)
             except WrongContentError as error:
@@ -124,9 +126,8 @@ class Download:
                 reasons.append(f"{store.shown}: {error.what}")
             except RefusedError as error:
                 reasons.append(f"{store.shown}: {error}")
-                if time.monotonic() - began > SLOW_S:
-                    with suppress(ValueError):  # another thread has done it
-                        self._kept.remove(store)
+                if isinstance(error, SlowError | TransientError):
+                    self._left[store] = f"it is not asked again: for another file {error}"
             else:
                 return None
         for place in candidates(source, self._connection, reasons.append):

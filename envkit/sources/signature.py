@@ -89,9 +89,10 @@ def require_signed(path: Path, sha256: str, key: Path, known: Trusted | None) ->
 
 def trusted(key: Path, known: Trusted | None = None) -> bytes:
     """Return a public key. Raises HostProblem for one that can be changed or replaced by others, OSError."""
-    known = known or owners.known(())
+    known = owners.with_unmapped(known or owners.known(()))
     with files.open_plain(key) as stream:
-        if (who := owners.stranger(os.fstat(stream.fileno()), key, known)) is not None:
+        is_open = owners.is_open_to_others(key.resolve().parent)
+        if (who := owners.stranger(os.fstat(stream.fileno()), key, known, is_open=is_open)) is not None:
             raise untrusted(key, key, *who)
         if (found := owners.usurper(key, known)) is not None:
             raise untrusted(key, *found)
@@ -100,11 +101,13 @@ def trusted(key: Path, known: Trusted | None = None) -> bytes:
 
 def untrusted(key: Path, path: Path, who: str, word: str) -> HostProblem:
     """Say who else can change a public key, or put another in its place."""
+    fix = f"Have its owner close it: chmod go-w {quote(str(path))}"
+    if who.startswith("It belongs"):
+        fix = f"If it is the right one, copy it into a folder of your own: cp {quote(str(key))} ~"
     return HostProblem(
         what=f"The key {key} is not used: others can change it.",
         why=f"{path}: {who}, who could have it verify what they like.",
-        fix=f"Have its owner close it: chmod go-w {quote(str(path))}"
-        + (f"\nIf you trust them, name them in ENVKIT_TRUST: {word}" if word else ""),
+        fix=fix + (f"\nIf you trust them, name them in ENVKIT_TRUST: {word}" if word else ""),
     )
 
 
