@@ -26,7 +26,7 @@ from envkit.launch import image_launch, launcher
 from envkit.machine import host
 from envkit.machine.host import MPI_FAMILIES, Host, Interpreter, Program, by_preference
 from envkit.planning.compatibility import MPIS, versions
-from envkit.planning.plan import Plan
+from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
 from envkit.system.resources import recipes
@@ -300,6 +300,19 @@ def test_an_mpi_that_a_stack_was_not_tried_with_is_said(
     told = mpi.untried(machine(mpi=one), stack("pytorch-2.13-cpu"))
     assert bool(told) is said and (not said or f"Not tried with {found.family} {version[0]}" in told)
     assert not mpi.untried(machine(mpi=one), stack("tensorflow-2.13-rocm"))
+
+
+@pytest.mark.parametrize("is_cray", [True, False])
+def test_the_plan_says_what_the_mpi_of_a_wheel_cannot_do(
+    is_cray: bool, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi, "CRAY", tmp_path if is_cray else tmp_path / "none")
+    steps = [Step(module="OpenMPI/system", easyconfig=f"/x/{folder}OpenMPI-system.eb") for folder in ("", "embedded/")]
+    own, wheels = (Plan(stack="", steps=(step,), robot=()) for step in steps)
+    told = " ".join("".join(mpi.limits(machine(mpi=None), wheels, stack("pytorch-2.13-cpu"))).split())
+    assert "It knows no fast network: between nodes it speaks only TCP." in told and "(--load)" in told
+    assert ("--load cray-mpich" in told) is is_cray
+    assert not list(mpi.limits(machine(mpi=OPEN_MPI), own, stack("pytorch-2.13-cpu")))
 
 
 @pytest.mark.parametrize(("version", "said"), [("3.13.5", True), ("3.11.2", False)])

@@ -17,6 +17,7 @@ from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Built, BuiltLayer, Cached, Fingerprint, Fingerprints, Module, Mpi, Parts
 from envkit.environments.venv import Venv
 from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, UsageProblem
+from envkit.install import listing
 from envkit.machine.host import Platform
 from envkit.methods import installed
 from envkit.planning.stack import stacks
@@ -537,7 +538,9 @@ def test_the_cache_that_a_module_was_taken_from(install: Install) -> None:
 )
 def test_the_mpi_of_a_wheel(recipe: str, mpi: Mpi | None, said: str, install: Install) -> None:
     modules = (Module(name="a", easyconfig="/r/a.eb", sha256=""), Module(name="b", easyconfig=recipe, sha256=""))
-    assert install("toy-cpu", modules=modules, mpi=mpi).wheel_mpi == said
+    made = install("toy-cpu", modules=modules, mpi=mpi)
+    assert made.wheel_mpi == said
+    assert ("(from a wheel: only TCP between nodes, no fast network)" in listing.describe(made)) is bool(said)
 
 
 def test_an_image_is_entered_by_no_shell_that_runs_and_has_no_virtual_environment(
