@@ -600,7 +600,7 @@ class TestManyBuilds:
         assert (listed.id, listed.signed) == (entry.id, entry.signed)
         assert sharing.find([entry.place], entry.id[:8]).manifest == entry.manifest
 
-    @pytest.mark.parametrize("kind", [answers.SlowError, answers.TransientError])
+    @pytest.mark.parametrize("kind", [answers.SlowError, answers.UnreachableError])
     def test_a_server_that_fails_says_nothing_of_a_build(
         self, kind: type[RefusedError], tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -623,7 +623,12 @@ class TestManyBuilds:
 
     @pytest.mark.parametrize(
         ("kind", "is_kept"),
-        [(RefusedError, True), (answers.AbsentError, False), (answers.DamagedError, False)],
+        [
+            (RefusedError, True),
+            (answers.TransientError, True),
+            (answers.AbsentError, False),
+            (answers.DamagedError, False),
+        ],
     )
     @pytest.mark.parametrize("what", ["manifests/", "objects/"])
     def test_what_cannot_be_read_now_stays(
@@ -642,10 +647,50 @@ class TestManyBuilds:
 
         monkeypatch.setattr(folder, "opened", failing)
         monkeypatch.setattr(sharing, "LEFT_S", -1.0)
-        gone = sharing.prune(entry.place, 0, dry_run=False)
+        gone = (
+            sharing.prune(entry.place, 1e-9, dry_run=False) if is_kept else sharing.prune(entry.place, 0, dry_run=False)
+        )
         name = f"manifests/Horovod--1.0-toy/{entry.id}.json"
         assert (gone.removed == (), gone.unread == (name,)) == (is_kept, is_kept)
         assert [one.read for one in sharing.verified([entry.place], ()).builds] == ([False] if is_kept else [])
+
+    @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "longer"])
+    def test_what_is_no_file_of_an_object_goes(self, kind: str, tree: Tree, tmp_path: Path) -> None:
+        entry = pushed(tree, tmp_path / "cache")
+        path = tmp_path / "cache" / layout.object_of(entry.manifest.sha256)
+        content = path.read_bytes()
+        path.unlink()
+        if kind == "link":
+            path.symlink_to("/etc/passwd")
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.write_bytes(content + b"x")
+        gone = sharing.prune(entry.place, 0, dry_run=True)
+        assert gone.removed == (f"manifests/Horovod--1.0-toy/{entry.id}.json",) and not gone.unread
+
+    def test_a_manifest_that_cannot_be_read_now_is_not_replaced(
+        self, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It may be a signed one."""
+        entry, opened = pushed(tree, tmp_path / "cache", b"a signature"), folder.opened
+
+        @contextmanager
+        def failing(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
+            if name.startswith("manifests/"):
+                raise answers.TransientError("503")
+            with opened(named, name, most) as chunks:
+                yield chunks
+
+        before = below(tmp_path / "cache")
+        monkeypatch.setattr(folder, "opened", failing)
+        with (tmp_path / "packed").open("rb") as stream, pytest.raises(CacheInvalid, match="cannot be used"):
+            place.publish(entry.place, entry.manifest, stream, b"")
+        monkeypatch.setattr(folder, "opened", opened)
+        assert below(tmp_path / "cache") == before
+        assert entry.place.entry(f"Horovod--1.0-toy/{entry.id}.json").signed.signature
 
     def test_a_source_that_cannot_be_read_now_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "sources" / ("0" * 64)

@@ -16,7 +16,7 @@ from envkit.cache.place import Caches, Place
 from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
 from envkit.install import sharing
 from envkit.sources import download
-from envkit.sources.answers import RefusedError, SlowError, TransientError
+from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
 from envkit.sources.availability import refused
 from envkit.sources.fetch import FetchEvent, FetchState, FileStore, Source, fetch
 
@@ -135,7 +135,9 @@ class TestTaken:
         get(tmp_path / "new", [*gone, there])
         assert contents(tmp_path / "new") == TEXTS
 
-    @pytest.mark.parametrize(("kind", "asked"), [(RefusedError, 2), (SlowError, 1), (TransientError, 1)])
+    @pytest.mark.parametrize(
+        ("kind", "asked"), [(RefusedError, 2), (SlowError, 1), (UnreachableError, 1), (TransientError, 2)]
+    )
     def test_a_place_that_fails_is_asked_once(
         self, kind: type[RefusedError], asked: int, there: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

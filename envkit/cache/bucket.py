@@ -36,11 +36,13 @@ REGION = "us-east-1"  # what servers other than AWS's expect where none is set
 @contextmanager
 def asking() -> Iterator[None]:
     """Say in one way what S3 refuses. Raises RefusedError."""
-    from envkit.sources.answers import AbsentError, RefusedError, TransientError
+    from envkit.sources.answers import AbsentError, RefusedError, TransientError, UnreachableError
     from envkit.sources.connection import TRANSIENT_STATUS
 
     try:
+        from botocore import exceptions
         from botocore.exceptions import BotoCoreError, ClientError
+        from urllib3.exceptions import HTTPError
     except ImportError as error:
         raise RefusedError("A bucket takes the Python package boto3: pip install 'envkit[s3]'") from error
     try:
@@ -48,7 +50,9 @@ def asking() -> Iterator[None]:
     except ClientError as error:
         kind = TransientError if status_of(error) in TRANSIENT_STATUS else RefusedError
         raise (AbsentError if status_of(error) == NO_SUCH else kind)(told(error)) from error
-    except BotoCoreError as error:
+    except exceptions.ConnectionError as error:
+        raise UnreachableError(told(error)) from error
+    except (BotoCoreError, HTTPError) as error:
         raise TransientError(told(error)) from error
     except (AttributeError, LookupError, TypeError, ArithmeticError, ValueError, RuntimeError) as error:
         raise RefusedError(f"It does not answer as S3 does ({type(error).__name__})") from error  # botocore's own

@@ -3,6 +3,7 @@
 Others may write to the folder, too: nothing is read, written or removed through a link that stands in it.
 """
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from envkit.system import files, umask
 from envkit.system.files import at_home
 
 LOCKED_S = 60.0
+NO_FILE = {errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO}  # of a link, a folder, a pipe, a socket
 OWN = re.compile(
     r"index\.json|objects/[0-9a-f]{64}\.tar\.xz|sources/[0-9a-f]{64}|manifests/[^/]+/[0-9a-f]{64}\.json"
     r"|((objects|sources|manifests/[^/]+)/)?\.envkit-[^/]*",
@@ -66,11 +68,16 @@ def names(named: str, module: str) -> Iterator[str]:
 @contextmanager
 def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
     """Give a file in pieces. Raises RefusedError, also while it is read."""
-    from envkit.sources.answers import AbsentError, RefusedError, limited
+    from envkit.sources.answers import AbsentError, DamagedError, RefusedError, limited
 
     try:
         with around(named, name) as (at, last):
-            stream = files.open_plain_in(at, last)
+            try:
+                stream = files.open_plain_in(at, last)
+            except OSError as error:
+                if error.errno not in NO_FILE:
+                    raise
+                raise DamagedError(error.strerror or str(error)) from error
     except FileNotFoundError as error:
         raise AbsentError(error.strerror) from error
     except OSError as error:

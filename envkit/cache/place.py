@@ -201,14 +201,17 @@ class Place:
         from envkit.sources.answers import RefusedError
         from envkit.sources.connection import LIMIT_BYTES
 
+        most = LIMIT_BYTES
         if not self.is_remote:
-            digest = hashlib.sha256()
-            with self.store.opened(self.named, source_of(sha256), LIMIT_BYTES) as chunks:
+            digest, size = hashlib.sha256(), 0
+            with self.store.opened(self.named, source_of(sha256), most) as chunks:
                 for chunk in chunks:
                     digest.update(chunk)
+                    size += len(chunk)
+            most = size
             if digest.hexdigest() != sha256:
                 raise RefusedError(f"its SHA-256 is {digest.hexdigest()}, but the recipe pins {sha256}")
-        with self.store.opened(self.named, source_of(sha256), LIMIT_BYTES) as chunks:
+        with self.store.opened(self.named, source_of(sha256), most) as chunks:
             yield chunks
 
     def invalid(self, why: str, fix: str = "") -> CacheInvalid:
@@ -223,9 +226,9 @@ class Place:
 
 def is_of_server(error: CacheInvalid) -> bool:
     """Say whether it is the server that fails, and so for every file of it."""
-    from envkit.sources.answers import SlowError, TransientError
+    from envkit.sources.answers import SlowError, UnreachableError
 
-    return isinstance(error.__cause__, SlowError | TransientError)
+    return isinstance(error.__cause__, SlowError | UnreachableError)
 
 
 def is_unread(error: CacheInvalid) -> bool:
@@ -288,8 +291,11 @@ def put(
         with packed() as stream:
             store.put(place.named, target, stream)
     before = None
-    with suppress(CacheInvalid):
+    try:
         before = place.entry(name)
+    except CacheInvalid as error:
+        if is_unread(error):  # it may be better than this one
+            raise
     if before is not None and stays(before) and not is_new:
         if name not in indexed(place):
             index(place)

@@ -59,11 +59,11 @@ HALF_WRITTEN, WRITING_S = "DIGEST_INVALID", (0.2, 0.5, 1.0)
 def asking() -> Iterator[None]:
     """Say in one way what a registry refuses. Raises RefusedError."""
     from envkit.sources.addresses import redact
-    from envkit.sources.answers import RefusedError, TransientError
+    from envkit.sources.answers import RefusedError, TransientError, UnreachableError
 
     try:
         import oras.provider  # noqa: F401
-        from requests import RequestException
+        from requests import RequestException, exceptions
         from requests.exceptions import InvalidHeader, InvalidURL
         from urllib3.exceptions import HTTPError, LocationValueError
     except ImportError as error:
@@ -72,6 +72,8 @@ def asking() -> Iterator[None]:
         yield
     except (InvalidHeader, InvalidURL, LocationValueError) as error:
         raise RefusedError(HIDDEN.format(type(error).__name__)) from error
+    except exceptions.ConnectionError as error:
+        raise UnreachableError(redact(str(error)).rstrip(".")) from error
     except (RequestException, HTTPError, ValueError) as error:
         kind = TransientError if isinstance(error, RequestException | HTTPError) else RefusedError
         raise kind(redact(str(error)).rstrip(".")) from error

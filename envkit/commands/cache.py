@@ -268,7 +268,8 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
     for name in done.removed:
         echo(f"  {name}")
     if done.unread:
-        echo(f"{words.count(len(done.unread), 'file')} could not be read, and stayed, with all objects:")
+        besides = ", with all objects" if any(name.startswith("manifests/") for name in done.unread) else ""
+        echo(f"{words.count(len(done.unread), 'file')} could not be read, and stayed{besides}:")
         for name in done.unread:
             echo(f"  {name}")
 

@@ -82,7 +82,8 @@ def parse(words: Iterable[str]) -> Query:
             if match is None:
                 cuda = written("cuda", word.strip())
                 if cuda == word.strip():
-                    require_no_file(word)
+                    if word.strip().lower() not in names():
+                        require_no_file(word)
                     name = component(word.strip().lower())
                     raise UsageProblem(what=f"{word!r} has no version.", fix=f"Write it as {name}=VERSION.")
                 put(parts, "cuda", cuda, place)

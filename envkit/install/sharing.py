@@ -456,10 +456,10 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
             if found is None:  # gone meanwhile, or just come
                 continue
             checked = check(of, name, ())
-            if (checked.state == "bad" and checked.read) or (older_s and age(found) > older_s):
-                doomed.append(found)
-            elif not checked.read:
+            if not checked.read:
                 unread.append(found.name)
+            elif checked.state == "bad" or (older_s and age(found) > older_s):
+                doomed.append(found)
             else:
                 kept.add(layout.object_of(of.entry(name).manifest.sha256))
         kept |= {one for one in there if unread and one.startswith("objects/")}

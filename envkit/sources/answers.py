@@ -114,7 +114,7 @@ def limited(chunks: Iterable[bytes], size: int | None, limit: int) -> Iterator[b
     """Yield what comes, up to the size that was told, else to the limit. Raises DamagedError for more."""
     most, done = limit if size is None else min(size, limit), 0
     if size is not None and size > limit:
-        raise RefusedError(f"it has {size} bytes, as the server says; no file of more than {limit} is taken")
+        raise DamagedError(f"it has {size} bytes, as the server says; no file of more than {limit} is taken")
     for chunk in chunks:
         done += len(chunk)
         if done > most:

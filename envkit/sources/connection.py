@@ -17,7 +17,15 @@ from urllib.parse import unquote, urlsplit
 
 from envkit.errors import HostProblem
 from envkit.sources.addresses import host_of, is_address, is_proxy, login, redact, shown, whole_proxy
-from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError, in_time, limited
+from envkit.sources.answers import (
+    AbsentError,
+    RefusedError,
+    SlowError,
+    TransientError,
+    UnreachableError,
+    in_time,
+    limited,
+)
 from envkit.sources.cache import CHUNK_BYTES
 from envkit.sources.pipconfig import PipSettings
 from envkit.system.files import open_plain
@@ -30,6 +38,7 @@ BACKOFF_S = (0.5, 2.0)
 CONNECT_S = 20.0
 LIMIT_BYTES = 16 << 30  # the largest source there is, of CUDA, has 5 GB
 PAGE_LIMIT_BYTES = 64 << 20
+NO_SUCH = 404
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504, 520, 522, 524}
 LOGGERS = (
     *("httpx2", "httpcore2.connection", "httpcore2.http11", "httpcore2.proxy", "httpcore2.socks"),
@@ -210,7 +219,7 @@ def check_status(response: "httpx2.Response") -> None:
     status = response.status_code
     if status >= 400 or status < 200:
         advice = ": check the password in pip's configuration or ~/.netrc" if status in ASK_FOR_PASSWORD else ""
-        kind = TransientError if status in TRANSIENT_STATUS else RefusedError
+        kind = AbsentError if status == NO_SUCH else TransientError if status in TRANSIENT_STATUS else RefusedError
         raise kind(f"{status} {response.reason_phrase}{advice}")
 
 

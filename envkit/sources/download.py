@@ -11,7 +11,7 @@ import msgspec
 
 from envkit.errors import DiskFull
 from envkit.sources.addresses import shown
-from envkit.sources.answers import RefusedError, SlowError, TransientError
+from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
 from envkit.sources.cache import Source, SourceCache, WrongContentError
 from envkit.sources.connection import Connection
 from envkit.sources.index import Candidate, FileStore, candidates
@@ -70,6 +70,7 @@ class Download:
         self._progress = progress
         self._sources = sources
         self._kept = list(kept)
+        self._failing = set[FileStore]()
         self._left: dict[FileStore, str] = {}  # those that fail, and why
         self._telling = threading.Lock()
         self._connection = Connection(pip_settings())
@@ -126,8 +127,10 @@ class Download:
                 reasons.append(f"{store.shown}: {error.what}")
             except RefusedError as error:
                 reasons.append(f"{store.shown}: {error}")
-                if isinstance(error, SlowError | TransientError):
+                if isinstance(error, SlowError | UnreachableError) or store in self._failing:
                     self._left[store] = f"it is not asked again: for another file {error}"
+                elif isinstance(error, TransientError):
+                    self._failing.add(store)
             else:
                 return None
         for place in candidates(source, self._connection, reasons.append):

@@ -89,7 +89,7 @@ def require_signed(path: Path, sha256: str, key: Path, known: Trusted | None) ->
 
 def trusted(key: Path, known: Trusted | None = None) -> bytes:
     """Return a public key. Raises HostProblem for one that can be changed or replaced by others, OSError."""
-    known = owners.with_unmapped(known or owners.known(()))
+    known = known or owners.known(())
     with files.open_plain(key) as stream:
         is_open = owners.is_open_to_others(key.resolve().parent)
         if (who := owners.stranger(os.fstat(stream.fileno()), key, known, is_open=is_open)) is not None:
