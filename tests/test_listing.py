@@ -14,7 +14,7 @@ from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments import filelocks, receipt
 from envkit.environments.prefix import Prefix
-from envkit.environments.receipt import Mpi
+from envkit.environments.receipt import Module, Mpi
 from envkit.errors import Problem
 from envkit.install import listing, needs
 from envkit.install.listing import ListedEnvironment
@@ -104,6 +104,20 @@ def test_what_is_installed_comes_first_and_once(
     assert datetime.fromisoformat(str(one.created)).tzinfo and date.fromisoformat(str(one.verified))
     assert "verified 2026-03-04" in shown(found, prefix) and "no Horovod" in shown(found, prefix)
     assert listed(prefix)[f"{name}-py3.11"].state == "installed"
+
+
+@pytest.mark.parametrize("folder", ["embedded/", ""])
+def test_the_mpi_of_a_wheel_is_told(folder: str, prefix: Prefix, install: Install) -> None:
+    """And of each stack where it was tried."""
+    name, other = stacks()[0], stacks()[1]
+    modules = (Module(name="OpenMPI/system", easyconfig=f"/r/{folder}openmpi/x.eb", sha256=""),)
+    install(name.name, modules=modules, mpi=Mpi(family="Open MPI", version="4.1.8"), horovod="/h")
+    found = listed(prefix)
+    assert found[name.name].wheel_mpi is bool(folder)
+    told = "MPI of a wheel: only TCP between nodes" in " ".join(shown(listing.entries(prefix), prefix).split())
+    assert told is bool(folder)
+    assert (found[name.name].status, found[other.name].status) == (name.status, other.status)
+    assert not found[other.name].wheel_mpi
 
 
 def test_what_has_begun(prefix: Prefix) -> None:

@@ -79,7 +79,8 @@ class ListedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """An environment that is installed, or a stack that can be.
 
     ``why`` and ``fix`` are words on ``state``. ``built``: whether this project has built and verified the stack
-    anywhere; null of what is no stack of it. ``gpu``: whether this machine has the accelerator that it is for.
+    anywhere, and ``status`` where; null of what is no stack of it. ``wheel_mpi``: whether its MPI is a wheel's, which
+    speaks only TCP between nodes. ``gpu``: whether this machine has the accelerator that it is for.
     ``verified`` is a date and ``created`` a time (ISO 8601). ``extras`` name what was added to it. ``size`` are the
     bytes of its files, those of modules that it shares with other environments included, null where that is not known;
     ``room`` are those that an installation takes, about. ``begun`` is there where an installation of it has begun and
@@ -94,11 +95,13 @@ class ListedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     fix: str = ""
     built: bool | None = None
+    status: str | None = None
     gpu: bool = True
     lacking: tuple[Lacking, ...] = ()
     prefix: str | None = None
     python: str | None = None
     mpi: str | None = None
+    wheel_mpi: bool = False
     horovod: bool | None = None
     verified: str | None = None
     created: str | None = None
@@ -186,6 +189,7 @@ def started(name: str, tree: Tree, start: Begun, stack: Stack | None) -> ListedE
         why=start.failed or f"It ended while {start.stage}." if has_ended else "",
         fix=f"Go on with it: {again}. Or remove it: envkit remove {name}." if has_ended else "",
         built=bool(stack.tried) if stack else None,
+        status=stack.status if stack else None,
         prefix=str(tree.root.parent),
         begun=start,
     )
@@ -207,6 +211,7 @@ def possible(stack: Stack, lacking: Sequence[Problem] | None) -> ListedEnvironme
         why=first.what if first else "",
         fix=first.fix if first else "",
         built=bool(stack.tried),
+        status=stack.status,
         gpu=stack.accelerator in (Accelerator.CPU, host.accelerator()),
         lacking=problems,
         room=stack.disk_mb * 1_000_000 or None,
@@ -239,10 +244,12 @@ def entry(name: str, environment: Receipt | EnvironmentDamaged, tree: Tree) -> L
         why=why,
         fix=fix,
         built=bool(stack.tried) if stack else None,
+        status=stack.status if stack else None,
         gpu=environment.accelerator in ("cpu", host.accelerator().value),
         prefix=where,
         python=environment.python,
         mpi=f"{environment.mpi.family} {environment.mpi.version}" if environment.mpi else None,
+        wheel_mpi=bool(environment.wheel_mpi),
         horovod=bool(environment.horovod),
         verified=environment.verified if environment.horovod else None,
         created=environment.created,
@@ -346,6 +353,8 @@ def details(environment: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
         )
     if environment.extras:
         yield f"with {' '.join(environment.extras)}"
+    if environment.wheel_mpi:
+        yield "MPI of a wheel: only TCP between nodes"
     if environment.size:
         yield words.gigabytes(environment.size)
     elif environment.room:
