@@ -5,7 +5,8 @@ import itertools
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
@@ -49,35 +50,36 @@ def content(named: str) -> Callable[[str], object]:
     return read
 
 
-def page(netloc: str) -> None:
-    """Read a page of an index."""
+@contextmanager
+def connected() -> Iterator[Connection]:
+    """A connection that gives up soon."""
     connection = Connection(PipSettings(timeout_s=1.0), connect_s=1.0, backoff_s=())
     try:
-        connection.get(f"http://{netloc}/simple/horovod/")
+        yield connection
     finally:
         connection.close()
+
+
+def page(netloc: str) -> None:
+    """Read a page of an index."""
+    with connected() as connection:
+        connection.get(f"http://{netloc}/simple/horovod/")
 
 
 def head(netloc: str) -> None:
     """Ask for a file without its content."""
-    connection = Connection(PipSettings(timeout_s=1.0), connect_s=1.0, backoff_s=())
-    try:
+    with connected() as connection:
         connection.head(f"http://{netloc}/horovod-0.28.1.tar.gz")
-    finally:
-        connection.close()
 
 
 def source(netloc: str) -> None:
     """Read a source, of which most have less than this."""
-    connection, done = Connection(PipSettings(timeout_s=1.0), connect_s=1.0, backoff_s=()), 0
-    try:
-        with connection.opened(f"http://{netloc}/horovod-0.28.1.tar.gz") as (_, chunks):
-            for chunk in chunks:
-                done += len(chunk)
-                if done > 50_000_000:
-                    raise RefusedError("enough")
-    finally:
-        connection.close()
+    done = 0
+    with connected() as connection, connection.opened(f"http://{netloc}/horovod-0.28.1.tar.gz") as (_, chunks):
+        for chunk in chunks:
+            done += len(chunk)
+            if done > 50_000_000:
+                raise RefusedError("enough")
 
 
 def upload(netloc: str) -> None:

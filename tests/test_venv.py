@@ -153,6 +153,16 @@ def test_nothing_of_the_folder_that_one_is_in_is_run(
     assert not (hostile / "ran").exists()
 
 
+def tell_pip(said: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pip told something by a variable, or by a file of its configuration in a folder."""
+    name, _, value = said.partition("=")
+    if name.startswith("PIP"):
+        monkeypatch.setenv(name, value)
+    else:
+        (folder / "pip.conf").write_text(f"[install]\n{said}\n")
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(folder / "pip.conf"))
+
+
 @pytest.mark.parametrize(
     "said", ["PIP_FORCE_REINSTALL=1", "PIP_IGNORE_INSTALLED=1", "force-reinstall = true", "ignore-installed = true"]
 )
@@ -161,12 +171,7 @@ def test_whatever_pip_is_told_it_leaves_what_is_there(
 ) -> None:
     wheel(wheels, "toy-framework", "2.0")
     wheel(wheels, "mine", "1.0", "toy-framework")
-    name, _, value = said.partition("=")
-    if name.startswith("PIP"):
-        monkeypatch.setenv(name, value)
-    else:
-        (tmp_path / "pip.conf").write_text(f"[install]\n{said}\n")
-        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    tell_pip(said, tmp_path, monkeypatch)
     assert make(tmp_path, "mine") == 0
     assert sorted(venv.installed(tmp_path / "own")) == ["mine"]
 
@@ -176,12 +181,7 @@ def test_whatever_pip_is_told_it_installs(
     said: str, toy: ModuleReceipt, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel(wheels, "mine")
-    name, _, value = said.partition("=")
-    if name.startswith("PIP"):
-        monkeypatch.setenv(name, value)
-    else:
-        (tmp_path / "pip.conf").write_text(f"[install]\n{said}\n")
-        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    tell_pip(said, tmp_path, monkeypatch)
     assert make(tmp_path, "mine") == 0
     assert sorted(venv.installed(tmp_path / "own")) == ["mine"]
 
