@@ -187,8 +187,9 @@ def test_01_nothing_goes_of_a_prefix_of_eve_that_leads_elsewhere(
         receipt.write(record, receipt.Built(module="X/1", easyconfig="", sha256="", seconds=1, part=part))
     eve.owns(own)
     words = ["remove", "toy-cpu", "--dependencies"] if command == "remove" else ["clean", "all", "--yes"]
-    told = said(ada.envkit(*words, ENVKIT_PREFIX=own), 3 if command == "remove" else 0)
-    assert f"Nothing in the prefix {own} is removed: others can change it." in told or "Removed 0 items" in told
+    assert f"Nothing in the prefix {own} is removed: others can change it." in said(
+        ada.envkit(*words, ENVKIT_PREFIX=own), 3
+    )
     said(ada.envkit(*words, ENVKIT_PREFIX=own, ENVKIT_TRUST=eve.name), 0, 3, 6, 7)
     assert is_whole(ada) and sorted(str(path) for path in prefix.root.rglob("*") if "locks" not in path.parts) == [
         one for one in files if "/locks" not in one
