@@ -17,6 +17,7 @@ from envkit.launch.launcher import LaunchRequest, srun_types
 Fake = Callable[..., Path]
 OPEN_MPI = Mpi(family="Open MPI", version="4.1.4")
 MPICH = Mpi(family="MPICH", version="4.0.2")
+MVAPICH = Mpi(family="MVAPICH", version="3.0")
 INSIDE = ContainerEnvironment(name="toy", runtime=Path("/bin/apptainer"), image=Path("/toy.sif"))
 SAYS = {
     "Open MPI 4": "mpirun (Open MPI) 4.1.4",
@@ -34,6 +35,9 @@ def host(fake: Fake) -> Callable[[str], dict[str, str]]:
     def make(kind: str) -> dict[str, str]:
         if not kind:
             return {"PATH": "/proc/nonexistent"}
+        if kind == "MVAPICH":
+            fake("mpiname", "echo 'MVAPICH 3.0 Thu Feb 22 00:00:00 EST 2024 ch4:ofi'")
+            kind = "MPICH"
         return {"PATH": f"{fake('mpirun', f'echo {SAYS[kind]!r}').parent}:{os.defpath}"}
 
     return make
@@ -51,6 +55,10 @@ def host(fake: Fake) -> Callable[[str], dict[str, str]]:
         ("MPICH", MPICH, MpiModel.HYBRID),
         ("Intel", MPICH, MpiModel.HYBRID),
         ("Open MPI 4", MPICH, MpiModel.INSIDE),
+        ("MVAPICH", MPICH, MpiModel.HYBRID),
+        ("MVAPICH", MVAPICH, MpiModel.HYBRID),
+        ("MPICH", MVAPICH, MpiModel.HYBRID),
+        ("MVAPICH", OPEN_MPI, MpiModel.INSIDE),
         ("", OPEN_MPI, MpiModel.INSIDE),
         ("Open MPI 4", None, MpiModel.INSIDE),
     ],

@@ -115,6 +115,28 @@ def test_what_is_built_stays_with_its_family(machine: Machine, tree: Tree) -> No
     assert "gmpich" in fitted(machine, tree, [MPICH, OPEN_MPI]).easyconfig
 
 
+@pytest.mark.parametrize(
+    ("found", "family", "is_built", "why"),
+    [
+        ([OPEN_MPI, MPICH], "", False, "the first on PATH"),
+        ([OTHER, MPICH, OPEN_MPI], "", False, "the first on PATH that pytorch-2.13-cpu has recipes for"),
+        ([MPICH, OPEN_MPI], "", True, "what modules of this prefix are built with"),
+        ([MPICH, OPEN_MPI], "Open MPI", True, "asked for with --mpi"),
+    ],
+)
+def test_the_plan_says_why_this_mpi(
+    found: list[Program], family: str, is_built: bool, why: str, machine: Machine, tree: Tree
+) -> None:
+    if is_built:
+        build(tree, "Horovod/0.28.1-gompi-system-PyTorch-2.13.0")
+    chosen, others = by_preference(found, family)
+    request = Request(prefix=Prefix(root=tree.root.parent), mpi=family)
+    _, taken = mpi.fitted(request, machine(mpi=chosen, other_mpis=others), stack("pytorch-2.13-cpu"), tree)
+    told = list(mpi.limits(taken, Plan(stack="", steps=(), robot=()), stack("pytorch-2.13-cpu")))
+    [line] = [line for line in told if "--mpi would choose another" in line]
+    assert line.startswith(f"          It is {why}; --mpi") and str(taken.mpi) not in line
+
+
 def test_a_stack_that_brings_its_own_has_none_to_choose(machine: Machine, tree: Tree) -> None:
     name = "pytorch-2.9-foss-2024a-cuda"
     assert fitted(machine, tree, [MPICH], name) == stack(name)

@@ -57,7 +57,15 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     others = tuple(program for program in installed if program not in fitting[:1])
     is_last_resort = toolchain == next(iter(modules()))  # which has a wheel, and says what does not fit
     chosen = fitting[0] if fitting else machine.mpi if is_last_resort else None
-    return by_toolchain[toolchain], replace(machine, mpi=chosen, other_mpis=others)
+    if request.mpi:
+        why = "asked for with --mpi"
+    elif built:
+        why = "what modules of this prefix are built with"
+    elif installed and toolchain_of(installed[0]) in by_toolchain:
+        why = "the first on PATH"
+    else:
+        why = f"the first on PATH that {stack.name} has recipes for"
+    return by_toolchain[toolchain], replace(machine, mpi=chosen, other_mpis=others, why_mpi=why)
 
 
 def mpis(machine: Host) -> list[Program]:
@@ -243,7 +251,7 @@ def untried(machine: Host, stack: Stack) -> str:
 
 
 def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
-    """Yield which other MPI there is, what a wheel's cannot do, and what was not tried."""
+    """Yield why not another MPI that is there, what a wheel's cannot do, and what was not tried."""
     if not is_embedded(plan):
         yield from filter(None, (untried(machine, stack), another_compiler(machine)))
     if is_embedded(plan):
@@ -253,7 +261,7 @@ def limits(machine: Host, plan: Plan, stack: Stack) -> Iterator[str]:
             yield "          This is a Cray: --load PrgEnv-gnu --load cray-mpich has it compiled with Cray MPICH."
     elif others := [program for program in machine.other_mpis if toolchain_of(program)]:
         listing = ", ".join(f"{program.family} {program.version} ({program.path})" for program in others)
-        yield f"          --mpi would choose another: {listing}"
+        yield f"          It is {machine.why_mpi}; --mpi would choose another: {listing}"
 
 
 def without_wrappers(machine: Host) -> str:

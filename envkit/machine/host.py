@@ -69,7 +69,7 @@ class Interpreter:
 class Host:
     """This machine, as seen with the modules in ``load`` and nothing else of the caller's loaded.
 
-    ``mpi`` is what programs are compiled with; ``other_mpis`` could be taken in its place.
+    ``mpi`` is what programs are compiled with, ``why_mpi`` why that one; ``other_mpis`` could be taken in its place.
     """
 
     machine: str
@@ -82,6 +82,7 @@ class Host:
     load: tuple[str, ...]
     env: Mapping[str, str]
     other_mpis: tuple[Program, ...] = ()
+    why_mpi: str = ""
 
     @property
     def platform(self) -> Platform:

@@ -419,6 +419,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     mpi_threads: bool | Fact | None = None
     libraries: dict[str, tuple[str, ...] | str] = msgspec.field(default_factory=dict)
     nccl: dict[str, int | Fact | str] = msgspec.field(default_factory=dict)
+    mpi_gpu: dict[str, bool | str] = msgspec.field(default_factory=dict)
     nccl_network: tuple[str, ...] | Fact | None = None
     gpus: Gpus | None = None
     device: Device | None = None

@@ -144,6 +144,14 @@ def test_an_mpi_of_a_wheel_uses_no_fast_hardware(nccl: int, warned: bool) -> Non
     assert not warned or found.message == "node1 has mlx5_0, and Open MPI 4.1.8 of this environment speaks only TCP"
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_mpi_of_a_wheel_is_said_without_fast_hardware_too(nodes: int) -> None:
+    facts = [rank(number) for number in range(nodes)]
+    found = results(*facts, wheel_mpi="Open MPI 4.1.8")["fabric-libraries"]
+    assert found.status is Status.PASS and "Open MPI 4.1.8" in found.message and "only TCP" in found.message
+    assert "fabric-libraries" not in results(*facts)
+
+
 SOCKETS = ("NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>")
 CHOSEN = (*SOCKETS, "NCCL INFO Using network Socket")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes.util
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from envkit.inside.probe import gpu, nccl
+from envkit.inside.probe import gpu, mpi_gpu, nccl
 from envkit.verify.checks import gpu as checks
 from envkit.verify.facts import (
     Collectives,
@@ -68,6 +69,7 @@ CHECKS = (
     checks.gpu_driver,
     checks.gpu_architecture,
     checks.gpu_shared,
+    checks.mpi_gpu,
     checks.gpu_unused,
     checks.nccl_version,
 )
@@ -240,7 +242,64 @@ def test_three_ncclversions_are_held_against_each_other(
     assert words in found.message
 
 
+BY_MPI = {"flags": Flags(mpi=True, cuda=True, nccl=0), "libraries": {"libmpi": ("/usr/lib/libmpi.so.40",)}}
+BY_CRAY = {**BY_MPI, "libraries": {"libmpi": ("/opt/cray/pe/lib64/libmpi_gnu_123.so.12",)}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "words"),
+    [
+        ({**BY_MPI, "mpi_gpu": {"cuda": True, "rocm": False}}, Status.PASS, "as it tells"),
+        ({**BY_MPI, "mpi_gpu": {"cuda": False}, "collectives_gpu": None}, Status.FAIL, "built without CUDA"),
+        ({**BY_MPI, "mpi_gpu": {"cuda": False}}, Status.WARN, "/usr/lib/libmpi.so.40"),
+        (
+            {
+                **BY_MPI,
+                "flags": Flags(mpi=True, rocm=True, nccl=0),
+                "mpi_gpu": {"cuda": True, "rocm": False},
+                "collectives_gpu": None,
+            },
+            Status.FAIL,
+            "built without ROCm",
+        ),
+        ({**BY_CRAY, "collectives_gpu": None}, Status.FAIL, "MPICH_GPU_SUPPORT_ENABLED is not 1"),
+        ({**BY_CRAY, "environment": {"MPICH_GPU_SUPPORT_ENABLED": "1"}}, None, ""),
+        (BY_MPI, None, ""),  # it cannot be asked
+        ({**BY_MPI, "mpi_gpu": {"error": "TypeError"}}, None, ""),
+        ({**BY_MPI, "mpi_gpu": {"cuda": False}, "flags": Flags(mpi=True, cuda=True, nccl=21803)}, None, ""),
+        ({**BY_MPI, "mpi_gpu": {"cuda": False}, "flags": Flags(mpi=True, nccl=0)}, None, ""),
+        ({**BY_MPI, "mpi_gpu": {"cuda": False}, "gpus": Gpus(count=0)}, None, ""),
+    ],
+)
+def test_an_mpi_that_horovod_gives_gpu_memory_to_has_to_take_it(
+    facts: dict[str, Any], status: Status | None, words: str
+) -> None:
+    found = results(world(**facts)).get("mpi-gpu")
+    assert (found.status if found else None) is status
+    assert found is None or words in found.message
+
+
 # What the probe states, from the files of a kernel driver and from libraries that are really loaded.
+
+
+def test_the_mpi_tells_whether_it_takes_gpu_memory(tmp_path: Path) -> None:
+    code = "int MPIX_Query_cuda_support(void) { return 1; }\nint MPIX_Query_rocm_support(void) { return 0; }\n"
+    both = shared_object(tmp_path / "libmpi.so.40", code)
+    silent = shared_object(tmp_path / "libmpich.so.12", "int MPI_Init(void) { return 0; }\n")
+    assert mpi_gpu.mpi_gpu({"libmpi": [str(both)]}) == {"cuda": True, "rocm": False}
+    assert mpi_gpu.mpi_gpu({"libmpich": [str(silent)]}) == mpi_gpu.mpi_gpu({}) == {}
+
+
+@pytest.mark.integration
+def test_the_real_open_mpi_tells_it_too() -> None:
+    """That of Debian is built without CUDA."""
+    library = ctypes.util.find_library("mpi")
+    if library is None:
+        pytest.skip("no Open MPI")
+    code = f"from envkit.inside.probe.mpi_gpu import mpi_gpu; print(mpi_gpu({{'libmpi': [{library!r}]}}))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert told.stdout == "{'cuda': False}\n", told.stderr
+
 
 FAKE_CUDA = """
 int cuDriverGetVersion(int *version) { *version = 12040; return 0; }

@@ -195,6 +195,27 @@ def test_how_ranks_are_bound(first: tuple[int, ...], second: tuple[int, ...], co
     assert "--bind-to none" in found.remedy or not words
 
 
+@pytest.mark.parametrize(
+    ("library", "launcher", "words"),
+    [
+        ("/opt/mvapich2/lib/libmpi.so.12", "PMI_RANK", "MV2_ENABLE_AFFINITY=0"),
+        ("/opt/mvapich2/lib/libmpi.so.12", "SLURM_STEP_ID", "MV2_ENABLE_AFFINITY=0"),
+        ("/usr/lib/libmpich.so.12", "PMI_RANK", "-bind-to none"),
+        ("/usr/lib/libmpich.so.12", "SLURM_STEP_ID", "srun --cpus-per-task"),
+        ("/usr/lib/libmpi.so.40", "", "Ask the launcher"),
+    ],
+)
+def test_what_binds_a_rank_is_told_how_to_give_it_more(library: str, launcher: str, words: str) -> None:
+    """MVAPICH binds its ranks itself, whatever starts them."""
+    launched = {
+        "environment": {launcher: "0"} if launcher else {},
+        "machine": replace(MACHINE, cores=16),
+        "libraries": {"libmpi": (library,)},
+    }
+    found = results(rank(0, affinity=(0,), **launched), rank(1, affinity=(1,), **launched))["binding"]
+    assert found.status is Status.WARN and words in found.remedy
+
+
 def test_a_session_that_is_bound_itself_is_not_the_launchers_fault() -> None:
     bound = rank(0, affinity=(0,)), rank(1, affinity=(0,))
     assert "as many as this session may use" in results(*bound, cores=1)["binding"].message

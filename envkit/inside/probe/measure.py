@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import Any, Callable, Optional, Sequence, Tuple
 
-from . import extras, gpu, machine, nccl, software
+from . import extras, gpu, machine, mpi_gpu, nccl, software
 from .record import Record
 
 EARLY = software.EARLY + machine.EARLY + gpu.EARLY  # type: Tuple[Callable[[], Any], ...]
@@ -25,7 +25,8 @@ def measure(record: Record, framework: str, speed: Optional[Any] = None, added: 
         if record.state("load", software.load_extension, framework):
             hvd = sys.modules["horovod." + framework]
             record.state("flags", software.flags, hvd)
-            record.state("nccl", nccl.nccl_loaded, record.state("libraries", software.libraries))
+            loaded = record.state("libraries", software.libraries)
+            record.state("nccl", nccl.nccl_loaded, loaded)
             listening = nccl.listen(record.path) if hvd.nccl_built() else None
             if speed:
                 speed.before_init(record, hvd)
@@ -34,6 +35,7 @@ def measure(record: Record, framework: str, speed: Optional[Any] = None, added: 
                 record.note("affinity", machine.affinity())
                 for joined in JOINED:
                     record.state(joined.__name__, joined, hvd)
+                record.state("mpi_gpu", mpi_gpu.mpi_gpu, loaded)
                 importlib.import_module("." + MEASURES[framework], __package__).measure(record, hvd)
                 if listening:
                     record.state("nccl_network", nccl.heard, listening)

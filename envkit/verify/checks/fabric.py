@@ -45,10 +45,11 @@ def network_shared(ranks: Ranks) -> list[Result]:
 
 
 def fabric_libraries(ranks: Ranks) -> list[Result]:
-    """On several nodes with fast hardware: are the libraries there that use it?"""
-    nodes = by_node(ranks)
+    """On several nodes with fast hardware: are the libraries there that use it? Of the MPI of a wheel, it is said."""
+    nodes, by_mpi = by_node(ranks), ranks.expected.wheel_mpi and not any(map(is_nccl, ranks.facts))
+    only_tcp = [ranks.outcome("fabric-libraries", "tcp", mpi=ranks.expected.wheel_mpi)] if by_mpi else []
     if len(nodes) < 2:
-        return []
+        return only_tcp
     any_need = False
     for members in nodes.values():
         facts = members[0]
@@ -63,7 +64,7 @@ def fabric_libraries(ranks: Ranks) -> list[Result]:
                 values = {"host": facts.host, "title": need["title"], "fix": need["remedy"]}
                 names = " or ".join(need["any"])
                 return [ranks.outcome("fabric-libraries", "missing", libraries=names, **values)]
-    return [ranks.outcome("fabric-libraries", "pass")] if any_need else []
+    return only_tcp or ([ranks.outcome("fabric-libraries", "pass")] if any_need else [])
 
 
 def nccl_network(ranks: Ranks) -> list[Result]:

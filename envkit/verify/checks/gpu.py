@@ -8,6 +8,7 @@ from packaging.version import InvalidVersion, Version
 
 from envkit.knowledge.known import known
 from envkit.verify.checks.nodes import by_node, listing, warned
+from envkit.verify.checks.world import family, mpi_paths
 from envkit.verify.facts import Fact, RankFacts
 from envkit.verify.outcome import Ranks, Result
 
@@ -112,6 +113,26 @@ def nccl_version(ranks: Ranks) -> list[Result]:
             return [warned(ranks.outcome("nccl-version", case, **values), harmless=worked)]
         return [ranks.outcome("nccl-version", "pass", **values)]
     return []
+
+
+def mpi_gpu(ranks: Ranks) -> list[Result]:
+    """Where Horovod gives MPI the addresses of GPU memory, which it does without NCCL: does that MPI take them?"""
+    seen = False
+    for facts in ranks.facts:
+        runtime = next((name for name in ("cuda", "rocm") if facts.flags and facts.flags.get(name)), "")
+        by_mpi = runtime and facts.flags and facts.flags.get("mpi") and not facts.flags.get("nccl")
+        if not by_mpi or not facts.gpus or not facts.gpus.count:
+            continue
+        mpi = next(iter(mpi_paths(facts)), "the MPI")
+        values = {"rank": facts.label, "mpi": mpi, "runtime": runtime.upper().replace("ROCM", "ROCm")}
+        case = "" if facts.mpi_gpu.get(runtime, True) else "unaware"
+        if family(mpi) == "Cray MPICH" and facts.environment.get("MPICH_GPU_SUPPORT_ENABLED") != "1":
+            case = "cray"
+        if case:
+            worked = all(f.collectives_gpu and not f.collectives_gpu.error for f in ranks.facts)
+            return [warned(ranks.outcome("mpi-gpu", case, **values), harmless=worked)]
+        seen = seen or facts.mpi_gpu.get(runtime) is True
+    return [ranks.outcome("mpi-gpu", "pass")] if seen else []
 
 
 def node_count(facts: RankFacts) -> int:
@@ -241,4 +262,4 @@ def nccl_case(built: int, loaded: dict[str, str], own: str | None) -> str | None
     return "two" if framework_version and versions and framework_version not in versions else None
 
 
-CHECKS = (gpu_visible, gpu_driver, gpu_architecture, gpu_shared, gpu_unused, gpu_slices, nccl_version)
+CHECKS = (gpu_visible, gpu_driver, gpu_architecture, gpu_shared, gpu_unused, gpu_slices, nccl_version, mpi_gpu)

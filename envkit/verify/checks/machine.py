@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from envkit.knowledge.known import known
 from envkit.verify.checks.nodes import by_node, listing, odd_ones, warned
+from envkit.verify.checks.world import family, mpi_paths
 from envkit.verify.facts import Fact, RankFacts
 from envkit.verify.outcome import Ranks, Result
 
@@ -177,9 +178,10 @@ def usable_cores(facts: RankFacts) -> int | None:
 
 
 def more_cores(facts: RankFacts) -> str:
-    """Return the remedy for too few cores that fits the launcher."""
-    fixes = known("machine")["launchers"]
-    return str(next(fix["remedy"] for fix in fixes if not fix["variable"] or fix["variable"] in facts.environment))
+    """Return the remedy for too few cores that fits what binds the rank: its MPI, or its launcher."""
+    families = set(map(family, mpi_paths(facts)))
+    fixes = known("machine")["binds"]
+    return str(next(fix["remedy"] for fix in fixes if fix["by"] in {"", *families, *facts.environment}))
 
 
 OF_SOFTWARE = (versions_agree, nodes_agree)
