@@ -17,7 +17,7 @@ from envkit.errors import DiskFull, NotWritable, SourcesMissing, UsageProblem
 from envkit.install import sharing
 from envkit.sources import download
 from envkit.sources.answers import RefusedError, SlowError, TransientError, UnreachableError
-from envkit.sources.availability import refused
+from envkit.sources.availability import Answers, ask
 from envkit.sources.fetch import FetchEvent, FetchState, FileStore, Source, fetch
 
 from .small_disk import leave, small_disk
@@ -166,12 +166,12 @@ class TestTaken:
 
     @pytest.mark.integration
     def test_what_is_there_is_not_said_to_lack(self, there: Place, tmp_path: Path) -> None:
-        assert len(refused(sources("http://127.0.0.1:9"), 5.0)) == 2
-        assert refused(sources("http://127.0.0.1:9"), 5.0, [there]) == []
+        assert len(ask(sources("http://127.0.0.1:9"), 5.0).refused) == 2
+        assert ask(sources("http://127.0.0.1:9"), 5.0, [there]) == Answers(number=2)
         with serving(Path(there.named)) as url:
-            assert refused(sources(), 5.0, Caches(places=(url,), keys=()).kept) == []
+            assert ask(sources(), 5.0, Caches(places=(url,), keys=()).kept) == Answers(number=2)
         (Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))).unlink()
-        [one] = refused(sources(), 5.0, [there])
+        [one] = ask(sources(), 5.0, [there]).refused
         assert one.reasons == [f"{there.shown}: No such file or directory"]
 
 

@@ -23,7 +23,7 @@ from envkit.doctor import questions
 from envkit.errors import ChecksumMismatch, DiskFull, EnvkitError, HostProblem, NotWritable, SourcesMissing
 from envkit.sources import connection
 from envkit.sources.cache import recheck
-from envkit.sources.fetch import FetchEvent, FetchState, Source, fetch, missing, refused
+from envkit.sources.fetch import FetchEvent, FetchState, Source, ask, fetch, missing
 from envkit.system.files import identity
 
 pytestmark = pytest.mark.integration
@@ -841,7 +841,7 @@ def test_cache_that_cannot_be_made(tmp_path: Path) -> None:
 
 def named(*wanted: Source, patience_s: float = 20) -> dict[str, str]:
     """What is said of the sources that are refused, by file."""
-    return {one.source.filename: "\n".join(one.reasons) for one in refused(wanted, patience_s)}
+    return {one.source.filename: "\n".join(one.reasons) for one in ask(wanted, patience_s).refused}
 
 
 def test_asking_names_what_no_place_has_and_fetches_nothing(site: Site, cache: Path) -> None:
@@ -878,14 +878,21 @@ def test_asking_takes_the_password_and_does_not_show_it(site: Site, monkeypatch:
     assert "404" in said[TORCH_NAME] and "secret" not in said[TORCH_NAME]
 
 
-def test_asking_does_not_wait_for_what_is_silent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_does_not_wait_for_what_is_silent(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Who has not answered may have the file: the download, which is patient, finds out."""
     monkeypatch.setenv("PIP_TIMEOUT", "30")
     site.answers["/simple/horovod/"] = [hang_before]
     began = time.monotonic()
-    assert named(source(), patience_s=0.5) == {}
+    monkeypatch.setenv("PIP_INDEX_URL", f"{site.url.replace('://', '://ada:secret@')}/simple")
+    answers = ask([source(), torch(f"{site.url}/whl")], 0.5)
     assert time.monotonic() - began < 15
-    assert site.asked == ["/simple/horovod/"]
+    assert [one.filename for one in answers.unanswered] == [source().filename]
+    assert answers.silent == (f"***@{site.url.partition('//')[2]}",)
+    assert [one.source.filename for one in answers.refused] == [TORCH_NAME]
+    assert "/simple/horovod/" in site.asked
+    assert not capfd.readouterr().err
 
 
 def test_asking_tries_a_busy_place_again(site: Site) -> None:

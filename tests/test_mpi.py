@@ -344,6 +344,17 @@ def test_a_python_that_a_stack_was_not_tried_with_is_said(version: str, said: bo
     assert any("Not tried with Python 3.13: pytorch-2.13-cpu" in line for line in told) is said
 
 
+@pytest.mark.parametrize(("kind", "said"), [("aarch64", True), ("x86_64", False)])
+def test_a_machine_that_a_stack_was_not_tried_on_is_said(kind: str, said: bool, machine: Machine) -> None:
+    """Its Python then says nothing more."""
+    seen = machine(
+        machine=kind, python=Interpreter(path=Path("/p"), version="3.13.1" if said else "3.11.2", headers=True)
+    )
+    told = list(uses.lines(seen, Plan(stack="", steps=(), robot=()), stack("pytorch-2.13-cpu")))
+    assert ["Not tried" in line for line in told].count(True) == said
+    assert any("Not tried on aarch64: pytorch-2.13-cpu was built on x86_64." in line for line in told) is said
+
+
 CRAY_ENV = {"CRAY_MPICH_DIR": "/opt/cray/pe/mpich/8.1.32", "CRAY_MPICH_VERSION": "8.1.32"}
 
 

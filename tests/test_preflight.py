@@ -12,6 +12,7 @@ from envkit.machine.host import Accelerator, Host, Interpreter
 from envkit.planning import preflight
 from envkit.planning.plan import Plan, Step
 from envkit.planning.stack import Stack
+from envkit.sources.availability import Answers
 from envkit.sources.fetch import Source
 
 Fake = Callable[..., Path]
@@ -162,7 +163,7 @@ def test_sources_that_no_place_has(prefix: Prefix, machine: Machine) -> None:
     """Each is named with each place, as long as they are few, and what can be done; what is here is not asked for."""
     base = Source(filename="x", sha256="0" * 64, urls=("http://127.0.0.1:9/whl",), needed_by="Toy-1.0.eb")
     many = [msgspec.structs.replace(base, filename=f"toy-{number}.whl") for number in range(8)]
-    [problem] = preflight.refused_sources(many, prefix, STACK, machine())
+    [problem] = preflight.refused_sources(preflight.ask(many, prefix), STACK, machine())
     assert problem.what.startswith("8 of 8 sources cannot be fetched from any place where they are sought:\ntoy-")
     assert problem.what.count("(for Toy-1.0.eb)\n    http://127.0.0.1:9/whl/toy-") == 5
     assert problem.what.endswith("\nand 3 more")
@@ -175,7 +176,21 @@ def test_sources_that_no_place_has(prefix: Prefix, machine: Machine) -> None:
     prefix.create()
     (prefix.sources / "toy.c").write_bytes(b"")
     empty = msgspec.structs.replace(base, filename="toy.c", sha256=hashlib.sha256(b"").hexdigest())
-    assert said(preflight.refused_sources([empty], prefix, STACK, machine())) == []
+    assert said(preflight.refused_sources(preflight.ask([empty], prefix), STACK, machine())) == []
+
+
+def test_who_does_not_answer_is_named_with_what_can_be_done() -> None:
+    base = Source(filename="x", sha256="0" * 64, needed_by="Toy-1.0.eb")
+    many = tuple(msgspec.structs.replace(base, filename=f"toy-{number}.whl") for number in range(8))
+    answers = Answers(number=9, unanswered=many, silent=("files.example",))
+    [problem] = preflight.silent_places(answers, STACK)
+    assert problem.what == (
+        "files.example did not answer within 5 s about toy-0.whl, toy-1.whl, toy-2.whl, toy-3.whl, toy-4.whl, "
+        "and 3 more."
+    )
+    assert "a download waits longer" in problem.fix and "envkit install toy-cpu --bundle FILE.tar" in problem.fix
+    assert list(preflight.unanswered(answers, STACK)) == [f"Silent:   {problem.what}", f"          {problem.fix}"]
+    assert not list(preflight.unanswered(Answers(number=9), STACK))
 
 
 def test_demand_lists_every_problem_with_its_remedy() -> None:

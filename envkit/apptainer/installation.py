@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,7 @@ from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack
 from envkit.report.progress import BuildProgress, say
 from envkit.sources import signature
+from envkit.sources.availability import Answers
 from envkit.sources.fetch import Source
 from envkit.sources.progress import fetch_all
 from envkit.system import process
@@ -149,7 +151,14 @@ class ImageInstallation:
                 problems.append(Problem(what=error.what, why=error.why, fix=error.fix))
         if self.request.offline:
             problems += preflight.source_problems(self.sources, self.request.prefix, self.stack, self.request.carried)
-        return problems
+        return problems or list(preflight.refused_sources(self.answers, self.stack, self.host))
+
+    @cached_property
+    def answers(self) -> Answers:
+        """What is said of the files that pip takes where they are sought, which is asked once."""
+        if self.request.offline or not self.missing:
+            return Answers()
+        return preflight.ask(self.sources, self.request.prefix, configured().kept)
 
     def heading(self) -> Iterator[str]:
         """Yield what is installed, where, and with what of the machine."""
@@ -167,6 +176,7 @@ class ImageInstallation:
         gone = preflight.lacking(self.sources, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
             yield from preflight.set_aside(self.sources, self.request.prefix)
+            yield from preflight.unanswered(self.answers, self.stack)
         files = f"{len(gone)} of {len(self.sources)} files to fetch"
         yield f"\n{len(missing)} of {len(self.steps)} layers to build; {files}."
         if expected := sum(self.stack.seconds.get(name, 0) for name in missing):

@@ -32,6 +32,7 @@ from envkit.planning.plan import Plan, current_recipe
 from envkit.planning.request import Request
 from envkit.planning.stack import FRAMEWORKS, Stack, find_easyconfig, is_stack
 from envkit.report.progress import say
+from envkit.sources.availability import Answers
 from envkit.sources.cache import forget
 from envkit.sources.fetch import Source
 from envkit.sources.progress import fetch_all
@@ -171,15 +172,14 @@ class ModulesInstallation:
         if self.request.offline:
             wanted = self.sources_of(self.to_build)
             problems += preflight.source_problems(wanted, prefix, self.stack, self.request.carried)
-        return problems or list(self.refused)
+        return problems or list(preflight.refused_sources(self.answers, self.stack, self.host))
 
     @cached_property
-    def refused(self) -> Sequence[Problem]:
-        """The problems with the sources where they are sought, which is asked once."""
+    def answers(self) -> Answers:
+        """What is said of the sources where they are sought, which is asked once."""
         if self.request.offline:
-            return ()
-        wanted = self.sources_of(self.to_build)
-        return tuple(preflight.refused_sources(wanted, self.request.prefix, self.stack, self.host, self.caches.kept))
+            return Answers()
+        return preflight.ask(self.sources_of(self.to_build), self.request.prefix, self.caches.kept)
 
     def copied(self) -> Iterator[Problem]:
         """Yield what was copied or moved here with modules of this plan: they hold the paths of where they were."""
@@ -212,6 +212,7 @@ class ModulesInstallation:
         absent = preflight.lacking(sources, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
             yield from preflight.set_aside(sources, self.request.prefix)
+            yield from preflight.unanswered(self.answers, self.stack)
         modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
         modules += ", 1 from a cache" if self.offer else ""
         yield f"\n{modules}; {len(absent)} of {len(sources)} sources to fetch."
@@ -523,12 +524,17 @@ def remove_module(tree: Tree, module: str) -> list[Path]:
 
 
 def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Problem] | None:
-    """Return what is said of the sources where they are sought; None of a stack that eb would have to resolve first."""
+    """Return what is wrong with the sources where they are sought; None of a stack that eb has to resolve first."""
     tree = request.prefix.tree(machine.platform)
     fitted, seen = mpi.fitted(request, machine, stack, tree)
     if not eb_command.is_planned(eb_command.bundled_eb(seen, fitted, tree), fitted):
         return None
-    return prepare(request, machine, stack).refused
+    installation = prepare(request, machine, stack)
+    answers = installation.answers
+    return [
+        *preflight.refused_sources(answers, installation.stack, installation.host),
+        *preflight.silent_places(answers, installation.stack),
+    ]
 
 
 TOOLS = ("envkit", "easybuild-framework", "easybuild-easyblocks", "easybuild-easyconfigs")

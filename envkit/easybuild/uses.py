@@ -15,8 +15,10 @@ def lines(machine: host.Host, plan: Plan, stack: Stack) -> Iterator[str]:
     own = embedded(plan)
     python = machine.python
     yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
-    pythons = list(dict.fromkeys(trial.python for trial in stack.tried))
-    if pythons and python.minor not in pythons:
+    machines, pythons = ({getattr(trial, of): None for trial in stack.tried} for of in ("machine", "python"))
+    if machines and machine.machine not in machines:
+        yield f"          Not tried on {machine.machine}: {stack.name} was built on {', '.join(machines)}."
+    elif pythons and python.minor not in pythons:
         yield f"          Not tried with Python {python.minor}: {stack.name} was built with {', '.join(pythons)}."
     if mpi.module_of(plan):
         named = found(machine.mpi, mpi.is_embedded(plan), mpi.without_wrappers(machine))

@@ -159,14 +159,17 @@ def set_aside(wanted: Sequence[fetch.Source], prefix: Prefix) -> Iterable[str]:
         yield f"Damaged:  {damage}; it would be set aside and fetched again"
 
 
-def refused_sources(
-    wanted: Sequence[fetch.Source], prefix: Prefix, stack: Stack, host: Host, kept: Sequence[fetch.FileStore] = ()
-) -> Iterable[Problem]:
-    """Yield that sources which are not in the cache cannot be had from where they are sought; asks, for PATIENCE_S."""
+def ask(wanted: Sequence[fetch.Source], prefix: Prefix, kept: Sequence[fetch.FileStore] = ()) -> fetch.Answers:
+    """Ask every place for the sources that are not in the cache, for PATIENCE_S in all."""
     cache = prefix.sources
     absent = fetch.missing(wanted, cache) if cache.is_dir() else distinct(wanted)
-    refused = fetch.refused([source for source in absent if source.sha256 is not None], PATIENCE_S, kept)
-    if not refused:
+    pinned = [source for source in absent if source.sha256 is not None]
+    return fetch.ask(pinned, PATIENCE_S, kept) if pinned else fetch.Answers()
+
+
+def refused_sources(answers: fetch.Answers, stack: Stack, host: Host) -> Iterable[Problem]:
+    """Yield that sources cannot be had from where they are sought."""
+    if not (refused := answers.refused):
         return
     shown = [
         "\n    ".join([f"{failure.source.place} (for {failure.source.needed_by})", *failure.reasons])
@@ -177,12 +180,38 @@ def refused_sources(
     others = [version for version in stack.pythons.get(host.machine, ()) if version != host.platform.python]
     another = f" Another Python may have other files ({', '.join(others)})." if others else ""
     yield SourceMissing(
-        what=f"{len(refused)} of {len(absent)} sources cannot be fetched from any place where they are sought:\n"
+        what=f"{len(refused)} of {answers.number} sources cannot be fetched from any place where they are sought:\n"
         + "\n".join(shown),
         fix="Check the network, the proxy and pip's configuration (python -m pip config list): let this machine reach "
-        f"those hosts, or name pip another index, or find-links, that has the files.{another} "
+        f"those hosts, or name pip another index, or find-links, that has the files.{another} {carry_over(stack)}",
+    )
+
+
+def silent_places(answers: fetch.Answers, stack: Stack) -> Iterable[Problem]:
+    """Yield who did not answer in time, and which files hang on that; a download waits longer, so nothing fails yet."""
+    if not (silent := answers.unanswered):
+        return
+    names = [source.place for source in silent[:SHOWN]]
+    names += [f"and {len(silent) - SHOWN} more"] if len(silent) > SHOWN else []
+    yield SourceMissing(
+        what=f"{', '.join(answers.silent) or 'Some places'} did not answer within {PATIENCE_S:.0f} s about "
+        f"{', '.join(names)}.",
+        fix=f"Try it, as a download waits longer; or name pip another index. {carry_over(stack)}",
+    )
+
+
+def unanswered(answers: fetch.Answers, stack: Stack) -> Iterable[str]:
+    """Yield the same as lines of a plan."""
+    for problem in silent_places(answers, stack):
+        yield f"Silent:   {problem.what}"
+        yield f"          {problem.fix}"
+
+
+def carry_over(stack: Stack) -> str:
+    """Say how sources get to a machine without a network."""
+    return (
         f"Or carry them over. Where they can be fetched: envkit fetch {stack.name} --bundle FILE.tar; "
-        f"and here: envkit install {stack.name} --bundle FILE.tar.",
+        f"and here: envkit install {stack.name} --bundle FILE.tar."
     )
 
 

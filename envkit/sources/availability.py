@@ -5,10 +5,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
-from envkit.sources.addresses import shown
+from envkit.sources.addresses import host_of, shown
 from envkit.sources.answers import RefusedError
 from envkit.sources.cache import Source
 from envkit.sources.connection import Connection
@@ -16,13 +17,27 @@ from envkit.sources.download import Unavailable
 from envkit.sources.index import FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
 
-ASKED_AT_ONCE = 16
+ASKED_AT_ONCE = 16  # also the most silent places that one look can meet
 CONNECT_S = 2.0
 BACKOFF_S = (0.5,)
 
 
-def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] = ()) -> list[Unavailable]:
-    """Return the sources that no place gives, and what each place said; without an answer in time nothing is said.
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What was said of a ``number`` of sources.
+
+    ``refused`` are those that no place gives, ``unanswered`` those without an answer in time, ``silent`` the hosts that
+    were then waited for.
+    """
+
+    number: int = 0
+    refused: tuple[Unavailable, ...] = ()
+    unanswered: tuple[Source, ...] = ()
+    silent: tuple[str, ...] = ()
+
+
+def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] = ()) -> Answers:
+    """Ask every place for sources, and wait ``patience_s`` for all answers.
 
     Raises HostProblem if pip's configuration is unusable.
     """
@@ -30,7 +45,7 @@ def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[FileSto
     settings = msgspec.structs.replace(configured, timeout_s=min(configured.timeout_s, patience_s))
     connection = Connection(settings, connect_s=CONNECT_S, backoff_s=BACKOFF_S)
     waiting: queue.SimpleQueue[Source] = queue.SimpleQueue()
-    answers: queue.SimpleQueue[Unavailable | BaseException | None] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Unavailable | Source | BaseException] = queue.SimpleQueue()
     for source in sources:
         waiting.put(source)
 
@@ -47,27 +62,34 @@ def refused(sources: Sequence[Source], patience_s: float, kept: Sequence[FileSto
     for _ in range(min(ASKED_AT_ONCE, len(sources))):
         threading.Thread(target=work, daemon=True).start()
     deadline = time.monotonic() + patience_s
-    outcomes = list[Unavailable | BaseException | None]()
+    outcomes = list[Unavailable | Source | BaseException]()
     try:
         with suppress(queue.Empty):
             while len(outcomes) < len(sources):
                 outcomes.append(answers.get(timeout=max(deadline - time.monotonic(), 0)))
     finally:
+        silent = sorted({host_of(shown(url)) for url in list(connection.asking.values())})
         connection.stopped.set()
-        connection.close()
+        if len(outcomes) == len(sources):  # else threads still use it, and would complain
+            connection.close()
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
-    return [outcome for outcome in outcomes if isinstance(outcome, Unavailable)]
+    refused = tuple(outcome for outcome in outcomes if isinstance(outcome, Unavailable))
+    answered = {outcome for outcome in outcomes if isinstance(outcome, Source)} | {one.source for one in refused}
+    unanswered = tuple(source for source in sources if source not in answered)
+    return Answers(
+        number=len(sources), refused=refused, unanswered=unanswered, silent=tuple(silent) if unanswered else ()
+    )
 
 
-def asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> Unavailable | None:
-    """Return a source that no place gives, with what each place said; None where one of them gives it."""
+def asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> Unavailable | Source:
+    """Return a source that no place gives, with what each place said; or the source where one of them gives it."""
     reasons: list[str] = []
     for store in kept:
         try:
             with store.source(source.sha256 or ""):
-                return None
+                return source
         except RefusedError as error:
             reasons.append(f"{store.shown}: {error}")
     for place in candidates(source, connection, reasons.append):
@@ -81,5 +103,5 @@ def asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> 
         except RefusedError as error:
             reasons.append(f"{shown(place.url)}: {error}")
         else:
-            return None
+            return source
     return Unavailable(source=source, reasons=reasons)

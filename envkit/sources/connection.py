@@ -55,6 +55,7 @@ class Connection:
     """One HTTP client for all downloads of a fetch; its methods may be called from several threads.
 
     ``connect_s`` is how long a host may take to accept a connection, ``backoff_s`` the waits before another try.
+    ``asking`` has what each thread is waiting for.
     Raises HostProblem for a proxy or an index that is none.
     """
 
@@ -69,6 +70,7 @@ class Connection:
         self.stopped = threading.Event()
         self._client = new_client(settings, connect_s)
         self._unreachable: dict[str, str] = {}
+        self.asking: dict[int, str] = {}
         self._drop = lambda _record: False
         for name in LOGGERS:
             logging.getLogger(name).addFilter(self._drop)
@@ -149,6 +151,8 @@ class Connection:
 
         if reason := self._unreachable.get(host_of(url)):
             raise UnreachableError(reason)
+        thread = threading.get_ident()
+        self.asking[thread] = url
         try:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
@@ -161,6 +165,8 @@ class Connection:
             raise RefusedError(said(error)) from None
         except httpx2.HTTPError as error:
             raise TransientError(said(error)) from None
+        finally:
+            del self.asking[thread]
 
 
 def require_addresses(settings: PipSettings) -> None:

@@ -1,6 +1,6 @@
 """Gets every source of a plan into one checked cache, so that a build needs no network.
 
-``missing`` looks, ``refused`` asks, ``fetch`` downloads; ``write_bundle`` and ``read_bundle`` carry sources to a
+``missing`` looks, ``ask`` asks, ``fetch`` downloads; ``write_bundle`` and ``read_bundle`` carry sources to a
 machine without a network. EasyBuild's sourcepath points at the cache.
 """
 
@@ -8,19 +8,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from envkit.errors import ChecksumMismatch, SourcesMissing
-from envkit.sources.availability import refused
+from envkit.sources.availability import Answers, ask
 from envkit.sources.bundle import BundleManifest, admit, contradictions, read_bundle, read_manifest, write_bundle
 from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.sources.download import Download, FetchEvent, FetchState, Unavailable
 from envkit.sources.index import FileStore
 
 __all__ = [
+    "Answers",
     "BundleManifest",
     "FetchEvent",
     "FetchState",
     "FileStore",
     "Source",
     "admit",
+    "ask",
     "contradictions",
     "damaged",
     "fetch",
@@ -28,7 +30,6 @@ __all__ = [
     "place",
     "read_bundle",
     "read_manifest",
-    "refused",
     "write_bundle",
 ]
 

@@ -69,7 +69,7 @@ def test_a_machine_with_a_gpu(
 ) -> None:
     """The plan is made by the real eb; the GPU is one on paper, with no driver to ask, and no server is asked."""
     needs("lmod", "g++")
-    monkeypatch.setattr(fetch, "refused", lambda *_: [])
+    monkeypatch.setattr(fetch, "ask", lambda *_: fetch.Answers())
     work = select.select(Request(prefix=prefix, method="auto"), machine(accelerator=Accelerator.CUDA))
     assert (work.stack.name, work.request.wanted, work.request.method) == (*["pytorch-2.13-cuda"] * 2, "easybuild")
     assert "there is a GPU (cuda); it comes first, before apptainer and eessi" in capsys.readouterr().err

@@ -8,12 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from envkit.inside.probe import raw_mpi
 
+from .. import mpis
 from .compile_c import shared_object
 
 pytestmark = pytest.mark.integration
@@ -22,8 +24,9 @@ INSIDE = Path(raw_mpi.__file__).parents[1]
 RANK = """
 import ctypes, importlib, json, os, sys
 sys.path.insert(0, sys.argv[1])
-raw_mpi, bench = (importlib.import_module("probe." + name) for name in ("raw_mpi", "bench"))
+raw_mpi, bench, mpi_gpu = (importlib.import_module("probe." + name) for name in ("raw_mpi", "bench", "mpi_gpu"))
 ctypes.CDLL(sys.argv[2])
+asleep = [mpi_gpu.mpi_gpu({"libmpi": [sys.argv[2]]})]
 mpi = raw_mpi.RawMpi(sys.argv[2])
 began = [mpi.initialise(), mpi.initialise()]
 number = ctypes.c_int()
@@ -33,6 +36,7 @@ kind, sum_, count = mpi.handle("float"), mpi.handle("sum"), ctypes.c_int(3)
 mpi.call("MPI_Allreduce", mpi.in_place, values, count, kind, sum_, mpi.world)
 rows = bench.sweep([1024, 65536], mpi.prepare, mpi.share, 60.0)
 found = {"abi": mpi.abi, "size": mpi.size(), "sum": list(values), "largest": mpi.share(number.value), "began": began}
+found["gpu"] = [*asleep, mpi_gpu.mpi_gpu({"libmpi": [sys.argv[2]]})]
 os.write(1, (json.dumps(dict(found, rows=rows)) + "\\n").encode())
 mpi.finalise()
 """
@@ -45,14 +49,31 @@ def test_open_mpi_sums_what_the_ranks_give(ranks: int) -> None:
         pytest.skip("no Open MPI")
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     argv = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), sys.executable, "-c", RANK, str(INSIDE)]
-    done = subprocess.run([*argv, library], env=env, capture_output=True, text=True, timeout=100)
+    require_sums([*argv, library], env, "Open MPI", ranks, {"cuda": False})
+
+
+@pytest.mark.parametrize(
+    ("family", "gpu"),
+    [("MPICH", {"cuda": False, "rocm": False}), ("Intel MPI", {"cuda": False})],
+    ids=["mpich", "intel"],
+)
+def test_mpich_and_intel_mpi_sum_it_too(family: str, gpu: dict[str, bool], tmp_path: Path) -> None:
+    env = {**os.environ, **mpis.put(family, tmp_path)}
+    argv = [str(tmp_path / "bin" / "mpirun"), "-n", "2", sys.executable, "-c", RANK, str(INSIDE)]
+    require_sums([*argv, str(tmp_path / "lib" / "libmpi.so.12")], env, "MPICH", 2, gpu)
+
+
+def require_sums(argv: Sequence[str], env: Mapping[str, str], abi: str, ranks: int, gpu: dict[str, bool]) -> None:
+    """Require that each rank has the sum of what all give, the same times, and hears whether MPI takes GPU memory."""
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(told) == ranks
     for one in told:
-        assert (one["abi"], one["size"], one["began"]) == ("Open MPI", ranks, [True, False])
+        assert (one["abi"], one["size"], one["began"]) == (abi, ranks, [True, False])
         assert one["sum"] == [ranks * (ranks + 1) / 2, 2.0 * ranks, 0.5 * ranks]
         assert one["largest"] == ranks - 1
+        assert one["gpu"] == [{}, gpu]
         assert one["rows"] == told[0]["rows"]
         assert [row["size"] for row in one["rows"]] == [1024, 65536]
 

@@ -1,10 +1,14 @@
 """Whether the loaded MPI takes addresses of GPU memory, as the library itself tells."""
 
 import ctypes
-from typing import Dict, List
+from typing import Any, Dict, List
 
-# Of Open MPI, MPICH from 4.0 on, and MVAPICH; Intel MPI and Cray MPICH have no such function.
-QUESTIONS = {"cuda": "MPIX_Query_cuda_support", "rocm": "MPIX_Query_rocm_support"}
+# Of Open MPI, MPICH from 4.0 on, Intel MPI and MVAPICH; Cray MPICH has no such function.
+QUESTIONS = (
+    ("cuda", "MPIX_Query_cuda_support"),
+    ("rocm", "MPIX_Query_rocm_support"),
+    ("rocm", "MPIX_Query_hip_support"),  # MPICH's word for it
+)
 
 
 def mpi_gpu(libraries: Dict[str, List[str]]) -> Dict[str, bool]:
@@ -12,7 +16,15 @@ def mpi_gpu(libraries: Dict[str, List[str]]) -> Dict[str, bool]:
     told = {}  # type: Dict[str, bool]
     for path in libraries.get("libmpi", []) + libraries.get("libmpich", []):
         library = ctypes.CDLL(path)
-        for runtime, question in QUESTIONS.items():
-            if hasattr(library, question):
+        for runtime, question in QUESTIONS:
+            if hasattr(library, question) and is_running(library):
                 told[runtime] = told.get(runtime, False) or bool(getattr(library, question)())
     return told
+
+
+def is_running(library: Any) -> bool:
+    """Say whether MPI is initialised, and not ended: MPICH and Intel MPI end the process that asks before or after."""
+    begun, ended = ctypes.c_int(0), ctypes.c_int(0)
+    library.MPI_Initialized(ctypes.byref(begun))
+    library.MPI_Finalized(ctypes.byref(ended))
+    return bool(begun.value and not ended.value)
