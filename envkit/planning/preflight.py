@@ -163,8 +163,7 @@ def ask(wanted: Sequence[fetch.Source], prefix: Prefix, kept: Sequence[fetch.Fil
     """Ask every place for the sources that are not in the cache, for PATIENCE_S in all."""
     cache = prefix.sources
     absent = fetch.missing(wanted, cache) if cache.is_dir() else distinct(wanted)
-    pinned = [source for source in absent if source.sha256 is not None]
-    return fetch.ask(pinned, PATIENCE_S, kept) if pinned else fetch.Answers()
+    return fetch.ask([source for source in absent if source.sha256 is not None], PATIENCE_S, kept)
 
 
 def refused_sources(answers: fetch.Answers, stack: Stack, host: Host) -> Iterable[Problem]:

@@ -41,6 +41,8 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
 
     Raises HostProblem if pip's configuration is unusable.
     """
+    if not sources:
+        return Answers()
     configured = pip_settings()
     settings = msgspec.structs.replace(configured, timeout_s=min(configured.timeout_s, patience_s))
     connection = Connection(settings, connect_s=CONNECT_S, backoff_s=BACKOFF_S)
@@ -57,9 +59,14 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
                     answers.put(asked(source, connection, kept))
                 except BaseException as error:  # handed to the thread that waits
                     answers.put(error)
+        with ending:
+            working.pop()
+            if not working:  # the last one: others would complain of a connection that is closed
+                connection.close()
 
+    ending, working = threading.Lock(), [True] * min(ASKED_AT_ONCE, len(sources))
     # Daemons: nobody waits for a server that is silent.
-    for _ in range(min(ASKED_AT_ONCE, len(sources))):
+    for _ in tuple(working):
         threading.Thread(target=work, daemon=True).start()
     deadline = time.monotonic() + patience_s
     outcomes = list[Unavailable | Source | BaseException]()
@@ -70,8 +77,6 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
     finally:
         silent = sorted({host_of(shown(url)) for url in list(connection.asking.values())})
         connection.stopped.set()
-        if len(outcomes) == len(sources):  # else threads still use it, and would complain
-            connection.close()
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
