@@ -11,8 +11,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -889,10 +889,80 @@ def test_asking_does_not_wait_for_what_is_silent(
     answers = ask([source(), torch(f"{site.url}/whl")], 0.5)
     assert time.monotonic() - began < 15
     assert [one.filename for one in answers.unanswered] == [source().filename]
-    assert answers.silent == (f"***@{site.url.partition('//')[2]}",)
+    assert answers.silent == (site.url.partition("//")[2],)
     assert [one.source.filename for one in answers.refused] == [TORCH_NAME]
     assert "/simple/horovod/" in site.asked
     assert not capfd.readouterr().err
+
+
+def test_where_a_server_has_led_is_what_is_silent(site: Site) -> None:
+    def elsewhere(handler: Handler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", f"http://localhost:{site.server_port}/there")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    site.answers["/whl/a.whl"] = [elsewhere]
+    site.answers["/there"] = [hang_before]
+    answers = ask([source("a.whl", TORCH, None, (f"{site.url}/whl/a.whl",))], 0.5)
+    assert answers.silent == (f"localhost:{site.server_port}",)
+
+
+def test_what_is_not_asked_about_is_told_apart_from_who_is_silent(site: Site) -> None:
+    many = [source(f"a{number}.whl", TORCH, None, (f"{site.url}/whl",)) for number in range(20)]
+    site.answers.update({f"/whl/a{number}.whl": [hang_before] for number in range(20)})
+    answers = ask(many, 1.0)
+    assert (len(answers.unanswered), len(answers.unasked), answers.number) == (16, 4, 20)
+    assert answers.silent == (site.url.partition("//")[2],)
+
+
+def test_a_server_that_answers_slowly_is_not_silent(site: Site) -> None:
+    """It has answered each question, and the time was not enough for all."""
+
+    def slow(handler: Handler) -> None:
+        handler.server.released.wait(0.4)
+        handler.reply(404)
+
+    many = [source(f"a{number}.whl", TORCH, None, (f"{site.url}/whl",)) for number in range(200)]
+    site.answers.update({f"/whl/a{number}.whl": [slow] for number in range(200)})
+    answers = ask(many, 4.0)
+    assert answers.refused and answers.unasked and answers.silent == ()
+
+
+def test_a_cache_that_is_silent_is_named(site: Site) -> None:
+    class Slow:
+        shown = "cache of /shared"
+
+        @contextmanager
+        def source(self, sha256: str) -> Iterator[Iterable[bytes]]:
+            site.released.wait(20)
+            yield ()
+
+    assert ask([source()], 0.5, [Slow()]).silent == ("cache of /shared",)
+
+
+def test_without_threads_nothing_is_asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a user may have no more processes."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    answers = ask([source()], 5)
+    assert (answers.unasked, answers.refused, site.asked) == ((source(),), (), [])
+
+
+def test_nothing_is_left_of_asking(site: Site) -> None:
+    """The connection is closed once the last thread has its answer, and others may log again."""
+    site.answers["/simple/horovod/"] = [hang_before]
+    before = list(logging.getLogger("httpx2").filters)
+    assert ask([source()], 0.3).unanswered
+    assert logging.getLogger("httpx2").filters != before
+    site.released.set()
+    deadline = time.monotonic() + 20
+    while logging.getLogger("httpx2").filters != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert logging.getLogger("httpx2").filters == before
 
 
 def test_asking_tries_a_busy_place_again(site: Site) -> None:

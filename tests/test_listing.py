@@ -21,6 +21,7 @@ from envkit.install.listing import ListedEnvironment
 from envkit.machine.host import Platform
 from envkit.planning.stack import stacks
 from envkit.report.paper import Paper
+from envkit.sources import fetch
 
 Install = Callable[..., ModuleReceipt]
 HERE = Platform.own()
@@ -68,6 +69,16 @@ def test_no_line_is_wider_than_the_terminal(width: int, prefix: Prefix, install:
     assert f"in{prefix.root}" in "".join(text.split())
     titles = set(listing.TITLES.values())
     assert [line for line in text.splitlines() if len(line) > width and line not in titles] == []
+
+
+def test_no_server_is_asked_what_is_lacking(prefix: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(fetch, "ask", asked)
+    for name in ("pytorch-2.13-cpu-image", "pytorch-2.13-cpu"):
+        [stack] = [one for one in stacks() if one.name == name]
+        assert needs.lacking(prefix, [stack])[name] is not None
 
 
 @pytest.mark.integration

@@ -120,7 +120,7 @@ def test_what_is_built_stays_with_its_family(machine: Machine, tree: Tree) -> No
     [
         ([OPEN_MPI, MPICH], "", False, "the first on PATH"),
         ([OTHER, MPICH, OPEN_MPI], "", False, "the first on PATH that pytorch-2.13-cpu has recipes for"),
-        ([MPICH, OPEN_MPI], "", True, "what modules of this prefix are built with"),
+        ([MPICH, OPEN_MPI], "", True, "of the family that modules of this prefix are built with"),
         ([MPICH, OPEN_MPI], "Open MPI", True, "asked for with --mpi"),
     ],
 )
@@ -135,6 +135,24 @@ def test_the_plan_says_why_this_mpi(
     told = list(mpi.limits(taken, Plan(stack="", steps=(), robot=()), stack("pytorch-2.13-cpu")))
     [line] = [line for line in told if "--mpi would choose another" in line]
     assert line.startswith(f"          It is {why}; --mpi") and str(taken.mpi) not in line
+
+
+def test_the_mpi_of_a_prefix_is_taken_also_where_another_is_first(machine: Machine, tree: Tree, tmp_path: Path) -> None:
+    """That of its module, or one of its family where that one has gone."""
+    (tmp_path / "mpich").mkdir()
+    mpirun = tmp_path / "mpich" / "mpirun"
+    mpirun.write_text("#!/bin/sh\nprintf 'HYDRA build details:\\n Version: 4.1\\n'\n")
+    mpirun.chmod(0o755)
+    script = tree.software / mpi.modules()["gmpich"] / "bin" / "mpirun"
+    script.parent.mkdir(parents=True)
+    script.write_text(f'#!/bin/sh\nexec "{mpirun}" "$@"\n')
+    build(tree, "Horovod/0.28.1-gmpich-system-PyTorch-2.13.0")
+    request, seen = Request(prefix=Prefix(root=tree.root.parent)), machine(mpi=OPEN_MPI, other_mpis=(MPICH,))
+    _, taken = mpi.fitted(request, seen, stack("pytorch-2.13-cpu"), tree)
+    assert taken.mpi and taken.mpi.path == mpirun and taken.why_mpi == "what modules of this prefix are built with"
+    mpirun.unlink()
+    _, taken = mpi.fitted(request, seen, stack("pytorch-2.13-cpu"), tree)
+    assert taken.mpi == MPICH and taken.why_mpi == "of the family that modules of this prefix are built with"
 
 
 def test_a_stack_that_brings_its_own_has_none_to_choose(machine: Machine, tree: Tree) -> None:

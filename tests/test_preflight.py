@@ -188,9 +188,12 @@ def test_who_does_not_answer_is_named_with_what_can_be_done() -> None:
         "files.example did not answer within 5 s about toy-0.whl, toy-1.whl, toy-2.whl, toy-3.whl, toy-4.whl, "
         "and 3 more."
     )
-    assert "a download waits longer" in problem.fix and "envkit install toy-cpu --bundle FILE.tar" in problem.fix
-    assert list(preflight.unanswered(answers, STACK)) == [f"Silent:   {problem.what}", f"          {problem.fix}"]
-    assert not list(preflight.unanswered(Answers(number=9), STACK))
+    assert "Downloads wait longer" in problem.fix and "envkit install toy-cpu --bundle FILE.tar" in problem.fix
+    assert not list(preflight.silent_places(Answers(number=9), STACK))
+    [slow] = preflight.silent_places(Answers(number=40, unanswered=many[:1], unasked=many[1:]), STACK)
+    assert slow.what == (
+        "There was no answer within 5 s about toy-0.whl. 7 more of 40 files were not asked about in that time."
+    )
 
 
 def test_demand_lists_every_problem_with_its_remedy() -> None:

@@ -131,6 +131,10 @@ class ImageInstallation:
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
+        return self.lacking() or list(preflight.refused_sources(self.answers, self.stack, self.host))
+
+    def lacking(self) -> list[Problem]:
+        """Return what would stop it that this machine lacks; asks no server."""
         problems = [*self.probed, *preflight.known_problems(self.host, self.stack, force=self.request.force)]
         problems += preflight.machine_problems(self.host, self.stack)
         remaining = len(self.missing) / len(self.plan.layers)
@@ -151,7 +155,12 @@ class ImageInstallation:
                 problems.append(Problem(what=error.what, why=error.why, fix=error.fix))
         if self.request.offline:
             problems += preflight.source_problems(self.sources, self.request.prefix, self.stack, self.request.carried)
-        return problems or list(preflight.refused_sources(self.answers, self.stack, self.host))
+        return problems
+
+    @property
+    def unanswered(self) -> Sequence[Problem]:
+        """The files that no place has answered about in time; none where nobody has asked."""
+        return list(preflight.silent_places(self.answers, self.stack)) if "answers" in vars(self) else ()
 
     @cached_property
     def answers(self) -> Answers:
@@ -176,7 +185,6 @@ class ImageInstallation:
         gone = preflight.lacking(self.sources, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
             yield from preflight.set_aside(self.sources, self.request.prefix)
-            yield from preflight.unanswered(self.answers, self.stack)
         files = f"{len(gone)} of {len(self.sources)} files to fetch"
         yield f"\n{len(missing)} of {len(self.steps)} layers to build; {files}."
         if expected := sum(self.stack.seconds.get(name, 0) for name in missing):

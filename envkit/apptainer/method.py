@@ -109,8 +109,8 @@ def unfit(request: Request, machine: host.Host, stack: Stack) -> Iterator[Proble
 
 
 def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]:
-    """Return what is lacking for an image; its plan is quickly made."""
-    return prepare(request, machine, stack).problems()
+    """Return what is lacking for an image; its plan is quickly made, and no server is asked."""
+    return prepare(request, machine, stack).lacking()
 
 
 def own_layers(tree: Tree, receipt: ImageReceipt, others: Sequence[Parts]) -> list[Path]:

@@ -57,7 +57,10 @@ class ListedSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of ``envkit install --dry-run``: ``problems`` is what stands in its way, ``cached`` what caches have."""
+    """The plan of ``envkit install --dry-run``: ``problems`` is what stands in its way, ``cached`` what caches have.
+
+    ``unanswered`` is which files no place has answered about in time; that stops nothing yet.
+    """
 
     version: int = 1
     name: str
@@ -68,6 +71,7 @@ class ReportedPlan(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[ReportedStep, ...]
     sources: tuple[ListedSource, ...]
     problems: tuple[Lacking, ...]
+    unanswered: tuple[Lacking, ...] = ()
     lock: Lock
     cached: tuple[Offered, ...] = ()
 

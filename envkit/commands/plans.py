@@ -21,6 +21,7 @@ def show(work: Installation, console: Console) -> int:
         *install.of_bundle(work),
         "",
         *work.listing(),
+        *(f"No answer: {p.what}\n  -> {p.fix}" for p in work.unanswered),
         *(f"Problem: {p.what}\n  -> {p.fix}" for p in problems),
     ]
     say(console, "\n".join(lines))
@@ -45,6 +46,7 @@ def show_json(work: Installation) -> int:
             for source in work.sources
         ),
         problems=tuple(Lacking(what=problem.what, fix=problem.fix) for problem in problems),
+        unanswered=tuple(Lacking(what=note.what, fix=note.fix) for note in work.unanswered),
         lock=work.lock,
         cached=tuple(work.offered),
     )

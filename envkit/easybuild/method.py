@@ -174,6 +174,11 @@ class ModulesInstallation:
             problems += preflight.source_problems(wanted, prefix, self.stack, self.request.carried)
         return problems or list(preflight.refused_sources(self.answers, self.stack, self.host))
 
+    @property
+    def unanswered(self) -> Sequence[Problem]:
+        """The files that no place has answered about in time; none where nobody has asked."""
+        return list(preflight.silent_places(self.answers, self.stack)) if "answers" in vars(self) else ()
+
     @cached_property
     def answers(self) -> Answers:
         """What is said of the sources where they are sought, which is asked once."""
@@ -212,7 +217,6 @@ class ModulesInstallation:
         absent = preflight.lacking(sources, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
             yield from preflight.set_aside(sources, self.request.prefix)
-            yield from preflight.unanswered(self.answers, self.stack)
         modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
         modules += ", 1 from a cache" if self.offer else ""
         yield f"\n{modules}; {len(absent)} of {len(sources)} sources to fetch."
@@ -530,11 +534,7 @@ def refused(request: Request, machine: host.Host, stack: Stack) -> Sequence[Prob
     if not eb_command.is_planned(eb_command.bundled_eb(seen, fitted, tree), fitted):
         return None
     installation = prepare(request, machine, stack)
-    answers = installation.answers
-    return [
-        *preflight.refused_sources(answers, installation.stack, installation.host),
-        *preflight.silent_places(answers, installation.stack),
-    ]
+    return list(preflight.refused_sources(installation.answers, installation.stack, installation.host))
 
 
 TOOLS = ("envkit", "easybuild-framework", "easybuild-easyblocks", "easybuild-easyconfigs")

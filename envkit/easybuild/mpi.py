@@ -59,8 +59,10 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
     chosen = fitting[0] if fitting else machine.mpi if is_last_resort else None
     if request.mpi:
         why = "asked for with --mpi"
-    elif built:
+    elif chosen and chosen.path == before:
         why = "what modules of this prefix are built with"
+    elif built:
+        why = "of the family that modules of this prefix are built with"
     elif installed and toolchain_of(installed[0]) in by_toolchain:
         why = "the first on PATH"
     else:

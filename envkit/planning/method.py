@@ -75,6 +75,10 @@ class Installation(Protocol):
     def offered(self) -> Sequence[Offered]:
         """The builds that caches have of it."""
 
+    @property
+    def unanswered(self) -> Sequence[Problem]:
+        """The files that no place has answered about in time, which stops nothing yet; none where nobody has asked."""
+
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
 

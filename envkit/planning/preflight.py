@@ -187,23 +187,23 @@ def refused_sources(answers: fetch.Answers, stack: Stack, host: Host) -> Iterabl
 
 
 def silent_places(answers: fetch.Answers, stack: Stack) -> Iterable[Problem]:
-    """Yield who did not answer in time, and which files hang on that; a download waits longer, so nothing fails yet."""
-    if not (silent := answers.unanswered):
+    """Yield who did not answer in time, and about which files; a download waits longer, so nothing has failed yet."""
+    if not (answers.unanswered or answers.unasked):
         return
-    names = [source.place for source in silent[:SHOWN]]
-    names += [f"and {len(silent) - SHOWN} more"] if len(silent) > SHOWN else []
+    names = [source.place for source in answers.unanswered[:SHOWN]]
+    names += [f"and {len(answers.unanswered) - SHOWN} more"] if len(answers.unanswered) > SHOWN else []
+    if answers.unanswered:
+        who = f"{', '.join(answers.silent)} did not answer" if answers.silent else "There was no answer"
+        what = f"{who} within {PATIENCE_S:.0f} s about {', '.join(names)}."
+    else:
+        what = f"Answers take long: {PATIENCE_S:.0f} s were not enough for all."
+    if answers.unasked:
+        what += f" {len(answers.unasked)} more of {answers.number} files were not asked about in that time."
     yield SourceMissing(
-        what=f"{', '.join(answers.silent) or 'Some places'} did not answer within {PATIENCE_S:.0f} s about "
-        f"{', '.join(names)}.",
-        fix=f"Try it, as a download waits longer; or name pip another index. {carry_over(stack)}",
+        what=what,
+        fix="Downloads wait longer, so an installation may succeed; if not, name pip another index. "
+        f"{carry_over(stack)}",
     )
-
-
-def unanswered(answers: fetch.Answers, stack: Stack) -> Iterable[str]:
-    """Yield the same as lines of a plan."""
-    for problem in silent_places(answers, stack):
-        yield f"Silent:   {problem.what}"
-        yield f"          {problem.fix}"
 
 
 def carry_over(stack: Stack) -> str:

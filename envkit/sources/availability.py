@@ -3,14 +3,14 @@
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from envkit.sources.addresses import host_of, shown
-from envkit.sources.answers import RefusedError
+from envkit.sources.answers import RefusedError, UnreachableError
 from envkit.sources.cache import Source
 from envkit.sources.connection import Connection
 from envkit.sources.download import Unavailable
@@ -18,6 +18,7 @@ from envkit.sources.index import FileStore, candidates
 from envkit.sources.pipconfig import pip_settings
 
 ASKED_AT_ONCE = 16  # also the most silent places that one look can meet
+SILENT_SHARE = 0.3  # who has been waited for during this share of the time is silent, and not just the last one asked
 CONNECT_S = 2.0
 BACKOFF_S = (0.5,)
 
@@ -26,13 +27,14 @@ BACKOFF_S = (0.5,)
 class Answers:
     """What was said of a ``number`` of sources.
 
-    ``refused`` are those that no place gives, ``unanswered`` those without an answer in time, ``silent`` the hosts that
-    were then waited for.
+    ``refused`` are those that no place gives, ``unanswered`` those that were asked about and had no answer in time,
+    ``unasked`` those that it did not come to. ``silent`` is who was waited for at the end, and had been for long.
     """
 
     number: int = 0
     refused: tuple[Unavailable, ...] = ()
     unanswered: tuple[Source, ...] = ()
+    unasked: tuple[Source, ...] = ()
     silent: tuple[str, ...] = ()
 
 
@@ -52,61 +54,105 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
         waiting.put(source)
 
     def work() -> None:
-        with suppress(queue.Empty):
-            while not connection.stopped.is_set():
-                source = waiting.get_nowait()
+        try:
+            for source in taken(waiting, connection):
                 try:
                     answers.put(asked(source, connection, kept))
                 except BaseException as error:  # handed to the thread that waits
                     answers.put(error)
+        finally:
+            ended()
+
+    working = [True]  # this thread; each of the others adds one
+
+    def ended() -> None:
         with ending:
             working.pop()
             if not working:  # the last one: others would complain of a connection that is closed
                 connection.close()
 
-    ending, working = threading.Lock(), [True] * min(ASKED_AT_ONCE, len(sources))
-    # Daemons: nobody waits for a server that is silent.
-    for _ in tuple(working):
-        threading.Thread(target=work, daemon=True).start()
-    deadline = time.monotonic() + patience_s
+    ending = threading.Lock()
     outcomes = list[Unavailable | Source | BaseException]()
+    deadline = time.monotonic() + patience_s
     try:
+        for _ in range(min(ASKED_AT_ONCE, len(sources))):
+            working.append(True)
+            try:
+                threading.Thread(target=work, daemon=True).start()  # nobody waits for a server that is silent
+            except RuntimeError:  # the limit of this user's processes
+                working.pop()
+                break
         with suppress(queue.Empty):
-            while len(outcomes) < len(sources):
+            while len(working) > 1 and len(outcomes) < len(sources):
                 outcomes.append(answers.get(timeout=max(deadline - time.monotonic(), 0)))
     finally:
-        silent = sorted({host_of(shown(url)) for url in list(connection.asking.values())})
         connection.stopped.set()
+        long_ago = time.monotonic() - patience_s * SILENT_SHARE
+        silent = {host_shown(url) for url, since in list(connection.asking.values()) if since < long_ago}
+        unasked = tuple(drained(waiting))
+        ended()
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
     refused = tuple(outcome for outcome in outcomes if isinstance(outcome, Unavailable))
-    answered = {outcome for outcome in outcomes if isinstance(outcome, Source)} | {one.source for one in refused}
-    unanswered = tuple(source for source in sources if source not in answered)
+    told = {outcome for outcome in outcomes if isinstance(outcome, Source)} | {one.source for one in refused}
+    unanswered = tuple(source for source in sources if source not in told and source not in unasked)
     return Answers(
-        number=len(sources), refused=refused, unanswered=unanswered, silent=tuple(silent) if unanswered else ()
+        number=len(sources),
+        refused=refused,
+        unanswered=unanswered,
+        unasked=unasked,
+        silent=tuple(sorted(silent)) if unanswered else (),
     )
+
+
+def taken(waiting: "queue.SimpleQueue[Source]", connection: Connection) -> Iterator[Source]:
+    """Yield what is left to be asked about, until it is too late."""
+    with suppress(queue.Empty):
+        while not connection.stopped.is_set():
+            yield waiting.get_nowait()
+
+
+def drained(waiting: "queue.SimpleQueue[Source]") -> Iterator[Source]:
+    """Yield what is left, and leave nothing."""
+    with suppress(queue.Empty):
+        while True:
+            yield waiting.get_nowait()
+
+
+def host_shown(url: str) -> str:
+    """Return the host of a URL without a login; a place that is no URL as it is."""
+    return host_of(shown(url)).rpartition("@")[2] or shown(url)
 
 
 def asked(source: Source, connection: Connection, kept: Sequence[FileStore]) -> Unavailable | Source:
     """Return a source that no place gives, with what each place said; or the source where one of them gives it."""
     reasons: list[str] = []
     for store in kept:
+        require_time(connection)
         try:
-            with store.source(source.sha256 or ""):
+            with connection.waiting_for(store.shown), store.source(source.sha256 or ""):
                 return source
         except RefusedError as error:
             reasons.append(f"{store.shown}: {error}")
     for place in candidates(source, connection, reasons.append):
+        require_time(connection)
 
         def attempt(url: str = place.url) -> None:
             with connection.opened(url):
                 pass
 
         try:
-            connection.with_retries(place.url, attempt, lambda _: None)
+            with connection.waiting_for(place.url):
+                connection.with_retries(place.url, attempt, lambda _: None)
         except RefusedError as error:
             reasons.append(f"{shown(place.url)}: {error}")
         else:
             return source
     return Unavailable(source=source, reasons=reasons)
+
+
+def require_time(connection: Connection) -> None:
+    """Require that somebody still waits for answers. Raises UnreachableError."""
+    if connection.stopped.is_set():
+        raise UnreachableError("nobody waits for an answer any more")

@@ -8,6 +8,7 @@ open.
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -55,7 +56,7 @@ class Connection:
     """One HTTP client for all downloads of a fetch; its methods may be called from several threads.
 
     ``connect_s`` is how long a host may take to accept a connection, ``backoff_s`` the waits before another try.
-    ``asking`` has what each thread is waiting for.
+    ``asking`` has what each thread is waiting for, and since when.
     Raises HostProblem for a proxy or an index that is none.
     """
 
@@ -70,7 +71,10 @@ class Connection:
         self.stopped = threading.Event()
         self._client = new_client(settings, connect_s)
         self._unreachable: dict[str, str] = {}
-        self.asking: dict[int, str] = {}
+        self.asking: dict[int, tuple[str, float]] = {}
+        hooks = self._client.event_hooks
+        hooks["request"].append(self._asks)
+        self._client.event_hooks = hooks
         self._drop = lambda _record: False
         for name in LOGGERS:
             logging.getLogger(name).addFilter(self._drop)
@@ -146,15 +150,33 @@ class Connection:
         raise AssertionError
 
     @contextmanager
+    def waiting_for(self, url: str) -> Iterator[None]:
+        """Note what this thread is waiting for."""
+        thread = threading.get_ident()
+        before = self.asking.get(thread)
+        self.asking[thread] = url, time.monotonic()
+        try:
+            yield
+        finally:
+            self.asking.pop(thread)
+            if before:
+                self.asking[thread] = before
+
+    def _asks(self, request: "httpx2.Request") -> None:
+        """Note where a server has led."""
+        thread = threading.get_ident()
+        if thread in self.asking:
+            self.asking[thread] = str(request.url), time.monotonic()
+
+    @contextmanager
     def _translated(self, url: str) -> Iterator[None]:
         import httpx2
 
         if reason := self._unreachable.get(host_of(url)):
             raise UnreachableError(reason)
-        thread = threading.get_ident()
-        self.asking[thread] = url
         try:
-            yield
+            with self.waiting_for(url):
+                yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise RefusedError(f"its certificate is not accepted: {redact(str(error))}") from None
@@ -165,8 +187,6 @@ class Connection:
             raise RefusedError(said(error)) from None
         except httpx2.HTTPError as error:
             raise TransientError(said(error)) from None
-        finally:
-            del self.asking[thread]
 
 
 def require_addresses(settings: PipSettings) -> None:

@@ -146,10 +146,13 @@ def test_an_mpi_of_a_wheel_uses_no_fast_hardware(nccl: int, warned: bool) -> Non
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_an_mpi_of_a_wheel_is_said_without_fast_hardware_too(nodes: int) -> None:
-    facts = [rank(number) for number in range(nodes)]
+    facts = [rank(number, flags=Flags(mpi=True, nccl=0)) for number in range(nodes)]
     found = results(*facts, wheel_mpi="Open MPI 4.1.8")["fabric-libraries"]
     assert found.status is Status.PASS and "Open MPI 4.1.8" in found.message and "only TCP" in found.message
     assert "fabric-libraries" not in results(*facts)
+    by_gloo = replace(facts[0], environment={"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"})
+    for other in (by_gloo, replace(facts[0], flags=Flags(mpi=True, nccl=21803)), replace(facts[0], flags=None)):
+        assert "fabric-libraries" not in results(other, *facts[1:], wheel_mpi="Open MPI 4.1.8")
 
 
 SOCKETS = ("NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>")

@@ -242,32 +242,44 @@ def test_three_ncclversions_are_held_against_each_other(
 
 
 BY_MPI = {"flags": Flags(mpi=True, cuda=True, nccl=0), "libraries": {"libmpi": ("/usr/lib/libmpi.so.40",)}}
-BY_CRAY = {**BY_MPI, "libraries": {"libmpi": ("/opt/cray/pe/lib64/libmpi_gnu_123.so.12",)}}
+BY_CRAY = {
+    **BY_MPI,
+    "libraries": {"libmpi": ("/opt/cray/pe/lib64/libmpi_gnu_123.so.12",)},
+    "mpi_gpu": {"running": True},
+}
+ON = {"environment": {"MPICH_GPU_SUPPORT_ENABLED": "1"}}
+
+
+def told(**answers: bool) -> dict[str, dict[str, bool]]:
+    return {"mpi_gpu": {"running": True, **answers}}
 
 
 @pytest.mark.parametrize(
     ("facts", "status", "words"),
     [
-        ({**BY_MPI, "mpi_gpu": {"cuda": True, "rocm": False}}, Status.PASS, "as it tells"),
-        ({**BY_MPI, "mpi_gpu": {"cuda": False}, "collectives_gpu": None}, Status.FAIL, "built without CUDA"),
-        ({**BY_MPI, "mpi_gpu": {"cuda": False}}, Status.WARN, "/usr/lib/libmpi.so.40"),
+        ({**BY_MPI, **told(cuda=True, rocm=False)}, Status.PASS, "as it tells"),
+        ({**BY_MPI, **told(cuda=False), "collectives_gpu": None}, Status.FAIL, "does not take them (CUDA)"),
+        ({**BY_MPI, **told(cuda=False)}, Status.WARN, "/usr/lib/libmpi.so.40"),
         (
             {
                 **BY_MPI,
                 "flags": Flags(mpi=True, rocm=True, nccl=0),
-                "mpi_gpu": {"cuda": True, "rocm": False},
+                **told(cuda=True, rocm=False),
                 "collectives_gpu": None,
             },
             Status.FAIL,
-            "built without ROCm",
+            "(ROCm)",
         ),
         ({**BY_CRAY, "collectives_gpu": None}, Status.FAIL, "MPICH_GPU_SUPPORT_ENABLED is not 1"),
-        ({**BY_CRAY, "environment": {"MPICH_GPU_SUPPORT_ENABLED": "1"}}, None, ""),
-        (BY_MPI, None, ""),  # it cannot be asked
+        ({**BY_CRAY, **ON}, None, ""),
+        ({**BY_CRAY, **ON, **told(cuda=False)}, None, ""),  # its GTL library does it
+        ({**BY_CRAY, "mpi_gpu": {}}, None, ""),  # by Gloo
+        (BY_MPI, None, ""),
+        ({**BY_MPI, **told()}, None, ""),  # it cannot be asked
         ({**BY_MPI, "mpi_gpu": {"error": "TypeError"}}, None, ""),
-        ({**BY_MPI, "mpi_gpu": {"cuda": False}, "flags": Flags(mpi=True, cuda=True, nccl=21803)}, None, ""),
-        ({**BY_MPI, "mpi_gpu": {"cuda": False}, "flags": Flags(mpi=True, nccl=0)}, None, ""),
-        ({**BY_MPI, "mpi_gpu": {"cuda": False}, "gpus": Gpus(count=0)}, None, ""),
+        ({**BY_MPI, **told(cuda=False), "flags": Flags(mpi=True, cuda=True, nccl=21803)}, None, ""),
+        ({**BY_MPI, **told(cuda=False), "flags": Flags(mpi=True, nccl=0)}, None, ""),
+        ({**BY_MPI, **told(cuda=False), "gpus": Gpus(count=0)}, None, ""),
     ],
 )
 def test_an_mpi_that_horovod_gives_gpu_memory_to_has_to_take_it(
@@ -290,12 +302,12 @@ def test_the_mpi_tells_whether_it_takes_gpu_memory(tmp_path: Path) -> None:
     int MPI_Finalized(int *flag) { *flag = ENDED; return 0; }
     """
 
-    def told(name: str, begun: int, ended: int) -> dict[str, bool]:
+    def asked(name: str, begun: int, ended: int) -> dict[str, bool]:
         text = code.replace("BEGUN", str(begun)).replace("ENDED", str(ended))
         return mpi_gpu.mpi_gpu({"libmpi": [str(shared_object(tmp_path / name, text))]})
 
-    assert told("libmpi.so.40", 1, 0) == {"cuda": True, "rocm": False}
-    assert told("libmpi.so.12", 0, 0) == told("libmpi.so.20", 1, 1) == {}
+    assert asked("libmpi.so.40", 1, 0) == {"running": True, "cuda": True, "rocm": False}
+    assert asked("libmpi.so.12", 0, 0) == asked("libmpi.so.20", 1, 1) == {}
     silent = shared_object(tmp_path / "libmpich.so.12", "int MPI_Init(void) { return 0; }\n")
     assert mpi_gpu.mpi_gpu({"libmpich": [str(silent)]}) == mpi_gpu.mpi_gpu({}) == {}
 

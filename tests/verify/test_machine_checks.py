@@ -203,6 +203,8 @@ def test_how_ranks_are_bound(first: tuple[int, ...], second: tuple[int, ...], co
         ("/usr/lib/libmpich.so.12", "PMI_RANK", "-bind-to none"),
         ("/usr/lib/libmpich.so.12", "SLURM_STEP_ID", "srun --cpus-per-task"),
         ("/usr/lib/libmpi.so.40", "", "Ask the launcher"),
+        ("/opt/mvapich2/lib/libmpi.so.12", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "horovodrun does not bind"),
+        ("/opt/mvapich2/lib/libmpi.so.12", "MV2_ENABLE_AFFINITY", "Ask the launcher"),  # it is 0 already
     ],
 )
 def test_what_binds_a_rank_is_told_how_to_give_it_more(library: str, launcher: str, words: str) -> None:

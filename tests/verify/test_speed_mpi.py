@@ -73,7 +73,7 @@ def require_sums(argv: Sequence[str], env: Mapping[str, str], abi: str, ranks: i
         assert (one["abi"], one["size"], one["began"]) == (abi, ranks, [True, False])
         assert one["sum"] == [ranks * (ranks + 1) / 2, 2.0 * ranks, 0.5 * ranks]
         assert one["largest"] == ranks - 1
-        assert one["gpu"] == [{}, gpu]
+        assert one["gpu"] == [{}, {"running": True, **gpu}]
         assert one["rows"] == told[0]["rows"]
         assert [row["size"] for row in one["rows"]] == [1024, 65536]
 

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any, Dict, List
 
-# Of Open MPI, MPICH from 4.0 on, Intel MPI and MVAPICH; Cray MPICH has no such function.
+# Of Open MPI, MPICH from 4.0 on, Intel MPI and MVAPICH.
 QUESTIONS = (
     ("cuda", "MPIX_Query_cuda_support"),
     ("rocm", "MPIX_Query_rocm_support"),
@@ -12,12 +12,15 @@ QUESTIONS = (
 
 
 def mpi_gpu(libraries: Dict[str, List[str]]) -> Dict[str, bool]:
-    """Return by runtime (cuda, rocm) what the loaded MPI tells; a runtime that it cannot be asked about is left out."""
+    """Return whether MPI is running, and by runtime (cuda, rocm) what it then tells, if it can be asked about that."""
     told = {}  # type: Dict[str, bool]
     for path in libraries.get("libmpi", []) + libraries.get("libmpich", []):
         library = ctypes.CDLL(path)
+        if not hasattr(library, "MPI_Initialized") or not is_running(library):
+            continue
+        told["running"] = True
         for runtime, question in QUESTIONS:
-            if hasattr(library, question) and is_running(library):
+            if hasattr(library, question):
                 told[runtime] = told.get(runtime, False) or bool(getattr(library, question)())
     return told
 

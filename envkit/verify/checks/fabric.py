@@ -10,6 +10,8 @@ from envkit.verify.checks.nodes import all_went_well, by_node, listing, warned
 from envkit.verify.facts import Fabric, Fact, Interface, RankFacts
 from envkit.verify.outcome import Ranks, Result
 
+GLOO = "HOROVOD_GLOO_RENDEZVOUS_ADDR"  # of ranks that Gloo brings together
+
 
 def interface_named(ranks: Ranks) -> list[Result]:
     """Interfaces that variables name: are they on every node, and do they lead to other nodes?"""
@@ -46,7 +48,7 @@ def network_shared(ranks: Ranks) -> list[Result]:
 
 def fabric_libraries(ranks: Ranks) -> list[Result]:
     """On several nodes with fast hardware: are the libraries there that use it? Of the MPI of a wheel, it is said."""
-    nodes, by_mpi = by_node(ranks), ranks.expected.wheel_mpi and not any(map(is_nccl, ranks.facts))
+    nodes, by_mpi = by_node(ranks), ranks.expected.wheel_mpi and all(map(is_mpi, ranks.facts))
     only_tcp = [ranks.outcome("fabric-libraries", "tcp", mpi=ranks.expected.wheel_mpi)] if by_mpi else []
     if len(nodes) < 2:
         return only_tcp
@@ -140,6 +142,12 @@ def fast_hardware(fabric: Fabric | None) -> dict[str, str]:
 def is_nccl(facts: RankFacts) -> bool:
     """Whether the collectives of training go by NCCL, and not by MPI."""
     return bool(facts.flags and facts.flags.nccl)
+
+
+def is_mpi(facts: RankFacts) -> bool:
+    """Whether they go by MPI."""
+    flags = facts.flags
+    return bool(flags and flags.mpi is True) and not is_nccl(facts) and GLOO not in facts.environment
 
 
 def applies(need: dict[str, str], facts: RankFacts) -> bool:

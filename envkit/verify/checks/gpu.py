@@ -121,13 +121,15 @@ def mpi_gpu(ranks: Ranks) -> list[Result]:
     for facts in ranks.facts:
         runtime = next((name for name in ("cuda", "rocm") if facts.flags and facts.flags.get(name)), "")
         by_mpi = runtime and facts.flags and facts.flags.get("mpi") and not facts.flags.get("nccl")
-        if not by_mpi or not facts.gpus or not facts.gpus.count:
+        if not by_mpi or not facts.gpus or not facts.gpus.count or facts.mpi_gpu.get("running") is not True:
             continue
         mpi = next(iter(mpi_paths(facts)), "the MPI")
         values = {"rank": facts.label, "mpi": mpi, "runtime": runtime.upper().replace("ROCM", "ROCm")}
-        case = "" if facts.mpi_gpu.get(runtime, True) else "unaware"
-        if family(mpi) == "Cray MPICH" and facts.environment.get("MPICH_GPU_SUPPORT_ENABLED") != "1":
-            case = "cray"
+        switch = known("gpu")["mpi_switches"].get(family(mpi))  # what it was built with does not count without that
+        if switch and facts.environment.get(switch) != "1":
+            case, values["variable"] = "off", switch
+        else:
+            case = "unaware" if not switch and facts.mpi_gpu.get(runtime) is False else ""
         if case:
             worked = all(f.collectives_gpu and not f.collectives_gpu.error for f in ranks.facts)
             return [warned(ranks.outcome("mpi-gpu", case, **values), harmless=worked)]

@@ -181,7 +181,13 @@ def more_cores(facts: RankFacts) -> str:
     """Return the remedy for too few cores that fits what binds the rank: its MPI, or its launcher."""
     families = set(map(family, mpi_paths(facts)))
     fixes = known("machine")["binds"]
-    return str(next(fix["remedy"] for fix in fixes if fix["by"] in {"", *families, *facts.environment}))
+    fitting = (fix for fix in fixes if fix["by"] in {"", *families, *facts.environment})
+    return str(next(fix["remedy"] for fix in fitting if not is_off(fix.get("unless", ()), facts)))
+
+
+def is_off(variables: Sequence[str], facts: RankFacts) -> bool:
+    """Say whether one of these variables is 0."""
+    return any(facts.environment.get(variable) == "0" for variable in variables)
 
 
 OF_SOFTWARE = (versions_agree, nodes_agree)
