@@ -623,7 +623,10 @@ def test_no_folder_of_where_one_is_takes_the_place_of_an_environment(
         installed.find(prefix, "tensorflow")
 
 
-@pytest.mark.parametrize("changes", [{"folder": "own"}, {"tree": "/proc/self/cwd/p/x86_64-py3.11"}, {"tree": "p"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"folder": "own"}, {"tree": "/proc/self/cwd/p/x86_64-py3.11"}, {"tree": "p"}, {"tree": ""}, {"folder": ""}],
+)
 def test_a_record_that_leads_to_where_one_is(
     changes: dict[str, str], own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

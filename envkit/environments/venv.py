@@ -73,9 +73,10 @@ def read(folder: Path) -> Venv:
     except (OSError, msgspec.DecodeError) as error:
         raise damaged(folder, shown(str(error))) from error
     odd = next((text for text in (venv.folder, venv.name, venv.tree) if not text.isprintable()), "")
-    relative = next((place for place in (venv.folder, venv.tree) if not place.startswith("/")), "")
-    if odd or relative or venv.tree.startswith("/proc/") or not is_name(venv.name):
-        raise damaged(folder, f"Its record names {(odd or relative or f'{venv.name}, {venv.tree}')!r}.")
+    relative = next((place for place in (venv.folder, venv.tree) if not place.startswith("/")), None)
+    if odd or relative is not None or venv.tree.startswith("/proc/") or not is_name(venv.name):
+        named = odd or (f"{venv.name}, {venv.tree}" if relative is None else relative)
+        raise damaged(folder, f"Its record names {named!r}.")
     if not os.path.isdir(venv.folder) or not folder.samefile(venv.folder):  # noqa: PTH112  (raises nothing)
         raise damaged(folder, f"It was made as {venv.folder}, and the paths in its files are still those.")
     if not (folder / "bin" / "python").exists():
