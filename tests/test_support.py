@@ -48,7 +48,9 @@ def test_each_fate_of_a_feature_is_told(support: ModuleType) -> None:
 def test_the_tests_that_do_it_again_are_there() -> None:
     for stack, one in TRIED:
         path, _, name = one.by.partition("::")
-        if one.by != "by hand":
+        if not name:
+            assert one.by == "by hand" or (path.startswith("scripts/") and (ROOT / path).is_file()), one
+        else:
             tree = ast.parse((ROOT / path).read_text())
             assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (stack.name, one)
 

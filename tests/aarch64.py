@@ -1,0 +1,153 @@
+"""A stack on aarch64, under emulation: a Debian for arm64 in a folder, whose programs qemu runs on this machine.
+
+    python -m tests.aarch64 DIR [STACK]
+
+makes the folder, prepares envkit there, installs the stack and verifies it on two ranks; run again, it goes on where it
+was. The compiler alone is this machine's own, for the other machine type: emulated, it would take hours. Programs of
+arm64 run only in a namespace of this command, which needs Linux 6.7: nothing is registered for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from envkit.apptainer.layers import mirror
+
+from .checkout import ROOT, clone
+from .integration.test_debian_13 import CLONE, Machine
+
+USER_NAMESPACES = (6, 7)  # from this Linux on binfmt_misc can be mounted in one
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
+QEMU = "qemu-aarch64-static"
+CROSS = "aarch64-linux-gnu"
+HOST = "x86_64-linux-gnu"
+NEEDED = {QEMU: "qemu-user-static", f"{CROSS}-g++": f"g++-{CROSS}", "debootstrap": "debootstrap"}
+# An ELF file of 64 bits, little endian, for machine 183, that is run. F: qemu is opened now, not in the root.
+HEAD = r"\x7f\x45\x4c\x46\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
+MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+# $1 is the rule, $2 the root, then the folders that it is to show, up to "--". It waits for a line, until it has users.
+ENTER = """
+read -r _
+mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+printf '%s' "$1" > /proc/sys/fs/binfmt_misc/register
+root=$2; shift 2
+for folder in dev sys; do mount --rbind /$folder "$root/$folder"; done
+mount -t proc none "$root/proc"
+mount -t tmpfs -o mode=1777 none "$root/dev/shm"
+mount -t tmpfs -o mode=755 none "$root/run"
+mkdir -p "$root/x86/usr"; mount --rbind -o ro /usr "$root/x86/usr"
+while [ "$1" != -- ]; do
+    mkdir -p "$root$1"; mount --bind -o ro "$1" "$root$1"; shift
+done
+shift
+exec chroot "$root" "$@"
+"""
+
+
+class Emulated(Machine):
+    """A Debian for arm64 of this machine's own release, since the compiler and its libraries are this machine's."""
+
+    def bootstrap(self, mirror: str) -> None:
+        """Make the root, if it is not there, in two steps: files, and then what their own programs do."""
+        if (self.root / "etc/pip.conf").is_file():
+            return
+        release = platform.freedesktop_os_release()
+        if not (self.root / "debootstrap").is_dir():
+            made = ["--foreign", "--arch=arm64", "--variant=minbase", "--include=ca-certificates"]
+            run("debootstrap", *made, release["VERSION_CODENAME"], str(self.root), mirror)
+        self.link("/lib64/ld-linux-x86-64.so.2", f"/x86/usr/lib/{HOST}/ld-linux-x86-64.so.2")
+        self.link(f"/usr/lib/{HOST}", f"/x86/usr/lib/{HOST}")
+        self.link(f"/usr/{CROSS}", f"/x86/usr/{CROSS}")
+        for name in ("gcc", "g++"):
+            self.put(f"/usr/local/bin/{name}", f'#!/bin/sh\nexec /x86/usr/bin/{CROSS}-{name} "$@"\n')
+            (self.root / "usr/local/bin" / name).chmod(0o755)
+        self.link("/usr/local/bin/cc", "gcc")
+        self.link("/usr/local/bin/c++", "g++")
+        env = ["/usr/bin/env", "container=lxc", f"PATH={self.env['PATH']}"]
+        self.enter(*env, "/debootstrap/debootstrap", "--second-stage")
+
+    def link(self, file: str, target: str) -> None:
+        """Make a link of the root."""
+        path = self.root / file.removeprefix("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    def go(self, *argv: str) -> None:
+        """Run a program in the clone, as root; what it prints is shown. Raises CalledProcessError."""
+        env = [f"{key}={value}" for key, value in self.env.items()]
+        self.enter("/usr/bin/env", "--ignore-environment", f"--chdir={CLONE}", *env, *argv)
+
+    def enter(self, *argv: str) -> None:
+        """Run a program in the root. Raises CalledProcessError."""
+        rule = f":{QEMU}:M::{HEAD}:{MASK}:{shutil.which(QEMU)}:F"
+        apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--user", "--mount", "--pid", "--fork", "--kill-child"]
+        words = ["sh", "-ec", ENTER, "sh", rule, str(self.root), *map(str, self.shown), "--", *argv]
+        with subprocess.Popen([*apart, *words], stdin=subprocess.PIPE) as process:
+            assert process.stdin
+            while Path(f"/proc/{process.pid}/ns/user").readlink() == Path("/proc/self/ns/user").readlink():
+                if process.poll() is not None:
+                    raise subprocess.CalledProcessError(process.returncode, apart)
+            for kind in ("uid_map", "gid_map"):
+                Path(f"/proc/{process.pid}/{kind}").write_text("0 0 4294967295")
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(b"go\n")
+                process.stdin.close()
+            if process.wait() != 0:
+                raise subprocess.CalledProcessError(process.returncode, argv)
+
+
+def run(*argv: str) -> None:
+    """Run a program of this machine. Raises CalledProcessError."""
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+
+
+def unfit() -> str:
+    """Say why this machine cannot do it; nothing if it can."""
+    if platform.machine() != "x86_64":
+        return f"This machine is {platform.machine()}: on aarch64, scripts/quickstart.sh does it without emulation."
+    if os.geteuid() != 0:
+        return "It needs root, for the folder's devices, users and mounts."
+    if tuple(map(int, platform.release().split(".")[:2])) < USER_NAMESPACES:
+        return f"Linux {platform.release()} has no binfmt_misc in user namespaces, which 6.7 and newer have."
+    if not BINFMT.is_dir():
+        return "This Linux has no binfmt_misc: modprobe binfmt_misc, or it was built without (CONFIG_BINFMT_MISC)."
+    if platform.freedesktop_os_release()["ID"] != "debian":
+        return "It is for Debian, whose release here and in the folder has to be the same."
+    if absent := [package for program, package in NEEDED.items() if shutil.which(program) is None]:
+        return f"Packages are missing: apt-get install {' '.join(absent)}"
+    return "" if mirror() else "This machine's apt names no mirror of Debian."
+
+
+def main(folder: str, stack: str = "tensorflow-2.21-cpu") -> int:
+    """Install and verify a stack."""
+    if why := unfit():
+        print(why, file=sys.stderr)
+        return 3
+    root, where = Path(folder).resolve(), mirror()
+    assert where is not None
+    try:
+        debian = Emulated(root, where)
+        own = root / CLONE.removeprefix("/")
+        if own.is_dir():
+            run("git", "-C", str(own), "fetch", "-q", str(ROOT), "HEAD")
+            run("git", "-C", str(own), "reset", "-q", "--hard", "FETCH_HEAD")
+        else:
+            clone(own)
+        debian.go("scripts/prepare.sh")
+        debian.go(".venv/bin/envkit", "install", stack)
+        debian.go(".venv/bin/envkit", "show", stack)
+    except subprocess.CalledProcessError as error:
+        print(f"{' '.join(map(str, error.cmd))}: ended with {error.returncode}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
