@@ -22,7 +22,7 @@ from envkit.diagnose import Certainty, first_cause
 
 FILE = Path(__file__).with_name("diagnose_threads.toml")
 WHOLE = (3, 7)  # draws of which no report was used for a rule
-DRAWS = (1, 2, 3, 4, 5, 6, 7)
+DRAWS = (1, 2, 3, 4, 5, 6, 7, 8)
 AREAS = ("easybuild", "apptainer", "launch", "build", "import", "run")
 HEAD = """# Failures that others met: excerpts of public reports, only what the tools printed. cause: what it was;
 # rules: those of envkit diagnose that name it, none if no rule does (a name that no rule has is one that is missing);
@@ -102,8 +102,8 @@ def table(all_threads: tuple[Thread, ...]) -> str:
     sets = {"used: before": ([one for one in used if one.before], "before"), "used: after": (used, "after")}
     sets |= {f"draw {draw}: at first sight": (some, "first") for draw, some in seen.items()}
     sets |= {
-        "draws 4 to 7, held out: at first sight": ([one for one in held if one.draw > 3], "first"),
-        "draws 4 to 7, held out: after": ([one for one in held if one.draw > 3], "after"),
+        "draws 4 to 8, held out: at first sight": ([one for one in held if one.draw > 3], "first"),
+        "draws 4 to 8, held out: after": ([one for one in held if one.draw > 3], "after"),
         "all held out: before": ([one for one in held if one.before], "before"),
         "all held out: after": (held, "after"),
     }
