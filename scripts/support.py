@@ -48,7 +48,7 @@ def rows(stack: Stack) -> Iterator[str]:
 def own_tests(stack: Stack, tried: Tried) -> str:
     """What Horovod's own tests gave in a stack where it was tried, in words; nothing where they were not run there."""
     there = known("upstream_known")["stacks"].get(stack.name)
-    if there is None or (there["mpi"], there["python"]) != (tried.mpi, tried.python):
+    if there is None or tried.emulated or (there["mpi"], there["python"]) != (tried.mpi, tried.python):
         return ""
     rows = list(upstream.rows(stack.name))
     failed = sum(len(row.failed) for row in rows)

@@ -15,7 +15,8 @@ def lines(machine: host.Host, plan: Plan, stack: Stack) -> Iterator[str]:
     own = embedded(plan)
     python = machine.python
     yield f"Machine:  {machine.machine} ({host.cpu_target()}), Python {python.version} ({python.path})"
-    machines, pythons = ({getattr(trial, of): None for trial in stack.tried} for of in ("machine", "python"))
+    machines = dict.fromkeys(trial.machine for trial in stack.tried)
+    pythons = dict.fromkeys(trial.python for trial in stack.tried if trial.machine == machine.machine)
     if machines and machine.machine not in machines:
         yield f"          Not tried on {machine.machine}: {stack.name} was built on {', '.join(machines)}."
     elif pythons and python.minor not in pythons:

@@ -19,7 +19,8 @@ from envkit.system.resources import data, easybuild_collection, recipes
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """A place where a stack was built and verified on two ranks, and by what that is done again.
 
-    ``on`` is the system with its compiler, ``by`` a test, or "by hand". What is for GPUs was verified on CPU tensors.
+    ``on`` is the system with its compiler, ``by`` a test, a script, or "by hand". What is for GPUs was verified on CPU
+    tensors. ``emulated``: the machine was not there, and its programs were run by an emulator.
     """
 
     machine: str
@@ -27,6 +28,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     mpi: str
     on: str
     by: str
+    emulated: bool = False
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +72,13 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         if not self.tried:
             return self.note or "planned only"
         how = "built and verified" if self.accelerator is Accelerator.CPU else "built, and verified on CPU tensors,"
-        machines, pythons = ({getattr(trial, of): None for trial in self.tried} for of in ("machine", "python"))
+        pythons: dict[str, dict[str, None]] = {}
+        for trial in self.tried:
+            machine = f"{trial.machine}, emulated," if trial.emulated else trial.machine
+            pythons.setdefault(machine, {})[trial.python] = None
+        where = ", and ".join(f"on {machine} with Python {' and '.join(own)}" for machine, own in pythons.items())
         gpu = "" if self.accelerator is Accelerator.CPU else "; not tried on a GPU"
-        return f"{how} on {' and '.join(machines)} with Python {' and '.join(pythons)}{gpu}{note}"
+        return f"{how} {where}{gpu}{note}"
 
     def runs_on(self, platform: Platform) -> bool:
         """Say whether there are wheels for a platform; of a recipe that names none, assume so."""
