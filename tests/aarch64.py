@@ -26,6 +26,7 @@ USER_NAMESPACES = (6, 7)  # from this Linux on binfmt_misc can be mounted in one
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 QEMU = "qemu-aarch64-static"
 CROSS = "aarch64-linux-gnu"
+MADE = "etc/pip.conf"  # what is written last
 HOST = "x86_64-linux-gnu"
 NEEDED = {QEMU: "qemu-user-static", f"{CROSS}-g++": f"g++-{CROSS}", "debootstrap": "debootstrap"}
 # An ELF file of 64 bits, little endian, for machine 183, that is run. F: qemu is opened now, not in the root.
@@ -55,12 +56,13 @@ class Emulated(Machine):
 
     def bootstrap(self, mirror: str) -> None:
         """Make the root, if it is not there, in two steps: files, and then what their own programs do."""
-        if (self.root / "etc/pip.conf").is_file():
+        if (self.root / MADE).is_file():
             return
         release = platform.freedesktop_os_release()
-        if not (self.root / "debootstrap").is_dir():
-            made = ["--foreign", "--arch=arm64", "--variant=minbase", "--include=ca-certificates"]
-            run("debootstrap", *made, release["VERSION_CODENAME"], str(self.root), mirror)
+        made = ["--foreign", "--arch=arm64", "--variant=minbase", "--include=ca-certificates"]
+        run("debootstrap", *made, release["VERSION_CODENAME"], str(self.root), mirror)
+        env = ["/usr/bin/env", "container=lxc", f"PATH={self.env['PATH']}"]
+        self.enter(*env, "/debootstrap/debootstrap", "--second-stage")
         self.link("/lib64/ld-linux-x86-64.so.2", f"/x86/usr/lib/{HOST}/ld-linux-x86-64.so.2")
         self.link(f"/usr/lib/{HOST}", f"/x86/usr/lib/{HOST}")
         self.link(f"/usr/{CROSS}", f"/x86/usr/{CROSS}")
@@ -69,8 +71,6 @@ class Emulated(Machine):
             (self.root / "usr/local/bin" / name).chmod(0o755)
         self.link("/usr/local/bin/cc", "gcc")
         self.link("/usr/local/bin/c++", "g++")
-        env = ["/usr/bin/env", "container=lxc", f"PATH={self.env['PATH']}"]
-        self.enter(*env, "/debootstrap/debootstrap", "--second-stage")
 
     def link(self, file: str, target: str) -> None:
         """Make a link of the root."""
@@ -132,6 +132,11 @@ def main(folder: str, stack: str = "tensorflow-2.21-cpu") -> int:
         return 3
     root, where = Path(folder).resolve(), mirror()
     assert where is not None
+    if root.exists() and not (root / MADE).is_file():
+        print(
+            f"{root} is there, and no root that this has made to the end: remove it, or name another.", file=sys.stderr
+        )
+        return 3
     try:
         debian = Emulated(root, where)
         own = root / CLONE.removeprefix("/")

@@ -30,6 +30,13 @@ def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         change(monkeypatch)
 
 
+@pytest.mark.usefixtures("fit")
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis").touch()
+    assert aarch64.main(str(tmp_path)) == 3
+    assert "remove it, or name another" in capsys.readouterr().err and (tmp_path / "thesis").is_file()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
