@@ -107,7 +107,8 @@ def installed(name: str, site: Site) -> Site:
     if family := family_of(name):
         own = site.prefix / f"with-{family.replace(' ', '-')}"
         own.mkdir(parents=True, exist_ok=True)
-        if not (own / "sources").exists():
+        (site.prefix / "sources").mkdir(parents=True, exist_ok=True)
+        if not (own / "sources").is_symlink():
             (own / "sources").symlink_to(site.prefix / "sources")
         env, words = mpis.put(family, of_family(own)), mpis.asked(family)
         site = Site(own)
