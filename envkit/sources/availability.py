@@ -74,16 +74,18 @@ def ask(sources: Sequence[Source], patience_s: float, kept: Sequence[FileStore] 
     ending = threading.Lock()
     outcomes = list[Unavailable | Source | BaseException]()
     deadline = time.monotonic() + patience_s
+    started = 0
     try:
         for _ in range(min(ASKED_AT_ONCE, len(sources))):
             working.append(True)
             try:
                 threading.Thread(target=work, daemon=True).start()  # nobody waits for a server that is silent
+                started += 1
             except RuntimeError:  # the limit of this user's processes
                 working.pop()
                 break
         with suppress(queue.Empty):
-            while len(working) > 1 and len(outcomes) < len(sources):
+            while started and len(outcomes) < len(sources):
                 outcomes.append(answers.get(timeout=max(deadline - time.monotonic(), 0)))
     finally:
         connection.stopped.set()
