@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import math
 import subprocess
 import sys
 import threading
@@ -116,6 +117,11 @@ def test_failures_say_what_to_do(prefix: Prefix, capfd: pytest.CaptureFixture[st
         api.install("no-such-stack", prefix=prefix.root)
     with pytest.raises(errors.UsageProblem, match="mpy"):
         api.verify(require=["mpy"])
+    for odd in (math.nan, math.inf, 0.0, -5.0):
+        with pytest.raises(errors.UsageProblem, match="--timeout"):
+            api.verify(timeout_s=odd)
+        with pytest.raises(errors.UsageProblem, match="--tolerance"):
+            api.verify(baseline="x", tolerance=odd or 1.5)
     with pytest.raises(errors.UsageProblem):
         api.diagnose()
     with pytest.raises(errors.LogUnreadable):

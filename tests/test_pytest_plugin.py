@@ -52,12 +52,22 @@ def found(*ranks: tuple[str, str], size: int = 2, **changes: object) -> RankResu
         ("ranks=0", "ranks=0"),
         ("ranks='two'", "ranks='two'"),
         ("timeout=-1", "timeout=-1"),
+        ("timeout=float('nan')", "timeout=nan"),
+        ("timeout=float('inf')", "timeout=inf"),
     ],
 )
 def test_a_mark_that_cannot_be_understood_ends_the_session(tmp_path: Path, words: str, said: str) -> None:
     done = run(tmp_path, TEST.format(words))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
     assert said in done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("number", ["soon", "nan", "inf", "-1", "0"])
+def test_a_time_limit_that_is_none_is_told(tmp_path: Path, number: str) -> None:
+    done = run(tmp_path, TEST.format(""), "-o", f"horovod_timeout={number}")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert f"horovod_timeout: '{number}' is no number of seconds" in done.stderr
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MARK = "horovod"
 LIMIT_S = 300.0
+LEAST_S = 0.001
 HELP = (
     f"{MARK}(ranks=2, environment=None, nodes=None, timeout=None): run the test in ranks of an environment, started by "
     "envkit; timeout is in seconds."
@@ -51,10 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have no fixture set up here for what runs in ranks. Raises UsageError for a mark that cannot be understood."""
+    """Have no fixture set up here for what runs in ranks. Raises UsageError for a mark or limit that makes no sense."""
     for item in items:
         if item.get_closest_marker(MARK) is not None:
-            asked(item)
+            limit(item.config, asked(item))
             if not isinstance(item, pytest.Function) or not hasattr(item, "fixturenames") or is_unittest(item):
                 raise pytest.UsageError(f"{item.nodeid}: the mark {MARK} goes with functions and methods of classes.")
             item.fixturenames[:] = []
@@ -98,9 +99,9 @@ def asked(item: pytest.Item) -> RanksMark:
     except TypeError:
         odd = ", ".join(sorted(given.keys() - RanksMark.__dataclass_fields__.keys()))
         raise pytest.UsageError(f"{item.nodeid}: the mark {MARK} has no {odd}. It is {HELP}") from None
-    for name, least in (("ranks", 1), ("nodes", 1), ("timeout", 0.001)):
+    for name, least in (("ranks", 1), ("nodes", 1), ("timeout", LEAST_S)):
         value = getattr(ranks_mark, name)
-        if value is not None and not (isinstance(value, int | float) and value >= least):
+        if value is not None and not (isinstance(value, int | float) and least <= value < float("inf")):
             raise pytest.UsageError(f"{item.nodeid}: {name}={value!r} of the mark {MARK} is not a number above 0.")
     return ranks_mark
 
@@ -109,9 +110,12 @@ def limit(config: pytest.Config, wanted: RanksMark) -> float:
     """Return how long a test may take (s). Raises UsageError."""
     text = config.getini("horovod_timeout")
     try:
-        return wanted.timeout or float(text or LIMIT_S)
+        seconds = float(text or LIMIT_S)
     except ValueError:
-        raise pytest.UsageError(f"horovod_timeout: {text!r} is no number of seconds.") from None
+        seconds = 0.0
+    if not LEAST_S <= seconds < float("inf"):
+        raise pytest.UsageError(f"horovod_timeout: {text!r} is no number of seconds.")
+    return wanted.timeout or seconds
 
 
 def run(item: pytest.Function, wanted: RanksMark, limit_s: float) -> None:

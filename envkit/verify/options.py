@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +66,13 @@ def worlds(words: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in named}))
 
 
+def require_number(option: str, given: float | None, least: float, most: float) -> None:
+    """Require that a number is finite and within bounds. Raises UsageProblem."""
+    if given is not None and not (math.isfinite(given) and least <= given <= most):
+        bounds = f"of {least:g} or more" if math.isinf(most) else f"from {least:g} to {most:g}"
+        raise UsageProblem(what=f"{option}: {given} is no number {bounds}.", fix=f"Give a number {bounds}.")
+
+
 def asked(
     *,
     require: Iterable[str] = (),
@@ -93,6 +101,8 @@ def asked(
             raise UsageProblem(
                 what=f"{option} goes with --upstream-tests.", fix="Add --upstream-tests, or leave it out."
             )
+    require_number("--timeout", timeout_s, 1, math.inf)
+    require_number("--tolerance", tolerance, 0, 1)
     numbers = worlds(scale)
     if ddp and not numbers:
         raise UsageProblem(what="--compare ddp goes with --scale.", fix="Add --scale 1,2,4, or leave it out.")
