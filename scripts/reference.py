@@ -21,6 +21,7 @@ from envkit.config.keys import KEYS, variables
 from envkit.planning import patches
 from envkit.planning.stack import stacks
 from envkit.system.resources import data
+from envkit.verify.report.explained import explainable
 
 ROOT = Path(__file__).resolve().parents[1]
 AREAS = {
@@ -204,12 +205,11 @@ def tables(folder: Path, leave: Iterable[str] = ()) -> Iterator[tuple[str, str, 
 def checks() -> dict[str, str]:
     """A page for each check of verify: what it says when it does not pass, why, and what to do."""
     made: dict[str, list[str]] = {}
-    for _, name, cases in tables(data("verify/checks")):
+    for name, cases in explainable().items():
+        parts = made.setdefault(name, [])
         for case, words in cases.items():
-            if isinstance(words, dict) and words.get("status") in ("fail", "warn", "skip"):
-                parts = made.setdefault(name, [])
-                parts += [f"## {case}: {words['status'].upper()}", code(words["message"])]
-                parts += [f"**{key.title()}.** {prose(words[key])}" for key in ("cause", "remedy") if words.get(key)]
+            parts += [f"## {case}: {words['status'].upper()}", code(words["message"])]
+            parts += [f"**{key.title()}.** {prose(words[key])}" for key in ("cause", "remedy") if words.get(key)]
     pages = {f"checks/{name}.md": ORPHAN + page(name, parts) for name, parts in made.items()}
     text = "What `envkit verify` checks. `{names}` stand for what it found."
     pages["checks/index.md"] = page("Checks", [text, listed(sorted(made))])

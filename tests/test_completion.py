@@ -49,6 +49,7 @@ def offered(words: str, shell: str = "bash", **settings: str) -> list[str]:
         ("envkit example ", [one.name for one in everything()]),
         ("envkit run --example tf-m", ["tf-mnist"]),
         ("envkit job slurm --site ", site.names()),
+        ("envkit verify --explain world-", ["world-size"]),
         ("envkit diagnose --explain gpu-f", [one.id for one in rules() if one.id.startswith("gpu-f")]),
     ],
 )

@@ -15,6 +15,7 @@ from envkit.diagnose import rule
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.planning import compatibility
 from envkit.planning.stack import stacks
+from envkit.verify.report import explained
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[\w-]+)?\)")
@@ -36,6 +37,8 @@ class TestSite:
     def test_has_a_page_for_each_rule_and_check(self, site: Path) -> None:
         for one in rule.rules():
             assert one.id in (site / f"reference/rules/{one.id}.html").read_text()
+        for check in explained.explainable():
+            assert check in (site / f"reference/checks/{check}.html").read_text()
         said = (site / "reference/checks/world-size.html").read_text()
         assert "world of" in said
         assert "Remedy." in said

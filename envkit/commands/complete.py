@@ -1,4 +1,4 @@
-"""The words that a shell offers: environments, stacks, examples, sites, rules. Where that fails it offers nothing.
+"""The words that a shell offers: environments, stacks, examples, sites, rules, checks. If that fails it offers nothing.
 
 A shell runs what is in a word that it has put on the command line: only plain names are offered.
 """
@@ -67,6 +67,13 @@ def known_rules(_context: click.Context) -> Iterable[str]:
     return sorted(rule.id for rule in rules())
 
 
+def known_checks(_context: click.Context) -> Iterable[str]:
+    """Return the checks of verify that can be explained."""
+    from envkit.verify.report import explained
+
+    return sorted(explained.explainable())
+
+
 def known_sessions(_context: click.Context) -> Iterable[str]:
     """Return the sessions of EESSI."""
     from envkit.eessi import sessions
@@ -87,6 +94,7 @@ stacks = offering(can_be_installed, paths="file")
 examples = offering(known_examples)
 sites = offering(known_sites, paths="file")
 rules = offering(known_rules)
+checks = offering(known_checks)
 sessions = offering(known_sessions)
 repositories = offering(known_repositories)
 

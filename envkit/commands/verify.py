@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envkit.cli import echo, usage
-from envkit.commands import batch, options, submitted
+from envkit.commands import batch, complete, options, submitted
 from envkit.launch import launcher
 from envkit.verify.options import FLAGS
 
@@ -70,6 +70,7 @@ OF_THE_JOB = (*submitted.OPTIONS, "ranks", "nodes", "mpi_model", "as_json", "jun
 )
 @click.option("--tests-only", metavar="NAME,...", help="Only these files of them, such as test_torch.")
 @click.option("--quick", is_flag=True, help="If it fails, do not start ranks again to find out why.")
+@click.option("--explain", metavar="CHECK", help="Explain a check; verify nothing.", shell_complete=complete.checks)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JUnit XML.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as one HTML file.")
@@ -97,6 +98,10 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     job, a quarter of an hour long at most, if --time says nothing else; what is told of the job goes to standard
     error, and Ctrl-C cancels it.
     """
+    if given["explain"] is not None:
+        if name is not None or given["submit"]:
+            usage("--explain CHECK goes without NAME and --submit.")
+        return told(given["explain"])
     from envkit.inside.probe.started import detect
     from envkit.methods import installed
     from envkit.verify import launch, target
@@ -159,6 +164,14 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     finally:
         waiting.wipe()
     return show(report)
+
+
+def told(check: str) -> int:
+    """Tell all that a check can find; return 0."""
+    from envkit.verify.report.explained import explained
+
+    echo(explained(check, sys.stdout))
+    return 0
 
 
 def tell(text: str, before: Callable[[], None] = lambda: None) -> None:

@@ -187,6 +187,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return (*failed, *(result for result in self.results if result.status is Status.WARN))
 
     @property
+    def more(self) -> str:
+        """The command that tells what else the check of the root cause can find; nothing where all has passed."""
+        return f"envkit verify --explain {self.problems[0].id}" if self.problems else ""
+
+    @property
     def consequences(self) -> tuple[Result, ...]:
         """The results that failed because of the root cause."""
         return tuple(result for result in self.results if result.status is Status.FAIL and result.because_of)

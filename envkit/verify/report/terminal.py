@@ -45,6 +45,7 @@ def render(report: Report, *, width: int = 80, colour: bool = False) -> str:
         *passes(report, paper),
         skips(report, paper),
         slowest_steps(report, paper),
+        paper.paragraph("   more", "dim", report.more),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
