@@ -73,6 +73,9 @@ local machine = subdir:match("[^/]+")
 local prefix = pathJoin(release, "compat/linux", machine)
 local software = pathJoin(release, "software/linux", subdir)
 local injected = pathJoin(repository, "host_injections", version, "software/linux", subdir)
+if os.getenv("EESSI_SITE_SOFTWARE_PREFIX") then
+    injected = pathJoin(os.getenv("EESSI_SITE_SOFTWARE_PREFIX"), "versions", version, "software/linux", subdir)
+end
 local settings = {{
     EESSI_VERSION = version,
     EESSI_CVMFS_REPO = repository,

@@ -28,7 +28,7 @@ from envkit.planning.stack import Stack
 from envkit.system.resources import recipes
 
 STEERS = re.compile(
-    r"EESSI_(ARCHDETECT_OPTIONS|ACCELERATOR_TARGET)_OVERRIDE|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR"
+    r"EESSI_((ARCHDETECT_OPTIONS|ACCELERATOR_TARGET|ACCEL_SOFTWARE_SUBDIR)_OVERRIDE|SITE_SOFTWARE_PREFIX)|(APPTAINER|SINGULARITY|CVMFS)_\w+|XDG_RUNTIME_DIR"
 )
 PATIENCE_S = 4.0
 ROOT_IN_NAMESPACE = {"TAR_OPTIONS": "--no-same-owner"}  # where there are no owners but root

@@ -284,6 +284,18 @@ def test_the_gpu_variant_is_resolved_against_easybuilds_own_collection(place: Si
     assert "Problem: CUDA/12.1.1 is not installed for building" in done.out  # though EESSI has its module
 
 
+def test_what_a_site_has_added_counts(place: Site, tmp_path: Path) -> None:
+    """Its modules are under a prefix of its own, which EESSI's module puts first."""
+    words = ("install", "--method", "eessi", "--accelerator", "cuda", "--dry-run")
+    nccl = "NCCL/2.18.3-GCCcore-12.3.0-CUDA-12.1.1"
+    subdir = TARGET["EESSI_ARCHDETECT_OPTIONS_OVERRIDE"]
+    modules = tmp_path / "site" / "versions" / "2023.06" / "software" / "linux" / subdir / "modules" / "all"
+    write(modules / f"{nccl}.lua", "")
+    assert f"(module: {nccl})" in place.run(*words, env=GPU, status=3).out
+    done = place.run(*words, env={**GPU, "EESSI_SITE_SOFTWARE_PREFIX": str(tmp_path / "site")}, status=3)
+    assert f"{CUDA_STACK}.eb (module: " in done.out and nccl not in done.out
+
+
 def test_what_a_site_has_to_add_for_gpus(place: Site, tree: Path, tmp_path: Path) -> None:
     """Each part of host_injections that is missing is told with the command that adds it; with all of it none is."""
     copy = shutil.copytree(tree, tmp_path / "copy", symlinks=True)
