@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 PATH_FILE = "envkit.pth"
 CONSTRAINTS = "constraints.txt"
+MOST_NESTED = 20  # files of requirements in each other
 TAKEN = ".envkit-venv"  # in a folder while a process makes a virtual environment of it
 PLAIN_VERSION = re.compile(r"[\w.+!-]+", re.ASCII)
 STAMP = re.compile(r"^\S+T\S+ ", re.MULTILINE)
@@ -53,7 +54,7 @@ MISNAMED = re.compile(
     r"Could not open \w+ file: \[Errno|Invalid (?:requirement|constraint)|no such option|not a valid wheel filename"
     r"|looks like a filename|\[Errno (?:2|13|20|21)\]|is not a valid editable requirement|is not installable"
     r"|[Ii]nvalid wheel filename|Cannot determine archive format|In --require-hashes mode|recursively references itself"
-    r"|InvalidMarker: |Invalid IPv6 URL|maximum recursion depth"
+    r"|InvalidMarker: |Invalid IPv6 URL|maximum recursion depth|codec can't decode byte"
 )
 THROWN = re.compile(r"^(?:\w+\.)*\w+: .+$", re.MULTILINE)  # the last line of a traceback
 LOGGED = re.compile(r"ERROR|WARNING|DEBUG")
@@ -184,26 +185,42 @@ def require_file(path: Path) -> None:
 
 
 def require_lines(path: Path) -> None:
-    """Require a file of requirements without what has pip end in a traceback instead of a message.
+    """Require a file of requirements, and those it includes, without what has pip end in a traceback.
 
     That is a condition that is none, and a file that includes itself. Raises UsageProblem.
     """
-    try:
-        text = files.read(path).decode("utf-8-sig").replace("\\\n", " ")
-    except (OSError, UnicodeDecodeError):  # pip reads other encodings, too
-        return
-    for line in (COMMENT.sub("", line).strip() for line in text.splitlines()):
-        included = INCLUDED.fullmatch(line)
-        if included and path.parent.joinpath(included[1]).absolute() == path.absolute():
-            raise misnamed(f"{path} includes itself: {one_line(line)}")
-        requirement = OPTIONS.sub("", line)
-        marker = requirement.partition("; " if "://" in requirement else ";")[2].strip()
+    read = set[Path]()
+
+    def look(file: Path, above: tuple[Path, ...]) -> None:
+        if file in read or len(above) > MOST_NESTED:
+            return
+        read.add(file)
         try:
-            if marker and "${" not in marker:
-                Marker(marker)
-        except (InvalidMarker, RecursionError) as error:
-            why = one_line(str(error).partition("\n")[0])
-            raise misnamed(f"Invalid requirement: {redact(one_line(requirement))[:LONGEST]!r}: {why}") from error
+            text = files.read(file).decode("utf-8-sig").replace("\\\n", " ")
+        except (OSError, ValueError):  # pip reads other encodings, too, and addresses
+            return
+        for line in (COMMENT.sub("", line).strip() for line in text.splitlines()):
+            if included := INCLUDED.fullmatch(line):
+                inner = Path(os.path.normpath(file.parent / included[1]))
+                if inner in (*above, file):
+                    raise misnamed(f"{inner} includes itself: {one_line(line)}")
+                look(inner, (*above, file))
+            else:
+                require_condition(line)
+
+    look(Path(os.path.normpath(path.absolute())), ())
+
+
+def require_condition(line: str) -> None:
+    """Require that the condition of a requirement is one. Raises UsageProblem."""
+    requirement = OPTIONS.sub("", line)
+    marker = requirement.partition("; " if "://" in requirement else ";")[2].strip()
+    try:
+        if marker and "${" not in marker:
+            Marker(marker)
+    except (InvalidMarker, RecursionError) as error:
+        why = one_line(str(error).partition("\n")[0])
+        raise misnamed(f"Invalid requirement: {redact(one_line(requirement))[:LONGEST]!r}: {why}") from error
 
 
 def misnamed(why: str) -> UsageProblem:
