@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from envkit.easybuild import eb_command, trial_compiles
+from envkit.easybuild import build, eb_command, trial_compiles
 from envkit.environments import receipt
 from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, PlanFailed
@@ -462,3 +462,26 @@ def test_a_plan_of_another_user_is_not_read(tmp_path: Path) -> None:
     assert eb_command.read_cached(path) == resolved
     path.write_text("[" * 200_000)
     assert eb_command.read_cached(path) is None
+
+
+def test_an_estimate_says_what_it_does_not_know(tmp_path: Path) -> None:
+    """What a recipe of EasyBuild's collection takes is not guessed, unless it was built here before."""
+    tree, own = Tree(root=tmp_path), f"{recipes('easyconfigs')}/x.eb"
+    horovod = Step(module="Horovod/1", easyconfig=own)
+    system = Step(module="GCC/system", easyconfig=PATHS[0])
+    tools = Step(module="Python-tools/1", easyconfig=own)
+    foss = [Step(module=f"Foss{number}/1", easyconfig="/elsewhere/Foss.eb") for number in range(7)]
+    seconds = {"Horovod/1": 165}
+    assert build.estimate(tree, [system, tools, horovod], seconds) == "About 3 minutes on two cores."
+    assert build.estimate(tree, [system, tools], seconds) == ""
+    assert build.estimate(tree, [], seconds) == ""
+    assert build.estimate(tree, [horovod], {"Horovod/1": 20}) == "About 1 minute on two cores."
+    told = build.estimate(tree, [*foss, horovod], seconds)
+    assert told == (
+        "About 3 minutes on two cores, and longer for what was never built here: Foss0/1, Foss1/1, Foss2/1, Foss3/1, "
+        "Foss4/1, and 2 more."
+    )
+    for one in foss:
+        measured = receipt.Built(module=one.module, easyconfig=one.easyconfig, sha256="0" * 64, seconds=600.0)
+        receipt.write(receipt.built_path(tree, one.module), measured)
+    assert build.estimate(tree, [*foss, horovod], seconds) == "About 73 minutes on two cores."

@@ -16,6 +16,10 @@ from envkit.environments.prefix import ALMOST_NOTHING, Prefix, Tree
 from envkit.errors import BuildFailed, DiskFull, Interrupted
 from envkit.planning.plan import Plan, Step
 from envkit.report.progress import BuildProgress, Events, say
+from envkit.system.resources import recipes
+
+QUICK_S = 5  # that a module takes which only says where something is, or unpacks some wheels
+SHOWN = 5  # modules that are named
 
 
 def missing(plan: Plan, tree: Tree) -> list[str]:
@@ -78,6 +82,30 @@ def durations(tree: Tree, modules: Sequence[str], seconds: Mapping[str, int]) ->
     records = {module: receipt.built(tree, module) for module in modules}
     measured = {module: round(built.seconds) for module, built in records.items() if built and not built.cached}
     return {**seconds, **measured}
+
+
+def estimate(tree: Tree, steps: Sequence[Step], seconds: Mapping[str, int]) -> str:
+    """Return a line on how long some modules take to build; an empty one where that is not known of any.
+
+    What is made by a recipe of envkit and not measured takes seconds; one of EasyBuild's collection may take hours,
+    unless it stands for what the machine has.
+    """
+    known = durations(tree, [step.module for step in steps], seconds)
+    rest = [step for step in steps if step.module not in known]
+    if len(rest) == len(steps):
+        return ""
+    own = [recipes("easyconfigs"), recipes("eessi")]
+    longer = [
+        step.module
+        for step in rest
+        if not step.module.endswith("/system") and not any(Path(step.easyconfig).is_relative_to(one) for one in own)
+    ]
+    minutes = (sum(known.get(step.module, 0) for step in steps) + QUICK_S * (len(rest) - len(longer))) / 60
+    text = f"About {max(minutes, 1):.0f} minute{'s' if minutes >= 1.5 else ''} on two cores"
+    if longer:
+        names = ", ".join([*longer[:SHOWN], *([f"and {len(longer) - SHOWN} more"] if len(longer) > SHOWN else [])])
+        text += f", and longer for what was never built here: {names}"
+    return f"{text}."
 
 
 def watched(job: eb_command.Build, shown: BuildProgress, held: dict[str, FileLock]) -> None:

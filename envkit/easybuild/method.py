@@ -220,8 +220,10 @@ class ModulesInstallation:
         modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
         modules += ", 1 from a cache" if self.offer else ""
         yield f"\n{modules}; {len(absent)} of {len(sources)} sources to fetch."
-        if expected := sum(self.stack.seconds.get(module, 5) for module in missing if self.stack.seconds):
-            yield f"About {expected / 60:.0f} minutes on two cores."
+        offered = {self.stack.module} if self.offer else set()
+        to_build = [step for step in self.plan.steps if step.module in missing - offered]
+        if text := build.estimate(self.tree, to_build, self.stack.seconds):
+            yield text
 
     def build(self, folder: Path, console: Console) -> None:
         """Fetch the sources that are missing and build the modules that are; take what a cache has."""
