@@ -21,7 +21,7 @@ from envkit.config.keys import KEYS, variables
 from envkit.planning import patches
 from envkit.planning.stack import stacks
 from envkit.system.resources import data
-from envkit.verify.report.explained import explainable
+from envkit.verify.report.explained import UNMEASURED, explainable
 
 ROOT = Path(__file__).resolve().parents[1]
 AREAS = {
@@ -206,10 +206,11 @@ def checks() -> dict[str, str]:
     """A page for each check of verify: what it says when it does not pass, why, and what to do."""
     made: dict[str, list[str]] = {}
     for name, cases in explainable().items():
-        parts = made.setdefault(name, [])
+        made[name] = [prose(UNMEASURED)]
         for case, words in cases.items():
-            parts += [f"## {case}: {words['status'].upper()}", code(words["message"])]
-            parts += [f"**{key.title()}.** {prose(words[key])}" for key in ("cause", "remedy") if words.get(key)]
+            made[name] += [f"## {case}: {words['status'].upper()}", code(words["message"])]
+            made[name] += [f"**{key.title()}.** {prose(words[key])}" for key in ("cause", "remedy") if words.get(key)]
+            made[name] += [code("\n".join(words["commands"]))] if words.get("commands") else []
     pages = {f"checks/{name}.md": ORPHAN + page(name, parts) for name, parts in made.items()}
     text = "What `envkit verify` checks. `{names}` stand for what it found."
     pages["checks/index.md"] = page("Checks", [text, listed(sorted(made))])

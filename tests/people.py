@@ -42,19 +42,24 @@ class Person:
         self.name, self.uid, self.gid, self.home = name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir)
         self.home.chmod(0o700)
 
-    def run(self, *argv: str | Path, umask: int = 0o022, **settings: Any) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str | Path, umask: int = 0o022, limit_s: float = LIMIT_S, **settings: Any
+    ) -> subprocess.CompletedProcess[str]:
         """Run a program as this user."""
         env = {"HOME": str(self.home), "USER": self.name, "LANG": "C.UTF-8", "TMPDIR": str(self.home), "COLUMNS": "300"}
         env |= {"PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}", **{k: str(v) for k, v in settings.items()}}
         become = ["setpriv", f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups"]
         words = [*shown(), *become, *map(str, argv)]
         return subprocess.run(
-            words, env=env, cwd=self.home, umask=umask, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            words, env=env, cwd=self.home, umask=umask, capture_output=True, text=True, timeout=limit_s, check=False
         )
 
-    def envkit(self, *words: str | Path, umask: int = 0o022, **settings: Any) -> subprocess.CompletedProcess[str]:
+    def envkit(
+        self, *words: str | Path, umask: int = 0o022, limit_s: float = LIMIT_S, **settings: Any
+    ) -> subprocess.CompletedProcess[str]:
         """Run envkit as this user."""
-        return self.run(sys.executable, "-m", "envkit", *words, umask=umask, PYTHONPATH=REPOSITORY, **settings)
+        argv = (sys.executable, "-m", "envkit", *words)
+        return self.run(*argv, umask=umask, limit_s=limit_s, PYTHONPATH=REPOSITORY, **settings)
 
     def owns(self, *paths: Path) -> None:
         """Give these folders, with all in them, or files to this user."""

@@ -17,8 +17,9 @@ from envkit.environments.prefix import Prefix, Tree
 from envkit.errors import HostProblem, PlanFailed
 from envkit.machine import host
 from envkit.machine.host import Host, Platform, Program
+from envkit.planning import extras
 from envkit.planning.plan import Patch, Plan, Step
-from envkit.planning.stack import REFERENCE, from_recipe
+from envkit.planning.stack import REFERENCE, from_recipe, stacks
 from envkit.sources.fetch import Source
 from envkit.system import process
 from envkit.system.resources import easybuild_collection, recipes
@@ -476,6 +477,7 @@ def test_an_estimate_says_what_it_does_not_know(tmp_path: Path) -> None:
     assert build.estimate(tree, [system, tools], seconds) == ""
     assert build.estimate(tree, [], seconds) == ""
     assert build.estimate(tree, [horovod], {"Horovod/1": 20}) == "About 1 minute on two cores."
+    assert build.estimate(tree, foss[:2], {}) == "How long this takes is not known, hours perhaps: Foss0/1, Foss1/1."
     told = build.estimate(tree, [*foss, horovod], seconds)
     assert told == (
         "About 3 minutes on two cores, and longer for what was never built here: Foss0/1, Foss1/1, Foss2/1, Foss3/1, "
@@ -484,4 +486,13 @@ def test_an_estimate_says_what_it_does_not_know(tmp_path: Path) -> None:
     for one in foss:
         measured = receipt.Built(module=one.module, easyconfig=one.easyconfig, sha256="0" * 64, seconds=600.0)
         receipt.write(receipt.built_path(tree, one.module), measured)
-    assert build.estimate(tree, [*foss, horovod], seconds) == "About 73 minutes on two cores."
+    assert build.estimate(tree, [*foss, horovod], seconds) == "About 73 minutes."
+
+
+def test_every_addition_has_a_time() -> None:
+    """Where its stack has one."""
+    seconds = {stack.name: stack.seconds for stack in stacks()}
+    for extra in extras.known().values():
+        for stack, recipe in extra.recipes.items():
+            module = recipe.removesuffix(".eb").replace("-", "/", 1)
+            assert not seconds[stack] or module in seconds[stack]

@@ -54,6 +54,7 @@ def found(*ranks: tuple[str, str], size: int = 2, **changes: object) -> RankResu
         ("timeout=-1", "timeout=-1"),
         ("timeout=float('nan')", "timeout=nan"),
         ("timeout=float('inf')", "timeout=inf"),
+        ("timeout=10**400", "is not a number from 0.001 to 1e+06"),
     ],
 )
 def test_a_mark_that_cannot_be_understood_ends_the_session(tmp_path: Path, words: str, said: str) -> None:
@@ -63,7 +64,7 @@ def test_a_mark_that_cannot_be_understood_ends_the_session(tmp_path: Path, words
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("number", ["soon", "nan", "inf", "-1", "0"])
+@pytest.mark.parametrize("number", ["soon", "nan", "inf", "-1", "0", "1e10"])
 def test_a_time_limit_that_is_none_is_told(tmp_path: Path, number: str) -> None:
     done = run(tmp_path, TEST.format(""), "-o", f"horovod_timeout={number}")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout

@@ -332,6 +332,16 @@ def test_files_that_include_many_are_read_once_each(tmp_path: Path) -> None:
     for number in range(60):
         (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n-c ./{number + 1}.txt\n")
     making.require_lines(tmp_path / "0.txt")
+    (tmp_path / "60.txt").write_text("bar;rm")
+    with pytest.raises(UsageProblem, match="pip cannot read"):
+        making.require_lines(tmp_path / "0.txt")
+    (tmp_path / "60.txt").write_text(f"-r https://host/../{tmp_path}/0.txt")
+    making.require_lines(tmp_path / "0.txt")
+    (tmp_path / "60.txt").write_text("-r " + "./" * 10_000 + "0.txt")
+    with pytest.raises(UsageProblem, match="pip cannot read") as refused:
+        making.require_lines(tmp_path / "0.txt")
+    assert len(refused.value.why) < 1000
+    (tmp_path / "60.txt").unlink()
     (tmp_path / "3.txt").write_text("-r sub/../2.txt")
     with pytest.raises(UsageProblem, match="pip cannot read") as refused:
         making.require_lines(tmp_path / "0.txt")

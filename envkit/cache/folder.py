@@ -55,14 +55,16 @@ def names(named: str, module: str) -> Iterator[str]:
     from envkit.sources.answers import RefusedError
 
     top = path_of(named) / "manifests"
-    if not top.parent.is_dir():
-        raise RefusedError("There is no such folder")
     try:
+        if not top.parent.is_dir():
+            raise RefusedError("There is no such folder")
         for folder in [manifest.folder_of(module)] if module else listed(top):
             if not top.is_symlink() and not (top / folder).is_symlink():
                 yield from (f"{folder}/{name}" for name in listed(top / folder))
     except NotReadable as error:
         raise RefusedError(error.why.rstrip(".")) from error
+    except OSError as error:  # of a folder that others may not enter
+        raise RefusedError(error.strerror or str(error)) from error
 
 
 @contextmanager

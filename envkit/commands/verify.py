@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from envkit.cli import echo, usage
 from envkit.commands import batch, complete, options, submitted
@@ -99,9 +100,13 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     error, and Ctrl-C cancels it.
     """
     if given["explain"] is not None:
-        if name is not None or given["submit"]:
-            usage("--explain CHECK goes without NAME and --submit.")
-        return told(given["explain"])
+        typed = {one for one in context.params if context.get_parameter_source(one) is ParameterSource.COMMANDLINE}
+        if typed != {"explain"}:
+            usage("--explain CHECK goes alone: it verifies nothing.")
+        from envkit.verify.report.explained import explained
+
+        echo(explained(given["explain"], sys.stdout))
+        return 0
     from envkit.inside.probe.started import detect
     from envkit.methods import installed
     from envkit.verify import launch, target
@@ -164,14 +169,6 @@ def verify(context: click.Context, /, name: str | None, **given: Any) -> int:
     finally:
         waiting.wipe()
     return show(report)
-
-
-def told(check: str) -> int:
-    """Tell all that a check can find; return 0."""
-    from envkit.verify.report.explained import explained
-
-    echo(explained(check, sys.stdout))
-    return 0
 
 
 def tell(text: str, before: Callable[[], None] = lambda: None) -> None:

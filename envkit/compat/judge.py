@@ -253,10 +253,14 @@ def about(when: Mapping[str, str], parts: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=10_000)
 def fits(name: str, wanted: str, version: str) -> bool:
-    """Say whether a version is one of those that are wanted, and a whole series only where its ends are; or a name."""
+    """Say whether a version is one of those that are wanted, and a whole series only where its ends are; or a name.
+
+    A nightly build or a release candidate counts as the release that it precedes.
+    """
     entry = known().component[name]
     if entry.names:
         return version == wanted
+    version = Version(version).base_version if Version(version).is_prerelease else version
     ends = [version] if len(release(version)) >= entry.series else [f"{version}.0", f"{version}.{LAST}"]
     return all(within(wanted, end) for end in ends)
 

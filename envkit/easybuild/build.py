@@ -85,27 +85,27 @@ def durations(tree: Tree, modules: Sequence[str], seconds: Mapping[str, int]) ->
 
 
 def estimate(tree: Tree, steps: Sequence[Step], seconds: Mapping[str, int]) -> str:
-    """Return a line on how long some modules take to build; an empty one where that is not known of any.
+    """Return a line on how long some modules take to build; an empty one where nothing can be said.
 
-    What is made by a recipe of envkit and not measured takes seconds; one of EasyBuild's collection may take hours,
+    Of a recipe of envkit, what has no time in stacks.toml takes seconds; one of EasyBuild's collection may take hours,
     unless it stands for what the machine has.
     """
-    known = durations(tree, [step.module for step in steps], seconds)
+    modules = [step.module for step in steps]
+    known = durations(tree, modules, seconds)
     rest = [step for step in steps if step.module not in known]
-    if len(rest) == len(steps):
-        return ""
-    own = [recipes("easyconfigs"), recipes("eessi")]
+    own = recipes("easyconfigs")
     longer = [
         step.module
         for step in rest
-        if not step.module.endswith("/system") and not any(Path(step.easyconfig).is_relative_to(one) for one in own)
+        if not step.module.endswith("/system") and not Path(step.easyconfig).is_relative_to(own)
     ]
-    minutes = (sum(known.get(step.module, 0) for step in steps) + QUICK_S * (len(rest) - len(longer))) / 60
-    text = f"About {max(minutes, 1):.0f} minute{'s' if minutes >= 1.5 else ''} on two cores"
-    if longer:
-        names = ", ".join([*longer[:SHOWN], *([f"and {len(longer) - SHOWN} more"] if len(longer) > SHOWN else [])])
-        text += f", and longer for what was never built here: {names}"
-    return f"{text}."
+    names = ", ".join([*longer[:SHOWN], *([f"and {len(longer) - SHOWN} more"] if len(longer) > SHOWN else [])])
+    if len(rest) == len(steps):
+        return f"How long this takes is not known, hours perhaps: {names}." if longer else ""
+    minutes = (sum(known.get(module, 0) for module in modules) + QUICK_S * (len(rest) - len(longer))) / 60
+    is_of_here = any(known[module] != seconds.get(module) for module in modules if module in known)
+    text = f"About {max(minutes, 1):.0f} minute{'s' if minutes >= 1.5 else ''}{'' if is_of_here else ' on two cores'}"
+    return f"{text}, and longer for what was never built here: {names}." if longer else f"{text}."
 
 
 def watched(job: eb_command.Build, shown: BuildProgress, held: dict[str, FileLock]) -> None:

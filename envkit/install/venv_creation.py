@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PATH_FILE = "envkit.pth"
 CONSTRAINTS = "constraints.txt"
-MOST_NESTED = 20  # files of requirements in each other
+MOST_FILES = 200  # of requirements that are looked at
 TAKEN = ".envkit-venv"  # in a folder while a process makes a virtual environment of it
 PLAIN_VERSION = re.compile(r"[\w.+!-]+", re.ASCII)
 STAMP = re.compile(r"^\S+T\S+ ", re.MULTILINE)
@@ -54,8 +54,9 @@ MISNAMED = re.compile(
     r"Could not open \w+ file: \[Errno|Invalid (?:requirement|constraint)|no such option|not a valid wheel filename"
     r"|looks like a filename|\[Errno (?:2|13|20|21)\]|is not a valid editable requirement|is not installable"
     r"|[Ii]nvalid wheel filename|Cannot determine archive format|In --require-hashes mode|recursively references itself"
-    r"|InvalidMarker: |Invalid IPv6 URL|maximum recursion depth|codec can't decode byte"
+    r"|InvalidMarker: |Invalid IPv6 URL|maximum recursion depth"
 )
+UNDECODED = "codec can't decode byte"  # of a file of requirements
 THROWN = re.compile(r"^(?:\w+\.)*\w+: .+$", re.MULTILINE)  # the last line of a traceback
 LOGGED = re.compile(r"ERROR|WARNING|DEBUG")
 COMMENT = re.compile(r"(?:^|\s)#.*")
@@ -189,26 +190,28 @@ def require_lines(path: Path) -> None:
 
     That is a condition that is none, and a file that includes itself. Raises UsageProblem.
     """
+    first = Path(os.path.normpath(path.absolute()))
+    todo: list[tuple[Path, tuple[Path, ...]]] = [(first, (first,))]
     read = set[Path]()
-
-    def look(file: Path, above: tuple[Path, ...]) -> None:
-        if file in read or len(above) > MOST_NESTED:
-            return
+    while todo and len(read) < MOST_FILES:
+        file, above = todo.pop()
+        if file in read:
+            continue
         read.add(file)
         try:
             text = files.read(file).decode("utf-8-sig").replace("\\\n", " ")
-        except (OSError, ValueError):  # pip reads other encodings, too, and addresses
-            return
+        except (OSError, ValueError):  # pip reads other encodings, too
+            continue
         for line in (COMMENT.sub("", line).strip() for line in text.splitlines()):
             if included := INCLUDED.fullmatch(line):
                 inner = Path(os.path.normpath(file.parent / included[1]))
-                if inner in (*above, file):
-                    raise misnamed(f"{inner} includes itself: {one_line(line)}")
-                look(inner, (*above, file))
+                if "://" in included[1]:
+                    continue
+                if inner in above:
+                    raise misnamed(f"{inner} includes itself: {redact(one_line(line))[:LONGEST]}")
+                todo.append((inner, (*above, inner)))
             else:
                 require_condition(line)
-
-    look(Path(os.path.normpath(path.absolute())), ())
 
 
 def require_condition(line: str) -> None:
@@ -473,7 +476,8 @@ def failed(virtual_environment: Venv, folder: Path, status: int, log: str) -> En
             fix="What it says is above. Take a version that has a wheel for this Python, or load what its build "
             "lacks. Nothing was left behind.",
         )
-    if MISNAMED.search(ended):
+    is_coded = UNDECODED in ended and "req_file.py" in log
+    if MISNAMED.search(ended) or is_coded:
         return misnamed(why)
     if FULL.search(ended):
         return DiskFull(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MARK = "horovod"
 LIMIT_S = 300.0
-LEAST_S = 0.001
+LEAST_S, MOST_S = 0.001, 1e6
 HELP = (
     f"{MARK}(ranks=2, environment=None, nodes=None, timeout=None): run the test in ranks of an environment, started by "
     "envkit; timeout is in seconds."
@@ -101,8 +101,10 @@ def asked(item: pytest.Item) -> RanksMark:
         raise pytest.UsageError(f"{item.nodeid}: the mark {MARK} has no {odd}. It is {HELP}") from None
     for name, least in (("ranks", 1), ("nodes", 1), ("timeout", LEAST_S)):
         value = getattr(ranks_mark, name)
-        if value is not None and not (isinstance(value, int | float) and least <= value < float("inf")):
-            raise pytest.UsageError(f"{item.nodeid}: {name}={value!r} of the mark {MARK} is not a number above 0.")
+        if value is not None and not (isinstance(value, int | float) and least <= value <= MOST_S):
+            raise pytest.UsageError(
+                f"{item.nodeid}: {name}={value!r} of the mark {MARK} is not a number from {least:g} to {MOST_S:g}."
+            )
     return ranks_mark
 
 
@@ -113,8 +115,8 @@ def limit(config: pytest.Config, wanted: RanksMark) -> float:
         seconds = float(text or LIMIT_S)
     except ValueError:
         seconds = 0.0
-    if not LEAST_S <= seconds < float("inf"):
-        raise pytest.UsageError(f"horovod_timeout: {text!r} is no number of seconds.")
+    if not LEAST_S <= seconds <= MOST_S:
+        raise pytest.UsageError(f"horovod_timeout: {text!r} is no number of seconds up to {MOST_S:g}.")
     return wanted.timeout or seconds
 
 

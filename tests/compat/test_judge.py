@@ -311,6 +311,7 @@ def test_how_far_a_version_is_from_another(name: str, asked: str, there: str | N
         ("==2.13.*", "2.13.1", True),
         ("==2.13.*", "2", False),
         (">2.13", "2.14.0rc1", True),
+        (">=2.1", "2.1.0.dev20230714", True),
     ],
 )
 def test_a_rule_is_about_a_series_where_it_is_about_all_of_it(wanted: str, version: str, is_one: bool) -> None:

@@ -49,8 +49,9 @@ def envkit(tmp_path: Path) -> Envkit:
 def test_what_is_taken_here(envkit: Envkit, tmp_path: Path) -> None:
     """It is a method that works by the doctor's verdict, and the plan is that of the same with --method."""
     needs("lmod", "g++")
-    json_plan = envkit("install", "--method", "easybuild", "--framework", "pytorch", "--dry-run", "--json").stdout
-    for source in json.loads(json_plan)["sources"]:  # files of these names: no server has to answer in time
+    planned = envkit("install", "--method", "easybuild", "--framework", "pytorch", "--dry-run", "--json")
+    assert planned.returncode == 0, planned.stderr
+    for source in json.loads(planned.stdout)["sources"]:  # files of these names: no server has to answer in time
         (tmp_path / "links" / source["name"]).parent.mkdir(exist_ok=True)
         (tmp_path / "links" / source["name"]).touch()
     here = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "links")}

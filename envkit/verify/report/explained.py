@@ -10,19 +10,22 @@ from envkit.report.paper import Paper
 from envkit.verify.outcome import Status
 from envkit.verify.report.terminal import COLOURS
 
-NOTE = "{names} stand for what the check has found."
-SHARED = {  # checks that find the same things, and so have their words in common
-    "collective": ("allgather", "allreduce", "alltoall", "broadcast", "process-sets", "reducescatter"),
+NAMES = "{names} stand for what the check has found."
+UNMEASURED = "Where an earlier step has failed, it says only that it was not measured."
+SHARED = {  # checks that find the same things, and so have words in common
+    "collective": ("allgather", "allreduce", "alltoall", "barrier", "broadcast", "process-sets", "reducescatter"),
+    "not-measured": (),  # what any check says
     "training-truth": ("training-truth-keras", "training-truth-tensorflow", "training-truth-torch"),
 }
 
 
 def explainable() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """Return the cases of each check in which it does not pass, with status, message, cause and remedy."""
-    told = dict[str, Mapping[str, Mapping[str, Any]]]()
+    told = dict[str, dict[str, Mapping[str, Any]]]()
     for name, cases in catalogue().items():
         if bad := {case: words for case, words in cases.items() if words["status"] != Status.PASS}:
-            told |= dict.fromkeys(SHARED.get(name, (name,)), bad)
+            for check in SHARED.get(name, (name,)):
+                told.setdefault(check, {}).update(bad)
     return told
 
 
@@ -36,11 +39,13 @@ def explained(check: str, stream: TextIO) -> str:
             fix=f"Did you mean '{near[0]}'?" if near else f"Name one of these: {', '.join(sorted(checks))}.",
         )
     paper = Paper.of(stream)
-    blocks = [[paper.styled(check, "bold"), *paper.paragraph("           ", "dim", NOTE)]]
-    for words in checks[check].values():
+    blocks = [[paper.styled(check, "bold"), *paper.paragraph("           ", "dim", f"{NAMES} {UNMEASURED}")]]
+    for case, words in checks[check].items():
         status = Status(words["status"])
-        block = paper.paragraph(f"{status.upper():>11}", COLOURS[status], words["message"])
+        block = paper.paragraph(f"{status.upper():>11}", COLOURS[status], f"{case}: {words['message']}")
         for part in ("cause", "remedy"):
             block += paper.paragraph(f"{part:>11}", "bold", words.get(part, ""))
+        for command in words.get("commands", ()):
+            block += paper.paragraph("           ", "bold", command)
         blocks.append(block)
     return "\n\n".join("\n".join(block) for block in blocks)

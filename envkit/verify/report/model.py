@@ -188,8 +188,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def more(self) -> str:
-        """The command that tells what else the check of the root cause can find; nothing where all has passed."""
-        return f"envkit verify --explain {self.problems[0].id}" if self.problems else ""
+        """The command that tells what else a check can find: that of the cause, or of the first warning if there is."""
+        told = self.cause or next(iter(self.problems), None)
+        return f"envkit verify --explain {told.id}" if told else ""
 
     @property
     def consequences(self) -> tuple[Result, ...]:
