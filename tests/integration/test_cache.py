@@ -11,6 +11,7 @@ from functools import partial
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from envkit.easybuild.eb_command import as_root
 from envkit.environments.prefix import Tree
 
 from ..conftest import LMOD
+from ..people import open_folder, people
 from ..stacks import BUILD_S, Site
 from .conftest import Handler
 from .site import needs
@@ -132,6 +134,42 @@ def test_another_prefix_has_it_without_building(tmp_path: Path, another: Another
     assert "from the cache" in site.envkit("show", STACK).stdout
     assert json.loads(site.envkit("show", STACK, "--json").stdout)["modules"][-1]["cached"]["place"] == str(cache)
     assert f"from the cache {cache}" in site.envkit("show", STACK, "--sbom").stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+@pytest.mark.xdist_group("users")
+def test_another_user_takes_it(stacks: Site, installed: Callable[[str], str], keys: tuple[Path, Path]) -> None:
+    """One user builds and pushes, another installs into a prefix of their own, and nothing is compiled."""
+    installed(STACK)
+    with people("ada") as persons, open_folder() as folder:
+        ada, place = persons["ada"], folder / "cache"
+        place.mkdir()
+        words = ("cache", "push", STACK, "--to", str(place), "--sign", str(keys[0]))
+        assert stacks.envkit(*words).returncode == 0
+        subprocess.run(["chmod", "-R", "a+rX", place], check=True)  # whatever root's umask is
+        shutil.copy(keys[1], folder / "cache.pub")
+        prefix = ada.home / "prefix"
+        shutil.copytree(stacks.prefix / "sources", prefix / "sources")
+        for path in ("horovod-0.28.1.tar.gz", ".verified.json"):
+            (prefix / "sources" / path).unlink(missing_ok=True)
+        ada.owns(prefix)
+        settings: dict[str, Any] = {
+            "ENVKIT_PREFIX": prefix, "ENVKIT_CACHE_FROM": place, "ENVKIT_CACHE_KEYS": folder / "cache.pub",
+            "LMOD_CMD": LMOD,
+        }  # fmt: skip
+        place.chmod(0o700)
+        private = ada.envkit("install", STACK, "--offline", "--dry-run", **settings)
+        assert f"The cache {place} cannot be used. Permission denied." in private.stdout, private
+        place.chmod(0o755)
+        done = ada.envkit("install", STACK, "--offline", limit_s=BUILD_S, **settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"Taken from {place}: {MODULE}" in done.stdout and f"] {MODULE}" not in done.stdout
+        assert f"PASS  {STACK}: 2 ranks in one world" in done.stdout
+        report = json.loads(ada.envkit("verify", STACK, "--json", **settings).stdout)
+        assert report["verdict"] == "pass"
+        assert report["origin"].startswith(f"{MODULE} from the cache {place}, object ")
+        owners = {path.lstat().st_uid for path in (prefix, *prefix.rglob("*"))}
+        assert owners == {ada.uid}
 
 
 def test_eb_sees_it_as_installed(tmp_path: Path, another: Another) -> None:
