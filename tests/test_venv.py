@@ -95,6 +95,18 @@ def test_its_pip_obeys_later_too(toy: ModuleReceipt, wheels: Path, tmp_path: Pat
     assert venv.installed(tmp_path / "own") == {}
 
 
+@pytest.mark.parametrize("words", [["run", "own", "--", "true"], ["verify", "own"], ["kernel", "own"]])
+def test_a_folder_that_is_named_without_its_path_is_told(
+    words: list[str], toy: ModuleReceipt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    """What lies where one happens to be never takes the place of an environment."""
+    assert make(tmp_path) == 0
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert run(words) == 6
+    assert "The folder own here is a virtual environment: name it by its path, ./own." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["PIP_CONSTRAINT", "PIP_CONFIG_FILE"])
 def test_what_takes_the_constraints_away_later_is_told_before_and_found_afterwards(
     name: str, toy: ModuleReceipt, wheels: Path, tmp_path: Path, capsys: Output

@@ -367,7 +367,9 @@ def missing(prefix: Prefix, name: str | None, there: Sequence[str]) -> Environme
 
 
 def perhaps(name: str, names: Sequence[str], prefix: Prefix) -> str:
-    """Return what a name that no environment has may mean: one that is installed, or a stack; nothing if neither."""
+    """Return what a name that no environment has may mean: a folder, one that is installed, a stack; or nothing."""
+    if name and venv.named(f"./{name}"):
+        return f"The folder {shown(name)} here is a virtual environment: name it by its path, {quote(f'./{name}')}."
     can_be = [*FRAMEWORKS, *(stack.name for stack in stacks())]
     called = foreign.as_stack(name)
     if near := difflib.get_close_matches(name, list(names), 1):
