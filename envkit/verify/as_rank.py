@@ -312,12 +312,15 @@ def take_over(own: Attendance, show: Callable[[Report], int]) -> int:
     """Make the report in the first rank's stead, if this rank is the first to try and sees what others left."""
     records = gather(own.meeting.shared, since=own.began - PATIENCE_S)
     if not any(facts.launcher_rank == 0 for facts in records.facts):
-        print(nothing_of_the_first(own), file=sys.stderr)
         with suppress(OSError):
             shutil.rmtree(local_folder(own.meeting.name, str(own.meeting.shared)), ignore_errors=True)
-            (own.meeting.shared / file_name()).unlink(missing_ok=True)
+            for name in (file_name(), f"outside-{own.started.rank}"):
+                (own.meeting.shared / name).unlink(missing_ok=True)
         with suppress(OSError):
+            if [path.name for path in own.meeting.shared.iterdir()] == [ALARM]:  # no other rank is there to hear it
+                (own.meeting.shared / ALARM).unlink()
             own.meeting.shared.rmdir()
+        print(nothing_of_the_first(own), file=sys.stderr)
         return 1
     if is_reporter(own):
         return report(own, show, patience_s=0)

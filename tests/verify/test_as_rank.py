@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 
+from envkit.inside.probe.started import Started
 from envkit.verify import as_rank
 
 from .conftest import make_site
@@ -186,3 +187,23 @@ def test_rank_0_gives_signs_while_it_makes_the_report(tmp_path: Path, monkeypatc
     assert as_rank.heartbeat(own)
     (tmp_path / "heartbeat").unlink()
     assert not as_rank.heartbeat(own)
+
+
+@pytest.mark.parametrize("others", [(), ("outside-2",), ("node2.json-part",)])
+def test_a_rank_that_sees_no_other_leaves_nothing(
+    others: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its probe failed, which it has told to whoever is there: nobody. Where something of another is, that stays."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o700)
+    for name in ("stop", "outside-1", *others):
+        (shared / name).touch()
+    started = Started("openmpi", "Open MPI's mpirun", 1, 4, 1, 4, "job")
+    meeting = SimpleNamespace(shared=shared, name="x")
+    own = cast("as_rank.Attendance", SimpleNamespace(meeting=meeting, started=started, began=0.0, unseen=()))
+    assert as_rank.take_over(own, lambda _: 0) == 1
+    assert "rank 1 on" in capsys.readouterr().err
+    assert {path.name for path in shared.glob("*")} == ({"stop", *others} if others else set())
+    assert shared.exists() is bool(others)

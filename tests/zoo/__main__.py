@@ -139,7 +139,7 @@ def chosen(given: Any, used: list[str]) -> list[str]:
     dice = random.Random(given.draw)
     if given.pairs:
         broken = [k.name for k in kinds if not k.harmless and k.mended == "run" and not k.during]
-        return ["+".join(dice.sample(broken, 2)) for _ in range(given.pairs)]
+        return ["&".join(dice.sample(broken, 2)) for _ in range(given.pairs)]
     wrong = was_wrong(given.again) if given.again else set()
     if given.each:
         mixed = dice.sample(kinds, len(kinds))

@@ -55,7 +55,7 @@ def run(given: Any) -> dict[str, Any]:
     """The record of a case."""
     os.umask(0o022)
     used = json.loads(Path(given.used).read_text())
-    kinds = [find(name, used, given.seed) for name in given.kind.split("+")]
+    kinds = [find(name, used, given.seed) for name in given.kind.split("&")]
     kind = kinds[0] if len(kinds) == 1 else combined(kinds)
     world = World(
         stack=given.stack,

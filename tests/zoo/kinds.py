@@ -92,7 +92,7 @@ def combined(kinds: Sequence[Kind]) -> Kind:
             kind.do(world)
 
     return Kind(
-        name="+".join(kind.name for kind in kinds),
+        name="&".join(kind.name for kind in kinds),
         group="two at once",
         did="; ".join(kind.did for kind in kinds),
         do=do,
