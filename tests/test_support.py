@@ -69,7 +69,7 @@ def test_what_is_kept_as_verified_is_said_and_the_other_way_round() -> None:
 def test_the_words_for_it() -> None:
     words = {stack.name: stack.status for stack in stacks()}
     assert words["tensorflow-2.21-cpu"] == (
-        "built and verified on x86_64 with Python 3.11 and 3.13, and on aarch64, emulated, with Python 3.11"
+        "built and verified on x86_64 with Python 3.11, 3.12 and 3.13, and on aarch64, emulated, with Python 3.11"
     )
     cuda = "built, and verified on CPU tensors, on x86_64 with Python 3.11; not tried on a GPU"
     assert words["pytorch-2.13-cuda"] == cuda

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -76,7 +77,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         for trial in self.tried:
             machine = f"{trial.machine}, emulated," if trial.emulated else trial.machine
             pythons.setdefault(machine, {})[trial.python] = None
-        where = ", and ".join(f"on {machine} with Python {' and '.join(own)}" for machine, own in pythons.items())
+        where = ", and ".join(f"on {machine} with Python {together(own)}" for machine, own in pythons.items())
         gpu = "" if self.accelerator is Accelerator.CPU else "; not tried on a GPU"
         return f"{how} {where}{gpu}{note}"
 
@@ -85,6 +86,12 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
         if self.machines:
             return platform.machine in self.machines
         return not self.pythons or platform.python in self.pythons.get(platform.machine, ())
+
+
+def together(names: Iterable[str]) -> str:
+    """Return some names as "A, B and C"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 @cache
