@@ -207,13 +207,19 @@ def test_nothing_outlives_a_supervising_process_that_is_killed(ignore: str, tmp_
     assert all(gone(pid) for pid in pids)
 
 
+def has_stopped(program: str) -> bool:
+    """Say whether a process of that name below this one is stopped."""
+    below = stopped.below(os.getpid())
+    return any(one.program == program for pid, above in below if (one := stopped.stopped(pid, "", above)))
+
+
 def test_what_is_stopped_can_still_clear_away(tmp_path: Path) -> None:
     program = "trap 'rm mark; exit' TERM; touch mark; kill -STOP $$; while :; do sleep 0.1; done"
     until = iter(range(10**6))
     mark = tmp_path / "mark"
 
     def is_stopped() -> bool:
-        return (mark.exists() and any(one.program == "sh" for one in stopped.below(os.getpid()))) or next(until) > 600
+        return (mark.exists() and has_stopped("sh")) or next(until) > 600
 
     argv = ["sh", "-c", program]
     status = process.supervise(argv, env=dict(os.environ), log=tmp_path / "log", cwd=tmp_path, until=is_stopped)

@@ -1,4 +1,4 @@
-"""Processes below another one that a signal has stopped, and that do not go on."""
+"""Processes below another one, and which of them a signal has stopped that do not go on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stopped:
 
 
 class Watch:
-    """Who has been stopped at each of the last looks.
+    """Who has been stopped at each of the last looks, and the numbers of all processes there have been.
 
     Looks are counted, not seconds: a job that was suspended as a whole goes on as a whole.
     """
@@ -34,28 +34,41 @@ class Watch:
     def __init__(self, root: int, host: str = "") -> None:
         self.root = root
         self.host = host
-        self.looked = time.monotonic()
+        self.began = self.looked = time.monotonic()
         self.seen: dict[int, int] = {}
         self.found: tuple[Stopped, ...] = ()
+        self.pids: set[int] = set()
 
     def look(self) -> None:
-        """Look, once a second."""
-        if time.monotonic() - self.looked < LOOK_S:
+        """Look, once a second; in the first one as often as called, for those that end in it."""
+        now = time.monotonic()
+        is_due = now - self.looked >= LOOK_S
+        if not is_due and now - self.began > LOOK_S:
             return
-        self.looked = time.monotonic()
-        processes = {process.pid: process for process in below(self.root, self.host)}
+        above = dict(below(self.root))
+        self.pids |= above.keys() - {self.root}
+        if not is_due:
+            return
+        self.looked = now
+        processes = {pid: found for pid in above if (found := stopped(pid, self.host, above[pid]))}
         self.seen = {pid: self.seen.get(pid, 0) + 1 for pid in processes}
         self.found = tuple(process for pid, process in processes.items() if self.seen[pid] >= LOOKS)
 
 
-def below(root: int, host: str = "", above: tuple[int, ...] = ()) -> Iterator[Stopped]:
-    """Yield the stopped processes among one and all below it."""
+def stopped(pid: int, host: str, above: tuple[int, ...]) -> Stopped | None:
+    """Return what a signal has stopped, if a process is that."""
     with suppress(OSError, IndexError):
-        line = Path(f"/proc/{root}/stat").read_text(errors="replace")
+        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         if line.rpartition(")")[2].split()[0] == "T":
-            yield Stopped(pid=root, program=line.partition("(")[2].rpartition(")")[0], above=above, host=host)
+            return Stopped(pid=pid, program=line.partition("(")[2].rpartition(")")[0], above=above, host=host)
+    return None
+
+
+def below(root: int, above: tuple[int, ...] = ()) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield a process and all below it, each with those above it, the nearest first."""
+    yield root, above
     for child in children(root):
-        yield from below(child, host, (root, *above))
+        yield from below(child, (root, *above))
 
 
 def children(pid: int) -> Iterator[int]:

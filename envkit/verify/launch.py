@@ -17,7 +17,7 @@ from envkit.errors import EnvkitError
 from envkit.inside.probe import node
 from envkit.inside.probe.started import leftovers
 from envkit.knowledge.known import known
-from envkit.launch import image_launch, launcher
+from envkit.launch import image_launch, launcher, leftover
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.system import process, temporary
 from envkit.system.resources import data
@@ -180,14 +180,16 @@ def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[s
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), attempt.wanted, env, options.mpi_model)
     program = data("inside/mpi_alone.py")
     argv = [target.python, str(program), attempt.mpi, str(attempt.wanted.ranks)]
-    until = time.monotonic() + (options.limit_s or LIMIT_S)
+    until, seen = time.monotonic() + (options.limit_s or LIMIT_S), Watch(os.getpid())
     with temporary.folder("mpi") as folder:
         status = process.supervise(
             inside.command(argv, launch.argv, remote=launch.remote, visible=[program.parent]),
             env=inside.variables(launcher.variables(env)),
             log=folder / "log",
+            watch=seen.look,
             until=lambda: time.monotonic() > until,
         )
+    leftover.remove(seen.pids, env)
     return status == 0
 
 
@@ -277,6 +279,7 @@ def start(
         )
     finally:
         node.salvage(meeting.name, str(meeting.shared), env.get("TMPDIR"))
+        leftover.remove(patience.stopped.pids, env)
     return status, ends(log), patience.stopped.found
 
 
