@@ -110,7 +110,10 @@ class VersionRule(Struct, frozen=True, kw_only=True):
 
 
 class RuleTable(Struct, frozen=True, kw_only=True):
-    """Rules in rows: a release of one component (``of``), and the versions of the other that are wrong with it."""
+    """Rules in rows: a release of one component (``of``), and the versions of the other that are wrong with it.
+
+    They hold for what has all of ``given`` besides.
+    """
 
     id: str
     of: str
@@ -120,6 +123,7 @@ class RuleTable(Struct, frozen=True, kw_only=True):
     source: str
     note: str
     rows: dict[str, tuple[str, ...]]
+    given: dict[str, str] = {}
 
     def rules(self) -> Iterator[VersionRule]:
         """Yield a rule for each cell."""
@@ -127,7 +131,7 @@ class RuleTable(Struct, frozen=True, kw_only=True):
             for cell in cells:
                 yield VersionRule(
                     id=f"{self.id}-{release}{cell}",
-                    when={self.of: f"=={release}.*", self.other: cell},
+                    when={self.of: f"=={release}.*", self.other: cell, **self.given},
                     status=self.status,
                     evidence=self.evidence,
                     source=self.source,

@@ -371,7 +371,8 @@ def test_each_cell_of_a_table_is_a_rule() -> None:
         cells = [(row, cell) for row, cells in table.rows.items() for cell in cells]
         made = [*table.rules()]
         assert [one.id for one in made] == [f"{table.id}-{row}{cell}" for row, cell in cells]
-        assert [one.when for one in made] == [{table.of: f"=={row}.*", table.other: cell} for row, cell in cells]
+        whens = [{table.of: f"=={row}.*", table.other: cell, **table.given} for row, cell in cells]
+        assert [one.when for one in made] == whens
         assert all(
             (one.status, one.evidence, one.source) == (table.status, table.evidence, table.source) for one in made
         )
@@ -497,3 +498,10 @@ def test_one_message_of_each_kind(capsys: Output) -> None:
     said = capsys.readouterr().err
     assert said.count("envkit:") == 1
     assert "Did you mean 'tensorflow'?" in said
+
+
+def test_a_compiler_that_nvcc_refuses_matters_where_horovod_has_kernels() -> None:
+    """Before 0.20, nothing of Horovod is compiled by nvcc."""
+    parts = {"tensorflow": "1.15.2", "cuda": "10.0", "gcc": "9.1.0"}
+    assert "cuda-gcc-10.0>=8" not in {rule.id for rule in judge({"horovod": "0.19.2", **parts}).rules}
+    assert "cuda-gcc-10.0>=8" in {rule.id for rule in judge({"horovod": "0.20.3", **parts}).rules}
