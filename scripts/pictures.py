@@ -45,7 +45,7 @@ def main() -> None:
     """Write each page, and take its picture twice. Raises RuntimeError where a command ends as it should not."""
     pictures, chromium = ROOT / "docs" / "pictures", browser()
     pictures.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "slurm-4711.out").write_text(LOG)
         for page, (words, expected, height) in PAGES.items():

@@ -1,43 +1,69 @@
-"""What a launcher of MPI that was killed leaves in the folders for temporary files."""
+"""What launchers of MPI that were killed leave in the folders for temporary files."""
 
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from envkit.system import temporary
 
+LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prte", "prted")
+PLACES = ("TMPDIR", "TEMP", "TMP", "OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base")
 
-def remove(pids: Iterable[int], env: Mapping[str, str]) -> None:
-    """Remove the folders that launchers of these numbers have left, of this user and of those that have ended.
 
-    Open MPI 4 calls them ompi.NODE.UID/pid.PID, Open MPI 5 ompi.PID. The numbers are those of processes that the
-    caller saw below itself, so that nothing of another run is touched.
+class Leftovers:
+    """The folders of Open MPI's launchers that run below this process.
+
+    Open MPI 4 calls them ompi.NODE.UID/pid.PID, Open MPI 5 ompi.PID. Only those are removed that were not there before,
+    that are of this user and node, and of a launcher that was seen here and has ended. A run elsewhere whose launcher
+    has the same number uses the same folder, and either of them removes it at its own end.
     """
-    ended = [pid for pid in pids if temporary.has_ended(pid)]
-    for place in filter(None, map(temporary.kept_apart, places(env))):
-        for above in place.glob(f"ompi.*.{os.geteuid()}"):
-            if is_own(above):
-                for pid in ended:
-                    remove_own(above / f"pid.{pid}")
-                with suppress(OSError):
-                    above.rmdir()  # where it is of no other run
-        for pid in ended:
-            remove_own(place / f"ompi.{pid}")
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        named = (env.get(name) for name in PLACES)
+        self.places = list(dict.fromkeys(Path(name) for name in (*named, "/tmp") if name))  # noqa: S108  (sticky)
+        self.pids: set[int] = set()
+        self.before = {folder for _pid, folder in self.folders()}
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Look which processes are launchers: one may become that after it was first seen."""
+        self.pids |= {pid for pid in pids if pid not in self.pids and program(pid) in LAUNCHERS}
+
+    def remove(self) -> None:
+        """Remove what is left of launchers that have ended."""
+        for pid, folder in list(self.folders()):
+            if pid in self.pids and folder not in self.before and temporary.has_ended(pid):
+                shutil.rmtree(folder, ignore_errors=True)
+                if folder.name.startswith("pid."):
+                    with suppress(OSError):
+                        folder.parent.rmdir()  # where it has no other run
+
+    def folders(self) -> Iterator[tuple[int, Path]]:
+        """Yield each folder that is there and the number of its launcher."""
+        node = os.uname().nodename
+        with suppress(OSError):
+            for place in filter(None, map(temporary.kept_apart, self.places)):
+                yield from numbered(place, "ompi.")
+                for name in {node, node.partition(".")[0]}:
+                    if is_own(place / f"ompi.{name}.{os.geteuid()}"):
+                        yield from numbered(place / f"ompi.{name}.{os.geteuid()}", "pid.")
 
 
-def places(env: Mapping[str, str]) -> list[Path]:
-    """Return the folders for temporary files that launchers may use, each once."""
-    named = (env.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
-    return list(dict.fromkeys(Path(name) for name in (*named, "/tmp") if name))  # noqa: S108  (sticky)
+def numbered(place: Path, start: str) -> Iterator[tuple[int, Path]]:
+    """Yield this user's folders whose names are ``start`` and a number, with that. Raises OSError."""
+    for folder in place.glob(f"{start}*"):
+        number = folder.name.removeprefix(start)
+        if number.isdecimal() and is_own(folder):
+            yield int(number), folder
 
 
-def remove_own(folder: Path) -> None:
-    """Remove a folder of this user's."""
-    if is_own(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+def program(pid: int) -> str:
+    """Return the name of a process's program, nothing if it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    return ""
 
 
 def is_own(folder: Path) -> bool:

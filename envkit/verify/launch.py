@@ -17,8 +17,9 @@ from envkit.errors import EnvkitError
 from envkit.inside.probe import node
 from envkit.inside.probe.started import leftovers
 from envkit.knowledge.known import known
-from envkit.launch import image_launch, launcher, leftover
+from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import Launch, LaunchRequest
+from envkit.launch.leftover import Leftovers
 from envkit.system import process, temporary
 from envkit.system.resources import data
 from envkit.system.stopped import Stopped, Watch
@@ -180,16 +181,14 @@ def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[s
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), attempt.wanted, env, options.mpi_model)
     program = data("inside/mpi_alone.py")
     argv = [target.python, str(program), attempt.mpi, str(attempt.wanted.ranks)]
-    until, seen = time.monotonic() + (options.limit_s or LIMIT_S), Watch(os.getpid())
+    until = time.monotonic() + (options.limit_s or LIMIT_S)
     with temporary.folder("mpi") as folder:
         status = process.supervise(
             inside.command(argv, launch.argv, remote=launch.remote, visible=[program.parent]),
             env=inside.variables(launcher.variables(env)),
             log=folder / "log",
-            watch=seen.look,
             until=lambda: time.monotonic() > until,
         )
-    leftover.remove(seen.pids, env)
     return status == 0
 
 
@@ -266,11 +265,13 @@ def start(
     argv = inside.command(probe, launch.argv, remote=launch.remote, visible=visible(meeting))
     log = meeting.shared / "launcher.log"
     patience = Patience(meeting.shared, log, options.limit_s or LIMIT_S, most_s, ranks, enough)
+    left = Leftovers(env)
 
     def look() -> None:
         importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
         _ = target.built, target.drift, target.broken
         patience.look()
+        left.look(patience.stopped.pids)
         watch(meeting.shared)
 
     try:
@@ -279,7 +280,7 @@ def start(
         )
     finally:
         node.salvage(meeting.name, str(meeting.shared), env.get("TMPDIR"))
-        leftover.remove(patience.stopped.pids, env)
+        left.remove()
     return status, ends(log), patience.stopped.found
 
 

@@ -23,7 +23,7 @@ from envkit.environments.prefix import Prefix
 from envkit.errors import ChecksumMismatch, UsageProblem
 from envkit.inside.probe import node
 from envkit.knowledge.known import known
-from envkit.launch import image_launch, launcher, leftover
+from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.sources.cache import Source
 from envkit.system import files, process, record
@@ -225,7 +225,6 @@ def run_file(
         watch=look,
         until=lambda: time.monotonic() > until or bool(stopped.found),
     )
-    leftover.remove(stopped.pids, env)
     outcomes = upstream.merged([noted(path) for path in sorted(folder.glob("rank-*"))])
     seconds, ranks = time.monotonic() - began, wanted.ranks if upstream_run.in_ranks else 1
     is_late = not outcomes.is_whole and seconds > upstream_run.limit_s

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,3 +77,25 @@ def test_a_damaged_file_is_the_cause_whatever_follows_from_it(
     assert report["cause"]["commands"] == [f"envkit repair {STACK}"]
     ids = {result["id"] for result in report["results"] if result["because_of"] == "damage"}
     assert "framework-present" in ids
+
+
+def test_nothing_is_left_of_a_launcher_that_is_killed(
+    stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Open MPI removes its folder only where it ends by itself."""
+    installed(STACK)
+    own, place, real = tmp_path / "bin/mpirun", tmp_path / "t", shutil.which("mpirun")
+    own.parent.mkdir()
+    own.write_text(f'#!/bin/sh\n(sleep 2; kill -KILL $$) &\nexec {real} "$@"\n')
+    own.chmod(0o755)
+    place.mkdir(mode=0o700)
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TMPDIR": str(place)}
+    done = subprocess.run([own, "-n", "1", "sleep", "4"], env={**os.environ, **root}, capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    [theirs] = place.glob("ompi.*")
+    shutil.rmtree(theirs)
+    before = [f"export PATH={own.parent}:$PATH TMPDIR={place}"]
+    status, report, said = verified(stacks, before, tmp_path, "--quick")
+    assert (status, report["cause"]["id"]) == (1, "launcher-ended"), said
+    assert "SIGKILL" in report["cause"]["message"]
+    assert not list(place.iterdir())
