@@ -4,13 +4,16 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from envkit.launch.leftover import Leftovers
+from envkit.launch.leftover import Leftovers, removed
+from envkit.system import process
 from envkit.system.stopped import Watch
 
 NODE = os.uname().nodename
@@ -37,10 +40,10 @@ def left(place: Path, monkeypatch: pytest.MonkeyPatch) -> Leftovers:
 def launcher(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A program called mpirun, which runs."""
     shutil.copy(shutil.which("sleep") or "", tmp_path / "mpirun")
-    process = subprocess.Popen([tmp_path / "mpirun", "60"])
-    yield process
-    process.kill()
-    process.wait()
+    running = subprocess.Popen([tmp_path / "mpirun", "60"])
+    yield running
+    running.kill()
+    running.wait()
 
 
 def filled(folder: Path) -> Path:
@@ -103,12 +106,12 @@ def test_what_was_there_before_is_no_leftover_of_this_run(launcher: subprocess.P
 
 
 def test_only_launchers_leave_any(left: Leftovers, place: Path) -> None:
-    process = subprocess.Popen(["sleep", "60"])
-    kept = filled(place / f"ompi.{process.pid}")
+    running = subprocess.Popen(["sleep", "60"])
+    kept = filled(place / f"ompi.{running.pid}")
     time.sleep(0.05)
-    left.look([process.pid])
-    process.kill()
-    process.wait()
+    left.look([running.pid])
+    running.kill()
+    running.wait()
     left.remove()
     assert not left.pids
     assert kept.exists()
@@ -139,15 +142,123 @@ def test_a_folder_that_is_not_there_is_no_matter(named: str) -> None:
     assert not left.pids
 
 
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of /dev/shm."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr("envkit.launch.leftover.SHARED_MEMORY", folder)
+    return folder
+
+
+MAPPED = """
+import mmap, sys
+kept = [open(path, "r+b") for path in sys.argv[1:]]
+kept += [mmap.mmap(file.fileno(), 0) for file in kept]
+print(flush=True)
+input()
+"""
+
+
+@contextmanager
+def mapping(*paths: Path) -> Iterator[int]:
+    """A process that has mapped files; it is killed at the end of the block."""
+    argv = [sys.executable, "-c", MAPPED, *map(str, paths)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as running:
+        assert running.stdout
+        running.stdout.readline()
+        yield running.pid
+        running.kill()
+
+
+def segment(memory: Path, name: str) -> Path:
+    """Make a file of shared memory as a rank of Open MPI does."""
+    (memory / name).write_bytes(bytes(4096))
+    return memory / name
+
+
+@pytest.mark.parametrize("kind", ["vader_segment", "sm_segment"])
+def test_memory_of_ranks_that_have_ended_is_removed(memory: Path, kind: str) -> None:
+    with removed({}) as left:
+        shared = [segment(memory, f"{kind}.{NODE}.{os.geteuid()}.6cca0001.{rank}") for rank in range(2)]
+        with mapping(*shared) as pid:
+            left.look([pid, 1 << 30])
+            left.remove()
+            assert all(path.exists() for path in shared)  # it is in use
+    assert not list(memory.iterdir())
+
+
+def test_memory_of_others_stays(memory: Path) -> None:
+    user = os.geteuid()
+    before = segment(memory, f"vader_segment.{NODE}.{user}.1.0")
+    left = Leftovers({})
+    kept = [
+        before,
+        segment(memory, f"vader_segment.{NODE}.{user}.2.0"),  # nobody here has mapped it
+        segment(memory, f"vader_segment.{NODE}.{user + 1}.3.0"),
+        segment(memory, f"vader_segment.other-{NODE}.{user}.4.0"),
+        segment(memory, "sem.own"),
+    ]
+    shared = segment(memory, f"vader_segment.{NODE}.{user}.5.0")
+    (memory / f"vader_segment.{NODE}.{user}.6.0").symlink_to(memory / "sem.own")
+    with mapping(*(path for path in [*kept, shared] if path != kept[1])) as pid:
+        left.look([pid])
+        with mapping(shared):  # it is a rank of the same job elsewhere
+            pass
+    with mapping(shared):
+        left.remove()
+        assert shared.exists()
+    left.remove()
+    assert {*memory.iterdir()} == {*kept, memory / f"vader_segment.{NODE}.{user}.6.0"}
+
+
+def test_memory_that_has_been_made_anew_by_another_is_not_what_was_mapped(memory: Path) -> None:
+    left = Leftovers({})
+    path = segment(memory, f"vader_segment.{NODE}.{os.geteuid()}.1.0")
+    with mapping(path) as pid:
+        path.rename(memory / "gone")
+        segment(memory, path.name)
+        left.look([pid])
+    left.remove()
+    assert path.exists()
+
+
+def test_who_has_mapped_what_is_new_is_asked_again(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envkit.launch.leftover.AGAIN_S", 0.05)
+    left = Leftovers({})
+    path = segment(memory, f"vader_segment.{NODE}.{os.geteuid()}.1.0")
+    left.look([])  # before any rank has mapped it
+    time.sleep(0.1)
+    with mapping(path) as pid:
+        left.look([pid])
+    left.remove()
+    assert not path.exists()
+
+
+def test_a_launcher_that_ends_at_once_is_seen(tmp_path: Path) -> None:
+    """As an mpirun is that may open only a few files: it leaves a folder, and ends within 30 ms."""
+    mpirun = tmp_path / "mpirun"
+    shutil.copy(shutil.which("sleep") or "", mpirun)
+    watch = Watch(os.getpid())
+    left = Leftovers({})
+
+    def look() -> None:
+        watch.look()
+        left.look(watch.pids)
+
+    process.supervise([str(mpirun), "0.04"], env={**os.environ}, log=tmp_path / "log", watch=look)
+    assert left.pids
+
+
 def test_numbers_of_what_ran_below_are_known() -> None:
     watch = Watch(os.getpid())
-    process = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    below = int(process.stdout.readline())
+    running = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    assert running.stdout
+    below = int(running.stdout.readline())
     watch.look()
     os.kill(below, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    running.wait()
+    running.stdout.close()
     watch.look()
-    assert {process.pid, below} <= watch.pids
+    assert {running.pid, below} <= watch.pids
     assert os.getpid() not in watch.pids

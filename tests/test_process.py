@@ -142,7 +142,7 @@ def test_supervise_writes_the_log_and_returns_the_status(tmp_path: Path) -> None
     log.write_text("before\n")
     calls: list[float] = []
     status = process.supervise(
-        ["sh", "-c", "pwd; echo err >&2; sleep 0.35; exit 7"],
+        ["sh", "-c", "pwd; echo err >&2; sleep 0.8; exit 7"],
         env=ENV,
         log=log,
         cwd=tmp_path,
@@ -150,7 +150,9 @@ def test_supervise_writes_the_log_and_returns_the_status(tmp_path: Path) -> None
     )
     assert status == 7
     assert log.read_text() == f"before\n{tmp_path}\nerr\n"
-    assert 3 <= len(calls) <= 20
+    early = [call for call in calls if call - calls[0] < process.BRISK_FOR_S]
+    assert 5 <= len(early) <= 32
+    assert 3 <= len(calls) - len(early) <= 8
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])

@@ -17,7 +17,6 @@ import fcntl
 import os
 import platform
 import re
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -126,12 +125,9 @@ def caches() -> Path:
 def caches_in(folder: Path, of: str = "") -> Path:
     """Return it, or that ``of`` something else, the same for as long as this process lives."""
     usual = folder / f"envkit-eessi-{os.getuid()}{of}"
-    try:
-        found = usual.lstat()
-    except FileNotFoundError:
+    if files.is_own_folder(usual) or not os.path.lexists(usual):
         return usual
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return usual if is_own else folder / f"{usual.name}-{temporary.unguessable('eessi' + of, platform.node())}"
+    return folder / f"{usual.name}-{temporary.unguessable('eessi' + of, platform.node())}"
 
 
 def resume(named: str) -> SessionFolder:

@@ -1,24 +1,32 @@
-"""What launchers of MPI that were killed leave in the folders for temporary files."""
+"""What Open MPI's launchers and ranks that were killed leave: folders for temporary files, and shared memory."""
 
 import os
 import shutil
-import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from envkit.system import temporary
+from envkit.system import files, temporary
 
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prte", "prted")
 PLACES = ("TMPDIR", "TEMP", "TMP", "OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base")
 
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (sticky)
+SEGMENTS = ("vader_segment", "sm_segment")  # Open MPI 4, Open MPI 5
+AGAIN_S = 1.0  # until it is looked again who has mapped a segment
+
 
 class Leftovers:
-    """The folders of Open MPI's launchers that run below this process.
+    """The folders of Open MPI's launchers that run below this process, and the shared memory of their ranks.
 
-    Open MPI 4 calls them ompi.NODE.UID/pid.PID, Open MPI 5 ompi.PID. Only those are removed that were not there before,
-    that are of this user and node, and of a launcher that was seen here and has ended. A run elsewhere whose launcher
-    has the same number uses the same folder, and either of them removes it at its own end.
+    Open MPI 4 calls the folders ompi.NODE.UID/pid.PID, Open MPI 5 ompi.PID. Only those are removed that were not there
+    before, that are of this user and node, and of a launcher that was seen here and has ended. A run elsewhere whose
+    launcher has the same number uses the same folder, and either of them removes it at its own end.
+
+    A segment of shared memory, of which a file is left, is called vader_segment.NODE.UID.JOB.RANK, or sm_segment. Only
+    those of this node are removed that were not there before, that are of this user, that a process below this one was
+    seen to have mapped, and that no process has mapped any more.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -26,13 +34,28 @@ class Leftovers:
         self.places = list(dict.fromkeys(Path(name) for name in (*named, "/tmp") if name))  # noqa: S108  (sticky)
         self.pids: set[int] = set()
         self.before = {folder for _pid, folder in self.folders()}
+        self.segments_before = set(segments())
+        self.unclear: set[Path] = set()
+        self.looked = 0.0
+        self.mapped: set[Path] = set()
 
     def look(self, pids: Iterable[int]) -> None:
-        """Look which processes are launchers: one may become that after it was first seen."""
+        """Look which processes are launchers, and what they share: one may become that after it was first seen."""
+        pids = list(pids)
         self.pids |= {pid for pid in pids if pid not in self.pids and program(pid) in LAUNCHERS}
+        unclear = set(segments()) - self.segments_before - self.mapped
+        if unclear - self.unclear or (unclear and time.monotonic() - self.looked > AGAIN_S):
+            for pid in pids:
+                self.mapped |= unclear & mapped_by(pid)
+            self.looked = time.monotonic()
+        self.unclear = unclear
 
     def remove(self) -> None:
-        """Remove what is left of launchers that have ended."""
+        """Remove what is left of launchers and ranks that have ended."""
+        if left := self.mapped.intersection(segments()):
+            for path in left - {path for pid in processes() for path in mapped_by(pid)}:
+                with suppress(OSError):
+                    path.unlink()
         for pid, folder in list(self.folders()):
             if pid in self.pids and folder not in self.before and temporary.has_ended(pid):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -47,15 +70,25 @@ class Leftovers:
             for place in filter(None, map(temporary.kept_apart, self.places)):
                 yield from numbered(place, "ompi.")
                 for name in {node, node.partition(".")[0]}:
-                    if is_own(place / f"ompi.{name}.{os.geteuid()}"):
+                    if files.is_own_folder(place / f"ompi.{name}.{os.geteuid()}"):
                         yield from numbered(place / f"ompi.{name}.{os.geteuid()}", "pid.")
+
+
+@contextmanager
+def removed(env: Mapping[str, str]) -> Iterator[Leftovers]:
+    """Remove at the end of the block what is left by then of launchers and ranks that were seen in it."""
+    left = Leftovers(env)
+    try:
+        yield left
+    finally:
+        left.remove()
 
 
 def numbered(place: Path, start: str) -> Iterator[tuple[int, Path]]:
     """Yield this user's folders whose names are ``start`` and a number, with that. Raises OSError."""
     for folder in place.glob(f"{start}*"):
         number = folder.name.removeprefix(start)
-        if number.isdecimal() and is_own(folder):
+        if number.isdecimal() and files.is_own_folder(folder):
             yield int(number), folder
 
 
@@ -66,10 +99,29 @@ def program(pid: int) -> str:
     return ""
 
 
-def is_own(folder: Path) -> bool:
-    """Say whether something is a folder, no link to one, and this user's."""
-    try:
-        state = folder.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+def segments() -> Iterator[Path]:
+    """Yield the files of this user's shared memory that Open MPI has made on this node."""
+    node, user = os.uname().nodename, os.geteuid()
+    starts = tuple(f"{kind}.{name}.{user}." for kind in SEGMENTS for name in {node, node.partition(".")[0]})
+    with suppress(OSError), os.scandir(SHARED_MEMORY) as entries:
+        for entry in entries:
+            if entry.name.startswith(starts) and entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)
+
+
+def mapped_by(pid: int) -> set[Path]:
+    """Return which files of shared memory a process has mapped, of those that are still there by that name."""
+    found = set()
+    with suppress(OSError), Path(f"/proc/{pid}/maps").open(errors="replace") as lines:
+        for line in lines:
+            if str(SHARED_MEMORY) in line:  # ADDRESSES RIGHTS OFFSET DEVICE INODE PATH
+                *_others, inode, path = line.rstrip("\n").split(maxsplit=5)
+                with suppress(OSError):
+                    if Path(path).lstat().st_ino == int(inode):
+                        found.add(Path(path))
+    return found
+
+
+def processes() -> Iterator[int]:
+    """Yield the numbers of all processes that this one sees."""
+    yield from (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())

@@ -487,6 +487,15 @@ def require_private(folder: Path) -> None:
         )
 
 
+def is_own_folder(path: Path) -> bool:
+    """Say whether something is a folder, no link to one, and this user's; what cannot be looked at is not."""
+    try:
+        state = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+
+
 def require_own(folder: Path) -> None:
     """Require a folder of this user's, and not a link to one. Raises HostProblem, OSError."""
     state, user = folder.lstat(), os.geteuid()

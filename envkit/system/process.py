@@ -30,6 +30,8 @@ from envkit.system.stopped import Watch
 GRACE_S = 5.0
 NEUTRAL = Path("/")  # where programs are asked whose answer shall not depend on the folder that the caller is in
 POLL_S = 0.1
+BRISK_S = 0.01  # at the beginning: a command that fails at once is looked at all the same
+BRISK_FOR_S = 0.3
 PR_SET_PDEATHSIG = 1
 PASSED_ON = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
@@ -197,7 +199,7 @@ def supervise(
     until: Callable[[], bool] = lambda: False,
     holding: Path | None = None,
 ) -> int:
-    """Run a long command with its output in ``log``, calling ``watch`` ten times a second.
+    """Run a long command with its output in ``log``, calling ``watch`` ten times a second, at the beginning more often.
 
     The file ``holding`` is locked, shared with others, until nothing of the command is left, or of this process.
 
@@ -225,11 +227,12 @@ def supervise(
             for descriptor in inherited:
                 os.close(descriptor)
             try:
+                began = time.monotonic()
                 while running.poll() is None:
                     watch()
                     if until():
                         return 124
-                    wait_briefly(running)
+                    wait_briefly(running, most_s=BRISK_S if time.monotonic() - began < BRISK_FOR_S else POLL_S)
                 watch()
                 return 128 - running.returncode if running.returncode < 0 else running.returncode
             finally:
@@ -251,15 +254,15 @@ def locked(path: Path) -> int:
     return descriptor
 
 
-def wait_briefly(running: subprocess.Popen[bytes], *readers: int) -> None:
-    """Wait for the end of a process, or something to read, a tenth of a second at most; both are noticed at once."""
+def wait_briefly(running: subprocess.Popen[bytes], *readers: int, most_s: float = POLL_S) -> None:
+    """Wait for the end of a process, or something to read, ``most_s`` at most; both are noticed at once."""
     try:
         descriptor = os.pidfd_open(running.pid)
     except OSError:  # a kernel before 5.3
-        time.sleep(POLL_S)
+        time.sleep(most_s)
         return
     try:
-        select.select([descriptor, *readers], [], [], POLL_S)
+        select.select([descriptor, *readers], [], [], most_s)
     finally:
         os.close(descriptor)
 

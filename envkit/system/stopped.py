@@ -26,7 +26,7 @@ class Stopped:
 
 
 class Watch:
-    """Who has been stopped at each of the last looks, and the numbers of all processes there have been.
+    """Who has been stopped at each of the last looks, and the numbers of all processes that were seen.
 
     Looks are counted, not seconds: a job that was suspended as a whole goes on as a whole.
     """

@@ -17,9 +17,8 @@ from envkit.errors import EnvkitError
 from envkit.inside.probe import node
 from envkit.inside.probe.started import leftovers
 from envkit.knowledge.known import known
-from envkit.launch import image_launch, launcher
+from envkit.launch import image_launch, launcher, leftover
 from envkit.launch.launcher import Launch, LaunchRequest
-from envkit.launch.leftover import Leftovers
 from envkit.system import process, temporary
 from envkit.system.resources import data
 from envkit.system.stopped import Stopped, Watch
@@ -38,6 +37,7 @@ LIMIT_S = 120.0
 SLOW_STEPS = {"import": 300.0, "load": 180.0, "extras": 300.0}
 FAREWELL_S = 60.0
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
+SETTLED_S = 0.3  # until a launcher that cannot work has ended
 LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
 LOG_READ = 1 << 16  # bytes of the launcher's log that are searched
 LOG_KEPT = 8 << 20  # bytes at the beginning of it, and as many at its end, that are kept
@@ -181,12 +181,18 @@ def mpi_alone(target: Target, attempt: Attempt, options: Options, env: Mapping[s
     inside, launch = image_launch.plan_launch(target.inside, target.mpi(env), attempt.wanted, env, options.mpi_model)
     program = data("inside/mpi_alone.py")
     argv = [target.python, str(program), attempt.mpi, str(attempt.wanted.ranks)]
-    until = time.monotonic() + (options.limit_s or LIMIT_S)
-    with temporary.folder("mpi") as folder:
+    until, below = time.monotonic() + (options.limit_s or LIMIT_S), Watch(os.getpid())
+    with temporary.folder("mpi") as folder, leftover.removed(env) as left:
+
+        def look() -> None:
+            below.look()
+            left.look(below.pids)
+
         status = process.supervise(
             inside.command(argv, launch.argv, remote=launch.remote, visible=[program.parent]),
             env=inside.variables(launcher.variables(env)),
             log=folder / "log",
+            watch=look,
             until=lambda: time.monotonic() > until,
         )
     return status == 0
@@ -265,22 +271,22 @@ def start(
     argv = inside.command(probe, launch.argv, remote=launch.remote, visible=visible(meeting))
     log = meeting.shared / "launcher.log"
     patience = Patience(meeting.shared, log, options.limit_s or LIMIT_S, most_s, ranks, enough)
-    left = Leftovers(env)
+    with leftover.removed(env) as left:
 
-    def look() -> None:
-        importlib.import_module("envkit.verify.judge").prepare()  # while the ranks start, when there is time for it
-        _ = target.built, target.drift, target.broken
-        patience.look()
-        left.look(patience.stopped.pids)
-        watch(meeting.shared)
+        def look() -> None:
+            patience.look()
+            left.look(patience.stopped.pids)
+            if time.monotonic() - patience.began > SETTLED_S:  # while the ranks start, when there is time for it
+                importlib.import_module("envkit.verify.judge").prepare()
+                _ = target.built, target.drift, target.broken
+            watch(meeting.shared)
 
-    try:
-        status = process.supervise(
-            argv, env=inside.variables(launcher.variables(env)), log=log, watch=look, until=patience.is_over
-        )
-    finally:
-        node.salvage(meeting.name, str(meeting.shared), env.get("TMPDIR"))
-        left.remove()
+        try:
+            status = process.supervise(
+                argv, env=inside.variables(launcher.variables(env)), log=log, watch=look, until=patience.is_over
+            )
+        finally:
+            node.salvage(meeting.name, str(meeting.shared), env.get("TMPDIR"))
     return status, ends(log), patience.stopped.found
 
 

@@ -23,7 +23,7 @@ from envkit.environments.prefix import Prefix
 from envkit.errors import ChecksumMismatch, UsageProblem
 from envkit.inside.probe import node
 from envkit.knowledge.known import known
-from envkit.launch import image_launch, launcher
+from envkit.launch import image_launch, launcher, leftover
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.sources.cache import Source
 from envkit.system import files, process, record
@@ -210,21 +210,23 @@ def run_file(
     tell(title, "")
 
     told_at = began
+    with leftover.removed(own) as left:
 
-    def look() -> None:
-        nonlocal told_at
-        stopped.look()
-        if time.monotonic() - told_at > LOOK_S:
-            tell(title, far(folder))
-            told_at = time.monotonic()
+        def look() -> None:
+            nonlocal told_at
+            stopped.look()
+            left.look(stopped.pids)
+            if time.monotonic() - told_at > LOOK_S:
+                tell(title, far(folder))
+                told_at = time.monotonic()
 
-    status = process.supervise(
-        argv,
-        env=inside.variables(launcher.variables(own)),
-        log=folder / "log",
-        watch=look,
-        until=lambda: time.monotonic() > until or bool(stopped.found),
-    )
+        status = process.supervise(
+            argv,
+            env=inside.variables(launcher.variables(own)),
+            log=folder / "log",
+            watch=look,
+            until=lambda: time.monotonic() > until or bool(stopped.found),
+        )
     outcomes = upstream.merged([noted(path) for path in sorted(folder.glob("rank-*"))])
     seconds, ranks = time.monotonic() - began, wanted.ranks if upstream_run.in_ranks else 1
     is_late = not outcomes.is_whole and seconds > upstream_run.limit_s

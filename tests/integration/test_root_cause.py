@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def test_nothing_is_left_of_a_launcher_that_is_killed(
     installed(STACK)
     own, place, real = tmp_path / "bin/mpirun", tmp_path / "t", shutil.which("mpirun")
     own.parent.mkdir()
-    own.write_text(f'#!/bin/sh\n(sleep 2; kill -KILL $$) &\nexec {real} "$@"\n')
+    own.write_text(f'#!/bin/sh\n(sleep 1; kill -KILL $$) &\nexec {real} "$@"\n')
     own.chmod(0o755)
     place.mkdir(mode=0o700)
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TMPDIR": str(place)}
@@ -99,3 +100,54 @@ def test_nothing_is_left_of_a_launcher_that_is_killed(
     assert (status, report["cause"]["id"]) == (1, "launcher-ended"), said
     assert "SIGKILL" in report["cause"]["message"]
     assert not list(place.iterdir())
+
+
+KILLS_ALL = """#!{python}
+import pathlib, re, signal, subprocess, sys, time
+
+def below(pid):
+    for path in pathlib.Path(f"/proc/{{pid}}/task").glob("*/children"):
+        for child in path.read_text().split():
+            yield from below(child)
+    yield int(pid)
+
+def segments(pid):
+    try:
+        return set(re.findall(r"/dev/shm/vader_segment\\S+", pathlib.Path(f"/proc/{{pid}}/maps").read_text()))
+    except OSError:
+        return set()
+
+started = subprocess.Popen(["{mpirun}", *sys.argv[1:]])
+while not (found := set().union(*map(segments, below(started.pid)))) and started.poll() is None:
+    time.sleep(0.05)
+time.sleep(0.5)
+with open("{told}", "a") as told:
+    print(*found, sep="\\n", file=told)
+for pid in below(started.pid):
+    pathlib.Path(f"/proc/{{pid}}").exists() and subprocess.run(["kill", "-KILL", str(pid)])
+sys.exit(started.wait() and 1)
+"""
+
+
+def test_no_shared_memory_is_left_of_ranks_that_are_killed(
+    stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Open MPI removes its segments only where its launcher ends by itself."""
+    installed(STACK)
+    own, told = tmp_path / "bin/mpirun", tmp_path / "told"
+    own.parent.mkdir()
+    own.write_text(KILLS_ALL.format(python=sys.executable, mpirun=shutil.which("mpirun"), told=told))
+    own.chmod(0o755)
+    ranks = "import horovod.torch as hvd, time; hvd.init(); time.sleep(20)"
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "ENVKIT_PREFIX": str(stacks.prefix)}
+    argv = [str(ENVKIT), "run", STACK, "--", str(own), "-n", "2", "--oversubscribe", "python", "-c", ranks]
+    done = subprocess.run(argv, env={**os.environ, **root}, capture_output=True, text=True, timeout=120)
+    theirs = [Path(line) for line in told.read_text().split()]
+    assert theirs and all(path.exists() for path in theirs), f"mpirun has left nothing to be found: {done.stderr}"
+    for path in theirs:
+        path.unlink()
+    told.unlink()
+    status, report, said = verified(stacks, [f"export PATH={own.parent}:$PATH"], tmp_path, "--quick")
+    assert (status, report["verdict"]) == (1, "fail"), said
+    assert told.read_text().split(), said
+    assert not [line for line in told.read_text().split() if Path(line).exists()]
