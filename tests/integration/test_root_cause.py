@@ -55,6 +55,15 @@ def test_a_setting_of_the_user_is_found_by_trial_and_its_commands_mend_it(
     assert (status, report["cause"], report["trials"]) == (0, None, []), said
 
 
+def test_python_that_would_ask_for_more_at_the_end_does_no_harm(
+    stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Nor does it to a script: only to one that ends by SystemExit."""
+    installed(STACK)
+    status, report, said = verified(stacks, ["export PYTHONINSPECT=1"], tmp_path, "--quick")
+    assert (status, report["verdict"]) == (0, "pass"), said
+
+
 def test_nothing_is_tried_that_was_not_asked_for(stacks: Site, installed: Callable[[str], str], tmp_path: Path) -> None:
     installed(STACK)
     status, report, _ = verified(stacks, ["export OMPI_MCA_btl=openib"], tmp_path, "--quick")
