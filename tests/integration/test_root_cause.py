@@ -47,6 +47,7 @@ def test_a_setting_of_the_user_is_found_by_trial_and_its_commands_mend_it(
     cause = report["cause"]
     assert (status, cause["id"]) == (1, "settings"), report["results"][:3]
     assert named in cause["message"] and report["results"][0] == cause
+    assert report["more"] == "envkit verify --explain settings"
     assert "The ranks fail (" in said
     assert {result["because_of"] for result in report["results"] if result["status"] == "fail"} == {"", "settings"}
     assert report["trials"][-1]["passed"]

@@ -134,7 +134,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `world_size` is the number of ranks asked for; `seconds` is the whole time, `timings` the longest that any rank
     took, in seconds by framework and phase; `launcher_said` is the end of what the launcher printed. `origin` is the
     cache that its Horovod was taken from ("": it was built, or nobody knows). `tests` are Horovod's own, where they
-    were asked for.
+    were asked for. `more` is the command that tells what else a check can find: that of the cause, or of the first
+    warning if there is one.
     """
 
     version: Literal[2] = VERSION
@@ -157,6 +158,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[FrameworkFacts, ...]
     origin: str = ""
     tests: tuple[FileResult, ...] = ()
+    more: str = ""
 
     @property
     def world(self) -> str:
@@ -179,18 +181,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def problems(self) -> tuple[Result, ...]:
         """The results that failed by themselves, the root cause first, then the warnings."""
-        failed = [
-            result
-            for result in self.results
-            if result.is_bad and result.status is Status.FAIL and not result.because_of
-        ]
-        return (*failed, *(result for result in self.results if result.status is Status.WARN))
-
-    @property
-    def more(self) -> str:
-        """The command that tells what else a check can find: that of the cause, or of the first warning if there is."""
-        told = self.cause or next(iter(self.problems), None)
-        return f"envkit verify --explain {told.id}" if told else ""
+        return problems(self.results)
 
     @property
     def consequences(self) -> tuple[Result, ...]:
@@ -257,6 +248,8 @@ def make_report(
     for record in in_order:
         by_host.setdefault(record.framework, {}).setdefault(record.host, []).append(record)
     groups = [list(hosts.values()) for hosts in by_host.values()]
+    cause = results[0] if results and results[0].is_bad else None
+    told = cause or next(iter(problems(results)), None)
     return Report(
         verdict="pass" if verdict(results) is Status.PASS else "fail",
         environment=environment,
@@ -268,7 +261,8 @@ def make_report(
         frameworks=tuple(framework_row(name, in_order, expected) for name in expected.frameworks),
         hosts=tuple(host_row(host) for hosts in groups for host in hosts),
         ranks=tuple(rank_row(record) for record in in_order),
-        cause=results[0] if results and results[0].is_bad else None,
+        cause=cause,
+        more=f"envkit verify --explain {told.id}" if told else "",
         results=tuple(results),
         trials=tuple(map(trial_row, expected.trials)),
         timings=slowest_phases(in_order),
@@ -278,6 +272,12 @@ def make_report(
         origin=expected.origin,
         tests=tuple(tests),
     )
+
+
+def problems(results: Sequence[Result]) -> tuple[Result, ...]:
+    """Return those that failed by themselves, the root cause first, then the warnings."""
+    failed = [result for result in results if result.status is Status.FAIL and not result.because_of]
+    return (*failed, *(result for result in results if result.status is Status.WARN))
 
 
 def to_json(report: Report) -> bytes:
