@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,11 +30,9 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def left(place: Path, monkeypatch: pytest.MonkeyPatch) -> Leftovers:
-    """The leftovers of a run that begins now, looked for in that place alone."""
-    found = Leftovers({"TMPDIR": str(place)})
-    monkeypatch.setattr(found, "places", [place])
-    return found
+def left(place: Path) -> Leftovers:
+    """The leftovers of a run that begins now, in that place."""
+    return Leftovers({"TMPDIR": str(place)})
 
 
 @pytest.fixture
@@ -55,16 +54,57 @@ def filled(folder: Path) -> Path:
 
 def seen(left: Leftovers, launcher: subprocess.Popen[bytes]) -> int:
     """Let a launcher be seen, and kill it; its number."""
-    while launcher.pid not in left.pids:
+    while launcher.pid not in left.launchers:
         left.look([launcher.pid])
     launcher.kill()
     launcher.wait()
     return launcher.pid
 
 
-def test_where_they_are_looked_for() -> None:
-    env = {"TMPDIR": "/a", "TMP": "", "TEMP": "/a", "PRTE_MCA_prte_tmpdir_base": "/b", "HOME": "/c"}
-    assert Leftovers(env).places == [Path("/a"), Path("/b"), Path("/tmp")]
+@pytest.mark.parametrize(
+    ("env", "place"),
+    [
+        ({"TMPDIR": "/a", "TMP": "/b", "HOME": "/c"}, "/a"),
+        ({"TMPDIR": "", "TMP": "/b", "TEMP": "/d"}, "/d"),
+        ({"TMPDIR": "/a", "PRTE_MCA_prte_tmpdir_base": "/b"}, "/b"),
+        ({}, "/tmp"),
+    ],
+)
+def test_where_they_are_looked_for(env: dict[str, str], place: str) -> None:
+    assert Leftovers(env).place == Path(place)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ompi.{node}.{user}/pid.{pid}",
+        "prte.{node}.{user}/dvm.{pid}",
+        "ompi.{pid}",
+        "ompi.{node}.{pid}",
+        "prterun.{node}.{pid}.{user}",
+        "mpirun.{node}.{pid}.{user}",
+    ],
+)
+def test_each_version_has_names_of_its_own(
+    name: str, left: Leftovers, launcher: subprocess.Popen[bytes], place: Path
+) -> None:
+    filled(place / name.format(node=NODE, user=os.geteuid(), pid=launcher.pid))
+    kept = filled(place / name.format(node=NODE, user=os.geteuid(), pid=launcher.pid + 1))
+    seen(left, launcher)
+    left.remove()
+    assert list(place.rglob("contact.txt")) == [kept / "contact.txt"]
+
+
+def test_the_folder_of_all_runs_of_a_user_is_not_one_of_a_launcher(
+    left: Leftovers, launcher: subprocess.Popen[bytes], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the launcher's number is the user's: ompi.NODE.NUMBER may be either."""
+    monkeypatch.setattr(os, "geteuid", lambda: launcher.pid)
+    monkeypatch.setattr("envkit.system.files.is_own_folder", Path.is_dir)
+    kept = filled(place / f"ompi.{NODE}.{launcher.pid}" / f"pid.{launcher.pid + 1}")
+    seen(left, launcher)
+    left.remove()
+    assert kept.exists()
 
 
 def test_folders_of_a_launcher_that_has_ended_are_removed(
@@ -113,7 +153,7 @@ def test_only_launchers_leave_any(left: Leftovers, place: Path) -> None:
     running.kill()
     running.wait()
     left.remove()
-    assert not left.pids
+    assert not left.launchers
     assert kept.exists()
 
 
@@ -139,16 +179,15 @@ def test_a_folder_that_is_not_there_is_no_matter(named: str) -> None:
     left = Leftovers({"TMPDIR": named})
     left.look([1 << 30])
     left.remove()
-    assert not left.pids
+    assert not left.launchers
 
 
 @pytest.fixture
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in place of /dev/shm."""
-    folder = tmp_path / "shm"
-    folder.mkdir()
-    monkeypatch.setattr("envkit.launch.leftover.SHARED_MEMORY", folder)
-    return folder
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of shared memory in place of all of it."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        monkeypatch.setattr("envkit.launch.leftover.SHARED_MEMORY", Path(folder))
+        yield Path(folder)
 
 
 MAPPED = """
@@ -192,30 +231,38 @@ def test_memory_of_others_stays(memory: Path) -> None:
     user = os.geteuid()
     before = segment(memory, f"vader_segment.{NODE}.{user}.1.0")
     left = Leftovers({})
-    kept = [
-        before,
-        segment(memory, f"vader_segment.{NODE}.{user}.2.0"),  # nobody here has mapped it
+    unmapped = segment(memory, f"vader_segment.{NODE}.{user}.2.0")
+    others = [
         segment(memory, f"vader_segment.{NODE}.{user + 1}.3.0"),
         segment(memory, f"vader_segment.other-{NODE}.{user}.4.0"),
         segment(memory, "sem.own"),
     ]
-    shared = segment(memory, f"vader_segment.{NODE}.{user}.5.0")
-    (memory / f"vader_segment.{NODE}.{user}.6.0").symlink_to(memory / "sem.own")
-    with mapping(*(path for path in [*kept, shared] if path != kept[1])) as pid:
+    with mapping(before, *others) as pid:
         left.look([pid])
-        with mapping(shared):  # it is a rank of the same job elsewhere
-            pass
-    with mapping(shared):
-        left.remove()
-        assert shared.exists()
     left.remove()
-    assert {*memory.iterdir()} == {*kept, memory / f"vader_segment.{NODE}.{user}.6.0"}
+    assert {*memory.iterdir()} == {before, unmapped, *others}
 
 
-def test_memory_that_has_been_made_anew_by_another_is_not_what_was_mapped(memory: Path) -> None:
+def test_memory_that_another_process_still_uses_stays(memory: Path) -> None:
     left = Leftovers({})
     path = segment(memory, f"vader_segment.{NODE}.{os.geteuid()}.1.0")
     with mapping(path) as pid:
+        left.look([pid])
+        with mapping(path):
+            os.kill(pid, signal.SIGKILL)
+            left.remove()
+            assert path.exists()
+    left.remove()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("is_seen_before", [False, True])
+def test_memory_that_another_run_has_made_anew_stays(is_seen_before: bool, memory: Path) -> None:
+    left = Leftovers({})
+    path = segment(memory, f"vader_segment.{NODE}.{os.geteuid()}.1.0")
+    with mapping(path) as pid:
+        if is_seen_before:
+            left.look([pid])
         path.rename(memory / "gone")
         segment(memory, path.name)
         left.look([pid])
@@ -223,22 +270,44 @@ def test_memory_that_has_been_made_anew_by_another_is_not_what_was_mapped(memory
     assert path.exists()
 
 
-def test_who_has_mapped_what_is_new_is_asked_again(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envkit.launch.leftover.AGAIN_S", 0.05)
+def test_odd_names_of_mapped_files_are_no_matter(memory: Path) -> None:
     left = Leftovers({})
     path = segment(memory, f"vader_segment.{NODE}.{os.geteuid()}.1.0")
-    left.look([])  # before any rank has mapped it
-    time.sleep(0.1)
+    odd = memory / os.fsdecode(b"a\rb\xff \n c")
+    odd.write_bytes(bytes(4096))
+    with mapping(odd, path) as pid:
+        left.look([pid])
+        left.remove()
+        assert path.exists()
+    left.remove()
+    assert not path.exists()
+
+
+def test_who_has_mapped_what_is_new_is_asked_again(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Leftovers({})
+    path = segment(memory, f"vader_segment.{NODE}.{os.geteuid()}.1.0")
+    with mapping() as other:
+        left.look([other])  # before any rank has mapped it
+        with mapping(path) as pid:
+            left.look([other, pid])  # at once for a process that is new
+    left.remove()
+    assert not path.exists()
+    path = segment(memory, f"vader_segment.{NODE}.{os.geteuid()}.2.0")
     with mapping(path) as pid:
+        left.looked = {path}, {pid}, time.monotonic()
+        left.look([pid])
+        assert path not in left.own
+        monkeypatch.setattr("envkit.launch.leftover.AGAIN_S", 0)
         left.look([pid])
     left.remove()
     assert not path.exists()
 
 
-def test_a_launcher_that_ends_at_once_is_seen(tmp_path: Path) -> None:
+def test_a_launcher_that_ends_at_once_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an mpirun is that may open only a few files: it leaves a folder, and ends within 30 ms."""
     mpirun = tmp_path / "mpirun"
     shutil.copy(shutil.which("sleep") or "", mpirun)
+    monkeypatch.setattr(process, "POLL_S", 10)
     watch = Watch(os.getpid())
     left = Leftovers({})
 
@@ -246,19 +315,20 @@ def test_a_launcher_that_ends_at_once_is_seen(tmp_path: Path) -> None:
         watch.look()
         left.look(watch.pids)
 
-    process.supervise([str(mpirun), "0.04"], env={**os.environ}, log=tmp_path / "log", watch=look)
-    assert left.pids
+    process.supervise([str(mpirun), "0.2"], env={**os.environ}, log=tmp_path / "log", watch=look)
+    assert left.launchers
 
 
-def test_numbers_of_what_ran_below_are_known() -> None:
+def test_numbers_of_what_runs_below_are_known() -> None:
     watch = Watch(os.getpid())
     running = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
     assert running.stdout
     below = int(running.stdout.readline())
     watch.look()
+    assert {running.pid, below} <= watch.pids
+    assert os.getpid() not in watch.pids
     os.kill(below, signal.SIGKILL)
     running.wait()
     running.stdout.close()
     watch.look()
-    assert {running.pid, below} <= watch.pids
-    assert os.getpid() not in watch.pids
+    assert not {running.pid, below} & watch.pids

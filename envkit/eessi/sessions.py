@@ -125,7 +125,7 @@ def caches() -> Path:
 def caches_in(folder: Path, of: str = "") -> Path:
     """Return it, or that ``of`` something else, the same for as long as this process lives."""
     usual = folder / f"envkit-eessi-{os.getuid()}{of}"
-    if files.is_own_folder(usual) or not os.path.lexists(usual):
+    if not os.path.lexists(usual) or files.is_own_folder(usual):
         return usual
     return folder / f"{usual.name}-{temporary.unguessable('eessi' + of, platform.node())}"
 

@@ -1,6 +1,7 @@
 """What Open MPI's launchers and ranks that were killed leave: folders for temporary files, and shared memory."""
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,68 +11,74 @@ from pathlib import Path
 from envkit.system import files, temporary
 
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "orted", "prterun", "prte", "prted")
-PLACES = ("TMPDIR", "TEMP", "TMP", "OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base")
+PLACES = ("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base", "TMPDIR", "TEMP", "TMP")
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (sticky)
 SEGMENTS = ("vader_segment", "sm_segment")  # Open MPI 4, Open MPI 5
-AGAIN_S = 1.0  # until it is looked again who has mapped a segment
+AGAIN_S = 1.0  # between two looks at who has mapped a new segment
+
+Identity = tuple[int, int, int]  # a file's device, major and minor, and its inode
 
 
 class Leftovers:
     """The folders of Open MPI's launchers that run below this process, and the shared memory of their ranks.
 
-    Open MPI 4 calls the folders ompi.NODE.UID/pid.PID, Open MPI 5 ompi.PID. Only those are removed that were not there
-    before, that are of this user and node, and of a launcher that was seen here and has ended. A run elsewhere whose
-    launcher has the same number uses the same folder, and either of them removes it at its own end.
+    Open MPI 4 calls a folder ompi.NODE.UID/pid.PID, the PRRTE of Open MPI 5 mpirun.NODE.PID.UID, prte.NODE.UID/dvm.PID,
+    ompi.NODE.PID or ompi.PID, by its version. Only those are removed that were not there before, that are of this user
+    and node, and of a launcher that was seen here and has ended. A run elsewhere whose launcher has the same number
+    uses the same folder, and either of them removes it at its own end.
 
-    A segment of shared memory, of which a file is left, is called vader_segment.NODE.UID.JOB.RANK, or sm_segment. Only
-    those of this node are removed that were not there before, that are of this user, that a process below this one was
-    seen to have mapped, and that no process has mapped any more.
+    A segment of shared memory is a file, vader_segment.NODE.UID.JOB.RANK or sm_segment.NODE.UID.JOB.RANK. Only those of
+    this node and user are removed that were not there before, that a process below this one was seen to have mapped,
+    and that no process has mapped any more, as far as this user may know.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        named = (env.get(name) for name in PLACES)
-        self.places = list(dict.fromkeys(Path(name) for name in (*named, "/tmp") if name))  # noqa: S108  (sticky)
-        self.pids: set[int] = set()
+        self.place = Path(next(filter(None, map(env.get, PLACES)), "/tmp"))  # noqa: S108  (sticky)
+        self.launchers: set[int] = set()
         self.before = {folder for _pid, folder in self.folders()}
         self.segments_before = set(segments())
-        self.unclear: set[Path] = set()
-        self.looked = 0.0
-        self.mapped: set[Path] = set()
+        self.own: dict[Path, Identity] = {}
+        self.looked: tuple[set[Path], set[int], float] = set(), set(), 0.0
 
     def look(self, pids: Iterable[int]) -> None:
-        """Look which processes are launchers, and what they share: one may become that after it was first seen."""
-        pids = list(pids)
-        self.pids |= {pid for pid in pids if pid not in self.pids and program(pid) in LAUNCHERS}
-        unclear = set(segments()) - self.segments_before - self.mapped
-        if unclear - self.unclear or (unclear and time.monotonic() - self.looked > AGAIN_S):
-            for pid in pids:
-                self.mapped |= unclear & mapped_by(pid)
-            self.looked = time.monotonic()
-        self.unclear = unclear
+        """Look which of the processes that run are launchers, and which have mapped a new segment."""
+        here = set(pids)
+        self.launchers |= {pid for pid in here - self.launchers if program(pid) in LAUNCHERS}
+        new = set(segments()) - self.segments_before - self.own.keys()
+        paths, others, when = self.looked
+        if new - paths or (new and (here - others or time.monotonic() - when > AGAIN_S)):
+            for pid in here:
+                if not (rest := new - self.own.keys()):
+                    break
+                with suppress(OSError):
+                    self.own.update(mapped(pid, rest))
+            self.looked = new, here, time.monotonic()
 
     def remove(self) -> None:
         """Remove what is left of launchers and ranks that have ended."""
-        if left := self.mapped.intersection(segments()):
-            for path in left - {path for pid in processes() for path in mapped_by(pid)}:
-                with suppress(OSError):
+        for path, identity in self.own.items():
+            with suppress(OSError):
+                if not is_in_use(path) and identity_of(path) == identity:
                     path.unlink()
         for pid, folder in list(self.folders()):
-            if pid in self.pids and folder not in self.before and temporary.has_ended(pid):
+            if pid in self.launchers and folder not in self.before and temporary.has_ended(pid):
                 shutil.rmtree(folder, ignore_errors=True)
-                if folder.name.startswith("pid."):
+                if folder.parent != self.place.resolve():
                     with suppress(OSError):
                         folder.parent.rmdir()  # where it has no other run
 
     def folders(self) -> Iterator[tuple[int, Path]]:
         """Yield each folder that is there and the number of its launcher."""
-        node = os.uname().nodename
+        user, own = os.geteuid(), names()
+        launchers = "|".join(LAUNCHERS)
+        single = re.compile(rf"ompi\.(?:(?:{own})\.)?(?!{user}$)(\d+)|(?:{launchers})\.(?:{own})\.(\d+)\.{user}")
         with suppress(OSError):
-            for place in filter(None, map(temporary.kept_apart, self.places)):
-                yield from numbered(place, "ompi.")
-                for name in {node, node.partition(".")[0]}:
-                    if files.is_own_folder(place / f"ompi.{name}.{os.geteuid()}"):
-                        yield from numbered(place / f"ompi.{name}.{os.geteuid()}", "pid.")
+            if place := temporary.kept_apart(self.place):
+                yield from numbered(place, single)
+                for shared in place.iterdir():
+                    if re.fullmatch(rf"(?:ompi|prte)\.(?:{own})\.{user}", shared.name) and files.is_own_folder(shared):
+                        yield from numbered(shared, re.compile(r"(?:pid|dvm)\.(\d+)"))
 
 
 @contextmanager
@@ -84,12 +91,18 @@ def removed(env: Mapping[str, str]) -> Iterator[Leftovers]:
         left.remove()
 
 
-def numbered(place: Path, start: str) -> Iterator[tuple[int, Path]]:
-    """Yield this user's folders whose names are ``start`` and a number, with that. Raises OSError."""
-    for folder in place.glob(f"{start}*"):
-        number = folder.name.removeprefix(start)
-        if number.isdecimal() and files.is_own_folder(folder):
-            yield int(number), folder
+def names() -> str:
+    """Return a pattern of what Open MPI calls this node: its name with or without its domain."""
+    node = os.uname().nodename
+    return "|".join(map(re.escape, dict.fromkeys((node, node.partition(".")[0]))))
+
+
+def numbered(place: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
+    """Yield this user's folders whose names are such and the number in each. Raises OSError."""
+    for folder in place.iterdir():
+        found = pattern.fullmatch(folder.name)
+        if found and files.is_own_folder(folder):
+            yield next(int(number) for number in found.groups() if number), folder
 
 
 def program(pid: int) -> str:
@@ -101,27 +114,40 @@ def program(pid: int) -> str:
 
 def segments() -> Iterator[Path]:
     """Yield the files of this user's shared memory that Open MPI has made on this node."""
-    node, user = os.uname().nodename, os.geteuid()
-    starts = tuple(f"{kind}.{name}.{user}." for kind in SEGMENTS for name in {node, node.partition(".")[0]})
+    user = os.geteuid()
+    segment = re.compile(rf"(?:{'|'.join(SEGMENTS)})\.(?:{names()})\.{user}\..+")
     with suppress(OSError), os.scandir(SHARED_MEMORY) as entries:
         for entry in entries:
-            if entry.name.startswith(starts) and entry.is_file(follow_symlinks=False):
+            is_such = segment.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            if is_such and entry.stat(follow_symlinks=False).st_uid == user:
                 yield Path(entry.path)
 
 
-def mapped_by(pid: int) -> set[Path]:
-    """Return which files of shared memory a process has mapped, of those that are still there by that name."""
-    found = set()
-    with suppress(OSError), Path(f"/proc/{pid}/maps").open(errors="replace") as lines:
+def mapped(pid: int, paths: Iterable[Path]) -> dict[Path, Identity]:
+    """Return which of some files a process has mapped, those that are there by that name. Raises OSError."""
+    wanted = {os.fsencode(path): path for path in paths}
+    found = {}
+    with Path(f"/proc/{pid}/maps").open("rb") as lines:
         for line in lines:
-            if str(SHARED_MEMORY) in line:  # ADDRESSES RIGHTS OFFSET DEVICE INODE PATH
-                *_others, inode, path = line.rstrip("\n").split(maxsplit=5)
-                with suppress(OSError):
-                    if Path(path).lstat().st_ino == int(inode):
-                        found.add(Path(path))
+            *_others, device, inode, name = [*line.rstrip(b"\n").split(maxsplit=5), b""][:6]
+            if path := wanted.get(name):
+                major, minor = (int(number, 16) for number in device.split(b":"))
+                if identity_of(path) == (major, minor, int(inode)):
+                    found[path] = (major, minor, int(inode))
     return found
 
 
-def processes() -> Iterator[int]:
-    """Yield the numbers of all processes that this one sees."""
-    yield from (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
+def identity_of(path: Path) -> Identity:
+    """Return which file it is that has a name. Raises OSError."""
+    state = path.lstat()
+    return os.major(state.st_dev), os.minor(state.st_dev), state.st_ino
+
+
+def is_in_use(path: Path) -> bool:
+    """Say whether any process has a file mapped, of those that this user may ask. Raises OSError."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with suppress(OSError):
+                if mapped(int(process.name), [path]):
+                    return True
+    return False

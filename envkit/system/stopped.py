@@ -26,7 +26,7 @@ class Stopped:
 
 
 class Watch:
-    """Who has been stopped at each of the last looks, and the numbers of all processes that were seen.
+    """Who has been stopped at each of the last looks, and the numbers of the processes that ran at the last.
 
     Looks are counted, not seconds: a job that was suspended as a whole goes on as a whole.
     """
@@ -37,7 +37,7 @@ class Watch:
         self.began = self.looked = time.monotonic()
         self.seen: dict[int, int] = {}
         self.found: tuple[Stopped, ...] = ()
-        self.pids: set[int] = set()
+        self.pids: frozenset[int] = frozenset()
 
     def look(self) -> None:
         """Look, once a second; in the first one as often as called, for those that end in it."""
@@ -46,7 +46,7 @@ class Watch:
         if not is_due and now - self.began > LOOK_S:
             return
         above = dict(below(self.root))
-        self.pids |= above.keys() - {self.root}
+        self.pids = frozenset(above.keys() - {self.root})
         if not is_due:
             return
         self.looked = now

@@ -37,7 +37,6 @@ LIMIT_S = 120.0
 SLOW_STEPS = {"import": 300.0, "load": 180.0, "extras": 300.0}
 FAREWELL_S = 60.0
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
-SETTLED_S = 0.3  # until a launcher that cannot work has ended
 LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
 LOG_READ = 1 << 16  # bytes of the launcher's log that are searched
 LOG_KEPT = 8 << 20  # bytes at the beginning of it, and as many at its end, that are kept
@@ -272,11 +271,12 @@ def start(
     log = meeting.shared / "launcher.log"
     patience = Patience(meeting.shared, log, options.limit_s or LIMIT_S, most_s, ranks, enough)
     with leftover.removed(env) as left:
+        began = time.monotonic()
 
         def look() -> None:
             patience.look()
             left.look(patience.stopped.pids)
-            if time.monotonic() - patience.began > SETTLED_S:  # while the ranks start, when there is time for it
+            if time.monotonic() - began > process.BRISK_FOR_S:  # while the ranks start, when there is time for it
                 importlib.import_module("envkit.verify.judge").prepare()
                 _ = target.built, target.drift, target.broken
             watch(meeting.shared)
