@@ -133,6 +133,19 @@ def test_clean_says_which_module_cannot_be_loaded(lmod: ModulesTool, tree: Path)
     assert "site/3" in problem.value.why
 
 
+@pytest.mark.parametrize("command", ["true", "unset ${!_ModuleTable@}"])
+def test_a_damaged_table_of_modules_is_named_and_the_remedy_helps(lmod: ModulesTool, tree: Path, command: str) -> None:
+    made = toy(lmod, tree)
+    words = ["bash", "-c", f'{command}; exec "$0" "$@"', *made.command(["true"])]
+    env = {**env_of(tree), "_ModuleTable001_": "bm9uc2Vuc2U="}
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    if command == "true":
+        assert done.returncode == 92
+        assert "_ModuleTable001_, which is damaged: 'unset ${!_ModuleTable@}'" in done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_every_argument_arrives_unchanged(lmod: ModulesTool, tree: Path) -> None:
     done = entered(toy(lmod, tree), [sys.executable, "-c", SHOW, *AWKWARD], env_of(tree))
     assert done.returncode == 0, done.stderr

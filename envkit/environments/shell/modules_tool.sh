@@ -50,6 +50,15 @@ envkit_load() {
     return 1
 }
 
+# envkit_is_table_whole: whether what Lmod keeps of the loaded modules is a table, or is not there.
+envkit_is_table_whole() {
+    [ -n "${_ModuleTable001_-}" ] || return 0
+    case $(printf '%s' "$_ModuleTable001_" | base64 -d 2>/dev/null | tr -d '\0') in
+    _ModuleTable_*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
 # envkit_give_up WHAT TOOL FIX: say what could not be done, why, and what to do about the module; end the shell.
 envkit_give_up() {
     if [ "$envkit_fault" = tool ]; then
@@ -63,5 +72,5 @@ look at the limits of this session (ulimit -a). It has to be there on every node
 # envkit_forget: leave nothing of this to the command.
 envkit_forget() {
     unset envkit_reason envkit_fault envkit_told envkit_status envkit_before
-    unset -f envkit_module envkit_load envkit_give_up envkit_forget
+    unset -f envkit_module envkit_load envkit_is_table_whole envkit_give_up envkit_forget
 }
