@@ -141,7 +141,8 @@ def test_a_damaged_table_of_modules_is_named_and_the_remedy_helps(lmod: ModulesT
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     if command == "true":
         assert done.returncode == 92
-        assert "_ModuleTable001_, which is damaged: 'unset ${!_ModuleTable@}'" in done.stderr
+        assert "; _ModuleTable001_, in which it keeps what this shell has loaded, is damaged.\n" in done.stderr
+        assert "What to do: 'unset ${!_ModuleTable@}', or start" in done.stderr
     else:
         assert (done.returncode, done.stderr) == (0, "")
 

@@ -27,8 +27,10 @@ for envkit_word; do
         envkit_fix="If a file of it has gone, 'envkit repair' with the environment's name brings it back. If \
 '$envkit_tool bash list' fails, too, it is the tool that is broken."
     elif ! envkit_load "$envkit_tool" "$envkit_word" "$envkit_kind"; then
-        envkit_is_table_whole || envkit_fix="Lmod keeps the modules of this shell in _ModuleTable001_, which is damaged: \
-'unset \${!_ModuleTable@}', or start a new shell."
+        if ! envkit_is_table_whole; then
+            envkit_reason="$envkit_reason; _ModuleTable001_, in which it keeps what this shell has loaded, is damaged"
+            envkit_fix="'unset \${!_ModuleTable@}', or start a new shell."
+        fi
         envkit_give_up "the module $envkit_word could not be loaded." "$envkit_tool" "$envkit_fix"
     fi
 done
