@@ -125,6 +125,14 @@ def test_where_no_rank_came_the_launcher_says_why(said: str, words: str) -> None
     assert result.remedy
 
 
+def test_what_entering_says_to_type_can_be_typed() -> None:
+    said = "Lmod says this.\nenvkit: the module Toy/1.0 could not be loaded.\n\n  The tool failed.\n\nWhat to do: {}\n"
+    for fix, typed in (("'unset ${!_A@}', or start a new shell.", ("unset ${!_A@}",)), ("See 'module avail'.", ())):
+        result = found([], "rank-missing", launcher_said=said.format(fix), launcher_status=92)
+        assert (result.cause, result.commands) == ("The tool failed. It said: Lmod says this.", typed)
+        assert result.remedy.startswith(fix)
+
+
 def test_ranks_whose_node_sees_another_folder_are_told_from_ranks_that_never_were() -> None:
     unseen = found(GOOD[:2], "rank-missing")
     assert "missing are ranks 2-3" in unseen.message

@@ -20,6 +20,7 @@ from envkit.verify.facts import RankFacts
 from envkit.verify.outcome import Ranks, Result
 from envkit.verify.settings import commands
 
+UNSET = re.compile(r"'(unset [^']+)'")  # what is to be typed, in the words of a failed entering
 SAID_LINES = 8
 SAID_LENGTH = 300
 
@@ -55,7 +56,8 @@ def rank_missing(ranks: Ranks) -> list[Result]:
     named = [
         setting for setting in ranks.expected.settings if case == "named-interface" and setting.value == values["value"]
     ]
-    return [replace(ranks.outcome("rank-missing", case, **values), commands=tuple(commands(named)))]
+    typed = [*commands(named), *UNSET.findall(str(values.get("fix", "")))]
+    return [replace(ranks.outcome("rank-missing", case, **values), commands=tuple(typed))]
 
 
 def last_lines(text: str) -> str:
