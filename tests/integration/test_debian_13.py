@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -94,10 +95,11 @@ def folders(addresses: Iterable[str]) -> list[Path]:
 
 
 class Machine:
-    """A Debian 13 in a folder, with this machine's ways to packages."""
+    """A minimal Debian in a folder, with this machine's ways to packages."""
 
-    def __init__(self, root: Path, mirror: str) -> None:
+    def __init__(self, root: Path, mirror: str, suite: str = SUITE) -> None:
         self.root = root
+        self.suite = suite
         self.pip = told_to_pip()
         self.shown = folders(address for key in PLACES for address in self.pip.get(key, "").split())
         self.env = {"HOME": "/root", "PATH": SYSTEM_PATH, "LANG": "C.UTF-8"}
@@ -112,7 +114,7 @@ class Machine:
 
     def bootstrap(self, mirror: str) -> None:
         """Make the root."""
-        made = ["debootstrap", "--variant=minbase", "--include=ca-certificates", SUITE, str(self.root), mirror]
+        made = ["debootstrap", "--variant=minbase", "--include=ca-certificates", self.suite, str(self.root), mirror]
         env = {**os.environ, "PATH": f"{os.environ['PATH']}:{SYSTEM_PATH}"}
         done = subprocess.run(
             [*APART, *made], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD_S
@@ -142,16 +144,16 @@ class Machine:
         return done.stdout.strip()
 
 
-@pytest.fixture
-def debian_13(tmp_path: Path) -> Iterator[Machine]:
-    """A minimal Debian 13 with a clone in it; of one that failed, only the logs of the installation are left."""
+@contextmanager
+def bare(tmp_path: Path, suite: str = SUITE) -> Iterator[Machine]:
+    """A minimal Debian with a clone in it; of one that failed, only the logs of the installation are left."""
     needs("mount", "debootstrap", "setpriv", "unshare", "apt-config")
     where = mirror()
     if where is None:
         pytest.skip("this machine's apt names no mirror of Debian")
     root = tmp_path / "root"
     try:
-        machine = Machine(root, where)
+        machine = Machine(root, where, suite)
         clone(root / CLONE.removeprefix("/"))
         yield machine
     finally:
@@ -160,6 +162,13 @@ def debian_13(tmp_path: Path) -> Iterator[Machine]:
         if (logs := root / PREFIX / "logs").is_dir():
             shutil.copytree(logs, tmp_path / "logs", symlinks=True)
         discard(root)
+
+
+@pytest.fixture
+def debian_13(tmp_path: Path) -> Iterator[Machine]:
+    """A minimal Debian 13."""
+    with bare(tmp_path) as machine:
+        yield machine
 
 
 @checkout
