@@ -19,7 +19,7 @@ from .conftest import STACK
 from .test_inside_jobs import assert_passed
 from .verifying import Verifying
 
-pytestmark = [pytest.mark.integration, pytest.mark.all]
+pytestmark = [pytest.mark.integration, pytest.mark.all, pytest.mark.xdist_group("mpi-families")]
 
 BOTH = ["--nodes=2", "--ntasks-per-node=2"]
 

@@ -240,6 +240,7 @@ def kinds(used: Sequence[str], seed: int) -> Iterator[Kind]:
         short("PyTorch", "libtorch_cpu.so", 4096),
         setting("OMPI_MCA_btl", "openib"),
         true=r"libtorch_cpu|OMPI_MCA_btl",
+        stacks=("pytorch",),
     )
     yield two(
         "horovod-short-and-ended-job",
@@ -247,6 +248,7 @@ def kinds(used: Sequence[str], seed: int) -> Iterator[Kind]:
         short("Horovod", "mpi_lib_v2*.so", 500),
         settings(**ENDED),
         true=r"mpi_lib_v2|90210|SLURM_",
+        stacks=("pytorch",),
     )
     yield two(
         "zeros-and-stack",
@@ -427,6 +429,7 @@ def kinds(used: Sequence[str], seed: int) -> Iterator[Kind]:
         gone("PyTorch", "torch/_tensor.py"),
         host_name("localhost"),
         true=r"_tensor",
+        stacks=("pytorch",),
     )
     yield two(
         "conda-and-pml",
@@ -441,4 +444,5 @@ def kinds(used: Sequence[str], seed: int) -> Iterator[Kind]:
         zeros("PyTorch", "_multiarray_umath*.so"),
         search("libgcc_s.so.1"),
         true=r"_multiarray_umath|LD_LIBRARY_PATH|libgcc_s",
+        stacks=("pytorch",),
     )
