@@ -100,8 +100,26 @@ require_folder()
 isolate()
 
 
+def end_as_short_of_memory() -> None:
+    """Say that envkit itself has no memory left, or can start no thread, which limits are set, and end with 3."""
+    limits = {"-v": resource.RLIMIT_AS, "-d": resource.RLIMIT_DATA, "-u": resource.RLIMIT_NPROC}
+    low = {option: resource.getrlimit(limit) for option, limit in limits.items()}
+    low = {option: pair for option, pair in low.items() if pair[0] >= 0}
+    told = [f"ulimit {option} is {soft // (1 if option == '-u' else 1024)}" for option, (soft, _) in low.items()]
+    raised = [f"ulimit -S{option[1]} hard" for option, (soft, hard) in low.items() if soft != hard]
+    print(
+        "envkit: there is not enough memory for envkit itself, or it may start no more threads.\n\n"
+        f"  {', '.join(told) or 'No limit of this session on memory is set'}.\n\n"
+        f"What to do: {' && '.join(raised) or 'Start a new session, or a job with more memory (Slurm: --mem)'}",
+        file=sys.stderr,
+    )
+    os._exit(3)
+
+
 def end_as_damaged(error: Exception) -> None:
     """Say which file of envkit's own Python cannot be imported, and end with 3."""
+    if isinstance(error, MemoryError):
+        end_as_short_of_memory()
     names = [
         f"{name}={os.environ[name]}" for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", *SETTINGS) if name in os.environ
     ]
@@ -137,6 +155,12 @@ def main() -> None:
         status = run()
     except (ImportError, SyntaxError) as error:  # of what is imported only where it is needed
         end_as_damaged(error)
+    except MemoryError:
+        end_as_short_of_memory()
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        end_as_short_of_memory()
     os._exit(status)
 
 

@@ -17,7 +17,8 @@ from typing import BinaryIO
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.system import owners, process
 
-MOST = 64_000_000  # bytes of a file that is read at once
+MOST = 64_000_000  # bytes of a file that is read as a whole
+PIECE = 1 << 20  # bytes that are read at a time
 MOST_LINKS = 40  # as Linux follows
 OF_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 DESCRIPTORS = re.compile(r"/proc/(?P<process>\d+)/(task/\d+/)?fd", re.ASCII)
@@ -372,8 +373,12 @@ def read(path: Path, most: int = MOST) -> bytes:
 
     Raises OSError for a larger one, and for a pipe, a socket or a device, without waiting.
     """
+    pieces, left = list[bytes](), most + 1
     with open_plain(path) as stream:
-        content = stream.read(most + 1)
+        while left and (piece := stream.read(min(left, PIECE))):  # it takes the memory that it is asked for at once
+            pieces.append(piece)
+            left -= len(piece)
+    content = b"".join(pieces)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"It is larger than {most // 1_000_000} MB", str(path))
     return content
