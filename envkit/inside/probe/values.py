@@ -21,7 +21,7 @@ from .record import Record, attempt
 
 KB, MB = 1024, 1024 * 1024
 LARGEST = 64 * MB
-SMALL = (16 * KB, 64 * KB, 256 * KB, MB)
+SMALL = (KB, 16 * KB, 64 * KB, 256 * KB, MB)
 BUDGET_S = 20.0
 GROWTH = 4
 NODE_BYTES = 1024 * MB
@@ -165,7 +165,7 @@ def plan() -> List[List[Message]]:
     typed += small.pop()[: len(MOVES) + 1] + [("sum", kind, MB) for kind in TRAINED]
     typed += [("average", kind, MB) for kind in ("float32", "float16", "bfloat16")]
     larger = [(name, "float32", 4 * MB) for name in MOVES + ("reducescatter", "grouped")]
-    return [small[0], small[1] + small[2], typed, larger, [("sum", "float32", LARGEST)]]
+    return [small[0] + small[1], small[2] + small[3], typed, larger, [("sum", "float32", LARGEST)]]
 
 
 def summary(rows: List[Compared], left_out: List[int]) -> Dict[str, Any]:
