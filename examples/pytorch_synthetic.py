@@ -29,6 +29,9 @@ def parse(argv=None):
     parser.add_argument("--steps", type=int, default=10, help="in each measurement")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--compression", choices=["none", "fp16", "bf16"], default="none", help="of Horovod's gradients"
+    )
     return parser.parse_args(argv)
 
 
@@ -127,7 +130,8 @@ def main(argv=None):
     hvd.broadcast_parameters(start, root_rank=0)
     model.load_state_dict(start)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
-    horovod = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    compression = getattr(hvd.Compression, args.compression)
+    horovod = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression)
     tell("Horovod", measure(model, horovod, images, labels, args))
 
     model = resnet(blocks, width).to(device)  # a new one: Horovod has hung its hooks on the other
