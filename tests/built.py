@@ -4,7 +4,8 @@
 
 builds those that have changed since, or those named, in $ENVKIT_PREFIX, and writes down what it found. Without a GPU
 all that is compiled for one is read, and allreduce and training run on CPU tensors. "STACK with FAMILY" is a stack that
-is compiled with another MPI than the machine's own, which is put first on PATH while it is built, and then no more.
+is compiled with another MPI than the machine's own, which is put first on PATH while it is built, and then no more;
+FAMILY may end in a version, as in "MPICH 3.4".
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ RECORDS = {"apptainer": recipes("containers") / "verified.toml", "easybuild": re
 FLAGS = {
     "tensorflow-2.15-cpu": {"mpi", "gloo"},
     "pytorch-2.13-cpu with MPICH": {"mpi", "gloo"},
+    "pytorch-2.13-cpu with MPICH 3.4": {"mpi", "gloo"},
+    "pytorch-2.13-cpu with MPICH 5.0": {"mpi", "gloo"},
     "pytorch-2.13-cpu with Intel MPI": {"mpi", "gloo"},
     "pytorch-2.13-cpu with Cray MPICH": {"mpi", "gloo"},
     "tensorflow-2.21-cpu-image": {"mpi", "gloo"},
@@ -54,11 +57,16 @@ def family_of(name: str) -> str:
     return name.partition(" with ")[2]
 
 
+def unversioned(family: str) -> str:
+    """A family of MPI without the version that may be named with it."""
+    return family.rstrip("0123456789. ")
+
+
 def made_of(name: str) -> str:
     """A SHA-256 of all that a stack is made of; of an image but for the probe, which says what is true of it."""
     stack = stack_of(name)
     if family := family_of(name):
-        made = mpi.variants(stack)[rules()["toolchains"][family]]
+        made = mpi.variants(stack)[rules()["toolchains"][unversioned(family)]]
         recipe = made_of_recipes(recipes("easyconfigs") / made.easyconfig)
         in_its_place = [path.read_bytes() for path in OF_CRAY] if family == "Cray MPICH" else []
         return hashlib.sha256(repr((recipe, mpis.WHEELS[family], *in_its_place)).encode()).hexdigest()
@@ -131,11 +139,13 @@ def build(name: str, site: Site) -> dict[str, Any]:
     assert (told.returncode, report["verdict"]) == (0, "pass"), told.stdout + told.stderr
     passed = {result["id"] for result in report["results"] if result["status"] == "pass"}
     assert {"allreduce", "broadcast", "allgather", "flags-agree", "extension-loads", "world-size"} <= passed
-    assert not family or family in json.dumps(report["started"]), report["started"]
+    assert unversioned(family) in json.dumps(report["started"]), report["started"]
     stated = report["facts"][0]["common"]["flags"]
     flags = {flag for flag, value in stated.items() if value}
     assert flags == FLAGS[name], flags
     shown = json.loads(site.envkit("show", stack, "--json").stdout)
+    version = family.removeprefix(unversioned(family)).strip()
+    assert not version or shown["mpi"]["version"].startswith(version), shown["mpi"]
     size = {"size_mb": round(shown["size"] / 1e6)} if "size" in shown else {}
     return {
         "made_of": made_of(name),

@@ -1,7 +1,7 @@
 """Make a tree of the shape of EESSI's repository: two releases, a compatibility layer, CPU targets, modules.
 
 ``python -m tests.eessi_tree FOLDER [COUNT]`` makes one to look at, with COUNT more software in it. Everything in it is
-written here; Lmod is the machine's own, and so are what add_extend and add_pytorch add.
+written here; Lmod is the machine's own, and so are what add_extend and add_frameworks add.
 What it does is what EESSI's releases do: the start files return 0 when they fail, and end a shell that has ``set -u``.
 """
 
@@ -224,6 +224,7 @@ ELSEWHERE = (
     ("Python", "3.11.3-GCCcore-12.3.0", "Python/system", ("GCCcore/12.3.0",)),
     ("PyTorch", "2.1.2-foss-2023a", "PyTorch/2.13.0", ("foss/2023a", "Python/3.11.3-GCCcore-12.3.0")),
 )
+TENSORFLOW = ("TensorFlow", "2.13.0-foss-2023a", ("foss/2023a", "Python/3.11.3-GCCcore-12.3.0"))
 
 
 def make(root: Path, repository: str = REPOSITORY, releases: tuple[str, ...] = RELEASES) -> Path:
@@ -288,8 +289,11 @@ def add_extend(root: Path) -> None:
         write(software / "EESSI-extend" / "2023.06-easybuild.lua", text)
 
 
-def add_pytorch(root: Path, installed: Path) -> None:
-    """Add the toolchain and PyTorch to 2023.06; Python and PyTorch are what envkit has installed in a folder."""
+def add_frameworks(root: Path, installed: Path, tensorflow: Path | None = None) -> None:
+    """Add the toolchain and PyTorch to 2023.06; Python and PyTorch are what envkit has installed in a folder.
+
+    ``tensorflow`` is a folder whose lib/python3.11/site-packages has that.
+    """
     release = root / "versions" / "2023.06"
     shown = Path(REPOSITORY, "versions", "2023.06")
     horovod = next((installed / "Horovod").glob("*-PyTorch-*/lib/python*/site-packages"))
@@ -303,6 +307,9 @@ def add_pytorch(root: Path, installed: Path) -> None:
         make_module(target, seen, "foss", "2023a", tuple(parts), {})
         for name, version, place, load in ELSEWHERE:
             write(software / name / f"{version}.lua", module(name, version, installed / place, load))
+        if tensorflow:
+            name, version, load = TENSORFLOW
+            write(software / name / f"{version}.lua", module(name, version, tensorflow, load))
         for name, version in (("Python-bundle-PyPI", "2023.06"), ("PyYAML", "6.0")):
             number = f"{version}-GCCcore-12.3.0"
             make_module(target, seen, name, number, ("Python/3.11.3-GCCcore-12.3.0",), {})

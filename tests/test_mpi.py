@@ -326,7 +326,8 @@ def test_a_wrapper_of_another_compiler_is_said(
 @pytest.mark.parametrize(
     ("version", "found", "said"),
     [
-        ("5.0.2", MPICH, True),
+        ("6.0.0", MPICH, True),
+        ("5.0.1", MPICH, False),
         ("4.0.0", MPICH, False),
         ("4.1.9", OPEN_MPI, False),
         ("2.3.7", dataclasses.replace(MPICH, family="MVAPICH"), True),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from .test_eessi import apptainer, make_image
 pytestmark = pytest.mark.integration
 
 STACK = "pytorch-2.1-eessi"
+TENSORFLOW = "tensorflow-cpu==2.13.0"
 MODULES = ("toy-base", "toy-middle", "toy-top")
 SCRIPTS = Path(__file__).with_name("scripts")
 WAYS = ("native", "dir", "userns", "apptainer")
@@ -223,18 +225,15 @@ def test_a_release_without_eessi_extend(place: Site) -> None:
     assert "there is no module EESSI-extend/2025.06-easybuild" in refused.err
 
 
-@pytest.fixture(scope="module")
-def horovod(
-    tmp_path_factory: pytest.TempPathFactory, installed: Callable[[str], str], stacks: real.Site
+def installed_on_a_tree(
+    folder: Path, stacks: real.Site, framework: str, tensorflow: Path | None = None
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Horovod on top of a tree that has PyTorch: the wheels of the stack pytorch-2.13-cpu stand in for EESSI's."""
+    """Have Horovod installed on top of a tree that has a framework; return what runs envkit with that."""
     needs("lmod")
-    installed("pytorch-2.13-cpu")
     software = next(stacks.prefix.glob("*-py*/software/PyTorch/2.13.0")).parents[1]
-    folder = tmp_path_factory.mktemp("eessi-horovod")
     root = eessi_tree.make(folder / "repository")
     eessi_tree.add_extend(root)
-    eessi_tree.add_pytorch(root, software)
+    eessi_tree.add_frameworks(root, software, tensorflow)
     (folder / "prefix" / "sources").mkdir(parents=True)
     for source in (stacks.prefix / "sources").glob("horovod-*"):
         shutil.copy(source, folder / "prefix" / "sources")
@@ -244,10 +243,19 @@ def horovod(
         env = {"ENVKIT_EESSI_DIR": str(root), "XDG_STATE_HOME": str(folder / "state")}
         return own.envkit(*words, timeout_s=1800, env=env)
 
-    done = run("install", "--method", "eessi")
+    done = run("install", "--method", "eessi", "--framework", framework)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "PASS  pytorch-2.1-eessi: 2 ranks in one world" in done.stdout
+    assert re.search(rf"PASS  {framework}-[\d.]+-eessi: 2 ranks in one world", done.stdout), done.stdout
     return run
+
+
+@pytest.fixture(scope="module")
+def horovod(
+    tmp_path_factory: pytest.TempPathFactory, installed: Callable[[str], str], stacks: real.Site
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Horovod on top of a tree that has PyTorch: the wheels of the stack pytorch-2.13-cpu stand in for EESSI's."""
+    installed("pytorch-2.13-cpu")
+    return installed_on_a_tree(tmp_path_factory.mktemp("eessi-horovod"), stacks, "pytorch")
 
 
 @pytest.mark.about("eessi")
@@ -268,6 +276,23 @@ def test_its_verdict(horovod: Callable[..., subprocess.CompletedProcess[str]]) -
     done = horovod("verify", STACK, "-n", "2", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["verdict"]) == (0, "pass"), done.stderr
+
+
+@pytest.mark.all
+@pytest.mark.builds(after=True)
+def test_horovod_for_tensorflow_on_top_of_eessi(
+    tmp_path: Path, installed: Callable[[str], str], stacks: real.Site
+) -> None:
+    """The wheels of TensorFlow 2.13 stand in for EESSI's."""
+    installed("pytorch-2.13-cpu")  # of which the tree has Python
+    packages = tmp_path / "TensorFlow" / "lib" / "python3.11" / "site-packages"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, f"--target={packages}", TENSORFLOW], check=True, stdin=subprocess.DEVNULL)
+    run = installed_on_a_tree(tmp_path, stacks, "tensorflow", packages.parents[2])
+    done = run("verify", "tensorflow-2.13-eessi", "-n", "2", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"]) == (0, "pass"), done.stderr
+    assert report["facts"][0]["common"]["versions"]["tensorflow"].startswith("2.13."), report["facts"]
 
 
 CUDA_STACK = "Horovod-0.28.1-foss-2023a-CUDA-12.1.1-PyTorch-2.1.2"
