@@ -308,6 +308,11 @@ def test_the_mpi_tells_whether_it_takes_gpu_memory(tmp_path: Path) -> None:
 
     assert asked("libmpi.so.40", 1, 0) == {"running": True, "cuda": True, "rocm": False}
     assert asked("libmpi.so.12", 0, 0) == asked("libmpi.so.20", 1, 1) == {}
+    code += """
+    #include <string.h>
+    int MPI_Get_library_version(char *text, int *length) { strcpy(text, "MPICH Version:\\t3.4.3"); return 0; }
+    """
+    assert asked("libmpi.so.12.1", 1, 0) == {"running": True}  # it would die of the question
     silent = shared_object(tmp_path / "libmpich.so.12", "int MPI_Init(void) { return 0; }\n")
     assert mpi_gpu.mpi_gpu({"libmpich": [str(silent)]}) == mpi_gpu.mpi_gpu({}) == {}
 

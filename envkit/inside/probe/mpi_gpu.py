@@ -37,6 +37,8 @@ def is_running(library: Any) -> bool:
 
 def dies_of_questions(library: Any) -> bool:
     """Say whether it is MPICH before 4.0, in which an assertion fails where it was built without GPUs."""
+    if not hasattr(library, "MPI_Get_library_version"):
+        return False
     text, length = ctypes.create_string_buffer(8192), ctypes.c_int(0)
     library.MPI_Get_library_version(text, ctypes.byref(length))
     return bool(re.match(rb"MPICH Version:\s*[0-3]\.", text.value))
