@@ -42,10 +42,3 @@ def test_it_outlives_a_rank_of_another_node(verifying: Verifying, elastic: str) 
     assert {(rank, size) for step, rank, size in steps if int(step) <= 5} == {("0", "2"), ("1", "2")}
     assert [int(step) for step, rank, size in steps if size == "1"] == list(range(6, 21))
     assert re.findall(r"end at \d+: rank \d of \d", done.out) == ["end at 20: rank 0 of 1"]
-
-
-def test_verify_in_it(verifying: Verifying, elastic: str) -> None:
-    done = verifying.batch(f"{elastic} envkit verify {STACK}", options=NODES)
-    assert done.status == 0, done.out + done.err
-    assert f"PASS  {STACK}: 2 ranks in one world on 2 hosts" in done.out, done.out
-    assert "horovodrun, elastic" in done.out
