@@ -21,7 +21,7 @@ from .record import Record, attempt
 
 KB, MB = 1024, 1024 * 1024
 LARGEST = 64 * MB
-SMALL = (KB, 16 * KB, 64 * KB, 256 * KB, MB)
+SMALL = (16 * KB, 64 * KB, 256 * KB, MB, KB)
 BUDGET_S = 20.0
 GROWTH = 4
 NODE_BYTES = 1024 * MB
@@ -156,16 +156,16 @@ def plan() -> List[List[Message]]:
     Otherwise bytes are moved, whatever their type: each operation is tried at each size up to 4 MB, with another type
     each time, and the largest message is an allreduce.
     """
-    small = [
+    *small, megabyte, kilobyte = [
         [(name, OTHERS[(turn + place) % len(OTHERS)], size) for place, name in enumerate(MOVES + SUMS)]
         for turn, size in enumerate(SMALL)
     ]
     typed = [("reducescatter", kind, 256 * KB) for kind in WIDTH]
     typed += [("sum", kind, 256 * KB) for kind in WIDTH if kind not in TRAINED] + [("average", "float64", 256 * KB)]
-    typed += small.pop()[: len(MOVES) + 1] + [("sum", kind, MB) for kind in TRAINED]
+    typed += megabyte[: len(MOVES) + 1] + [("sum", kind, MB) for kind in TRAINED]
     typed += [("average", kind, MB) for kind in ("float32", "float16", "bfloat16")]
     larger = [(name, "float32", 4 * MB) for name in MOVES + ("reducescatter", "grouped")]
-    return [small[0] + small[1], small[2] + small[3], typed, larger, [("sum", "float32", LARGEST)]]
+    return [kilobyte + small[0], small[1] + small[2], typed, larger, [("sum", "float32", LARGEST)]]
 
 
 def summary(rows: List[Compared], left_out: List[int]) -> Dict[str, Any]:
