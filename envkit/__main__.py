@@ -100,15 +100,20 @@ require_folder()
 isolate()
 
 
-def end_as_short_of_memory() -> None:
+def end_as_short_of_memory(*, threads: bool = False) -> None:
     """Say that envkit itself has no memory left, or can start no thread, which limits are set, and end with 3."""
-    limits = {"-v": resource.RLIMIT_AS, "-d": resource.RLIMIT_DATA, "-u": resource.RLIMIT_NPROC}
-    low = {option: resource.getrlimit(limit) for option, limit in limits.items()}
-    low = {option: pair for option, pair in low.items() if pair[0] >= 0}
-    told = [f"ulimit {option} is {soft // (1 if option == '-u' else 1024)}" for option, (soft, _) in low.items()]
-    raised = [f"ulimit -S{option[1]} hard" for option, (soft, hard) in low.items() if soft != hard]
+    limits = {"-v": resource.RLIMIT_AS, "-d": resource.RLIMIT_DATA}
+    if threads:
+        limits["-u"] = resource.RLIMIT_NPROC
+    told, raised = [], []
+    for option, limit in limits.items():
+        soft, hard = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            told.append(f"ulimit {option} is {soft // (1 if option == '-u' else 1024)}")
+            raised += [f"ulimit -S{option[1]} hard"] if soft != hard else []
+    what = "it may start no more threads, or there is" if threads else "there is"
     print(
-        "envkit: there is not enough memory for envkit itself, or it may start no more threads.\n\n"
+        f"envkit: {what} not enough memory for envkit itself.\n\n"
         f"  {', '.join(told) or 'No limit of this session on memory is set'}.\n\n"
         f"What to do: {' && '.join(raised) or 'Start a new session, or a job with more memory (Slurm: --mem)'}",
         file=sys.stderr,
@@ -160,7 +165,7 @@ def main() -> None:
     except RuntimeError as error:
         if "start new thread" not in str(error):
             raise
-        end_as_short_of_memory()
+        end_as_short_of_memory(threads=True)
     os._exit(status)
 
 

@@ -25,18 +25,14 @@ def verifying(cluster: Cluster, env: dict[str, str]) -> Iterator[Verifying]:
     assert made.left() == []
 
 
-@pytest.fixture
-def elastic(verifying: Verifying) -> str:
-    """An elastic job over the nodes that Slurm gave, as docs/elastic.md has it."""
+def test_it_outlives_a_rank_of_another_node(verifying: Verifying) -> None:
+    """By the nodes that Slurm gave, as docs/elastic.md has it."""
     discover = verifying.folder / "discover"
     discover.write_text("#!/bin/sh\nscontrol show hostnames \"$SLURM_JOB_NODELIST\" | sed 's/$/:1/'\n")
     discover.chmod(0o755)
     words = f"-np 2 --min-np 1 --max-np 2 --host-discovery-script {discover} --network-interfaces eth0"
-    return f"envkit run {STACK} -- horovodrun {words}"
-
-
-def test_it_outlives_a_rank_of_another_node(verifying: Verifying, elastic: str) -> None:
-    done = verifying.batch(f"{elastic} python {TRAINING} {verifying.folder}/died", options=NODES)
+    script = f"python {TRAINING} {verifying.folder}/died"
+    done = verifying.batch(f"envkit run {STACK} -- horovodrun {words} {script}", options=NODES)
     assert done.status == 0, done.out + done.err
     steps = re.findall(r"step (\d+): rank (\d) of (\d)", done.out)
     assert {(rank, size) for step, rank, size in steps if int(step) <= 5} == {("0", "2"), ("1", "2")}

@@ -21,7 +21,7 @@ from .record import Record, attempt
 
 KB, MB = 1024, 1024 * 1024
 LARGEST = 64 * MB
-SMALL = (16 * KB, 64 * KB, 256 * KB, MB, KB)
+SMALL = (16 * KB, 64 * KB, 256 * KB, MB, KB)  # the place of a size gives each operation its type
 BUDGET_S = 20.0
 GROWTH = 4
 NODE_BYTES = 1024 * MB
