@@ -23,7 +23,9 @@ from envkit.apptainer.layers import Base, ImageRecipe, plan
 from envkit.easybuild import mpi
 from envkit.easybuild.eb_command import rules
 from envkit.environments.prefix import locate
+from envkit.machine.host import Accelerator
 from envkit.planning.stack import Stack, stacks
+from envkit.system.files import discard
 from envkit.system.resources import recipes
 
 from . import mpis
@@ -41,6 +43,7 @@ FLAGS = {
     "pytorch-2.13-cuda-image": {"cuda", "nccl", "mpi", "gloo"},
     "tensorflow-2.13-rocm-image": {"rocm", "nccl", "mpi", "gloo"},
 }
+USED_AGAIN = ("MPICH", "Intel MPI")  # test_mpi_families.py in the lab
 OF_CRAY = (recipes("easyconfigs") / "cray" / "MPICH-system.eb",)
 BUILD_S = 3000
 NEEDED = re.compile(r"\('([\w-]+)', '([\w.]+)'|'name': '([\w-]+)', 'version': '([\w.]+)'")
@@ -154,6 +157,16 @@ def build(name: str, site: Site) -> dict[str, Any]:
         "nccl": stated["nccl"] or 0,
         **size,
     }
+
+
+def make_room(name: str, site: Site) -> None:
+    """Remove what was built of a stack that no other test needs: a disk has room for one image with CUDA or ROCm."""
+    family = family_of(name)
+    if family and family not in USED_AGAIN:
+        discard(site.prefix / f"with-{family.replace(' ', '-')}")
+    elif stack_of(name).accelerator is not Accelerator.CPU:
+        done = site.envkit("remove", name, "--dependencies")
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def write(name: str, facts: dict[str, Any]) -> None:

@@ -152,6 +152,14 @@ def test_a_script_that_nobody_prepared_for(stacks: Site, installed: Callable[[st
     assert sorted(told) == ["0 of 2: [0.0, 3.0, 6.0, 9.0]", "1 of 2: [0.0, 3.0, 6.0, 9.0]"]
 
 
+def test_a_rank_may_use_its_share_of_the_cores_and_is_not_bound(stacks: Site, installed: Callable[[str], str]) -> None:
+    installed("pytorch-2.13-cpu")
+    said = "import os, torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
+    done = stacks.envkit("run", "pytorch-2.13-cpu", "-n", "2", "--", "python", "-c", said)
+    share = f"{host.cores()} {max(1, host.physical_cores() // 2)}"
+    assert (done.returncode, done.stdout.splitlines()) == (0, [share, share]), done.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_without_envkit_as_the_page_says(shell: str, stacks: Site, installed: Callable[[str], str]) -> None:
     """By the commands of docs/modules.md, which 'envkit show' has, after Lmod's own start of the shell."""
@@ -185,6 +193,53 @@ def test_horovodrun_with_gloo(stacks: Site, installed: Callable[[str], str]) -> 
     done = stacks.envkit("run", "pytorch-2.13-cpu", "--", "horovodrun", "--gloo", "-np", "2", *script)
     assert done.returncode == 0, done.stderr
     assert "0 of 2: [0.0, 3.0, 6.0, 9.0]" in done.stdout
+
+
+@pytest.mark.parametrize("stack", CASES)
+def test_ranks_that_start_again_over_gloo_do_not_meet_old_addresses(
+    stack: str, stacks: Site, installed: Callable[[str], str]
+) -> None:
+    installed(stack)
+    done = stacks.envkit("run", stack, "--", "python", str(SCRIPTS / "gloo_again.py"))
+    assert (done.returncode, done.stdout) == (0, "left: nothing\n"), done.stderr
+
+
+@pytest.mark.parametrize("stack", TENSORFLOW)
+def test_the_config_of_the_data_service_is_whole_when_others_see_it(
+    stack: str, stacks: Site, installed: Callable[[str], str], tmp_path: Path
+) -> None:
+    installed(stack)
+    done = stacks.envkit("run", stack, "--", "python", str(SCRIPTS / "whole_config.py"), str(tmp_path / "config"))
+    assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
+
+
+@pytest.mark.all
+@pytest.mark.builds
+def test_the_patches_serve_a_build_with_pip(stacks: Site, installed: Callable[[str], str], tmp_path: Path) -> None:
+    """By the commands of the series' README.md, on top of the environment's PyTorch alone."""
+    installed("pytorch-2.13-cpu")
+    folder, venv = tmp_path / "series", tmp_path / "venv"
+    assert stacks.envkit("export", "patches", str(folder), "pytorch-2.13-cpu").returncode == 0
+    where = "import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])"
+    torch = stacks.envkit("run", "pytorch-2.13-cpu", "--", "python", "-c", where).stdout.strip()
+    assert stacks.envkit("run", "pytorch-2.13-cpu", "--", "python", "-m", "venv", str(venv)).returncode == 0
+    blocks = re.findall(r"^```sh\n(.+?)^```$", (folder / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    apply, build = [block.replace("/path/to/this/folder", str(folder)) for block in blocks]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HOROVOD", "OMPI_"))}
+    env |= {"PATH": f"{venv}/bin:/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": torch}
+    if os.geteuid() == 0:
+        env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        ["bash", "-ec", apply + build], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=BUILD_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert sorted(re.findall(r"\d of 2", done.stdout)) == ["0 of 2", "1 of 2"]
+    said = subprocess.run(
+        [venv / "bin/python", "-c", "import horovod; print(horovod.__file__)"], env=env, capture_output=True, text=True,
+        timeout=60, check=True,
+    ).stdout  # fmt: skip
+    assert said.startswith(str(venv))
 
 
 @pytest.mark.about("training")

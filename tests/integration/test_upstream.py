@@ -14,9 +14,12 @@ from envkit.knowledge.known import known
 from envkit.verify import upstream, upstream_run
 
 from ..stacks import Site
+from .test_stacks import SELDOM, SELDOM_GROUP
 
 STACK = "pytorch-2.13-cpu"
-STACKS = tuple(known("upstream_known")["stacks"])
+STACKS = [
+    pytest.param(name, marks=SELDOM_GROUP if name == SELDOM else []) for name in known("upstream_known")["stacks"]
+]
 
 pytestmark = pytest.mark.integration
 
