@@ -2,7 +2,8 @@
 
 ``python benchmarks/cache.py [STACK]``, in the prefix where STACK was built, which is read alone. Each installation
 begins in an empty prefix, fetches its sources, is verified on two ranks, and has an empty compiler cache. The claims
-are held against time of the processor; wall times stand beside it.
+are held against time of the processor; wall times stand beside it. Where STACK is an image, it is the image that is
+pushed and taken, beside ``cp`` of the same file; it is not built anew.
 """
 
 import functools
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from timing import ENVKIT, Cost, cost, own, report_cost
 
+from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache import pack
 from envkit.environments import prefix as place
 from envkit.environments.prefix import Tree
@@ -33,6 +35,9 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 def main(name: str) -> int:
     """Push, and install from the folder, by a server, by unpacking, and by building."""
     root = place.locate(None).root
+    found = installed.find(place.locate(str(root)), name)
+    if isinstance(found, ImageReceipt):
+        return of_image(root, name, Path(found.image))
     with tempfile.TemporaryDirectory(prefix="envkit-cache-") as temporary:
         folder = Path(temporary)
         cache, near, built = folder / "cache", folder / "near", folder / "built"
@@ -54,6 +59,28 @@ def main(name: str) -> int:
         shutil.rmtree(near)
         building = install(built, name, None, {"CCACHE_DIR": str(folder / "ccache")})
     return failed + report_cost(f"{name}, its Horovod from a folder, against building", taken, building, bound=0.1)
+
+
+def of_image(root: Path, name: str, file: Path) -> int:
+    """Push an image, and install it from a folder and by a server, beside copying its file and verifying it."""
+    with tempfile.TemporaryDirectory(prefix="envkit-cache-") as temporary:
+        folder = Path(temporary)
+        cache, near = folder / "cache", folder / "near"
+        cache.mkdir()
+        push = [ENVKIT, "cache", "push", name, "--to", str(cache), "--unsigned"]
+        first, second = cost(push, own(root)), cost(push, own(root))
+        copying = cost(["cp", str(file), str(folder / "copy.sif")], own(root))
+        (folder / "copy.sif").unlink()
+        print(f"push: {first}; a second push: {second}; cp: {copying}; the file: {file.stat().st_size} bytes")
+        taken = install(near, name, cache)
+        verifying = cost([ENVKIT, "verify", name], own(near))
+        failed = report_cost(
+            f"{name} from a folder, against cp of the file and verify", taken, copying + verifying, bound=1.5
+        )
+        shutil.rmtree(near)
+        with served(cache) as url:
+            by_server = cost([ENVKIT, "install", name, "--unsigned-cache"], {**own(near), "ENVKIT_CACHE_FROM": url})
+        return failed + report_cost(f"{name} by a server, against the folder", by_server, taken, bound=1.2)
 
 
 def pushing(root: Path, name: str, folder: Path, cache: Path) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from envkit.machine.host import Accelerator, Host, Interpreter
 from envkit.methods import registry
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack, stacks
+from envkit.sources.fetch import Source
 
 CPU, CUDA, ROCM = Accelerator
 Machine = Callable[..., Host]
@@ -246,6 +248,19 @@ def test_what_hosts_lack(
     seen = select.Look(request=asked(prefix=prefix), machine=machine(**changes))
     found = seen.lacking(STACKS[name])
     assert what in [problem.what for problem in found] and all(problem.fix for problem in found)
+
+
+@pytest.mark.parametrize(("files", "is_asked"), [(("a.whl",), True), ((), False)])
+def test_no_network_is_missed_where_nothing_is_fetched(
+    files: tuple[str, ...], is_asked: bool, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where an image comes from a cache in a folder."""
+    monkeypatch.setattr(rules, "no_index", lambda *_: Problem(what="nothing answers", fix=""))
+    seen = select.Look(request=asked(prefix=Prefix(root=tmp_path / "new")), machine=machine())
+    seen.__dict__["indexes"] = ()
+    wanted = tuple(Source(filename=name, sha256="0" * 64, needed_by="toy") for name in files)
+    work = SimpleNamespace(missing=["image"], sources=wanted, stack=STACKS["pytorch-2.13-cpu-image"])
+    assert [one.what for one in seen.network(work)] == ["nothing answers"] * is_asked
 
 
 def test_modules_of_a_site_are_not_for_eessi(machine: Machine, prefix: Prefix) -> None:

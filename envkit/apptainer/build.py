@@ -55,6 +55,7 @@ class LayerBuild:
         partial = layer.image.with_name(f".{layer.image.name}.{os.getpid()}")
         tail = LogTail(log)
         shown.on({"event": "begin", "module": layer.name})
+        discard(partial)  # of a process that had this number, and was killed
 
         def watch() -> None:
             for line in tail.new():

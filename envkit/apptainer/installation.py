@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +14,14 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__
+from envkit.apptainer import cached
 from envkit.apptainer.build import LayerBuild, temporary_folder
 from envkit.apptainer.dockerfile import AGAIN, Converted
 from envkit.apptainer.image_facts import ask
 from envkit.apptainer.layers import ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache.place import configured
+from envkit.cache.place import NOWHERE, Caches
+from envkit.easybuild.cached import FoundBuilds, Offer, offers
 from envkit.environments import receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
@@ -46,7 +48,11 @@ DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageInstallation:
-    """An image to build, or to take over; ``dockerfile`` is that which it is built from, if it is one."""
+    """An image to build, or to take over; ``dockerfile`` is that which it is built from, if it is one.
+
+    ``caches`` may have it; ``taken`` is what was taken from one, once it was. ``probed`` is what this machine lacks for
+    any image, ``unbuildable`` for one that is built.
+    """
 
     request: Request
     stack: Stack
@@ -56,11 +62,19 @@ class ImageInstallation:
     tree: Tree
     dockerfile: Converted | None = None
     probed: tuple[Problem, ...] = ()
+    unbuildable: tuple[Problem, ...] = ()
+    caches: Caches = NOWHERE
+    taken: list[cached.TakenImage] = field(default_factory=list)
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the image is taken from a cache, and nothing is built."""
+        return bool(self.left()) and self.offer is not None
 
     @property
     def steps(self) -> Sequence[str]:
-        """The layers."""
-        return [layer.name for layer in self.plan.layers]
+        """The layers; the image alone if that is taken from a cache."""
+        return [self.image.name] if self.is_taken else [layer.name for layer in self.plan.layers]
 
     @property
     def unit(self) -> str:
@@ -69,18 +83,28 @@ class ImageInstallation:
 
     @property
     def missing(self) -> list[str]:
-        """The layers that are to be built: each that is not there and that a later one stands on."""
-        return [layer.name for layer in self.left()]
+        """The layers that are to be built, or the image that is to be taken from a cache."""
+        return [self.image.name] if self.is_taken else [layer.name for layer in self.left()]
 
     @property
     def sources(self) -> Sequence[Source]:
-        """The files that pip takes."""
-        return self.plan.sources
+        """The files that pip takes; none for an image that is taken from a cache."""
+        return () if self.is_taken else self.plan.sources
+
+    @cached_property
+    def looked(self) -> FoundBuilds:
+        """The images that the caches have of it, asked once."""
+        return cached.find_images(self.request, self.stack, self.image, self.host.machine, self.caches)
+
+    @property
+    def offer(self) -> Offer | None:
+        """That which is taken, if one fits."""
+        return self.looked.best
 
     @property
     def offered(self) -> Sequence[Offered]:
-        """Nothing: caches have modules."""
-        return ()
+        """The images that the caches have of it, for scripts."""
+        return [msgspec.structs.replace(one, step=self.image.name) for one in offers(self.looked)]
 
     @property
     def env(self) -> dict[str, str]:
@@ -91,6 +115,11 @@ class ImageInstallation:
     def image(self) -> Layer:
         """The last layer."""
         return self.plan.layers[-1]
+
+    @property
+    def made(self) -> Path:
+        """The image that was built, or taken from a cache, before it is where it stays."""
+        return self.taken[0].image if self.taken else self.image.image
 
     @property
     def origin(self) -> str:
@@ -105,7 +134,7 @@ class ImageInstallation:
         if digest := DIGEST.search(self.request.source or ""):
             keys["image"] = digest[1]
         parts = [LockedPart(name=name, recipe=recipe, sha256=key) for name, key in keys.items()]
-        parts[-1] = msgspec.structs.replace(parts[-1], sources=tuple(locked(self.sources)))
+        parts[-1] = msgspec.structs.replace(parts[-1], sources=tuple(locked(self.plan.sources)))
         dated = {"Debian snapshot": self.plan.snapshot} if self.plan.snapshot else {}
         return Lock(
             name=self.stack.name,
@@ -121,8 +150,9 @@ class ImageInstallation:
         )
 
     def left(self) -> list[Layer]:
-        """Return the layers to build: what the image and the layers before it stand on, unless it is there."""
-        if self.image.image.exists() and not (self.request.sign or (self.request.signed_by and self.request.source)):
+        """Return the layers to build: each that is not there and that a later one stands on; none of what is there."""
+        is_there = self.image.image.exists() and self.image.image.is_dir() == self.request.sandbox
+        if is_there and not (self.request.sign or (self.request.signed_by and self.request.source)):
             return []
         base = [layer for layer in self.plan.layers[:-1] if layer.name == "debian"]
         others = self.plan.layers[len(base) : -1]
@@ -131,17 +161,23 @@ class ImageInstallation:
 
     def problems(self) -> list[Problem]:
         """Return everything that would stop it."""
+        if not self.probed and self.is_taken:  # without a program for images no cache is asked
+            return self.lacking_in_any_case(1 / len(self.plan.layers))
         return self.lacking() or list(preflight.refused_sources(self.answers, self.stack, self.host))
 
-    def lacking(self) -> list[Problem]:
-        """Return what would stop it that this machine lacks; asks no server."""
+    def lacking_in_any_case(self, remaining: float) -> list[Problem]:
+        """Return what would stop it, built or taken, that this machine lacks; ``remaining`` is how much is left."""
         problems = [*self.probed, *preflight.known_problems(self.host, self.stack, force=self.request.force)]
         problems += preflight.machine_problems(self.host, self.stack)
-        remaining = len(self.missing) / len(self.plan.layers)
-        problems += preflight.prefix_problems(self.request.prefix, self.stack, remaining)
+        return [*problems, *preflight.prefix_problems(self.request.prefix, self.stack, remaining)]
+
+    def lacking(self) -> list[Problem]:
+        """Return what would stop it from being built that this machine lacks; asks no server, and no cache."""
+        left = self.left()
+        problems = [*self.unbuildable, *self.lacking_in_any_case(len(left) / len(self.plan.layers))]
         scratch = temporary_folder()
         free_mb = shutil.disk_usage(scratch).free // 1_000_000
-        if self.missing and free_mb < self.stack.disk_mb:
+        if left and free_mb < self.stack.disk_mb:
             problems.append(
                 Problem(
                     what=f"{scratch} has {free_mb} MB free; a build unpacks about {self.stack.disk_mb} MB there.",
@@ -154,7 +190,9 @@ class ImageInstallation:
             except HostProblem as error:
                 problems.append(Problem(what=error.what, why=error.why, fix=error.fix))
         if self.request.offline:
-            problems += preflight.source_problems(self.sources, self.request.prefix, self.stack, self.request.carried)
+            problems += preflight.source_problems(
+                self.plan.sources, self.request.prefix, self.stack, self.request.carried
+            )
         return problems
 
     @property
@@ -165,9 +203,9 @@ class ImageInstallation:
     @cached_property
     def answers(self) -> Answers:
         """What is said of the files that pip takes where they are sought, which is asked once."""
-        if self.request.offline or not self.missing:
+        if self.request.offline or not self.left() or self.is_taken:
             return Answers()
-        return preflight.ask(self.sources, self.request.prefix, configured().kept)
+        return preflight.ask(self.sources, self.request.prefix, self.caches.kept)
 
     def heading(self) -> Iterator[str]:
         """Yield what is installed, where, and with what of the machine."""
@@ -176,9 +214,15 @@ class ImageInstallation:
         yield f"Machine:  {self.host.machine} ({host.cpu_target()})"
         if self.runtime:
             yield f"Runtime:  {self.runtime.family} {self.runtime.version} ({self.runtime.path})"
+        if self.left():
+            yield from cached.lines(self.looked)
 
     def listing(self) -> Iterator[str]:
         """Yield the layers, and how much there is to do."""
+        if self.is_taken:
+            yield f" * [c] {self.image.name}"
+            yield "\nThe image is taken from a cache; nothing is built."
+            return
         missing = set(self.missing)
         for layer in self.plan.layers:
             yield f" * [{' ' if layer.name in missing else 'x'}] {layer.name}: {layer.image}"
@@ -191,12 +235,22 @@ class ImageInstallation:
             yield f"About {expected / 60:.0f} minutes on two cores."
 
     def build(self, folder: Path, console: Console) -> None:
-        """Fetch what pip takes, and build the layers that are missing."""
+        """Take the image from a cache, or fetch what pip takes and build the layers that are missing.
+
+        Raises HostProblem where what a cache had was of no use, and this machine cannot build it.
+        """
         layers = self.left()
         receipt.begin(self.tree, self.stack.name, "fetching", folder)
+        if layers and (taken := cached.take(self.looked, self.tree.layers, console)):
+            self.taken.append(taken)
+            return
         if layers:
-            cache, stores = self.request.prefix.sources, configured().kept
-            fetch_all(self.sources, cache, self.request.offline, self.stack.name, console, stores)
+            if self.is_taken:  # but what the caches had was of no use
+                preflight.require(self.lacking(), self.stack)
+            fetch_all(
+                self.plan.sources, self.request.prefix.sources, self.request.offline, self.stack.name, console,
+                self.caches.kept,
+            )  # fmt: skip
         receipt.begin(self.tree, self.stack.name, "building", folder)
         if not layers:
             return
@@ -205,7 +259,7 @@ class ImageInstallation:
             request=self.request, stack=self.stack, host=self.host, runtime=self.runtime, folder=self.plan.folder,
             dockerfile=self.dockerfile,
         )  # fmt: skip
-        say(console, f"Building {len(layers)} of {len(self.steps)} layers; logs: {folder}")
+        say(console, f"Building {len(layers)} of {len(self.plan.layers)} layers; logs: {folder}")
         with BuildProgress(console, [layer.name for layer in layers], dict(self.stack.seconds)) as shown:
             for layer in layers:
                 building.make(layer, folder, shown, is_image=layer is self.image)
@@ -217,7 +271,7 @@ class ImageInstallation:
     def describe(self, folder: Path) -> ImageReceipt:
         """Return the receipt of the image, asked of the image itself; it lies where it was built."""
         assert self.runtime is not None  # noqa: S101  (preflight demands one)
-        image = self.image.image
+        image = self.made
         accelerator = self.stack.accelerator
         site = find_site(self.request.site) if self.request.site else None
         inside = ContainerEnvironment(
@@ -232,12 +286,16 @@ class ImageInstallation:
         try:
             facts = ask(inside)
         except BuildFailed:
-            if self.request.source is not None:
+            if self.request.source is not None or self.taken:
                 discard(image)
             raise
         framework = next((name for name in FRAMEWORKS if facts.built_for.get(name)), self.stack.framework)
         state = image.stat()
         has_mpi = facts.built is None or any(extension.flags.get("mpi") for extension in facts.built.extensions)
+        lock = msgspec.structs.replace(self.lock, system=facts.system, packages=facts.packages)
+        if self.taken:  # those of whoever built it
+            tools = self.taken[0].offer.entry.manifest.provenance.lock.tools
+            lock = msgspec.structs.replace(lock, tools=tools)
         return ImageReceipt(
             name=self.stack.name,
             framework=framework,
@@ -269,7 +327,8 @@ class ImageInstallation:
             binds=inside.binds,
             settings=dict(inside.settings),
             srun=inside.srun,
-            lock=msgspec.structs.replace(self.lock, system=facts.system, packages=facts.packages),
+            lock=lock,
+            cached=self.taken[0].origin if self.taken else None,
         )
 
     def fetch_optional(self, console: Console) -> tuple[Source, ...]:  # noqa: ARG002
@@ -290,7 +349,7 @@ class ImageInstallation:
         final = self.tree.images / (self.stack.name if self.request.sandbox else f"{self.stack.name}.sif")
         final.parent.mkdir(exist_ok=True)
         replaced.set_aside(self.tree, self.stack.name, replaced.Aside(modules=(), files=tuple(self.superseded())))
-        self.image.image.rename(final)
+        self.made.rename(final)
         settled = msgspec.structs.replace(environment, image=str(final), changed=final.stat().st_mtime_ns)
         if lost := settled.damage():  # hashed once more: what is written down is what was verified
             raise BuildFailed(what=f"{self.stack.name} is not installed: {lost}.", fix=AGAIN)

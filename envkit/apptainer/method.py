@@ -15,6 +15,7 @@ from envkit.apptainer.dockerfile import Converted, converted
 from envkit.apptainer.installation import DIGEST, ImageInstallation
 from envkit.apptainer.layers import Base, ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
+from envkit.cache.place import configured
 from envkit.environments.discard import discarded, say_left
 from envkit.environments.environment import require_sources
 from envkit.environments.name_syntax import is_name
@@ -37,9 +38,8 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageInstalla
     tree, definition = request.prefix.tree(machine.platform), None
     program = runtime.find()
     require_sources([*(find_site(request.site).binds if request.site else ()), *request.binds])
-    problems = (
-        [] if program else [Problem(what="There is neither apptainer nor singularity on PATH.", fix=runtime.INSTALL)]
-    )
+    missing = Problem(what="There is neither apptainer nor singularity on PATH.", fix=runtime.INSTALL)
+    unbuildable = list[Problem]()
     if request.source is not None:
         plan = taken_over(stack.name, request.source, tree.layers)
     elif request.dockerfile is not None:
@@ -47,12 +47,13 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ImageInstalla
         plan = from_dockerfile(stack.name, request.dockerfile, definition, tree.layers)
     else:
         base, lacking = base_of(request, machine)
-        problems += [*lacking, *runtime.build_problems()]
+        unbuildable = [*lacking, *runtime.build_problems()]
         own = {"PIP": f"--no-index --find-links={WHEELS}", "JOBS": str(request.jobs or host.cores())}
         plan = image_layers.plan(wanted(request, stack, base, machine.machine, own), tree.layers)
     return ImageInstallation(
         request=request, stack=stack, host=machine, runtime=program, plan=plan, tree=tree, dockerfile=definition,
-        probed=tuple(problems),
+        probed=() if program else (missing,), unbuildable=tuple(unbuildable),
+        caches=configured(unsigned=request.unsigned_cache),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import msgspec
 from envkit.environments.environment import ContainerEnvironment
 from envkit.environments.manifest import Damage, Measure
 from envkit.environments.prefix import Tree
-from envkit.environments.receipt import BuiltLayer, Receipt, kept_path, odd_text, write
+from envkit.environments.receipt import BuiltLayer, Cached, Receipt, kept_path, odd_text, write
 from envkit.system import record
 from envkit.system.files import identity, read, sha256
 
@@ -30,6 +30,7 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
     ``interpreter`` is its Python, ``built`` are the build flags, read when it was made.
     ``binds``, ``settings`` (variables inside) and ``srun`` (words for it) are what the site needs.
     ``pmix`` is the version of the image's PMIx library, ``libc`` that of its C library, as in "2.36".
+    ``cached`` is the cache that it was taken from; null where it was built.
     """
 
     image: str
@@ -47,6 +48,12 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
     binds: tuple[str, ...] = ()
     settings: dict[str, str] = {}  # noqa: RUF012  (msgspec copies it)
     srun: tuple[str, ...] = ()
+    cached: Cached | None = None
+
+    @property
+    def origin(self) -> str:
+        """The cache that it was taken from, in words; nothing where it was built."""
+        return f"the image {self.cached.shown}" if self.cached else ""
 
     @property
     def environment(self) -> ContainerEnvironment:
@@ -152,8 +159,9 @@ class ImageReceipt(Receipt, frozen=True, kw_only=True, tag_field="method", tag="
         return msgspec.structs.replace(super().here(tree), image=str(tree.images / Path(self.image).name))
 
     def described(self) -> dict[str, str]:
-        """Return how it is called by hand, and what the image is."""
-        return {
+        """Return how it is called by hand, what the image is, and the cache that it was taken from."""
+        from_cache = {"Taken": self.origin} if self.origin else {}
+        return from_cache | {
             "By hand": shlex.join(self.environment.command(["python", "train.py"])),
             "Image": self.image,
             "Digest": f"sha256:{self.sha256}" if self.sha256 else "none, since it is a folder that can be changed",

@@ -44,6 +44,9 @@ def reasons(manifest: Manifest, here: Provided) -> Iterator[str]:
 def of_machine(manifest: Manifest, here: Provided) -> Iterator[str]:
     """Yield why an object does not fit a machine, whatever the plan."""
     needs = manifest.needs
+    if manifest.is_image:
+        yield from of_image(manifest, here.machine, here.cpu)
+        return
     yield from differs("machine type", needs.machine, here.machine)
     yield from differs("Python", needs.python, here.python)
     family, version = here.mpi
@@ -56,12 +59,23 @@ def of_machine(manifest: Manifest, here: Provided) -> Iterator[str]:
         offered = here.versions.get(kind)
         if offered is None or Version(offered) < Version(wanted):
             yield f"it needs {kind} {wanted}, and this machine has {offered or 'none'}"
-    if lacking := [name for name in needs.cpu if name not in here.cpu]:
-        yield f"its code needs {', '.join(lacking)}, which this CPU has not"
+    yield from of_cpu(manifest, here.cpu)
     if (needs.syntax, here.syntax) == ("Lua", "Tcl"):
         yield "its module file is for Lmod"
     if needs.load != here.load:
         yield f"it was built with the site modules {', '.join(needs.load) or 'none'}"
+
+
+def of_image(manifest: Manifest, machine: str, cpu: frozenset[str]) -> Iterator[str]:
+    """Yield why an image does not fit a machine."""
+    yield from differs("machine type", manifest.needs.machine, machine)
+    yield from of_cpu(manifest, cpu)
+
+
+def of_cpu(manifest: Manifest, cpu: frozenset[str]) -> Iterator[str]:
+    """Yield that a CPU lacks what code needs."""
+    if lacking := [name for name in manifest.needs.cpu if name not in cpu]:
+        yield f"its code needs {', '.join(lacking)}, which this CPU has not"
 
 
 def differs(what: str, wanted: str, present: str) -> Iterator[str]:

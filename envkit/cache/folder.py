@@ -25,7 +25,7 @@ from envkit.system.files import at_home
 LOCKED_S = 60.0
 NO_FILE = {errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO}  # of a link, a folder, a pipe, a socket
 OWN = re.compile(
-    r"index\.json|objects/[0-9a-f]{64}\.tar\.xz|sources/[0-9a-f]{64}|manifests/[^/]+/[0-9a-f]{64}\.json"
+    r"index\.json|objects/[0-9a-f]{64}\.(tar\.xz|sif)|sources/[0-9a-f]{64}|manifests/[^/]+/[0-9a-f]{64}\.json"
     r"|((objects|sources|manifests/[^/]+)/)?\.envkit-[^/]*",
     re.ASCII,
 )  # files of a cache: those that envkit has written, and has begun to write

@@ -3,7 +3,7 @@
 ::
 
     manifests/MODULE/KEY.json    a manifest and its signature
-    objects/SHA256.tar.xz        what it is of; it is there before its manifest
+    objects/SHA256.tar.xz        what it is of, an image as objects/SHA256.sif; it is there before its manifest
     sources/SHA256               a file that an installation fetches
     index.json                   the names of all manifests, for servers that list no folder
 """
@@ -71,9 +71,9 @@ class Writable(Store, Protocol):
         """Remove a file, if it is there."""
 
 
-def object_of(sha256: str) -> str:
+def object_of(sha256: str, *, is_image: bool = False) -> str:
     """Return where an object lies in a place."""
-    return f"objects/{sha256}.tar.xz"
+    return f"objects/{sha256}.{'sif' if is_image else 'tar.xz'}"
 
 
 def source_of(sha256: str) -> str:

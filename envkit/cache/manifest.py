@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from envkit.cache.layout import object_of
 from envkit.environments.lockfile import Lock, LockedPart
-from envkit.environments.name_syntax import is_module
+from envkit.environments.name_syntax import is_module, is_name
 from envkit.environments.receipt import Mpi
 from envkit.system import record, toml
 from envkit.system.resources import data
@@ -44,7 +45,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """The needs that a machine must meet: ``versions`` of symbols by name (GLIBC), ``cpu`` as /proc/cpuinfo names it.
 
     ``mpi_library`` is the library of MPI that is loaded, ``syntax`` that of the module file, ``recipes`` the SHA-256 of
-    the recipe of each module that it was linked with, ``load`` the site modules that were loaded.
+    the recipe of each module that it was linked with, ``load`` the site modules that were loaded. An image needs its
+    type of machine and the device; its Python and MPI are those inside.
     """
 
     machine: str
@@ -86,7 +88,11 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it."""
+    """The facts about an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it.
+
+    Of an image it is the image itself. Its ``part`` has the name of the stack, and as SHA-256 the key of its last
+    layer, which stands for all that it is made of.
+    """
 
     version: Literal[1] = 1
     part: LockedPart
@@ -99,8 +105,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def module(self) -> str:
-        """The module that it is."""
+        """The module that it is; of an image the stack."""
         return self.part.name
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is an image, and no module."""
+        return "/" not in self.part.name
+
+    @property
+    def object_name(self) -> str:
+        """Where its object lies in a place."""
+        return object_of(self.sha256, is_image=self.is_image)
 
     @property
     def key(self) -> str:
@@ -133,8 +149,9 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
         manifest = record.decode(bytes(signed.manifest), Manifest)
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from error
-    if not is_module(manifest.module) or not manifest.files or min(manifest.size, manifest.unpacked) < 0:
-        raise ValueError("It is no manifest of a module.")
+    is_right = is_whole_image(manifest) if manifest.is_image else is_module(manifest.module) and manifest.files
+    if not is_right or min(manifest.size, manifest.unpacked) < 0:
+        raise ValueError("It is no manifest of a module or an image.")
     if not all(map(VERSION.fullmatch, manifest.needs.versions.values())):
         raise ValueError("It needs a version that is none.")
     shown = msgspec.structs.replace(manifest.provenance, verdict=msgspec.Raw(b"null"))
@@ -144,6 +161,12 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
     return manifest, signed
 
 
+def is_whole_image(manifest: Manifest) -> bool:
+    """Say whether a manifest is one of an image: that file, and nothing besides."""
+    same = PackedFile(size=manifest.size, sha256=manifest.sha256, is_program=True)
+    return is_name(manifest.module) and manifest.files == {f"{manifest.module}.sif": same}
+
+
 def folder_of(module: str) -> str:
-    """Return the name of the folder that the manifests of a module lie in."""
+    """Return the name of the folder that the manifests of a module, or of an image, lie in."""
     return module.replace("/", "--")

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from envkit.cache import bucket, folder, manifest, registry, server
-from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, object_of, source_of
+from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, source_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
 from envkit.environments import trust
@@ -285,7 +285,7 @@ def put(
     """
     require_cache(place)
     store, name = place.writable, f"{manifest.folder_of(build.module)}/{build.key}.json"
-    target = object_of(build.sha256)
+    target = build.object_name
     is_new = not store.holds(place.named, target, build.size, build.sha256)
     if is_new:
         with packed() as stream:

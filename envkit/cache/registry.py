@@ -43,7 +43,8 @@ SHOWN = 300  # characters of a refusal
 HIDDEN = "{}; what it says is not shown, since a password may be in it: look at the login and the proxies"
 ARTIFACT = "application/vnd.envkit.build.v1"
 SOURCES, SOURCE = "application/vnd.envkit.sources.v1", "application/octet-stream"
-MANIFEST, OBJECT = "application/vnd.envkit.manifest.v1+json", "application/vnd.envkit.module.v1.tar+xz"
+MANIFEST = "application/vnd.envkit.manifest.v1+json"
+MODULE_OBJECT, IMAGE_OBJECT = "application/vnd.envkit.module.v1.tar+xz", "application/vnd.envkit.image.v1.sif"
 IMAGE, EMPTY = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.empty.v1+json"
 CREATED = "org.opencontainers.image.created"
 CREATED_FORM = "%Y-%m-%dT%H:%M:%SZ"
@@ -399,7 +400,8 @@ def put(named: str, name: str, stream: BinaryIO) -> None:
         build, _ = manifest.read(text)
         own = described(MANIFEST, len(text), hashlib.sha256(text).hexdigest())
         reached.send(io.BytesIO(text), len(text), own["digest"])
-        reached.tag(tag, ARTIFACT, [own, described(OBJECT, build.size, build.sha256)])
+        kind = IMAGE_OBJECT if build.is_image else MODULE_OBJECT
+        reached.tag(tag, ARTIFACT, [own, described(kind, build.size, build.sha256)])
 
 
 def sha256_of(name: str) -> str:
@@ -429,8 +431,10 @@ def stored(named: str) -> Iterator[Stored]:
         elif match and (layer := artifact.layer(MANIFEST)):
             name = f"manifests/{match['folder']}/{match['key']}.json"
             yield Stored(name=name, size=layer.size, changed=changed)
-        if match and (layer := artifact.layer(OBJECT)):
-            yield Stored(name=object_of(layer.digest.removeprefix("sha256:")), size=layer.size, changed=changed)
+        for kind in (MODULE_OBJECT, IMAGE_OBJECT) if match else ():
+            if layer := artifact.layer(kind):
+                name = object_of(layer.digest.removeprefix("sha256:"), is_image=kind == IMAGE_OBJECT)
+                yield Stored(name=name, size=layer.size, changed=changed)
 
 
 def remove(named: str, name: str) -> None:

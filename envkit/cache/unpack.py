@@ -12,9 +12,9 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator
 from itertools import dropwhile
 from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
-from envkit.cache import layout, prefixes
+from envkit.cache import prefixes
 from envkit.cache.manifest import PREFIX, Manifest, PackedFile
 from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
@@ -23,7 +23,11 @@ from envkit.environments.prefix import Tree
 from envkit.errors import CacheInvalid
 from envkit.system import files, process, temporary, xz
 
-MOST = 2 << 30  # bytes of an object, and of what is in it
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
+MOST = 2 << 30  # bytes of a module's object, and of what is in it
+MOST_OF_AN_IMAGE = 16 << 30  # as of any file that a server gives
 OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EACCES, errno.EPERM}
 HEADERS = 2048  # bytes of a tar file for each of its files
 
@@ -67,7 +71,8 @@ def require_own(entry: SignedManifest, tree: Tree) -> None:
 
 def require_small(entry: SignedManifest) -> None:
     """Require that a manifest tells of no object that is too large. Raises CacheInvalid."""
-    if max(entry.manifest.size, entry.manifest.unpacked) > MOST:
+    most = MOST_OF_AN_IMAGE if entry.manifest.is_image else MOST
+    if max(entry.manifest.size, entry.manifest.unpacked) > most:
         raise bad(entry, "It is too large.")
 
 
@@ -83,10 +88,10 @@ def is_inside(target: str, name: str, module: str, tree: Tree) -> bool:
     return is_relative and ".." not in named and lists.is_own(module, os.path.normpath(inside))
 
 
-def fetch(entry: SignedManifest, stream: IO[bytes]) -> None:
+def fetch(entry: SignedManifest, stream: "SupportsWrite[bytes]") -> None:
     """Write an object into a file. Raises CacheInvalid for one of another size or content, OSError."""
     digest = hashlib.sha256()
-    with entry.place.opened(layout.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
+    with entry.place.opened(entry.manifest.object_name, entry.manifest.size) as chunks:
         for chunk in chunks:
             digest.update(chunk)
             stream.write(chunk)

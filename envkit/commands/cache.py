@@ -11,6 +11,7 @@ from envkit.commands import complete, options
 from envkit.commands.clean import SECONDS, measure
 
 if TYPE_CHECKING:
+    from envkit.cache.manifest import Needs
     from envkit.cache.place import Place
 
 PLACES = click.argument("places", metavar="[PLACE]...", nargs=-1)
@@ -26,7 +27,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def cache() -> None:
-    """Share Horovod builds that have passed, and look at what is shared.
+    """Share Horovod modules and images that have passed, and look at what is shared.
 
     A cache is a folder that others can read, the same folder behind a web server, a bucket of S3, or a registry of
     images. 'envkit install' takes a build from the caches that your configuration names ('cache.from') where one fits,
@@ -34,7 +35,7 @@ def cache() -> None:
     """
 
 
-@cache.command(short_help="Put the Horovod of an environment into a cache.")
+@cache.command(short_help="Put the Horovod or the image of an environment into a cache.")
 @options.name
 @options.prefix
 @TO
@@ -55,9 +56,9 @@ def cache() -> None:
 def push(
     name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, from_ci: bool, as_json: bool
 ) -> None:
-    """Put the Horovod module of the environment NAME into a cache.
+    """Put the Horovod module of the environment NAME, or its image, into a cache.
 
-    Only what EasyBuild has built here, whose last verdict is PASS and of which nothing has changed since, is taken.
+    Only what was built here from a recipe, whose last verdict is PASS and of which nothing has changed since, is taken.
     Its manifest says who built it: host, date, versions, lock and the verdict's report. What is there already is
     not sent again. With --from-ci it also says which job of a CI pushed it, by the job's own variables (no token is
     among them), and the verdict has to be of this machine.
@@ -153,13 +154,13 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     else:
         rows = [
             (
-                item.id[:12], words.size(item.size), item.built[:10], item.host, item.module.partition("/")[2],
+                item.id[:12], words.size(item.size), item.built[:10], item.host, item.module.removeprefix("Horovod/"),
                 f"{item.needs.machine}, Python {item.needs.python}, {item.needs.mpi.family} {item.needs.mpi.version}",
                 item.signed_by or unchecked(item.signed),
             )
             for item in listing.builds
         ]  # fmt: skip
-        heads = ("ID", "SIZE", "BUILT", "ON", "HOROVOD", "FOR", "SIGNED")
+        heads = ("ID", "SIZE", "BUILT", "ON", "WHAT", "FOR", "SIGNED")
         echo("\n".join(Paper.of(sys.stdout).table(heads, rows)) if rows else "There is no build.")
         for text in listing.wrong:
             echo(text, err=True)
@@ -184,26 +185,25 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         echo_json(bytes(build.signed.manifest).decode())
         return
     origin, needs, manifest = build.manifest.provenance, build.manifest.needs, build.manifest
-    key = place.signer(build, keys())
+    key, unpacked = place.signer(build, keys()), f"; {words.size(manifest.unpacked)} unpacked"
     lines = {
         "Id": build.id,
-        "Module": manifest.module,
+        "Image" if manifest.is_image else "Module": manifest.module,
         "Cache": build.place.shown,
         "Signed": key or unchecked(bool(build.signed.signature)),
-        "Size": f"{words.size(manifest.size)}; {words.size(manifest.unpacked)} unpacked, {len(manifest.files)} files",
+        "Size": words.size(manifest.size) + ("" if manifest.is_image else f"{unpacked}, {len(manifest.files)} files"),
         "SHA-256": manifest.sha256,
         "Built": f"on {origin.host}, {origin.built}, as {origin.environment}",
-        "By": f"envkit {origin.envkit}, EasyBuild {origin.easybuild}",
+        "By": ", ".join(f"{name} {version}" for name, version in origin.lock.tools.items())
+        if manifest.is_image
+        else f"envkit {origin.envkit}, EasyBuild {origin.easybuild}",
         "Verdict": verdict_of(bytes(origin.verdict)),
         **(
             {"CI": f"{origin.ci.kind}, {origin.ci.repository}, commit {origin.ci.commit[:12]}, {origin.ci.run}"}
             if origin.ci
             else {}
         ),
-        "Needs": f"{needs.machine}, Python {needs.python}, {needs.mpi.family} ({needs.mpi_library})",
-        "Versions": ", ".join(f"{kind} {version}" for kind, version in needs.versions.items()),
-        "CPU": ", ".join(needs.cpu) or "any",
-        "Recipes": "\n          ".join(f"{name} {sha256[:12]}" for name, sha256 in needs.recipes.items()),
+        **(of_image(needs, manifest.part.sha256) if manifest.is_image else of_module(needs)),
     }
     echo("\n".join(f"{key + ':':<9} {value}" for key, value in lines.items()))
 
@@ -283,6 +283,26 @@ def named(places: tuple[str, ...]) -> "list[Place]":
     if not words:
         usage("Name a PLACE, or set 'from' in [cache] of your configuration ('envkit config --path').")
     return [Place(named=word) for word in words]
+
+
+def of_module(needs: "Needs") -> dict[str, str]:
+    """Return what there is to say of the needs of a module, by title."""
+    return {
+        "Needs": f"{needs.machine}, Python {needs.python}, {needs.mpi.family} ({needs.mpi_library})",
+        "Versions": ", ".join(f"{kind} {version}" for kind, version in needs.versions.items()),
+        "CPU": ", ".join(needs.cpu) or "any",
+        "Recipes": "\n          ".join(f"{name} {sha256[:12]}" for name, sha256 in needs.recipes.items()),
+    }
+
+
+def of_image(needs: "Needs", key: str) -> dict[str, str]:
+    """Return what there is to say of an image, by title; ``key`` is that of its last layer."""
+    return {
+        "Needs": needs.machine,
+        "CPU": ", ".join(needs.cpu) or "any",
+        "Inside": f"Python {needs.python}, {needs.mpi.family} {needs.mpi.version}",
+        "Made of": f"layer {key[:20]}",
+    }
 
 
 def verdict_of(report: bytes) -> str:

@@ -43,6 +43,7 @@ def doctor(
     import os
     import sys
 
+    from envkit.config import configuration
     from envkit.doctor import compare, gather, report, rules, terminal
     from envkit.eessi import repositories
     from envkit.environments import prefix as place
@@ -60,4 +61,6 @@ def doctor(
         echo_json(report.to_json(result))
     else:
         sys.stdout.write(terminal.render(result, Paper.of(sys.stdout)))
+        if text := configuration.message():
+            sys.stdout.write(f"\n{text}\n")
     return 0 if result.works else 3

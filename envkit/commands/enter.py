@@ -107,7 +107,8 @@ def enter_eessi(asked: dict[str, Any], command: Sequence[str], number: int | Non
     from envkit.launch import launcher
 
     say_leftovers()
-    env = inside.variables(ranks.on_one_node(launcher.variables(os.environ)))
+    own = launcher.threads(launcher.LaunchRequest(ranks=number, nodes=1))
+    env = inside.variables(ranks.on_one_node({**launcher.variables(os.environ), **own}))
     process.exec_into(ranks.command(inside, number, command), env)
 
 
@@ -195,8 +196,11 @@ def run(
     if print_:
         echo(f"envkit: {launch.launcher}: {launch.why}", err=True)
     say_leftovers()
+    own = launcher.threads(wanted, env)
+    if launch.remote:
+        command = ["env", *(f"{variable}={value}" for variable, value in own.items()), *command]
     words = inside.command(command, launch.argv, remote=launch.remote, visible=visible)
-    return start(words, inside.variables(launcher.variables(env)))
+    return start(words, inside.variables({**launcher.variables(env), **own}))
 
 
 def require_program(command: Sequence[str], name: str | None) -> None:

@@ -145,12 +145,14 @@ def install(
     if not submit:
         submitted.require_submit({**of_job, "job_per_module": job_per_module}, (*of_job, "job_per_module"))
     from envkit.commands import plans
+    from envkit.config import configuration
     from envkit.environments import lockfile, receipt
     from envkit.environments import prefix as place
     from envkit.install import install as work
     from envkit.planning.extras import in_lock
     from envkit.planning.request import Request
     from envkit.report.progress import console as console_of
+    from envkit.report.progress import say
 
     wanted = lockfile.read(locked) if locked else None
     if wanted:
@@ -166,6 +168,8 @@ def install(
         unsigned_cache=unsigned_cache, extras=extras,
     )  # fmt: skip
     console = console_of(err=as_json, tells=True)
+    if text := configuration.message():
+        say(console, text)
     if dry_run:
         existing = work.find_installed(request) if request.prefix.order else None
         if existing and not as_json and not receipt.is_same(Path(existing.tree).parent, request.prefix.root):

@@ -193,6 +193,7 @@ EESSI = (
         help="Enter a session again, as it was; a new name begins one. A DIR or FILE has a / in it: ./FILE.",
     ),
     click.Option(["--save"], metavar="FILE", help="Write what is entered to a file."),
+    click.Option(["--writable"], metavar="DIR", help="Let the repository be written to: what is written goes to DIR."),
 )
 
 

@@ -205,9 +205,13 @@ def installation(request: "Request", given: Mapping[str, Any], words: Sequence[s
 def fetch_for(wanted: "Installation", console: "Console") -> None:
     """Fetch what an installation needs, if there is anything left to build."""
     from envkit.cache import place
+    from envkit.methods import registry
     from envkit.sources import progress
 
     request, kept = wanted.request, place.configured().kept
+    if any(build.taken for build in wanted.offered):  # the job asks no server, and so may have to build
+        in_job = replace(request, offline=True)
+        wanted = registry.method(wanted.stack.method).prepare(in_job, wanted.host, wanted.stack)
     if wanted.missing or request.rebuild:
         progress.fetch_all(wanted.sources, request.prefix.sources, request.offline, wanted.stack.name, console, kept)
         wanted.fetch_optional(console)

@@ -240,6 +240,7 @@ def shown(full_report: "Report", given: Mapping[str, Any]) -> int:
     A verdict is 1 whatever becomes of the report; one that passes is 7, or 141, where a part of it is lost.
     """
     from envkit.cli import explain, printed
+    from envkit.config import configuration
     from envkit.errors import NotWritable
     from envkit.report import words
     from envkit.system.files import deliver
@@ -249,6 +250,8 @@ def shown(full_report: "Report", given: Mapping[str, Any]) -> int:
         text = words.inert_json(words.escaped(report.to_json(full_report).decode()))
     else:
         text = report.to_text(full_report, sys.stdout)
+        if full_report.verdict != "pass" and (line := configuration.message()):
+            text += f"\n{line}\n"
         text = words.inert(text) if given["github"] or words.on_github() else text
     lost = printed(text)
     for path, form in ((given["junit"], as_junit), (given["html"], as_html)):

@@ -94,6 +94,12 @@ def read(env: Settings = os.environ, folder: Path | None = None) -> Configuratio
     return Configuration(values={**first(files), **variable_values}, files=tuple(files), mistakes=mistakes)
 
 
+def message() -> str:
+    """Return the line that the site has for its users, as it is shown; nothing where there is none."""
+    text = read().get("message")
+    return f"Your site: {text}" if text else ""
+
+
 def places(env: Settings, name: str = "config.toml") -> list[tuple[str, Path, Any]]:
     """Return where a file of configuration may be, but for a project's, and whose it may be: level, path, owners."""
     from envkit.system import owners

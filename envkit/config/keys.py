@@ -14,6 +14,7 @@ CHOOSING = ("install", "fetch", "export image", "export patches")
 WORD = re.compile(r"[A-Za-z0-9_][\w.,@+:/-]*", re.ASCII)  # of a scheduler: it becomes a word of a script
 TIME = re.compile(r"\d{1,9}(:\d{1,9}){0,2}|\d{1,9}-\d{1,9}(:\d{1,9}){0,2}", re.ASCII)
 GPUS = re.compile(r"([\w.-]+:)?\d{1,9}", re.ASCII)
+LONGEST = 300  # characters of a line for people
 MODULE = re.compile(r"\.?[A-Za-z0-9_][A-Za-z0-9_.+@=~/-]*", re.ASCII)
 
 
@@ -105,6 +106,13 @@ def environment(value: Any) -> str:
     return os.path.expanduser(place(value))  # noqa: PTH111
 
 
+def sentence(value: Any) -> str:
+    """A line for people to read."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > LONGEST:
+        raise ValueError
+    return value.strip()
+
+
 def several(pattern: str) -> Take:
     """Several words of a pattern."""
     form = re.compile(pattern, re.ASCII)
@@ -174,6 +182,10 @@ KEYS: Mapping[str, Key] = {
         text="What the site needs of images and jobs: a name, or a file (.toml).",
         take=site, expected="the name of a site, or the absolute path of a file (.toml)",
         option="site", commands=(*BATCH, "data"), in_project=False,
+    ),
+    "message": Key(
+        text="A line for your users, such as whom to ask: doctor, install, and a failed verify show it.",
+        take=sentence, expected=f"a line of text of at most {LONGEST} characters", in_project=False,
     ),
     "ranks": Key(
         text="How many ranks 'envkit verify' starts outside of a job.",

@@ -440,7 +440,7 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
             say(console, f"{result.name} was built but does not pass, so it is not offered as an environment.")
             say(console, "Mend the cause and run the same command again: only what is missing is repeated.")
             if result.origin:
-                say(console, f"Its Horovod was taken from a cache: 'envkit install {result.name} --rebuild' builds it.")
+                say(console, f"It was taken from a cache: 'envkit install {result.name} --rebuild' builds it here.")
             return report
     else:
         say(console, f"{result.name} is built. It has no Horovod, so there is nothing to verify.")

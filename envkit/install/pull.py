@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from envkit.cache import fit, place, unpack
+from envkit.cache import fit, folder, place, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.config import configuration
@@ -165,12 +165,13 @@ def copy(entry: SignedManifest, to: Place, keys: Sequence[str]) -> bool:
 
     @contextmanager
     def packed() -> Iterator[BinaryIO]:
-        with tempfile.TemporaryFile() as stream:
+        at = tempfile.gettempdir() if to.is_remote else str(folder.path_of(to.named))
+        with tempfile.TemporaryFile(dir=at) as stream:
             try:
                 unpack.fetch(entry, stream)
                 stream.seek(0)
             except OSError as error:
-                error.filename = error.filename or tempfile.gettempdir()
+                error.filename = error.filename or at
                 raise
             yield stream
 

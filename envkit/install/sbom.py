@@ -49,6 +49,8 @@ def bill(receipt: Receipt, locked: Lock) -> Bom:
     bom.metadata.tools.components.add(tool)
     bom.metadata.component = root
     origins = {module.name: module.cached.shown for module in receipt.recipes if module.cached}
+    if receipt.is_image and receipt.origin:
+        origins[locked.parts[-1].name] = receipt.origin
     for part in locked.parts:
         own, files = component(part, locked, origins.get(part.name, "")), [source(file, part) for file in part.sources]
         bom.components.update([own, *files])

@@ -76,8 +76,8 @@ class Look:
         """Return that nothing answers which sources can be fetched from, where some have to be."""
         from envkit.doctor import rules
 
-        cache = self.request.prefix.sources
-        if self.request.offline or not work.missing or (cache.is_dir() and not fetch.missing(work.sources, cache)):
+        cache, wanted = self.request.prefix.sources, work.sources if work.missing else ()
+        if self.request.offline or not wanted or (cache.is_dir() and not fetch.missing(wanted, cache)):
             return []
         known = Facts(user="", uid=0, indexes=self.indexes)
         of = Preflight(stack=work.stack.name, accelerator=work.stack.accelerator.value, problems=())

@@ -1,5 +1,6 @@
 """Sharing builds that have passed: pushing one into a cache, and what can be asked of caches and tidied up in them."""
 
+import os
 import platform
 import tempfile
 import time
@@ -7,18 +8,20 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import msgspec
 
-from envkit.cache import fit, layout, pack, place, unpack
+from envkit.apptainer.receipt import ImageReceipt
+from envkit.cache import binaries, fit, layout, pack, place, unpack
 from envkit.cache.layout import Stored
-from envkit.cache.manifest import Ci, Manifest, Needs, Provenance, folder_of, rules
+from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, rules
 from envkit.cache.place import Place, SignedManifest
 from envkit.easybuild.receipt import ModuleReceipt, shareable
 from envkit.environments import manifest
 from envkit.environments.lockfile import LockedPart
 from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import Cached, Mpi, Receipt
 from envkit.errors import (
     CacheInvalid,
     EnvironmentDamaged,
@@ -30,9 +33,11 @@ from envkit.errors import (
 )
 from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
+from envkit.planning.stack import stacks
 from envkit.sources import signature
 from envkit.sources.cache import Source, distinct
-from envkit.system import files, temporary
+from envkit.system import files, process, temporary
+from envkit.verify import target
 
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
@@ -118,29 +123,39 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     unread: tuple[str, ...] = ()
 
 
+Made = ModuleReceipt | ImageReceipt
+
+
 def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None) -> Pushed:
-    """Put the Horovod of an environment into a cache, signed with a private key if one is given.
+    """Put the Horovod of an environment, or its image, into a cache, signed with a private key if one is given.
 
     From the job of a CI it is that which was installed last, where none is named, and has to have passed on this host.
 
     Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
     """
     receipt = installed.find(prefix, name or (newest(prefix) if ci else None))
-    made = shareable(receipt)
+    made = shared(receipt)
     if made is None:
         raise UsageProblem(
-            what=f"{receipt.called} cannot be pushed: a cache holds Horovod modules that EasyBuild has made.",
-            fix="Name an environment of 'envkit install --method easybuild'.",
+            what=f"{receipt.called} cannot be pushed.",
+            why="A cache holds Horovod modules that EasyBuild has made, and images built from envkit's own recipes.",
+            fix="Name an environment that 'envkit install' made of a stack, by --method easybuild or apptainer.",
         )
     if key is not None:
         signature.require_signs(key)
     verdict = proven(made, is_here=ci is not None)
     if ci and (there := taken_from(to, made)):
         return there
-    part = part_of(made)
+    part = part_of(made) if isinstance(made, ModuleReceipt) else image_part(made)
     with writing(to, made.name):
         to.writable.require(to.named)
-        return sent(made, part, verdict, to, key, ci)
+        if isinstance(made, ImageReceipt):
+            with files.open_plain(Path(made.image)) as image:  # what is hashed is what is sent
+                if pack.digest_of(image) != made.sha256:
+                    raise changed_since(made, [made.image])
+                return sent(made, described_image(made, part, verdict, ci), image, to, key)
+        with tempfile.TemporaryFile() as stream:
+            return sent(made, described_module(made, part, verdict, ci, stream), stream, to, key)
 
 
 @contextmanager
@@ -162,13 +177,30 @@ def not_written(to: Place, why: str) -> NotWritable:
     return NotWritable(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
 
 
-def taken_from(to: Place, receipt: ModuleReceipt) -> Pushed | None:
-    """Return what is told of a module that was itself taken from a place, and is still there; None of any other."""
-    origin = next(one.cached for one in receipt.modules if one.name == receipt.module)
+def shared(receipt: Receipt) -> Made | None:
+    """Return the receipt of what a cache can hold: a Horovod that eb made here, an image of one of envkit's recipes."""
+    if isinstance(receipt, ImageReceipt):
+        of = next((stack for stack in stacks() if stack.name == receipt.name), None)
+        is_own = of is not None and bool(of.recipe) and receipt.source == of.recipe
+        return receipt if is_own and receipt.sha256 and len(receipt.layers) > 1 else None
+    return shareable(receipt)
+
+
+def origin_of(made: Made) -> Cached | None:
+    """Return the cache that what could be shared was itself taken from; None where it was built."""
+    if isinstance(made, ImageReceipt):
+        return made.cached
+    return next(one.cached for one in made.modules if one.name == made.module)
+
+
+def taken_from(to: Place, made: Made) -> Pushed | None:
+    """Return what is told of what was itself taken from a place, and is still there; None of anything else."""
+    origin = origin_of(made)
     if origin is None or origin.place != to.shown:
         return None
+    receipt, folder = made, made.name if isinstance(made, ImageReceipt) else made.module
     with suppress(CacheInvalid):
-        found = to.entry(f"{folder_of(receipt.module)}/{origin.id}.json")
+        found = to.entry(f"{folder_of(folder)}/{origin.id}.json")
         return pushed(receipt.name, found.manifest, to, sent=False, signed=bool(found.signed.signature))
     return None
 
@@ -191,50 +223,104 @@ def pushed(name: str, build: Manifest, to: Place, *, sent: bool, signed: bool) -
 
 
 def newest(prefix: Prefix) -> str | None:
-    """Return the name of the environment with a module of Horovod that was installed last; None without one."""
-    built = [receipt for receipt in map(shareable, installed.installed(prefix)) if receipt and receipt.horovod]
+    """Return the name of the environment that was installed last of those that can be shared; None without one."""
+    built = [receipt for receipt in map(shared, installed.installed(prefix)) if receipt and receipt.horovod]
     return max(built, key=lambda receipt: receipt.created).name if built else None
 
 
-def sent(
-    receipt: ModuleReceipt, part: LockedPart, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None
-) -> Pushed:
-    """Pack a module and put it into a folder. Raises OSError."""
+def described_module(
+    receipt: ModuleReceipt, part: LockedPart, verdict: msgspec.Raw, ci: Ci | None, stream: BinaryIO
+) -> Manifest:
+    """Pack the Horovod of an environment into a file; return its manifest. Raises NotRelocatable, OSError."""
     tree = Tree(root=Path(receipt.tree))
     assert receipt.lock is not None and receipt.mpi is not None  # noqa: S101  (proven)
-    with tempfile.TemporaryFile() as stream, temporary.folder("push") as folder:
-        packed = pack.pack(tree, receipt.module, receipt.machine, stream)
-        needs = Needs(
-            machine=receipt.machine,
-            python=".".join(receipt.python.split(".")[:2]),
-            suffix=receipt.suffix,
-            accelerator=receipt.accelerator,
-            mpi=receipt.mpi,
-            mpi_library=packed.mpi_library,
-            versions=packed.versions,
-            cpu=packed.cpu,
-            syntax=packed.syntax,
-            recipes=fit.recipes_of(receipt.lock, rules()["compared"]),
-            load=receipt.load,
-        )
-        described = Manifest(
-            part=part,
-            needs=needs,
-            sha256=packed.sha256,
-            size=packed.size,
-            unpacked=packed.unpacked,
-            provenance=Provenance(
-                host=platform.node(),
-                built=receipt.created,
-                envkit=receipt.envkit,
-                easybuild=receipt.easybuild,
-                environment=receipt.name,
-                lock=receipt.lock,
-                verdict=verdict,
-                ci=ci,
-            ),
-            files=packed.files,
-        )
+    packed = pack.pack(tree, receipt.module, receipt.machine, stream)
+    needs = Needs(
+        machine=receipt.machine,
+        python=minor(receipt.python),
+        suffix=receipt.suffix,
+        accelerator=receipt.accelerator,
+        mpi=receipt.mpi,
+        mpi_library=packed.mpi_library,
+        versions=packed.versions,
+        cpu=packed.cpu,
+        syntax=packed.syntax,
+        recipes=fit.recipes_of(receipt.lock, rules()["compared"]),
+        load=receipt.load,
+    )
+    return Manifest(
+        part=part,
+        needs=needs,
+        sha256=packed.sha256,
+        size=packed.size,
+        unpacked=packed.unpacked,
+        provenance=provenance(receipt, receipt.easybuild, verdict, ci),
+        files=packed.files,
+    )
+
+
+def described_image(receipt: ImageReceipt, part: LockedPart, verdict: msgspec.Raw, ci: Ci | None) -> Manifest:
+    """Return the manifest of an image."""
+    needs = Needs(
+        machine=receipt.machine,
+        python=minor(receipt.python),
+        suffix="",
+        accelerator=receipt.accelerator,
+        mpi=receipt.mpi or Mpi(family="", version=""),
+        mpi_library="",
+        versions={},
+        cpu=cpu_of(receipt),
+        syntax="",
+        recipes={},
+    )
+    file = PackedFile(size=receipt.size, sha256=receipt.sha256, is_program=True)
+    return Manifest(
+        part=part,
+        needs=needs,
+        sha256=receipt.sha256,
+        size=receipt.size,
+        unpacked=receipt.size,
+        provenance=provenance(receipt, "", verdict, ci),
+        files={f"{receipt.name}.sif": file},
+    )
+
+
+def cpu_of(receipt: ImageReceipt) -> tuple[str, ...]:
+    """Return the features of the CPU that the Horovod in an image was compiled for. Raises HostProblem."""
+    flags, inside = target.read_built(receipt.flags or b"null"), receipt.environment
+    extensions = [each.path for each in flags.extensions if each.path and each.exists] if flags else []
+    with temporary.folder("push") as folder:
+        for path in extensions:
+            copying = inside.command(["cp", path, str(folder)], visible=[folder])
+            answer = process.capture(copying, env=inside.variables(os.environ), timeout_s=300)
+            if answer.status:
+                raise HostProblem(what=f"{path} cannot be read in {receipt.image}.", why=answer.stderr.strip()[-600:])
+        return binaries.cpu(binaries.libraries(sorted(folder.iterdir())), receipt.machine)
+
+
+def provenance(receipt: Made, easybuild: str, verdict: msgspec.Raw, ci: Ci | None) -> Provenance:
+    """Return who built it and from what."""
+    assert receipt.lock is not None  # noqa: S101  (proven)
+    return Provenance(
+        host=platform.node(),
+        built=receipt.created,
+        envkit=receipt.envkit,
+        easybuild=easybuild,
+        environment=receipt.name,
+        lock=receipt.lock,
+        verdict=verdict,
+        ci=ci,
+    )
+
+
+def minor(version: str) -> str:
+    """Return 3.11 of 3.11.7."""
+    return ".".join(version.split(".")[:2])
+
+
+def sent(receipt: Made, described: Manifest, stream: BinaryIO, to: Place, key: Path | None) -> Pushed:
+    """Sign a manifest, and put it and its object into a place. Raises OSError."""
+    with temporary.folder("push") as folder:
         signed, keys = b"", list[str]()
         if key is not None:
             path = folder / "manifest"
@@ -245,7 +331,7 @@ def sent(
         stream.seek(0)
         if place.publish(to, described, stream, signed, keys):
             return pushed(receipt.name, described, to, sent=True, signed=bool(signed))
-    before = to.entry(f"{folder_of(receipt.module)}/{described.key}.json")
+    before = to.entry(f"{folder_of(described.module)}/{described.key}.json")
     return pushed(receipt.name, before.manifest, to, sent=False, signed=bool(before.signed.signature))
 
 
@@ -271,12 +357,12 @@ def push_sources(to: Place, sources: Sequence[Source], kept_in: Path) -> int:
     return sent
 
 
-def proven(receipt: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
+def proven(receipt: Made, *, is_here: bool) -> msgspec.Raw:
     """Return the report of the last verification of an environment, which ``is_here`` has to be of this host.
 
     Raises NotProven, EnvironmentDamaged.
     """
-    from envkit.verify import last, target
+    from envkit.verify import last
 
     kept, again = (
         last.last(receipt.name, receipt.tree),
@@ -295,23 +381,28 @@ def proven(receipt: ModuleReceipt, *, is_here: bool) -> msgspec.Raw:
             fix=f"Verify it, then push again: {again}",
         )
     changed = [one.path for one in target.installed(receipt, receipt.environment).drift or ()]
-    damaged = [one.path for one in manifest.damage(Tree(root=Path(receipt.tree)), [receipt.module], every=True)]
+    tree = Tree(root=Path(receipt.tree))
+    found = (
+        receipt.damaged() if isinstance(receipt, ImageReceipt) else manifest.damage(tree, [receipt.module], every=True)
+    )
+    damaged = [one.path for one in found]
     if wrong := list(dict.fromkeys((*damaged, *changed))):
-        raise EnvironmentDamaged(
-            what=f"{receipt.name} is not pushed: it is not what was installed.",
-            why="\n".join(wrong[:5]),
-            fix=f"Put it back with 'envkit repair {receipt.name} --prefix {Path(receipt.tree).parent}', "
-            "then push again.",
-        )
+        raise changed_since(receipt, wrong)
     return msgspec.Raw(msgspec.json.encode(kept.report))
+
+
+def changed_since(receipt: Made, wrong: Sequence[str]) -> EnvironmentDamaged:
+    """Say that files of an environment are not what was installed."""
+    return EnvironmentDamaged(
+        what=f"{receipt.name} is not pushed: it is not what was installed.",
+        why="\n".join(wrong[:5]),
+        fix=f"Put it back with 'envkit repair {receipt.name} --prefix {Path(receipt.tree).parent}', then push again.",
+    )
 
 
 def part_of(receipt: ModuleReceipt) -> LockedPart:
     """Return what the Horovod of an environment was made from. Raises HostProblem for what a cache cannot compare."""
-    locked, origin = (
-        installed.lock_of(receipt),
-        next(one.cached for one in receipt.modules if one.name == receipt.module),
-    )
+    locked, origin = installed.lock_of(receipt), origin_of(receipt)
     unknown = [
         part.name for part in locked.parts if part.name.endswith("/system") and part.name not in rules()["compared"]
     ]
@@ -320,6 +411,18 @@ def part_of(receipt: ModuleReceipt) -> LockedPart:
         why = why if unknown else f"It was taken {origin.shown}." if origin else "It has no MPI."
         raise HostProblem(what=f"{receipt.name} is not pushed.", why=why, fix="Push one that was built without that.")
     return next(part for part in locked.parts if part.name == receipt.module)
+
+
+def image_part(receipt: ImageReceipt) -> LockedPart:
+    """Return what an image was made from, by the key of its last layer. Raises HostProblem, EnvironmentMissing."""
+    locked = installed.lock_of(receipt)
+    if receipt.cached is not None:
+        raise HostProblem(
+            what=f"{receipt.name} is not pushed.",
+            why=f"It was taken {receipt.cached.shown}.",
+            fix=f"Push one that was built here: envkit install {receipt.name} --rebuild",
+        )
+    return msgspec.structs.replace(locked.parts[-1], name=receipt.name, sha256=receipt.layers[-1].key)
 
 
 def entries(places: Sequence[Place]) -> tuple[list[SignedManifest], list[str]]:
@@ -420,7 +523,7 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
         entry = of.entry(name)
         unpack.require_small(entry)
         digest = hashlib.sha256()
-        with of.opened(layout.object_of(entry.manifest.sha256), entry.manifest.size) as chunks:
+        with of.opened(entry.manifest.object_name, entry.manifest.size) as chunks:
             for chunk in chunks:
                 digest.update(chunk)
     except CacheInvalid as error:
@@ -461,7 +564,7 @@ def prune(of: Place, older_s: float, *, dry_run: bool) -> Gone:
             elif checked.state == "bad" or (older_s and age(found) > older_s):
                 doomed.append(found)
             else:
-                kept.add(layout.object_of(of.entry(name).manifest.sha256))
+                kept.add(of.entry(name).manifest.object_name)
         kept |= {one for one in there if unread and one.startswith("objects/")}
         doomed += [one for one in there.values() if is_unused(one, kept)]
         for one in filter(is_source, there.values()):

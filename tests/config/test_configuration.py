@@ -14,6 +14,7 @@ import click
 import pytest
 
 from envkit.cli import envkit, run
+from envkit.commands import verify
 from envkit.commands.job import job
 from envkit.config import configuration, report
 from envkit.config.keys import KEYS, variables
@@ -25,6 +26,7 @@ from envkit.errors import ConfigInvalid, EnvironmentMissing
 from envkit.methods import installed
 from envkit.report.paper import Paper
 
+from ..verify.test_report import report as verified
 from . import schema
 
 Output = pytest.CaptureFixture[str]
@@ -93,7 +95,9 @@ class TestProject:
         assert configuration.project(None, os.environ) is None
         assert configuration.project(tmp_path, os.environ) == tmp_path / "envkit.toml"
 
-    @pytest.mark.parametrize("line", ['prefix = "/x"', 'trust = ["mallory"]', 'load = ["m"]', 'site = "/x/y.toml"'])
+    @pytest.mark.parametrize(
+        "line", ['prefix = "/x"', 'trust = ["mallory"]', 'load = ["m"]', 'site = "/x/y.toml"', 'message = "Call me"']
+    )
     def test_does_not_say_what_is_run(self, write: Write, line: str) -> None:
         path = write("project", f"{line}\n")
         with pytest.raises(ConfigInvalid) as error:
@@ -568,3 +572,40 @@ def test_a_mistake_in_a_variable_shows_no_password(
         run(["config"])
         told = capsys.readouterr()
         assert name in told.out + told.err and "er2" not in told.out + told.err
+
+
+MESSAGE = "Questions: support@hpc.example.org"
+
+
+class TestMessage:
+    """The line that a site has for its users."""
+
+    @pytest.fixture(autouse=True)
+    def site(self, write: Write) -> None:
+        write("site", f'message = " {MESSAGE} "')
+
+    def test_install_shows_it_whatever_becomes_of_it(self, capsys: Output) -> None:
+        assert run(["install", "no-such-stack", "--method", "easybuild"]) != 0
+        assert f"Your site: {MESSAGE}\n" in capsys.readouterr().out
+
+    def test_doctor_shows_it_to_people_alone(self, capsys: Output) -> None:
+        run(["doctor"])
+        assert capsys.readouterr().out.endswith(f"\nYour site: {MESSAGE}\n")
+        run(["doctor", "--json"])
+        assert MESSAGE not in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("name", "as_json", "is_shown"),
+        [("rank-killed", False, True), ("rank-killed", True, False), ("pytorch-2ranks", False, False)],
+    )
+    def test_verify_shows_it_where_the_verdict_is_fail(
+        self, name: str, as_json: bool, is_shown: bool, capsys: Output
+    ) -> None:
+        verify.shown(verified(name), {**dict.fromkeys(("junit", "html", "github", "baseline")), "as_json": as_json})
+        assert (f"Your site: {MESSAGE}\n" in capsys.readouterr().out) is is_shown
+
+    @pytest.mark.parametrize("value", ['""', '"  "', "7", '["a"]', '"a\\u001b[2J"', '"a\\nb"', f'"{301 * "a"}"'])
+    def test_what_is_no_line_is_refused(self, value: str, write: Write, capsys: Output) -> None:
+        write("site", f"message = {value}")
+        assert run(["list", "--installed"]) == 2
+        assert "a line of text of at most 300 characters" in capsys.readouterr().err

@@ -50,6 +50,38 @@ def test_install_ends_with_a_verdict_and_a_receipt(
     assert states[IMAGE].startswith("installed")
 
 
+def test_another_prefix_takes_it_from_a_cache(stacks: Site, image: ImageReceipt, tmp_path: Path) -> None:
+    """Signed by one, checked by another; nothing is built, and this machine verifies it all the same."""
+    own, public, cache = tmp_path / "cache.pem", tmp_path / "cache.pub", tmp_path / "cache"
+    for words in (("genpkey", "-algorithm", "ed25519", "-out", own), ("pkey", "-in", own, "-pubout", "-out", public)):
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+    cache.mkdir()
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}  # apart from what other tests have it fail by just now
+    assert stacks.envkit("verify", IMAGE, "-n", "2", env=state).returncode == 0
+    done = stacks.envkit("cache", "push", IMAGE, "--to", str(cache), "--sign", str(own), "--json", env=state)
+    assert (done.returncode, json.loads(done.stdout)["sent"]) == (0, True), done.stderr
+    site = Site(tmp_path / "prefix")
+    env = {"ENVKIT_CACHE_FROM": str(cache), "ENVKIT_CACHE_KEYS": str(public)}
+    planned = site.envkit("install", IMAGE, "--dry-run", env=env).stdout
+    assert f"Cache:    the image is taken from {cache}, not built here:" in planned
+    assert planned.count("[c]") == 1 and "[ ]" not in planned
+    assert (
+        "none of your keys" in site.envkit("install", IMAGE, "--dry-run", env={"ENVKIT_CACHE_FROM": str(cache)}).stdout
+    )
+    done = site.envkit("install", IMAGE, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Taken from" in done.stdout and "Building" not in done.stdout
+    assert f"PASS  {IMAGE}: 2 ranks in one world on 1 host" in done.stdout
+    shown = json.loads(site.envkit("show", IMAGE, "--json").stdout)
+    assert shown["sha256"] == image.sha256
+    assert f"from the cache {cache}" in site.envkit("show", IMAGE).stdout
+    assert f"from the cache {cache}" in site.envkit("show", IMAGE, "--sbom").stdout
+    report = json.loads(site.envkit("verify", IMAGE, "--json").stdout)
+    assert (report["verdict"], report["origin"].startswith(f"the image from the cache {cache}")) == ("pass", True)
+    refused = site.envkit("cache", "push", IMAGE, "--to", str(cache), "--unsigned")
+    assert refused.returncode == 3 and "It was taken from the cache" in refused.stderr
+
+
 def test_the_image_says_what_is_inside(image: ImageReceipt) -> None:
     told = subprocess.run([image.runtime, "inspect", "--json", image.image], capture_output=True, text=True, check=True)
     labels = json.loads(told.stdout)["data"]["attributes"]["labels"]
