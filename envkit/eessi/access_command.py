@@ -12,7 +12,7 @@ from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
 from envkit.eessi.cache import limit_mb
 from envkit.eessi.sessions import SessionFolder, StoredSession
-from envkit.errors import HostProblem
+from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import Repository, causes, symptom
 from envkit.machine import runtime
 from envkit.system import files
@@ -29,7 +29,8 @@ DAMAGED = "damaged"  # in the folder of a client: its cache is to be put aside
 class EntryRequest:
     """What is about to be entered, by the way that was found; ``say`` tells the user what takes long.
 
-    ``shared``: with the other ranks on this node.
+    ``place`` is where its client has its cache: that of the session, or with ``shared`` that of all who enter on this
+    node. ``overlay`` are the words by which it can be written to, if it can.
     """
 
     probe: Probe
@@ -40,6 +41,7 @@ class EntryRequest:
     binds: tuple[Bind, ...]
     visible: tuple[Path, ...]
     nvidia: bool
+    overlay: tuple[str, ...]
     env: Mapping[str, str]
     say: Callable[[str], None]
 
@@ -56,28 +58,31 @@ class AccessCommand:
 
 def by_native(entry: EntryRequest) -> AccessCommand:
     """The repository is there; a namespace is made for binds alone."""
-    problem = access.no_namespace() if bound.for_namespace(entry.binds) else None
+    problem = access.no_namespace() if entry.overlay or bound.for_namespace(entry.binds) else None
     words = bound.for_namespace(bound.fitting(entry.binds, entry.say, has_namespace=problem is None))
+    words = [*words, *entry.overlay]
     if words and problem:
-        raise HostProblem(what=f"--bind: {problem.what}.", fix=problem.fix)
+        raise HostProblem(what=f"--{'writable' if entry.overlay else 'bind'}: {problem.what}.", fix=problem.fix)
     return AccessCommand(words=(*access.namespace_words(), *words, "--") if words else ())
 
 
 def by_copy(entry: EntryRequest) -> AccessCommand:
     """A namespace shows the copy where EESSI expects it."""
     shown = bound.fitting(entry.binds, entry.say)
-    words = ["bind", str(entry.probe.root), entry.repository.mount, *bound.for_namespace(shown)]
+    words = ["bind", str(entry.probe.root), entry.repository.mount, *bound.for_namespace(shown), *entry.overlay]
     return AccessCommand(words=(*access.namespace_words(), *words, "--"))
 
 
 def by_client(entry: EntryRequest) -> AccessCommand:
-    """The host's client mounts it in a namespace, with the cache of the session."""
+    """The host's client mounts it in a namespace; who shares it has what is bound in one of its own within."""
     from envkit.eessi.servers import client
 
     program, place, repository = access.program(entry.env), prepared(entry), entry.repository
     assert program is not None  # noqa: S101  (the probe has found it)
     words = bound.for_namespace(bound.fitting(entry.binds, entry.say))
     if program.name == "cvmfsexec":
+        if entry.overlay:
+            raise UsageProblem.of(symptom("not-writable", way=program))
         require_unused(program)
         inner = [
             "bash",
@@ -92,10 +97,14 @@ def by_client(entry: EntryRequest) -> AccessCommand:
     settings = write_settings(entry, place, place.local, place.cache, place.sockets)
     files = ":".join(map(str, (*client(entry.env, asked=repository).files, settings)))
     mount = ["mount", str(place.log), repository.mount, str(program), "-f", "-o", f"config={files}"]
-    words = ["shared", str(place.local), *words] if entry.shared else words
     own = [] if access.kept_cache(entry.env) else ["cache", str(place.cache)]
-    words = [*access.namespace_words(), *words, *own, *mount, repository.name, repository.mount, "--"]
-    return AccessCommand(words=tuple(words), log=place.log)
+    mount = [*own, *mount, repository.name, repository.mount, "--"]
+    if entry.shared:
+        within = [*access.namespace_words(), *words, "--"] if words else []
+        words = ["shared", str(place.local), *mount, *within]
+    else:
+        words = [*words, *entry.overlay, *mount]
+    return AccessCommand(words=(*access.namespace_words(), *words), log=place.log)
 
 
 def require_unused(program: Path) -> None:
@@ -179,6 +188,8 @@ def write_settings(entry: EntryRequest, place: SessionFolder, local: Path, cache
     }
     if urls := env.get("CVMFS_SERVER_URL") or (not entry.repository.is_usual and ";".join(found.servers)):
         lines["CVMFS_SERVER_URL"] = urls
+    if entry.overlay:
+        lines["CVMFS_CLAIM_OWNERSHIP"] = "yes"
     if entry.repository.key:
         files.write(place.local / KEY, key_of(entry.repository), own=True, mode=0o600)
         lines["CVMFS_PUBLIC_KEY"] = local / KEY

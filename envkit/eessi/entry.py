@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from envkit.eessi import access, repositories, sessions
+from envkit.eessi import access, repositories, sessions, shared, writable
 from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.access_command import WAYS, EntryRequest
-from envkit.eessi.binds import Bind
 from envkit.eessi.release import Release
 from envkit.eessi.sessions import SessionFolder, StoredSession
 from envkit.environments.eessi import EessiEnvironment
@@ -36,7 +35,8 @@ ARCHIVES = (".tgz", ".tar", ".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2")
 class EntryOptions:
     """What the command line says; None is what it leaves out.
 
-    ``copy`` is a local copy to look at where nobody names one, ``visible`` what an image is to see of the host.
+    ``copy`` is a local copy to look at where nobody names one, ``visible`` what an image is to see of the host,
+    ``writable`` a folder for what is written below the repository.
     """
 
     version: str | None = None
@@ -49,6 +49,7 @@ class EntryOptions:
     save: str | None = None
     copy: Path | None = None
     visible: tuple[Path, ...] = ()
+    writable: str | None = None
 
 
 def enter(asked: EntryOptions, *, keep: bool, env: Mapping[str, str] = os.environ) -> EessiEnvironment:
@@ -58,47 +59,50 @@ def enter(asked: EntryOptions, *, keep: bool, env: Mapping[str, str] = os.enviro
     """
     if asked.save:
         require_file(Path(asked.save))
+    if asked.writable and asked.access == Access.APPTAINER:
+        raise UsageProblem.of(symptom("not-writable", way=f"--access {asked.access}"))
     binds = bound.asked(asked.binds, env, say)
     for module in asked.modules:
         require_name(module)
     place = resumed(asked.resume) if asked.resume else None
     before = place.before if place else None
     session, probe, repository = found(
-        asked, before, env, lambda stem: cache_of(asked, place, stem, told_to_ranks(asked, binds, env), keep, env)
+        asked, before, env, lambda repository, version: cache_of(asked, place, repository, version, keep, env)
     )
     if asked.nvidia:
         require_gpu(env)
     mounts = probe.access in (Access.USERNS, Access.APPTAINER)
-    shared = mounts and can_share(asked, probe, keep, env)
-    if mounts and not shared:
+    is_shared, is_named = can_share(asked, probe.access, place, env), bool(keep or asked.resume or asked.save)
+    if mounts and (is_named or not is_shared):
         require_alone(probe.access, env)
-    if shared:
-        place = sessions.shared(told_to_ranks(asked, binds, env))
-    elif place is None and (keep or mounts or asked.save):
+    overlay = writable.prepared(asked.writable, repository, probe, session.version, binds) if asked.writable else []
+    if place is None and (is_named or (mounts and not is_shared)):
         stem = sessions.stem(session.repository, session.version)
         place = sessions.begin(stem if keep else f"run-{stem}")
+    client = shared.joined(repository.name, told_to_client(env)) if is_shared else place
     way = WAYS[probe.access](
         EntryRequest(
             probe=probe,
-            place=place,
+            place=client,
             session=session,
             repository=repository,
-            shared=shared,
+            shared=is_shared,
             binds=binds,
             visible=asked.visible,
             nvidia=asked.nvidia,
+            overlay=tuple(overlay),
             env=env,
             say=say,
         )
     )
-    if shared:
-        place = None
     session = sessions.dated(msgspec.structs.replace(session, image=way.digest), place)
     if place:
         sessions.write(place, session)
     if asked.save:
         sessions.save(Path(asked.save), session)
-    say_findings(probe, place, env)
+    say_findings(probe, place, client, env)
+    if overlay:
+        say(f"what is written below {repository.mount} goes to {overlay[2]}")
     say_release(asked, session.version, env)
     return EessiEnvironment(
         version=session.version,
@@ -123,34 +127,27 @@ def resumed(named: str) -> SessionFolder:
 def cache_of(
     asked: EntryOptions,
     place: SessionFolder | None,
-    stem: str,
-    of_ranks: Mapping[str, str],
+    repository: Repository,
+    version: str,
     keep: bool,
     env: Mapping[str, str],
 ) -> Path:
-    """Return the cache that a client would have: of the session, of the one that would be begun, or of the ranks."""
-    if place:
-        return place.cache
-    if ranks_on_node(env) != 1 and not (keep or asked.save):
-        return sessions.shared(of_ranks).cache
-    return sessions.free(stem if keep else f"run-{stem}").cache
-
-
-def told_to_ranks(asked: EntryOptions, binds: Sequence[Bind], env: Mapping[str, str]) -> dict[str, str]:
-    """Return that by which ranks who share a mount are told from others."""
-    other = {asked.repository: ""} if asked.repository else {}
-    return {**other, **{str(bind): "" for bind in binds}, **told_to_client(env)}
+    """Return the cache that a client would have: of the session, of the one that would be begun, or the shared one."""
+    if can_share(asked, way_asked(asked.access)[0] or Access.USERNS, place, env):
+        return shared.usual(repository.name).cache
+    stem = sessions.stem(repository.said, version)
+    return (place or sessions.free(stem if keep else f"run-{stem}")).cache
 
 
 def found(
     asked: EntryOptions,
     before: StoredSession | None,
     env: Mapping[str, str],
-    cache: Callable[[str], Path] | None = None,
+    cache: Callable[[Repository, str], Path] | None = None,
 ) -> tuple[StoredSession, Probe, Repository]:
     """Return what is to be entered, as before where nothing else is asked for, the way to it, and its repository.
 
-    ``cache`` is where a client would keep what it reads, given what sessions of the release are named after.
+    ``cache`` is where a client would keep what it reads of a release.
     """
     repository = repositories.find(asked.repository or (before.repository if before else ""), env)
     if before and before.repository != repository.said:
@@ -166,7 +163,7 @@ def found(
     forced, copy = way_asked(asked.access)
     copy = copy or (Path(before.copy) if before and before.copy else copy_of(asked, env, repository))
     first = next((one for one in Access if before and one == before.access), None)
-    kept = cache(sessions.stem(repository.said, version)) if cache else None
+    kept = cache(repository, version) if cache else None
     wanted = access.AccessRequest(version=version, repository=repository, copy=copy, env=env, cache=kept)
     probe = access.select(wanted, forced, first)
     session = StoredSession(
@@ -194,11 +191,11 @@ def ranks_on_node(env: Mapping[str, str]) -> int:
     return 1 if started is None else started.local_size or 0
 
 
-def can_share(asked: EntryOptions, probe: Probe, keep: bool, env: Mapping[str, str]) -> bool:
-    """Say whether this is a rank of several on this node, which can use one mount: that of the host's cvmfs2."""
+def can_share(asked: EntryOptions, way: Access, place: SessionFolder | None, env: Mapping[str, str]) -> bool:
+    """Say whether the client that mounts it can be that of all who enter on this node: the host's cvmfs2."""
     program = access.program(env)
-    by_client = probe.access is Access.USERNS and program is not None and program.name == "cvmfs2"
-    return by_client and ranks_on_node(env) != 1 and not (keep or asked.resume or asked.save)
+    by_client = way is Access.USERNS and program is not None and program.name == "cvmfs2"
+    return by_client and not asked.writable and not (place and place.has_own_cache)
 
 
 def told_to_client(env: Mapping[str, str]) -> dict[str, str]:
@@ -224,7 +221,7 @@ def modules(asked: EntryOptions, env: Mapping[str, str] = os.environ) -> "Module
     version = asked.version or repository.release
     if copy and forced in (None, Access.DIR) and Release(root=copy, version=version).init.is_dir():
         return listing.read(Release(root=copy, version=version), listing.machine(env))
-    cache = sessions.free(f"run-{sessions.stem(repository.said, version)}").cache
+    cache = cache_of(asked, None, repository, version, keep=False, env=env)
     wanted = access.AccessRequest(version=version, repository=repository, copy=copy, env=env, cache=cache)
     probe = access.select(wanted, forced)
     if probe.root is not None:
@@ -309,17 +306,19 @@ def say_release(asked: EntryOptions, version: str, env: Mapping[str, str]) -> No
             say(f"{name}={named} is set, and does not count: --release {named} enters that one")
 
 
-def say_findings(probe: Probe, place: SessionFolder | None, env: Mapping[str, str]) -> None:
+def say_findings(
+    probe: Probe, place: SessionFolder | None, client: SessionFolder | None, env: Mapping[str, str]
+) -> None:
     """Say by which way, in which session, and what of the caller's settings may get in the way."""
     say(f"{probe.why} (--access {probe.access})")
     if place:
         say(f"session {place.name}; --resume {place.name} enters it again")
-        told = os.environ.get("TMPDIR")
-        if told and Path(told).is_dir() and not place.local.is_relative_to(os.path.realpath(told)):
-            say(f"the cache lies in {place.local.parent}, not in TMPDIR: others can change {told} or a folder above it")
         if parts := sessions.unused(place.folder):
             words = symptom("parts-unused", folder=place.folder, parts=", ".join(parts))
             say(f"{words.what}. {words.fix}")
+    told = os.environ.get("TMPDIR")
+    if client and told and Path(told).is_dir() and not client.local.is_relative_to(os.path.realpath(told)):
+        say(f"the cache lies in {client.local.parent}, not in TMPDIR: others can change {told} or a folder above it")
     if env.get("LD_LIBRARY_PATH"):
         say(f"LD_LIBRARY_PATH is set, and takes libraries in before EESSI's own: {env['LD_LIBRARY_PATH']}")
     if "xalt" in env.get("LD_PRELOAD", ""):

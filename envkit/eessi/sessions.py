@@ -6,8 +6,9 @@
                             loaded          the modules that were loaded when its shell ended
                             target          the CPU target that EESSI chose
                             lock            held while it is in use; the kernel drops it with the last process
-    TMPDIR/envkit-eessi-UID/NAME/           its CernVM-FS cache, on local disk; where somebody else has taken that
-                                            name, in envkit-eessi-UID-SECRET
+    TMPDIR/envkit-eessi-UID/NAME/           its CernVM-FS cache, on local disk, where it has one of its own
+                                            (shared.py); where somebody else has taken that name, in
+                                            envkit-eessi-UID-SECRET
 
 A folder that eessi_container.sh has left is taken as a session, too: its home directory and its cache are used.
 """
@@ -37,7 +38,7 @@ NAME = re.compile(r"[\w][\w.+-]*")
 LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
 FILES = ("lock", "session.json", "loaded", "target")  # of a session
 LOCAL_FILES = (  # of its client, and of shared mounts
-    *("users", "joining", "held", "holder", "envkit.conf", "causes", "damaged", "repository.pub"),
+    *("alike", "users", "joining", "held", "holder", "envkit.conf", "causes", "damaged", "repository.pub"),
     *("cvmfs2.log", "cvmfs2.syslog", "cvmfs2.syslog.1"),
 )
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -93,6 +94,11 @@ class SessionFolder:
         """The folder of its CernVM-FS cache."""
         legacy = self.folder / "var-lib-cvmfs"
         return legacy if legacy.is_dir() else self.local / "lib"
+
+    @property
+    def has_own_cache(self) -> bool:
+        """Whether eessi_container.sh made its cache."""
+        return self.cache.parent != self.local
 
     @property
     def sockets(self) -> Path:
@@ -203,19 +209,8 @@ def begin(stem: str) -> SessionFolder:
     return SessionFolder(folder=folder, before=None)
 
 
-def shared(settings: Mapping[str, str]) -> SessionFolder:
-    """Return the place of the ranks on this node, which they share; no session is kept in it.
-
-    Ranks with the same settings, in the same namespace of mounts, have the same one.
-    """
-    import hashlib
-
-    told = repr((platform.node(), os.readlink("/proc/self/ns/mnt"), sorted(settings.items())))  # noqa: PTH115
-    return SessionFolder(folder=root() / f"shared-{hashlib.sha256(told.encode()).hexdigest()[:12]}", before=None)
-
-
 def clean_shared() -> int:
-    """Remove the caches that ranks have shared and no longer use; return how many there were. Raises HostProblem."""
+    """Remove the caches that are shared and nobody uses now; return how many there were. Raises HostProblem."""
     removed = 0
     for folder in folders(caches()):
         if not folder.name.startswith("shared-"):

@@ -5,6 +5,8 @@
 ``shared FOLDER``: all who name this folder, which is on a local disk, share one namespace, and so one mount. Who comes
 first makes it; it ends with the last of them and of what they have started.
 ``bind SOURCE TARGET``, ``bind-ro SOURCE TARGET``: TARGET shows SOURCE. May be repeated.
+``overlay TARGET UPPER WORK``: what is written below TARGET, once it is mounted, goes to UPPER; WORK is the kernel's
+own. All of them belong to the caller, the folders to one local disk.
 ``cache FOLDER``: the cache of PROGRAM; one that is damaged is put aside, and PROGRAM is started again.
 ``mount LOG TARGET PROGRAM ARG...``: PROGRAM mounts TARGET and stays; its output goes to LOG, and what it would tell the
 system's log is in a file of that name that ends in .syslog. It ends with this process, in whatever way that ends.
@@ -165,6 +167,8 @@ def make(words: list[str]) -> None:
         binds.append((Path(words[1]).resolve(strict=True), place_of(words[2]), words[0] == "bind-ro"))
         del words[:3]
     targets = {target: source.is_dir() for source, target, _ in binds}
+    overlay = words[1:4] if words[:1] == ["overlay"] else []
+    del words[: 4 if overlay else 0]
     cache = Path(words[1]) if words[:1] == ["cache"] else None
     del words[: 2 if cache else 0]
     if words:
@@ -177,6 +181,19 @@ def make(words: list[str]) -> None:
     os.chdir(folder)
     if words:
         mount_by(words[3:], target=place_of(words[2]), log=Path(words[1]), cache=cache)
+    if overlay:
+        lay_over(*overlay)
+        os.chdir(folder)
+
+
+def lay_over(target: str, upper: str, work: str) -> None:
+    """Have what is written below a folder go to another one; ends with 3 if the kernel refuses."""
+    options = f"lowerdir={target},upperdir={upper},workdir={work},userxattr"  # no comma or colon is in them
+    try:
+        mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+    except OSError as error:
+        wants = "An overlay without root takes Linux 5.11 or newer, and a folder on a local disk: --writable FOLDER"
+        sys.exit(fail(f"{target} cannot be written to here: {error.strerror}. {wants}"))
 
 
 def place_of(target: str) -> Path:
@@ -253,7 +270,7 @@ def show(source: Path, target: Path, *, read_only: bool = False) -> None:
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     """Mount, as mount(2)."""
     words = (os.fsencode(word) for word in (source, target, kind))
-    require(LIBC.mount(*words, flags, options.encode()), target)
+    require(LIBC.mount(*words, flags, os.fsencode(options)), target)
 
 
 def pivot_root(new: str, old: str) -> None:

@@ -1,4 +1,4 @@
-"""Processes below another one, and which of them a signal has stopped that do not go on."""
+"""Processes below another one: which of them a signal has stopped that do not go on, and what one of them does."""
 
 from __future__ import annotations
 
@@ -77,3 +77,20 @@ def children(pid: int) -> Iterator[int]:
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
             with suppress(OSError):
                 yield from map(int, path.read_text().split())
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the words that a process was started with; none if it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    return []
+
+
+def open_files(pid: int) -> list[Path]:
+    """Return the files and folders that a process has open, by their paths; none is looked at, which might hang."""
+    paths = list[Path]()
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                paths.append(link.readlink())
+    return paths

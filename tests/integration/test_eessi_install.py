@@ -292,7 +292,7 @@ def test_horovod_for_tensorflow_on_top_of_eessi(
     done = run("verify", "tensorflow-2.13-eessi", "-n", "2", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["verdict"]) == (0, "pass"), done.stderr
-    assert report["facts"][0]["common"]["versions"]["tensorflow"].startswith("2.13."), report["facts"]
+    assert [one["installed"] for one in report["frameworks"]] == ["2.13.0"], report["frameworks"]
 
 
 CUDA_STACK = "Horovod-0.28.1-foss-2023a-CUDA-12.1.1-PyTorch-2.1.2"

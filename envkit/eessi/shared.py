@@ -1,0 +1,112 @@
+"""The client that a user's sessions, runs and ranks on a node share: one mount, one cache.
+
+Its keeper is started by the first and ends with the last (system/namespace.py). Who has told it other settings, or may
+outlive it, since a job ends what it has started, takes another one.
+
+::
+
+    TMPDIR/envkit-eessi-UID/shared-HASH/alike    what those have in common who share it now; others: shared-HASH-2, ...
+                                        users    held by each of them
+                                        lib/     its CernVM-FS cache, which stays for those who come later
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from envkit.eessi import sessions
+from envkit.eessi.sessions import LOCAL_FILES, NO_LOCKS, SessionFolder
+from envkit.errors import HostProblem
+from envkit.knowledge.eessi import symptom
+from envkit.knowledge.known import known
+from envkit.system import namespace
+
+TASK = re.compile(r"/(user/)?task_\d+$", re.MULTILINE)  # the last parts of the cgroup that Slurm has for each rank
+ENDS_S = 5.0  # a keeper that nobody uses any more has so long to end
+ALIKE, USERS = "alike", "users"
+
+
+def usual(repository: str) -> SessionFolder:
+    """Return the place of the client that is taken first; it is not held."""
+    name = hashlib.sha256(f"{platform.node()} {repository}".encode()).hexdigest()[:12]
+    return SessionFolder(folder=sessions.root() / f"shared-{name}", before=None)
+
+
+def joined(repository: str, settings: Mapping[str, str]) -> SessionFolder:
+    """Hold the place of a client until the last process that was started from this one ends.
+
+    Raises HostProblem, NotWritable.
+    """
+    sessions.make_private(sessions.caches())
+    told = repr((sorted(settings.items()), *surroundings()))
+    mine = hashlib.sha256(told.encode()).hexdigest()
+    first, number = usual(repository), 1
+    place = first
+    while not is_taken(place.local, mine):
+        number += 1
+        place = SessionFolder(folder=first.folder.with_name(f"{first.folder.name}-{number}"), before=None)
+    return place
+
+
+def surroundings(env: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Yield what ends this process from outside, and what it sees: its mounts, cgroup and job.
+
+    A job may be told by a group that the scheduler has added (Grid Engine).
+    """
+    yield os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
+    yield TASK.sub("", Path("/proc/self/cgroup").read_text())
+    yield repr(sorted(os.getgroups()))
+    for words in known("schedulers").values():
+        yield env.get(words["job"], "")
+
+
+def is_taken(folder: Path, mine: str) -> bool:
+    """Hold a place, unless those who use it have something else in common; return whether it is held now."""
+    sessions.make_private(folder, LOCAL_FILES)
+    deadline = time.monotonic() + ENDS_S
+    with (folder / ALIKE).open("a+") as stream:
+        users = os.open(folder / USERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            lock(stream.fileno(), fcntl.LOCK_EX, folder)
+            while is_unused(users, folder):
+                if not namespace.is_held(folder):
+                    stream.truncate(0)
+                    stream.write(mine)
+                    stream.flush()
+                    break
+                lock(users, fcntl.LOCK_UN, folder)  # so that its keeper ends
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.01)
+            lock(users, fcntl.LOCK_SH, folder)
+            stream.seek(0)
+            if stream.read() != mine:
+                return False
+            fcntl.fcntl(users, fcntl.F_DUPFD, sessions.HIGH)  # which a command started by this process keeps
+        finally:
+            os.close(users)
+    return True
+
+
+def is_unused(users: int, folder: Path) -> bool:
+    """Say whether nobody uses a place, which is locked then for this process alone."""
+    try:
+        lock(users, fcntl.LOCK_EX | fcntl.LOCK_NB, folder)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock(descriptor: int, how: int, folder: Path) -> None:
+    """Lock a file. Raises HostProblem where its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, how)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise HostProblem.of(symptom("no-locks", folder=folder, reason=error.strerror)) from error
