@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +48,7 @@ class Selection:
         items[:] = [item for item in items if item not in out]
         for item in items:
             item.user_properties.append(("subject", subjects.subject_of(item)))
+        keep_count(Counter(subjects.subject_of(item) for item in items))
 
     def is_left_out(self, item: pytest.Item) -> bool:
         """Say whether a test need not run; what builds the main job's stack always runs."""
@@ -63,11 +67,13 @@ class Selection:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Keep what passed for the next session, and for everybody where that was asked for."""
-        if self.is_worker or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        finished = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+        if self.is_worker or exitstatus not in finished:
             return
-        subjects.remember(self.passed.keys() - self.failed.keys())
+        passed = {test: subject for test, subject in self.passed.items() if test not in self.failed}
+        subjects.remember(passed)
         if self.is_recording:
-            subjects.record({*self.passed.values()} - {*self.failed.values()} - {""})
+            subjects.record(complete(Counter(passed.values())))
 
 
 def left_out(*, is_anew: bool) -> dict[str, Any]:
@@ -76,6 +82,25 @@ def left_out(*, is_anew: bool) -> dict[str, Any]:
         return {"subjects": {}, "tests": []}
     kept = {} if os.environ.get("CI") else subjects.remembered()
     return {"subjects": subjects.unchanged(), "tests": [test for told in kept.values() for test in told["passed"]]}
+
+
+def keep_count(counted: Counter[str]) -> None:
+    """Keep how many tests of each subject a session runs, where it finds that when it ends; each worker knows it."""
+    place = count_file()
+    new = place.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps(counted))
+    new.replace(place)
+
+
+def complete(passed: Counter[str]) -> list[str]:
+    """The subjects all of whose tests have passed, of how many passed of each."""
+    counted = json.loads(count_file().read_text())
+    return [subject for subject, count in passed.items() if subject and count == counted[subject]]
+
+
+def count_file() -> Path:
+    """The file in which a session keeps how many tests of each subject it runs."""
+    return Path(os.environ["ENVKIT_TEST_FOLDER"], "subjects.json")
 
 
 def name_of(nodeid: str) -> str:

@@ -12,7 +12,7 @@ from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
 from envkit.launch import image_launch, launcher
 from envkit.launch.launcher import LaunchRequest
-from envkit.machine.host import cores
+from envkit.machine.host import cores, physical_cores
 
 Fake = Callable[..., Path]
 MANY = cores() + 1
@@ -30,9 +30,9 @@ def words(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = Mappi
 @pytest.mark.parametrize(
     ("mpi", "ranks", "argv"),
     [
-        (OPEN_MPI_4, 1, "mpirun -np 1 --oversubscribe"),
+        (OPEN_MPI_4, 1, "mpirun -np 1 --oversubscribe --bind-to none"),
         (OPEN_MPI_4, MANY, f"mpirun -np {MANY} --oversubscribe --bind-to none"),
-        (OPEN_MPI_5, 1, "mpirun -np 1 --map-by :OVERSUBSCRIBE"),
+        (OPEN_MPI_5, 1, "mpirun -np 1 --map-by :OVERSUBSCRIBE --bind-to none"),
         (OPEN_MPI_5, MANY, f"mpirun -np {MANY} --map-by :OVERSUBSCRIBE --bind-to none"),
         (MPICH, 1, "mpiexec -n 1"),
         (MPICH, MANY, f"mpiexec -n {MANY}"),
@@ -50,7 +50,7 @@ HOSTS = (("a", 2), ("b", 1))
 @pytest.mark.parametrize(
     ("mpi", "argv"),
     [
-        (OPEN_MPI_4, "mpirun -np 3 --host a:2,b:1"),
+        (OPEN_MPI_4, "mpirun -np 3 --host a:2,b:1 --bind-to none"),
         (MPICH, "mpiexec -n 3 -hosts a:2,b:1"),
         (None, "horovodrun -np 3 -H a:2,b:1"),
     ],
@@ -62,6 +62,42 @@ def test_hosts_are_named_as_the_launcher_wants_them(mpi: Mpi | None, argv: str) 
 
 
 JOB = MappingProxyType({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "env", "threads"),
+    [
+        (2, None, {}, "4"),
+        (8, None, {}, "1"),
+        (9, None, {}, "1"),
+        (2, None, {"OMP_NUM_THREADS": "7"}, "7"),
+        (2, None, {"OMP_NUM_THREADS": ""}, ""),  # as the caller has it
+        (4, None, {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "64(x2)"}, "32"),
+        (4, 1, {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "64(x2)"}, "16"),
+        (3, None, {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "6,4"}, "2"),
+        (1, None, {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "6(x2)"}, "6"),
+        (2, None, {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "64", "SLURM_CPUS_PER_TASK": "8"}, "8"),
+        (16, None, {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "64", "SLURM_CPUS_PER_TASK": "8"}, "4"),
+        (2, None, {"SLURM_CPUS_PER_TASK": "2"}, "4"),  # no job
+    ],
+)
+def test_each_rank_has_the_threads_of_its_share_of_the_cores(
+    ranks: int, nodes: int | None, env: dict[str, str], threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "physical_cores", lambda: 8)
+    assert launcher.threads(LaunchRequest(ranks=ranks, nodes=nodes), env) == {"OMP_NUM_THREADS": threads}
+    hosts = LaunchRequest(ranks=3, hosts=(("a", 2), ("b", 1)))
+    if not env:
+        assert launcher.threads(hosts, env) == {"OMP_NUM_THREADS": "4"}
+
+
+def test_a_core_with_two_threads_is_one() -> None:
+    assert 1 <= physical_cores() <= cores()
+
+
+def test_who_says_how_ranks_are_bound_has_them_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    binding = {"OMPI_MCA_hwloc_base_binding_policy": "core"}
+    assert words(OPEN_MPI_4, LaunchRequest(ranks=2), binding) == "mpirun -np 2 --oversubscribe"
 
 
 @pytest.fixture
@@ -101,6 +137,19 @@ def test_in_a_slurm_job_what_srun_and_the_mpi_both_speak(
         kind = argv.split()[1].removeprefix("--mpi=")
         assert chosen.why == f"this is a Slurm job, and {mpi.family} and srun both speak {kind}"
         assert not chosen.remote
+
+
+@pytest.mark.parametrize(
+    ("cpus", "per_task", "words"),
+    [("8(x2)", "4", ["--cpus-per-task=4"]), ("8(x2)", "", []), ("2(x2)", "4", []), ("8(x2)", "many", [])],
+)
+def test_srun_is_told_again_what_the_job_has_for_each_rank(
+    cpus: str, per_task: str, words: list[str], slurm: Callable[[str], None]
+) -> None:
+    slurm("pmix")
+    job = {**JOB, "SLURM_JOB_CPUS_PER_NODE": cpus, "SLURM_CPUS_PER_TASK": per_task}
+    argv = launcher.select(OPEN_MPI_4, LaunchRequest(ranks=4), job).argv
+    assert [word for word in argv if word.startswith("--cpus-per-task")] == words
 
 
 @pytest.mark.parametrize(
@@ -153,7 +202,7 @@ def test_gloo_in_a_slurm_job_is_told_the_hosts(slurm: Callable[[str], None], fak
 @pytest.mark.parametrize(
     ("mpi", "nodes", "argv"),
     [
-        (OPEN_MPI_4, None, "mpirun -np 3 --host n1:2,n2:2"),
+        (OPEN_MPI_4, None, "mpirun -np 3 --host n1:2,n2:2 --bind-to none"),
         (MPICH, 2, "mpiexec -n 3 -hosts n1:2,n2:2"),
         (None, None, "horovodrun -np 3 -H n1:2,n2:2"),
     ],

@@ -243,6 +243,20 @@ def test_memory_of_others_stays(memory: Path) -> None:
     assert {*memory.iterdir()} == {before, unmapped, *others}
 
 
+def test_a_trial_of_shared_memory_is_removed_if_nobody_has_it_open(memory: Path) -> None:
+    (memory / "open_mpi.0000").touch()
+    left = Leftovers({})
+    for number in (1, 2):
+        (memory / f"open_mpi.{number:04}").touch()
+    (memory / "open_mpi.0003").symlink_to(memory / "gone")
+    (memory / "open_mpi.text").touch()
+    with (memory / "open_mpi.0001").open():
+        left.remove()
+    assert {path.name for path in memory.iterdir()} == {f"open_mpi.{end}" for end in ("0000", "0001", "0003", "text")}
+    left.remove()
+    assert not (memory / "open_mpi.0001").exists()
+
+
 def test_memory_that_another_process_still_uses_stays(memory: Path) -> None:
     left = Leftovers({})
     path = segment(memory, f"vader_segment.{NODE}.{os.geteuid()}.1.0")
@@ -304,7 +318,7 @@ def test_who_has_mapped_what_is_new_is_asked_again(memory: Path, monkeypatch: py
 
 
 def test_a_launcher_that_ends_at_once_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an mpirun is that may open only a few files: it leaves a folder, and ends within 30 ms."""
+    """As an mpirun is that may open only a few files: it leaves a folder, and ends soon: it is looked for at once."""
     mpirun = tmp_path / "mpirun"
     shutil.copy(shutil.which("sleep") or "", mpirun)
     monkeypatch.setattr(process, "POLL_S", 10)
@@ -315,7 +329,7 @@ def test_a_launcher_that_ends_at_once_is_seen(tmp_path: Path, monkeypatch: pytes
         watch.look()
         left.look(watch.pids)
 
-    process.supervise([str(mpirun), "0.2"], env={**os.environ}, log=tmp_path / "log", watch=look)
+    process.supervise([str(mpirun), "2"], env={**os.environ}, log=tmp_path / "log", watch=look)
     assert left.launchers
 
 

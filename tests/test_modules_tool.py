@@ -210,7 +210,8 @@ def envkit(install: Install, tree: Path, lmod: ModulesTool) -> Envkit:
     def made(way: str, *words: str, before: Sequence[str] = (), body: str = "") -> subprocess.CompletedProcess[str]:
         tool = failing(way, lmod, tree) if way else lmod
         if body:
-            tool = ModulesTool(kind="Lmod", command=tree / "failing")
+            tool = ModulesTool(kind="Lmod", command=tree / "bin of lmod" / "lmod")
+            tool.command.parent.mkdir()
             tool.command.write_text(f'#!/bin/bash\n{body}\nexec {lmod.command} "$@"\n')
             tool.command.chmod(0o755)
         found = install(modules_command=str(tool.command), horovod="/nowhere/horovod")
@@ -239,6 +240,23 @@ def test_verify_says_that_the_tool_failed(way: str, envkit: Envkit) -> None:
     assert (result["id"], result["case"]) == ("rank-missing", "no-module")
     assert result["message"].endswith("could not be entered: the module Toy/1.0 could not be loaded.")
     assert LOADS[way][1] in result["cause"] and result["remedy"]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_verify_says_that_the_tool_does_not_come_back(is_read: bool, envkit: Envkit, tmp_path: Path) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("there is no mpirun")
+    slow = tmp_path / "slow"
+    (slow / "Toy").mkdir(parents=True)
+    body = f"exec 7<{slow}/Toy; sleep 60" if is_read else "sleep 60"
+    start = ["env", f"MODULEPATH=/nowhere:{slow}"]
+    words = ["verify", "toy-cpu", "-n", "2", "--timeout", "3", "--quick", "--json"]
+    done = envkit("", *words, before=start, body=body)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"]) == (1, "fail"), done.stderr
+    result = report["cause"]
+    assert (result["id"], result["case"]) == ("rank-missing", "modules-tool")
+    assert result["message"].endswith(f"had not come back from {slow if is_read else 'MODULEPATH'}")
 
 
 def test_a_rank_of_mpirun_that_cannot_enter(envkit: Envkit) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from . import selection, subjects
 from .stacks import KEPT_S
 
+STEPS = ("setup", "call", "teardown")
 ONES = ("common", "imported", "modules_of", "files_of")
 
 
@@ -154,26 +156,46 @@ def report(nodeid: str, when: str, outcome: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("when", ["setup", "call", "teardown"])
-@pytest.mark.parametrize("outcome", ["failed", "skipped"])
-def test_one_part_that_does_not_pass_keeps_a_subject_from_being_recorded(
-    when: str, outcome: str, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def recording(tree: Path, monkeypatch: pytest.MonkeyPatch) -> selection.Selection:
+    """What a session with --record keeps; it runs two tests of the subject."""
     monkeypatch.setattr(selection, "left_out", lambda **_: {"subjects": {}, "tests": []})
+    monkeypatch.setenv("ENVKIT_TEST_FOLDER", str(tree))
+    selection.keep_count(Counter(building=2))
     options = {"record": True, "all": False, "keyword": "", "markexpr": ""}
     source = pytest.Config.ArgsSource.TESTPATHS
-    made = selection.Selection(SimpleNamespace(getoption=options.get, args_source=source))  # type: ignore[arg-type]
-    for step in ("setup", "call", "teardown"):
-        made.pytest_runtest_logreport(report("tests/test_build.py::test_one@group", step, "passed"))
-    for step in ("setup", "call", "teardown")[: ("setup", "call", "teardown").index(when) + 1]:
-        made.pytest_runtest_logreport(
-            report("tests/test_build.py::test_two", step, outcome if step == when else "passed")
-        )
-    made.pytest_sessionfinish(pytest.ExitCode.TESTS_FAILED)
+    return selection.Selection(SimpleNamespace(getoption=options.get, args_source=source))  # type: ignore[arg-type]
+
+
+def passes(recording: selection.Selection, name: str) -> None:
+    for step in STEPS:
+        recording.pytest_runtest_logreport(report(f"tests/test_build.py::{name}@group", step, "passed"))
+
+
+@pytest.mark.parametrize("when", STEPS)
+@pytest.mark.parametrize("outcome", ["failed", "skipped"])
+def test_one_part_that_does_not_pass_keeps_a_subject_from_being_recorded(
+    when: str, outcome: str, recording: selection.Selection
+) -> None:
+    passes(recording, "test_one")
+    for step in STEPS[: STEPS.index(when) + 1]:
+        said = report("tests/test_build.py::test_two", step, outcome if step == when else "passed")
+        recording.pytest_runtest_logreport(said)
+    recording.pytest_sessionfinish(pytest.ExitCode.TESTS_FAILED)
     assert subjects.unchanged() == {}
     assert subjects.remembered()["tests/test_build.py"]["passed"] == ["tests/test_build.py::test_one"]
-    made.failed.clear()
-    made.pytest_sessionfinish(pytest.ExitCode.INTERRUPTED)
+
+
+@pytest.mark.parametrize("end", [pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED])
+def test_a_subject_is_recorded_once_all_its_tests_have_passed(
+    end: pytest.ExitCode, recording: selection.Selection
+) -> None:
+    """However the session ends: one that was interrupted need not try again what it had finished."""
+    passes(recording, "test_one")
+    recording.pytest_sessionfinish(pytest.ExitCode.INTERRUPTED)
     assert subjects.unchanged() == {}
-    made.pytest_sessionfinish(pytest.ExitCode.OK)
+    passes(recording, "test_two")
+    recording.pytest_sessionfinish(pytest.ExitCode.INTERNAL_ERROR)
+    assert subjects.unchanged() == {}
+    recording.pytest_sessionfinish(end)
     assert {*subjects.unchanged()} == {"building"}

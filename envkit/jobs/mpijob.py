@@ -104,6 +104,9 @@ def starting(job: MpiJob) -> tuple[list[str], dict[str, str]]:
     words = ["mpirun", "-np", ranks, "--bind-to", "none", "--map-by", "slot", "-x", "PATH", "-x", "LD_LIBRARY_PATH"]
     # Open MPI 5 does not read the variable that the operator sets, and would run all ranks in the launcher.
     variables = {"PRTE_MCA_prte_default_hostfile": HOSTFILE}
+    if job.shape.cpus_per_rank:
+        words += ["-x", "OMP_NUM_THREADS"]
+        variables["OMP_NUM_THREADS"] = str(job.shape.cpus_per_rank)
     if not job.uid:
         families = [(family, end) for family in ("OMPI", "PRTE") for end in ("", "_CONFIRM")]
         variables |= {f"{family}_ALLOW_RUN_AS_ROOT{end}": "1" for family, end in families}

@@ -79,6 +79,8 @@ def script(
     chunk = chunk_words(job, select, whole_nodes=pals is not None)
     lines = ["#!/bin/bash", *heading(job, "qsub"), *(f"#PBS {line}" for line in directives(job, chunk, is_followed))]
     lines += ["set -euo pipefail", 'cd "$PBS_O_WORKDIR"', "", *(LEAVING if is_followed else ()), *settings(job)]
+    if pals is not None and job.shape.cpus_per_rank:
+        lines += [f"export OMP_NUM_THREADS={job.shape.cpus_per_rank}"]
     lines += ['echo "Job $PBS_JOBID on $(uniq "$PBS_NODEFILE" | xargs)"', ""]
     lines += steps(job, launcher(job, pals) if pals is not None else ())
     lines += [LEFT] if is_followed else []
@@ -98,10 +100,11 @@ def chunk_words(job: Job, select: Sequence[str], *, whole_nodes: bool) -> list[s
     shape = job.shape
     if whole_nodes:
         return [*select]
-    cpus = shape.ranks_per_node * (shape.cpus_per_rank or 1)
+    threads = shape.cpus_per_rank or 1  # else PBS has each rank start one for every CPU of the chunk
+    cpus = shape.ranks_per_node * threads
     gpus = [f"ngpus={shape.gpus_per_node}"] if shape.gpus_per_node else []
     kind = [f"gpu_type={shape.gpu_type}"] if shape.gpu_type else []
-    return [f"ncpus={cpus}", f"mpiprocs={shape.ranks_per_node}", *gpus, *kind, *select]
+    return [f"ncpus={cpus}", f"mpiprocs={shape.ranks_per_node}", f"ompthreads={threads}", *gpus, *kind, *select]
 
 
 def directives(job: Job, chunk: Sequence[str], is_followed: bool) -> list[str]:

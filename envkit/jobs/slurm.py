@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import JobRefused, UsageProblem
-from envkit.jobs.job import Job, called, clock, heading, require_lines, require_shape, settings, steps
+from envkit.jobs.job import Job, Shape, called, clock, heading, require_lines, require_shape, settings, steps
 from envkit.jobs.scheduler import JobReason, JobStatus, NoAnswer
 from envkit.jobs.submit import ANSWER_S, Submitted
 from envkit.jobs.submit import submit as hand_over
@@ -55,14 +55,14 @@ def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") 
     place = 'echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"'
     # A rank that fails must not leave the others waiting for it; while verifying, each of them says what it found.
     both = steps(job, start, verifying=VERIFYING, running=["--kill-on-bad-exit=1"])
-    return batch(job, [place, "", *both], array)
+    return batch(job, [threads(job.shape), place, "", *both], array)
 
 
 def verification(job: Job, words: Sequence[str], report: Path, *, speaks: str, srun: Sequence[str] = ()) -> str:
     """Return the batch script of a job that verifies, with ``words`` for that, and leaves its JSON in a file."""
     start = launcher(job, speaks, srun) if speaks else ()
     argv = [*called("verify", job, start, VERIFYING), *words, "--json"]
-    return batch(job, [f"{shlex.join(argv)} >{shlex.quote(str(report))}"])
+    return batch(job, [threads(job.shape), f"{shlex.join(argv)} >{shlex.quote(str(report))}"])
 
 
 def alone(job: Job, output: Path | None = None) -> str:
@@ -93,6 +93,12 @@ def launcher(job: Job, speaks: str, words: Sequence[str]) -> tuple[str, ...]:
     binding = () if binds or not cpus else ("--cpu-bind=cores",)
     exported = () if any(word.startswith("--export=") for word in words) else ("--export=ALL",)
     return ("srun", f"--mpi={speaks}", *exported, *number, *binding, *words)
+
+
+def threads(shape: Shape) -> str:
+    """Return the line that gives each rank as many threads of OpenMP as it has CPUs; the caller may say how many."""
+    cpus = shape.cpus_per_rank or f"$((SLURM_CPUS_ON_NODE / {shape.ranks_per_node}))"
+    return f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{cpus}}}"'
 
 
 def directives(job: Job, array: str) -> list[str]:

@@ -14,7 +14,7 @@ from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.inside.probe.started import counts, leftovers, whole
 from envkit.knowledge.known import known
-from envkit.machine.host import MPI_FAMILIES, cores
+from envkit.machine.host import MPI_FAMILIES, physical_cores
 from envkit.machine.modules_tool import require_entered
 from envkit.system import files, process, toml
 from envkit.system.resources import data
@@ -70,12 +70,12 @@ def select(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = os.e
         kind = srun_type(family)
         if kind:
             return srun(mpi, wanted, env)
-        return mpi_launcher(mpi, wanted, without_srun(family))
+        return mpi_launcher(mpi, wanted, without_srun(family), env=env)
     if wanted.launcher == "auto":
-        return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with")
+        return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with", env=env)
     if words := table()["launcher"].get(wanted.launcher):
         return by_table(words, wanted, env)
-    return mpi_launcher(mpi, wanted, "you asked for it", wanted.launcher)
+    return mpi_launcher(mpi, wanted, "you asked for it", wanted.launcher, env)
 
 
 def names() -> tuple[str, ...]:
@@ -106,7 +106,9 @@ def by_table(words: Mapping[str, Any], wanted: LaunchRequest, env: Mapping[str, 
     return Launch(argv=tuple(filled), why="you asked for it")
 
 
-def mpi_launcher(mpi: Mpi | None, wanted: LaunchRequest, why: str, program: str = "") -> Launch:
+def mpi_launcher(
+    mpi: Mpi | None, wanted: LaunchRequest, why: str, program: str = "", env: Mapping[str, str] = os.environ
+) -> Launch:
     """Use the MPI's own launcher."""
     words = table()["mpi"].get(mpi.family if mpi else "", table()["mpi"]["MPICH"])
     program = program or words["program"]
@@ -117,7 +119,8 @@ def mpi_launcher(mpi: Mpi | None, wanted: LaunchRequest, why: str, program: str 
     argv = [program, "-np", str(wanted.ranks), *place]
     if not place:
         argv += ["--map-by", ":OVERSUBSCRIBE"] if newer else ["--oversubscribe"]
-        argv += ["--bind-to", "none"] if wanted.ranks > cores() else []
+    # It binds each of two ranks to one core, and more to all cores of a socket, which they would share.
+    argv += ["--bind-to", "none"] if not any(name in env for name in BINDING) else []
     return Launch(argv=tuple(argv), why=why, remote=bool(wanted.hosts))
 
 
@@ -148,6 +151,9 @@ def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Laun
     argv = ["srun", f"--mpi={kind}", "--kill-on-bad-exit=0", "-n", str(wanted.ranks)]
     argv += ["-N", str(wanted.nodes)] if wanted.nodes else []
     argv += ["--overlap"] if env.get("SLURM_STEP_ID") else []
+    # Since 22.05 it does not take over what the job was granted for each rank.
+    cpus = whole(env.get("SLURM_CPUS_PER_TASK", ""))
+    argv += [f"--cpus-per-task={cpus}"] if cpus and cpus * wanted.ranks <= sum(granted_cpus(env)) else []
     family = mpi.family if mpi else ""
     argv += srun_export(family, env)
     return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
@@ -229,6 +235,8 @@ def library_of_slurm(family: str, env: Mapping[str, str]) -> str:
 
 
 LOADER_CACHE = Path("/etc/ld.so.cache")
+BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")  # the caller's own
+OF_THREADS = "OMP_NUM_THREADS"
 
 
 def job_srun_type(family: str) -> str:
@@ -289,8 +297,27 @@ def require_slots(wanted: LaunchRequest, env: Mapping[str, str]) -> None:
 def slurm_slots(env: Mapping[str, str]) -> int:
     """Return how many ranks a Slurm job has room for: its tasks, or its CPUs if more; 0 outside of one."""
     tasks = env.get("SLURM_NTASKS", "") if env.get("SLURM_JOB_ID") else ""
-    cpus = env.get("SLURM_JOB_CPUS_PER_NODE", "") if env.get("SLURM_JOB_ID") else ""
-    return max(whole(tasks) or 0, sum(counts(cpus)))
+    return max(whole(tasks) or 0, sum(granted_cpus(env)))
+
+
+def granted_cpus(env: Mapping[str, str]) -> list[int]:
+    """Return how many CPUs a Slurm job has on each of its nodes; nothing outside of one."""
+    return counts(env.get("SLURM_JOB_CPUS_PER_NODE", "")) if env.get("SLURM_JOB_ID") else []
+
+
+def threads(wanted: LaunchRequest, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variable for each rank's number of OpenMP threads: the caller's own, or the rank's share of a node.
+
+    Ranks are not bound: without it, each would start a thread for every core.
+    """
+    if OF_THREADS in env:
+        return {OF_THREADS: env[OF_THREADS]}
+    hosts, granted = placed(wanted, env).hosts, granted_cpus(env)
+    nodes = len(hosts) or min(wanted.nodes or len(granted) or 1, wanted.ranks)
+    each = max((slots for _, slots in hosts), default=-(-wanted.ranks // nodes))
+    share = (min(granted) if granted else physical_cores()) // each
+    said = whole(env.get("SLURM_CPUS_PER_TASK", "")) if granted else None
+    return {OF_THREADS: str(max(1, min(share, said or share)))}
 
 
 def in_job(env: Mapping[str, str]) -> bool:

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,7 +31,8 @@ class Leftovers:
 
     A segment of shared memory is a file, vader_segment.NODE.UID.JOB.RANK or sm_segment.NODE.UID.JOB.RANK. Only those of
     this node and user are removed that were not there before, that a process below this one was seen to have mapped,
-    and that no process has mapped any more, as far as this user may know.
+    and that no process has mapped any more, as far as this user may know. By an empty one, open_mpi.NUMBER, a process
+    tries as it begins whether there is shared memory: it has it open until it removes it.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -38,6 +40,7 @@ class Leftovers:
         self.launchers: set[int] = set()
         self.before = {folder for _pid, folder in self.folders()}
         self.segments_before = set(segments())
+        self.trials_before = set(trials())
         self.own: dict[Path, Identity] = {}
         self.looked: tuple[set[Path], set[int], float] = set(), set(), 0.0
 
@@ -60,6 +63,10 @@ class Leftovers:
         for path, identity in self.own.items():
             with suppress(OSError):
                 if not is_in_use(path) and identity_of(path) == identity:
+                    path.unlink()
+        for path in set(trials()) - self.trials_before:
+            with suppress(OSError):
+                if not is_open(path):
                     path.unlink()
         for pid, folder in list(self.folders()):
             if pid in self.launchers and folder not in self.before and temporary.has_ended(pid):
@@ -121,6 +128,25 @@ def segments() -> Iterator[Path]:
             is_such = segment.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
             if is_such and entry.stat(follow_symlinks=False).st_uid == user:
                 yield Path(entry.path)
+
+
+def trials() -> Iterator[Path]:
+    """Yield this user's files by which Open MPI tries whether there is shared memory."""
+    with suppress(OSError):
+        for path in SHARED_MEMORY.glob("open_mpi.[0-9][0-9][0-9][0-9]"):
+            with suppress(OSError):
+                state = path.lstat()
+                if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid():
+                    yield path
+
+
+def is_open(path: Path) -> bool:
+    """Say whether any process has a file open, of those that this user may ask."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if link.readlink() == path:
+                return True
+    return False
 
 
 def mapped(pid: int, paths: Iterable[Path]) -> dict[Path, Identity]:

@@ -331,3 +331,13 @@ def writable_parent(path: Path) -> Path:
 def cores() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def physical_cores() -> int:
+    """Return the number of CPU cores that this process may use, threads of one core (SMT) counted once."""
+    of_cpus = Path("/sys/devices/system/cpu")
+    siblings = set()
+    for number in os.sched_getaffinity(0):
+        with suppress(OSError):
+            siblings.add((of_cpus / f"cpu{number}/topology/thread_siblings_list").read_text())
+    return len(siblings) or cores()

@@ -96,7 +96,7 @@ class BuildProgress:
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
-            self.status = self.console.status("starting eb")
+            self.status = self.console.status("starting")
             self.status.start()
         return self
 

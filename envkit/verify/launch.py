@@ -21,7 +21,7 @@ from envkit.launch import image_launch, launcher, leftover
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.system import process, temporary
 from envkit.system.resources import data
-from envkit.system.stopped import Stopped, Watch
+from envkit.system.stopped import Stopped, Watch, command_line, open_files
 from envkit.verify import session
 from envkit.verify.options import Options
 from envkit.verify.session import Session
@@ -38,6 +38,7 @@ SLOW_STEPS = {"import": 300.0, "load": 180.0, "extras": 300.0}
 FAREWELL_S = 60.0
 HOPELESS_S = 5.0  # for the ranks that were started all the same to say what they meet
 LIMITED_S = 60.0  # for ranks that cannot work under the limits of this session
+MODULES_TOOL = re.compile(r"/(lmod|modulecmd|modulecmd\.tcl)(\0|$)")
 LOG_READ = 1 << 16  # bytes of the launcher's log that are searched
 LOG_KEPT = 8 << 20  # bytes at the beginning of it, and as many at its end, that are kept
 
@@ -361,7 +362,22 @@ class Patience:
         if now - self.sign > LIMITED_S and self.is_limited:
             return True
         limit_s = self.limit_s + (FAREWELL_S if self.seen else 0)
-        return now - self.sign > limit_s or (self.most_s is not None and now - self.began > self.most_s)
+        if now - self.sign <= limit_s and (self.most_s is None or now - self.began <= self.most_s):
+            return False
+        if not self.seen:
+            self.say_what_entering_waits_for()
+        return True
+
+    def say_what_entering_waits_for(self) -> None:
+        """Say in the launcher's log that the modules tool has not come back, if it still runs, and what it reads."""
+        for pid in self.stopped.pids:
+            if MODULES_TOOL.search("\0".join(command_line(pid)[:2])):
+                reads = open_files(pid)
+                own = [name for name in os.environ.get("MODULEPATH", "").split(":") if name.startswith("/")]
+                named = [name for name in own if any(path.is_relative_to(name) for path in reads)]
+                with self.log.open("a") as stream:
+                    stream.write(f"\nenvkit: the modules tool has not come back from {(*named, 'MODULEPATH')[0]}\n")
+                return
 
 
 def probe_command(target: Target, meeting: Session, options: Options) -> list[str]:

@@ -8,13 +8,11 @@ command that nobody runs. Of the pages in WHOLE nothing runs here.
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -23,28 +21,23 @@ from envkit.machine.host import Platform
 from envkit.system.files import discard
 from envkit.system.resources import data
 
+from .. import eessi_tree
+from ..pages import COMMENT, DOCS, ROOT, Command, commands, pasted, require_all
 from ..stacks import ENVKIT, Site
 from .site import needs
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("pages")]
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 STACK = "pytorch-2.13-cpu"
-BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMENT = re.compile(r"\s+# .*")
 PAGE_S = 1500
 LMOD = "/usr/share/lmod/lmod/init/bash"
 TRAIN = (DOCS / "tutorial.md").read_text().partition("$ cat train.py\n")[2].partition("$ ")[0]
 
 WHOLE: Mapping[str, str] = {
     "diagnose.md": "tests/integration/test_diagnose.py builds the published Horovod",
-    "eessi.md": "tests/integration/test_eessi.py, tests/lab/test_eessi_in_jobs.py: a tree of the shape of EESSI's",
     "horovod-tests.md": "tests/integration/test_upstream.py takes a clone that it is given",
-    "jobs.md": "tests/lab/test_jobs.py has a cluster",
+    "jobs.md": "tests/lab/test_pages_in_jobs.py pastes them on a cluster",
     "reference.md": "tests/test_docs.py builds the pages",
-    "reframe.md": "tests/integration/test_reframe.py",
-    "sites.md": "tests/test_docs.py has the mistake that it is shown with; tests/lab/test_jobs.py has jobs",
     "stacks.md": "a Cray; tests/integration/test_mpi_families.py has a stand-in",
 }
 ELASTIC = (
@@ -61,13 +54,16 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "mkdir ~/mirror; envkit cache pull --all --from s3://builds/envkit --to ~/mirror":
             "tests/test_cache_bucket.py has a server of buckets",
         "mkdir -m 2775 /project/envkit-cache": "it is there, from the page's beginning",
+        "envkit install pytorch-2.13-cpu-image": "tests/integration/test_images.py builds it",
+        "envkit cache push pytorch-2.13-cpu-image --to /project/envkit-cache --sign ~/cache.pem":
+            "tests/integration/test_images.py pushes it",
         "apptainer registry login --username me oras://registry.hpc.example.org":
             "tests/integration/test_cache_registry.py has a registry",
         "envkit cache push pytorch-2.13-cpu --to oci://registry.hpc.example.org/site/envkit-cache --sign ~/cache.pem":
             "tests/integration/test_cache_registry.py has a registry",
     },
     "configuration.md": {"envkit list": "tests/test_docs.py has the mistake that it is shown with"},
-    "doctor.md": {"envkit doctor --submit": "tests/lab/test_doctor_in_jobs.py has a cluster"},
+    "doctor.md": {"envkit doctor --submit": "tests/lab/test_pages_in_jobs.py has a cluster"},
     "elastic.md": {
         "echo ray==2.52.0 > requirements.txt": "Ray is not reliable here, as the page says",
         "envkit venv pytorch ~/mine --requirement requirements.txt": "Ray is not reliable here, as the page says",
@@ -75,9 +71,22 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         ELASTIC + "envkit verify pytorch-2.13-cpu":
             "tests/integration/test_elastic.py; two names of one machine are no two hosts to verify",
     },
+    "eessi.md": {
+        "export ENVKIT_EESSI_CACHE=/shared/eessi-cache": "tests/integration/test_eessi.py has servers",
+        "envkit eessi prefetch PyTorch/2.1.2-foss-2023a": "tests/integration/test_eessi.py has servers",
+        "envkit install --method eessi": "tests/integration/test_eessi_install.py has a tree with the real PyTorch",
+        "envkit run pytorch-2.1-eessi -n 4 -- python train.py": "tests/integration/test_eessi_install.py",
+        "envkit run eessi --repository software.example.org --load Tool -- tool":
+            "tests/integration/test_eessi_repositories.py has others",
+        "cd easyconfigs": "tests/integration/test_eessi_contribution.py has the real eb",
+        "eb --check-contrib Horovod-0.28.1-foss-2023a-PyTorch-2.1.2.eb Horovod-0.28.1-foss-2023a-TensorFlow-2.13.0.eb":
+            "tests/integration/test_eessi_contribution.py",
+        "eb --new-pr Horovod-0.28.1-foss-2023a-{PyTorch-2.1.2,TensorFlow-2.13.0}.eb Horovod-0.28.1_*.patch":
+            "nobody opens a contribution in a test",
+    },
     "examples.md": {
         "envkit job slurm pytorch-2.13-cuda --nodes 2 --gpus-per-node 4 --example pytorch-mnist --submit --follow "
-        "-- --epochs 5": "no GPU is here; tests/lab/test_jobs.py has jobs",
+        "-- --epochs 5": "tests/lab/test_pages_in_jobs.py has a cluster",
     },
     "images.md": {
         "envkit install --method apptainer": "tests/integration/test_images.py builds it",
@@ -97,7 +106,7 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "https://download.pytorch.org/whl/cpu": "its index is not reached here, as the page says",
     },
     "verify.md": {
-        "srun --mpi=pmix -N 2 --ntasks-per-node=4 envkit verify": "tests/lab/test_inside_jobs.py has a cluster",
+        "srun --mpi=pmix -N 2 --ntasks-per-node=4 envkit verify": "tests/lab/test_pages_in_jobs.py has a cluster",
         "horovodrun -np 4 envkit verify": "tests/lab/test_inside_jobs.py",
         "mpiexec -n 8 envkit verify": "MPICH's; tests/lab/test_mpi_families.py has it",
         "mpiexec -n 2 envkit verify pytorch-2.13-cpu; echo $?": "MPICH's; tests/zoo/kinds_worlds.py has it",
@@ -115,12 +124,28 @@ def train(state):
     state.commit()
 train(hvd.elastic.TorchState(done=0))
 """
+AS_ROOT = [["OMPI_ALLOW_RUN_AS_ROOT", "1"], ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"]]
+PARTITION = {"name": "here", "scheduler": "local", "launcher": "local", "environs": ["plain"], "env_vars": AS_ROOT}
+REFRAME = {
+    "systems": [{"name": "cluster", "hostnames": [".*"], "partitions": [PARTITION]}],
+    "environments": [{"name": "plain"}],
+}
+
+
+def toml_of(page: str) -> str:
+    """Return the file in TOML that a page shows."""
+    return (DOCS / page).read_text().partition("```toml\n")[2].partition("```")[0]
+
+
 FILES: Mapping[str, Mapping[str, str]] = {  # what the user of a page has in the home, and the page does not show
     "cache.md": {".config/envkit/config.toml": CACHE},
     "packages.md": {"requirements.txt": "ipykernel\n", "old.txt": "numpy==1.26.4\n"},
     "report.md": {"slurm-4711.out": "srun: error: node1: task 1: Out Of Memory\n"},
     "pytest.md": {"test_sum.py": (DOCS / "pytest.md").read_text().partition("```python\n")[2].partition("```")[0]},
+    "eessi.md": {"train.py": "print('trained')\n", "solver": "#!/bin/sh\necho solved\n"},
     "elastic.md": {"train.py": STEPS},
+    "reframe.md": {"settings.py": f"site_configuration = {REFRAME}\n"},
+    "sites.md": {"ours.toml": toml_of("sites.md").replace("binds =", "bind =")},
 }
 BEFORE: Mapping[str, str] = {"cache.md": "envkit verify pytorch-2.13-cpu"}  # what the user of a page has done
 
@@ -133,36 +158,11 @@ INSTEAD: Mapping[str, str] = {  # what stands for something of the page's own ma
     "node1:1": "localhost:1",
     "node2:1": "127.0.0.1:1",
     "-np 8": "-np 2",
+    "num_tasks=8": "num_tasks=2",
+    "-n 4 --load": "-n 2 --load",
     "pip freeze": "envkit run pytorch-2.13-cpu -- pip freeze",
     "01265a5f": "$(envkit cache list ~/project/envkit-cache | grep -oEm1 '\\b[0-9a-f]{12}\\b')",
 }
-
-
-@dataclass
-class Command:
-    """What stands behind one prompt, and what the page shows below it."""
-
-    line: str
-    shown: list[str] = field(default_factory=list)
-
-    @property
-    def status(self) -> int:
-        """The status that the page states: 0 unless the command prints another one."""
-        return int(self.shown[-1]) if "echo $?" in self.line else 0
-
-
-def commands(page: str) -> Iterator[Command]:
-    """Yield the commands of a page in their order, those of several lines as one."""
-    for block in BLOCK.findall((DOCS / page).read_text()):
-        found: list[Command] = []
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                found.append(Command(line[2:]))
-            elif found and found[-1].line.endswith("\\"):
-                found[-1].line += f"\n{line}"
-            elif found:
-                found[-1].shown.append(line)
-        yield from found
 
 
 def is_elsewhere(page: str, command: Command) -> bool:
@@ -214,31 +214,16 @@ def test_page(page: str, stacks: Site, copy: Path, tmp_path: Path) -> None:
     for name, text in {"train.py": TRAIN, **FILES.get(page, {})}.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text.replace("HOME", str(home)))
+        (home / name).chmod(0o700)
     todo = [Command(BEFORE[page])] if page in BEFORE else []
     todo += [command for command in commands(page) if not is_elsewhere(page, command)]
-    script = "".join(pasted(number, command, home) for number, command in enumerate(todo))
-    printed, complaints = in_shell(script, home, stacks.prefix, copy)
-    for number, command in enumerate(todo):
-        said, _, rest = printed.partition(f"@@ begin {number}\n")[2].partition(f"@@ end {number} ")
-        ended = rest.partition("\n")[0]
-        status = said.split("\n")[-2] if "echo $?" in command.line else ended
-        assert (status, ended) == (str(command.status), "0"), f"$ {command.line}\n{said}\n{complaints[-3000:]}"
+    script = "".join(pasted(number, command, home, INSTEAD) for number, command in enumerate(todo))
+    settings = {"ENVKIT_EESSI_DIR": str(eessi_tree.make(tmp_path / "repository"))} if page == "eessi.md" else {}
+    printed, complaints = in_shell(script, home, stacks.prefix, copy, settings)
+    require_all(todo, printed, complaints)
 
 
-def pasted(number: int, command: Command, home: Path) -> str:
-    """Return what a shell is given for a command; a file that it shows is made."""
-    line, shown = command.line, "\n".join(command.shown)
-    for there, here in INSTEAD.items():
-        line, shown = line.replace(there, here), shown.replace(there, here)
-    words = shlex.split(line, comments=True)
-    if words[:1] == ["cat"] and len(words) == 2 and not (home / words[1]).exists():
-        assert "/" not in words[1]
-        (home / words[1]).write_text(shown + "\n")
-        (home / words[1]).chmod(0o700)
-    return f"echo '@@ begin {number}'\n{line}\necho \"@@ end {number} $?\"\n"
-
-
-def in_shell(script: str, home: Path, prefix: Path, copy: Path) -> tuple[str, str]:
+def in_shell(script: str, home: Path, prefix: Path, copy: Path, settings: Mapping[str, str]) -> tuple[str, str]:
     """Run lines in a bash of a user who has this home, where the prefix is the copy; what they print, and complain."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ENVKIT_", "PYTEST_", "XDG_"))}
     own = {
@@ -251,7 +236,7 @@ def in_shell(script: str, home: Path, prefix: Path, copy: Path) -> tuple[str, st
     bound = [sys.executable, "-I", "-S", str(data("system/namespace.py")), "bind", str(copy), str(prefix), "--"]
     running = subprocess.Popen(
         [*bound, "bash", "-c", f". {LMOD}\n{script}"],
-        env={**kept, **own},
+        env={**kept, **own, **settings},
         cwd=home,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -24,9 +24,9 @@ JOB = MpiJob(
     command=("python", "train.py"),
 )
 ROOT = [f"{family}_ALLOW_RUN_AS_ROOT{end}=1" for family in ("OMPI", "PRTE") for end in ("", "_CONFIRM")]
-VARIABLES = ["PRTE_MCA_prte_default_hostfile=/etc/mpi/hostfile", *ROOT]
+VARIABLES = ["PRTE_MCA_prte_default_hostfile=/etc/mpi/hostfile", "OMP_NUM_THREADS=8", *ROOT]
 ENVIRONMENT = [word for variable in VARIABLES for word in ("--master-environment", variable)]
-STARTS = "mpirun -np 8 --bind-to none --map-by slot -x PATH -x LD_LIBRARY_PATH python train.py"
+STARTS = "mpirun -np 8 --bind-to none --map-by slot -x PATH -x LD_LIBRARY_PATH -x OMP_NUM_THREADS python train.py"
 SIZE = ["-i", IMAGE, "--workers", "2", "--slots-per-worker", "4", "-g", "4"]
 POLICY = ["--large-shm", "--clean-pod-policy", "Running", "--backoff-limit", "0"]
 WORDS = ["job", "runai", "--image", IMAGE, "--name", "train", "--nodes", "2", "--gpus-per-node", "4"]

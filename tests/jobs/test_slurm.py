@@ -1,9 +1,10 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -70,13 +71,16 @@ def test_bash_and_shellcheck_accept_it(name: str, tmp_path: Path) -> None:
     subprocess.run(["shellcheck", str(path)], check=True)
 
 
-def recorded(script: str, fake: Fake, tmp_path: Path, body: str = "") -> tuple[int, list[list[str]]]:
+def recorded(
+    script: str, fake: Fake, tmp_path: Path, body: str = "", given: Mapping[str, str] = MappingProxyType({})
+) -> tuple[int, list[list[str]]]:
     """Run a script with an srun that keeps its words; return its status and those."""
     kept = tmp_path / "kept"
     srun = fake("srun", f"printf '%s\\0' \"$@\" >> {kept}; printf '\\1' >> {kept}; {body}")
     path = tmp_path / "job.sh"
     path.write_text(script)
     env = {"PATH": f"{srun.parent}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+    env |= {"SLURM_CPUS_ON_NODE": "9", **given}
     done = subprocess.run(["bash", str(path)], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == "Job 7 on n[1-2], restarts: 0\n"
     calls = kept.read_bytes().decode().split("\1")[:-1]
@@ -114,6 +118,23 @@ def test_a_failing_verdict_ends_the_job_before_the_command(fake: Fake, tmp_path:
 def test_the_status_of_the_command_is_that_of_the_job(fake: Fake, tmp_path: Path) -> None:
     status, calls = recorded(SCRIPTS["slurm-cpus"], fake, tmp_path, 'case "$*" in *" run "*) exit 5 ;; esac')
     assert (status, len(calls)) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "threads"),
+    [
+        ("slurm-cpus", {}, "4"),  # the share of two ranks of nine CPUs
+        ("slurm-cpus-bound", {}, "4"),
+        ("slurm-gpus", {}, "16"),
+        ("slurm-cpus", {"OMP_NUM_THREADS": "3"}, "3"),
+        ("slurm-gpus", {"OMP_NUM_THREADS": "3"}, "3"),
+    ],
+)
+def test_a_rank_starts_as_many_threads_as_it_has_cpus(
+    name: str, given: dict[str, str], threads: str, fake: Fake, tmp_path: Path
+) -> None:
+    recorded(SCRIPTS[name], fake, tmp_path, f'echo "$OMP_NUM_THREADS" >> {tmp_path}/threads', given)
+    assert (tmp_path / "threads").read_text().split() == [threads, threads]
 
 
 @pytest.mark.parametrize("value", ["a b", '"', "'", "\\", "a # b", "$x", "é☃", "all \"of\" \\ 'them' # $(id)"])

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -164,3 +165,22 @@ def test_a_secret_that_others_may_know_is_none(home: Path, kind: str) -> None:
         path.write_bytes(bytes(32))
         path.chmod(0o644)
     assert temporary_folders.secret() == b""
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ({"SLURMD_NODENAME": "node3"}, "node3"),
+        ({}, socket.gethostname()),
+        ({"SLURMD_NODENAME": "node3", "MPI_LOCALRANKID": "0"}, socket.gethostname()),
+        ({"SLURMD_NODENAME": "node3", "HOROVOD_HOSTNAME": "node4"}, socket.gethostname()),
+    ],
+)
+def test_what_another_node_has_named_is_not_this_one(
+    env: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("SLURMD_NODENAME", "MPI_LOCALRANKID", "HOROVOD_HOSTNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in env.items():
+        monkeypatch.setenv(variable, value)
+    assert name_of_node() == name

@@ -40,10 +40,11 @@ NEEDED = ("horovod", "import", "load", "init")
 def name_of_node() -> str:
     """Return the name of this node; Slurm's name first, since several of its nodes may share one host name.
 
-    The launcher of MPICH and Intel MPI takes the variables of the node that it was started on to every other one.
+    The launcher of MPICH and Intel MPI, and horovodrun, take the variables of the node that they were started on to
+    every other one.
     """
-    of_slurm = os.environ.get("SLURMD_NODENAME") if "MPI_LOCALRANKID" not in os.environ else None
-    return of_slurm or socket.gethostname()
+    is_carried = any(name in os.environ for name in ("MPI_LOCALRANKID", "HOROVOD_HOSTNAME"))
+    return (not is_carried and os.environ.get("SLURMD_NODENAME")) or socket.gethostname()
 
 
 def file_name() -> str:

@@ -5,7 +5,7 @@
 #PBS -j oe
 #PBS -k oed
 #PBS -N pytorch-cpu
-#PBS -l select=2:ncpus=2:mpiprocs=2
+#PBS -l select=2:ncpus=2:mpiprocs=2:ompthreads=1
 #PBS -l place=scatter
 set -euo pipefail
 cd "$PBS_O_WORKDIR"

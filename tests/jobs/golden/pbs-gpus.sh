@@ -6,7 +6,7 @@
 #PBS -S /bin/bash
 #PBS -j oe
 #PBS -N pytorch-cuda
-#PBS -l select=4:ncpus=64:mpiprocs=4:ngpus=4:gpu_type=a100:cluster=a
+#PBS -l select=4:ncpus=64:mpiprocs=4:ompthreads=16:ngpus=4:gpu_type=a100:cluster=a
 #PBS -l place=scatter
 #PBS -l walltime=27:46:40
 #PBS -A project1

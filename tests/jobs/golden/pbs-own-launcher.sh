@@ -4,7 +4,7 @@
 #PBS -S /bin/bash
 #PBS -j oe
 #PBS -N pytorch-cpu
-#PBS -l select=2:ncpus=2:mpiprocs=2
+#PBS -l select=2:ncpus=2:mpiprocs=2:ompthreads=1
 #PBS -l place=scatter
 set -euo pipefail
 cd "$PBS_O_WORKDIR"

@@ -11,6 +11,7 @@ cd "$PBS_O_WORKDIR"
 
 export ENVKIT_PREFIX=/home/me/envs
 export PYTHONUNBUFFERED=1
+export OMP_NUM_THREADS=8
 echo "Job $PBS_JOBID on $(uniq "$PBS_NODEFILE" | xargs)"
 
 # Do these nodes work? If not, the job ends here, with the status of the verdict.

@@ -20,6 +20,7 @@ set -euo pipefail
 
 export ENVKIT_PREFIX=/home/me/envs
 export PYTHONUNBUFFERED=1
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-16}"
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"
 
 # Do these nodes work? If not, the job ends here, with the status of the verdict.

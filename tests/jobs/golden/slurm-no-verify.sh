@@ -10,6 +10,7 @@ set -euo pipefail
 
 export ENVKIT_PREFIX=/home/me/envs
 export PYTHONUNBUFFERED=1
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((SLURM_CPUS_ON_NODE / 2))}"
 echo "Job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, restarts: ${SLURM_RESTART_COUNT:-0}"
 
 # The command, once per rank; its status is the job's.
