@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ import pytest
 from envkit.easybuild.eb_command import as_root
 from envkit.environments.prefix import Tree
 
+from ..checkout import ROOT, checkout
 from ..conftest import LMOD
 from ..people import open_folder, people
-from ..stacks import BUILD_S, Site
+from ..stacks import BUILD_S, ENVKIT, Site
 from .conftest import Handler
 from .site import needs
+from .test_debian_13 import PREFIX, Machine, bare
 
 pytestmark = pytest.mark.integration
 
@@ -233,3 +236,42 @@ def test_what_has_not_passed_or_was_changed_is_not_pushed(
     assert damaged.returncode == 6
     assert str(module) in damaged.stderr
     assert not list(tmp_path.glob("objects/*"))
+
+
+@pytest.fixture
+def debian_13(tmp_path: Path, stacks: Site, cache: Path, keys: tuple[Path, Path]) -> Iterator[Machine]:
+    """A Debian 13 with Open MPI 5 and without a compiler, which sees the cache and this machine's envkit and Python."""
+    with bare(tmp_path) as machine:
+        machine.shown += [ROOT, *map(Path, {sys.prefix, sys.base_prefix}), cache]
+        machine.env |= {"LMOD_CMD": "/usr/share/lmod/lmod/libexec/lmod", "PYTHONDONTWRITEBYTECODE": "1"}
+        for name, value in taking(str(cache), keys).items():
+            machine.env[name] = value.replace(str(keys[1]), "/root/cache.pub")
+        machine.put("/root/cache.pub", keys[1].read_text())
+        sources = machine.root / PREFIX / "sources"
+        shutil.copytree(stacks.prefix / "sources", sources)
+        for name in ("horovod-0.28.1.tar.gz", ".verified.json"):
+            (sources / name).unlink(missing_ok=True)
+        machine.said("apt-get", "-q", "update")
+        machine.said("apt-get", "-qy", "--no-install-recommends", "install", *PACKAGES)
+        yield machine
+
+
+PACKAGES = ("lmod", "openmpi-bin", "python3-venv", "libssl3", "libffi8", "libsqlite3-0", "libreadline8", "git")
+
+
+@pytest.mark.all
+@checkout
+def test_debian_13_takes_what_another_distribution_has_built(debian_13: Machine, cache: Path) -> None:
+    """With the same Python, where glibc, libstdc++ and Open MPI are newer; another Python refuses, and says why."""
+    assert debian_13.run("g++", "--version").returncode != 0
+    done = debian_13.run(str(ENVKIT), "install", STACK, "--offline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"Taken from {cache}: {MODULE}" in done.stdout
+    assert f"PASS  {STACK}: 2 ranks in one world" in done.stdout
+    shown = json.loads(debian_13.said(str(ENVKIT), "show", STACK, "--json"))
+    assert shown["mpi"]["version"].startswith("5.0.")
+    assert shown["modules"][-1]["cached"]["place"] == str(cache)
+    debian_13.said("scripts/prepare.sh")
+    plan = json.loads(debian_13.said(".venv/bin/envkit", "install", STACK, "--dry-run", "--json"))
+    print(plan["cached"])
+    assert [one["taken"] for one in plan["cached"]] == [False]

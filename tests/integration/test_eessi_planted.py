@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from envkit.eessi import shared
+
 from .. import cvmfs2, eessi_tree
 from ..eessi_tree import write
 from .site import SYSTEM_PATH, needs
@@ -20,6 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.skipif(os.geteuid() != 0, rea
 
 ENVKIT = Path(sys.executable).with_name("envkit")
 VICTIM, OTHER = 0, 23_002
+SHARED = shared.usual("software.eessi.io").name
 LIMIT_S = 60
 
 
@@ -33,7 +36,7 @@ class Scene:
         self.sessions = home / "state" / "envkit" / "eessi"
         for folder in (self.shared, self.data, home / "bin", home / "other"):
             folder.mkdir(mode=0o755)
-        for name in ("shared-1", "mine", "lib", "run"):
+        for name in (SHARED, "mine", "lib", "run"):
             (self.data / name).mkdir()
             (self.data / name / "precious").write_text(f"the only copy of {name}")
         (self.data / "file").write_text("the only copy")
@@ -51,8 +54,8 @@ class Scene:
         )
 
     def begun(self) -> None:
-        """Have a session "mine" with its cache, and the cache of ranks."""
-        for folder in (self.sessions / "mine", self.caches / "mine" / "lib", self.caches / "shared-1"):
+        """Have a session "mine" with its cache, and the cache of the client that is shared."""
+        for folder in (self.sessions / "mine", self.caches / "mine" / "lib", self.caches / SHARED):
             folder.mkdir(parents=True, mode=0o700)
             (folder / "made").touch()
         text = '{"version":"2023.06","access":"userns","cpu":"x86_64","modules":[]}'
@@ -99,14 +102,14 @@ def world_writable(_: Scene, path: Path) -> None:
     path.mkdir()
     path.chmod(0o777)
     os.chown(path, VICTIM, VICTIM)
-    (path / "shared-1").mkdir()
-    (path / "shared-1" / "users").symlink_to(path.parents[1] / "data" / "created")
+    (path / SHARED).mkdir()
+    (path / SHARED / "users").symlink_to(path.parents[1] / "data" / "created")
 
 
 def foreign(scene: Scene, path: Path) -> None:
     """A folder of the other user's, which leads to the victim's data."""
     path.mkdir()
-    for name in ("shared-1", "mine"):
+    for name in (SHARED, "mine"):
         (path / name).symlink_to(scene.data / name)
 
 
@@ -135,9 +138,11 @@ WHERE = (
     f"tmp/envkit-eessi-{VICTIM}",
     f"tmp/envkit-eessi-{VICTIM}/mine",
     f"tmp/envkit-eessi-{VICTIM}/mine/lib",
-    f"tmp/envkit-eessi-{VICTIM}/mine/cvmfs2.log",
-    f"tmp/envkit-eessi-{VICTIM}/shared-1",
-    f"tmp/envkit-eessi-{VICTIM}/shared-1/users",
+    f"tmp/envkit-eessi-{VICTIM}/{SHARED}",
+    f"tmp/envkit-eessi-{VICTIM}/{SHARED}/users",
+    f"tmp/envkit-eessi-{VICTIM}/{SHARED}/alike",
+    f"tmp/envkit-eessi-{VICTIM}/{SHARED}/lib",
+    f"tmp/envkit-eessi-{VICTIM}/{SHARED}/cvmfs2.log",
     "state/envkit/eessi",
     "state/envkit/eessi/mine",
     "state/envkit/eessi/mine/lock",
@@ -146,7 +151,7 @@ WHERE = (
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-@pytest.mark.parametrize("where", WHERE, ids=lambda where: where.replace("/", "-"))
+@pytest.mark.parametrize("where", WHERE, ids=lambda where: where.replace(SHARED, "shared").replace("/", "-"))
 def test_nothing_outside_is_touched_and_nothing_hangs(scene: Scene, kind: str, where: str) -> None:
     """Each at each place meets 'clean', and in turn each of the other commands."""
     path = scene.home / where
