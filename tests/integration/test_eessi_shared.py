@@ -26,7 +26,7 @@ class Entered:
         self.place = place
         self.running: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, name: str, *words: str, before: tuple[str, ...] = (), **changes: str) -> None:
+    def start(self, name: str, changes: Mapping[str, str], *words: str, before: tuple[str, ...] = ()) -> None:
         """Begin to enter; ``words`` come before the command."""
         words = words or ("run", "eessi")
         argv = [*before, str(ENVKIT), *words, "--", "sh", "-c", WHERE + WAIT, name]
@@ -35,9 +35,9 @@ class Entered:
             argv, env=self.place.env(**changes), cwd=self.place.home, stdout=pipe, stderr=pipe, text=True
         )
 
-    def enter(self, name: str, *words: str, before: tuple[str, ...] = (), **changes: str) -> None:
+    def enter(self, name: str, changes: Mapping[str, str], *words: str, before: tuple[str, ...] = ()) -> None:
         """Enter, and wait until the command runs."""
-        self.start(name, *words, before=before, **changes)
+        self.start(name, changes, *words, before=before)
         until((self.place.home / f"ready-{name}").exists, "the command", 60)
 
     def mounts(self) -> dict[str, str]:
@@ -68,7 +68,7 @@ def caches(place: Place) -> list[str]:
 def test_four_that_enter_at_once_start_one_client(place: Place, entered: Entered, server: Mapping[str, str]) -> None:
     starts = counting(place)
     for name in "abcd":
-        entered.start(name, **server)
+        entered.start(name, server)
     for name in "abcd":
         until((place.home / f"ready-{name}").exists, "the command", 60)
     mounts = entered.mounts()
@@ -82,9 +82,9 @@ def test_a_shell_a_run_and_a_session_that_is_resumed_share_it(
     place: Place, entered: Entered, server: Mapping[str, str]
 ) -> None:
     starts = counting(place)
-    entered.enter("run", **server)
-    entered.enter("shell", "shell", "eessi", "--load", "Tool/1.0", **server)
-    entered.enter("named", "run", "eessi", "--resume", "mine", **server)
+    entered.enter("run", server)
+    entered.enter("shell", server, "shell", "eessi", "--load", "Tool/1.0")
+    entered.enter("named", server, "run", "eessi", "--resume", "mine")
     mounts = entered.mounts()
     assert len(set(mounts.values())) == 1, mounts
     gone(place)
@@ -109,9 +109,9 @@ def test_another_job_and_other_settings_have_a_client_of_their_own(
 ) -> None:
     """Who comes next with the same shares that one; later the first place is taken again, with its cache."""
     starts = counting(place)
-    entered.enter("first", **server)
-    entered.enter("other", **{**server, **changes})
-    entered.enter("again", **{**server, **changes})
+    entered.enter("first", server)
+    entered.enter("other", {**server, **changes})
+    entered.enter("again", {**server, **changes})
     mounts = entered.mounts()
     assert mounts["first"] != mounts["other"] == mounts["again"]
     assert starts.read_text() == "started\n" * 2
@@ -125,9 +125,9 @@ def test_another_job_and_other_settings_have_a_client_of_their_own(
 def test_in_a_namespace_of_mounts_of_its_own(place: Place, entered: Entered, server: Mapping[str, str]) -> None:
     """Such as a container's, which sees other folders."""
     (place.home / "other").mkdir()
-    entered.enter("first", **server)
+    entered.enter("first", server)
     apart = (*NAMESPACE, "bind", str(place.home / "other"), "/opt/other", "--")
-    entered.enter("apart", before=apart, **server)
+    entered.enter("apart", server, before=apart)
     mounts = entered.mounts()
     assert mounts["first"] != mounts["apart"]
     assert caches(place) == ["shared-HASH", "shared-HASH-2"]
@@ -138,7 +138,7 @@ def test_what_one_binds_the_others_do_not_see(place: Place, entered: Entered, se
     for name in "ab":
         (place.home / name).mkdir()
         (place.home / name / f"of-{name}").touch()
-    entered.enter("plain", **server)
+    entered.enter("plain", server)
     look = ("--", "sh", "-c", "ls /opt/data 2>/dev/null; id -u; ls /cvmfs")
     told = {
         name: place.run("--bind", f"{place.home}/{name}:/opt/data:ro", *look, **server).stdout.split() for name in "ab"
@@ -151,8 +151,8 @@ def test_what_one_binds_the_others_do_not_see(place: Place, entered: Entered, se
 
 
 def test_the_end_of_the_first_ends_no_other(place: Place, entered: Entered, server: Mapping[str, str]) -> None:
-    entered.enter("first", **server)
-    entered.enter("second", **server)
+    entered.enter("first", server)
+    entered.enter("second", server)
     first = entered.running.pop("first")
     first.kill()
     first.communicate(timeout=10)
@@ -169,7 +169,7 @@ def test_a_client_that_gives_up_is_told_to_all_who_wait_for_it(
     text = "#!/bin/sh\nsleep 1\necho 'CernVM-FS: its last words'\nexit 16\n"
     (place.home / "bin" / "cvmfs2").write_text(text)
     for name in "abc":
-        entered.start(name, "run", "eessi", "--access", "userns", **server)
+        entered.start(name, server, "run", "eessi", "--access", "userns")
     running, entered.running = entered.running, {}
     said = [one.communicate(timeout=60) for one in running.values()]
     assert {one.returncode for one in running.values()} == {3}, said
@@ -179,7 +179,7 @@ def test_a_client_that_gives_up_is_told_to_all_who_wait_for_it(
 
 
 def test_clean_leaves_what_is_in_use(place: Place, entered: Entered, server: Mapping[str, str]) -> None:
-    entered.enter("first", **server)
+    entered.enter("first", server)
     assert place.envkit("eessi", "clean").returncode == 0
     assert caches(place) == ["shared-HASH"]
     assert entered.mounts()["first"].startswith("2023.06 mnt:")
@@ -189,10 +189,9 @@ def test_clean_leaves_what_is_in_use(place: Place, entered: Entered, server: Map
 
 
 def test_writable_has_a_client_of_its_own(place: Place, entered: Entered, server: Mapping[str, str]) -> None:
-    """Of somebody else's tree an overlay is refused, which changes nothing for those who share."""
     starts = counting(place)
-    entered.enter("first", **server)
-    entered.enter("writable", "run", "eessi", "--writable", "mine", **server)
+    entered.enter("first", server)
+    entered.enter("writable", server, "run", "eessi", "--writable", "mine")
     mounts = entered.mounts()
     assert mounts["first"] != mounts["writable"]
     assert (starts.read_text(), caches(place)) == ("started\n" * 2, ["shared-HASH"])
@@ -202,7 +201,7 @@ def test_modules_are_listed_by_the_client_that_is_there(
     place: Place, entered: Entered, server: Mapping[str, str]
 ) -> None:
     starts = counting(place)
-    entered.enter("first", **server)
+    entered.enter("first", server)
     listed = json.loads(place.envkit("eessi", "modules", "Tool", "--json", before=(), **server).stdout)
     assert listed["modules"] == ["Tool/1.0", "Tool/2.0"]
     entered.mounts()
