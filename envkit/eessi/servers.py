@@ -1,15 +1,10 @@
 """Asking CernVM-FS servers directly: what keeps a client from a repository, which itself says "file catalog" to all."""
 
 import base64
-import hashlib
-import http.client
 import os
 import re
 import socket
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -147,6 +142,8 @@ def problem(configured: Client) -> Problem | None:
 
 def ask(configured: Client, through: Sequence[str]) -> list[ServerAnswer]:
     """Ask every server through every proxy, at the same time."""
+    from concurrent.futures import ThreadPoolExecutor
+
     pairs = [(url, proxy) for proxy in through[:3] for url in configured.servers[:4]]
     with ThreadPoolExecutor(len(pairs)) as pool:
         return list(pool.map(lambda pair: published(configured.repository, *pair), pairs))
@@ -154,6 +151,9 @@ def ask(configured: Client, through: Sequence[str]) -> list[ServerAnswer]:
 
 def published(repository: str, url: str, proxy: str) -> ServerAnswer:
     """Fetch what a server publishes of the repository."""
+    import http.client  # entering a mount asks no server
+    import urllib.error
+
     try:
         text = fetch(f"{url}/.cvmfspublished", proxy)
     except urllib.error.HTTPError as error:
@@ -177,6 +177,8 @@ def published(repository: str, url: str, proxy: str) -> ServerAnswer:
 
 def fetch(url: str, proxy: str) -> bytes:
     """Fetch a small file by HTTP alone, through a proxy or none. Raises OSError, ValueError and HTTPException."""
+    import urllib.request
+
     if urlsplit(url).scheme != "http":
         raise ValueError(f"{shown(url)} is not http, which CernVM-FS needs for its proxies")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({"http": proxy} if proxy else {}))
@@ -220,6 +222,8 @@ def listens(proxy: str) -> bool:
 
 def key_problem(configured: Client, answer: ServerAnswer) -> Problem | None:
     """Say whether the keys here verify the whitelist of a server that answers."""
+    import http.client
+
     if not configured.files and not configured.keys:  # no client is configured here: the image brings its keys
         return None
     if not configured.keys:
@@ -235,6 +239,8 @@ def key_problem(configured: Client, answer: ServerAnswer) -> Problem | None:
 
 def verifies(whitelist: bytes, key: str) -> bool:
     """Say whether a whitelist was signed with the private half of a key (RSA, PKCS#1 v1.5 of the SHA-1 in hex)."""
+    import hashlib
+
     body, _, rest = whitelist.partition(b"--\n")
     told, _, signature = rest.partition(b"\n")
     try:

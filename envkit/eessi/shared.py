@@ -11,7 +11,6 @@ outlive it, since a job ends what it has started, takes another one.
 """
 
 import fcntl
-import hashlib
 import os
 import platform
 import re
@@ -33,7 +32,7 @@ ALIKE, USERS = "alike", "users"
 
 def usual(repository: str) -> SessionFolder:
     """Return the place of the client that is taken first; it is not held."""
-    name = hashlib.sha256(f"{platform.node()} {repository}".encode()).hexdigest()[:12]
+    name = digest(f"{platform.node()} {repository}")[:12]
     return SessionFolder(folder=sessions.root() / f"shared-{name}", before=None)
 
 
@@ -43,14 +42,20 @@ def joined(repository: str, settings: Mapping[str, str]) -> SessionFolder:
     Raises HostProblem, NotWritable.
     """
     sessions.make_private(sessions.caches())
-    told = repr((sorted(settings.items()), *surroundings()))
-    mine = hashlib.sha256(told.encode()).hexdigest()
+    mine = digest(repr((sorted(settings.items()), *surroundings())))
     first, number = usual(repository), 1
     place = first
     while not is_taken(place.local, mine):
         number += 1
         place = SessionFolder(folder=first.folder.with_name(f"{first.folder.name}-{number}"), before=None)
     return place
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text, in hex."""
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def surroundings(env: Mapping[str, str] = os.environ) -> Iterator[str]:
