@@ -32,6 +32,10 @@ pytestmark = pytest.mark.integration
 STACK = "pytorch-2.13-cpu"
 MODULE = "Horovod/0.28.1-gompi-system-PyTorch-2.13.0"
 SOON_S = 90  # a build takes minutes more
+PACKAGES = (  # those of Debian 13 that the stack needs there, and those of another Python
+    *("lmod", "g++", "make", "cmake", "patch", "libopenmpi-dev", "openmpi-bin", "git", "python3-venv"),
+    *("libssl3", "libffi8", "libsqlite3-0", "libreadline8"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +244,7 @@ def test_what_has_not_passed_or_was_changed_is_not_pushed(
 
 @pytest.fixture
 def debian_13(tmp_path: Path, stacks: Site, cache: Path, keys: tuple[Path, Path]) -> Iterator[Machine]:
-    """A Debian 13 with Open MPI 5 and without a compiler, which sees the cache and this machine's envkit and Python."""
+    """A Debian 13 with its own compiler and Open MPI, which sees the cache and this machine's envkit and Python."""
     with bare(tmp_path) as machine:
         machine.shown += [ROOT, *map(Path, {sys.prefix, sys.base_prefix}), cache]
         machine.env |= {"LMOD_CMD": "/usr/share/lmod/lmod/libexec/lmod", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -256,17 +260,13 @@ def debian_13(tmp_path: Path, stacks: Site, cache: Path, keys: tuple[Path, Path]
         yield machine
 
 
-PACKAGES = ("lmod", "openmpi-bin", "python3-venv", "libssl3", "libffi8", "libsqlite3-0", "libreadline8", "git")
-
-
 @pytest.mark.all
 @checkout
 def test_debian_13_takes_what_another_distribution_has_built(debian_13: Machine, cache: Path) -> None:
     """With the same Python, where glibc, libstdc++ and Open MPI are newer; another Python refuses, and says why."""
-    assert debian_13.run("g++", "--version").returncode != 0
     done = debian_13.run(str(ENVKIT), "install", STACK, "--offline")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"Taken from {cache}: {MODULE}" in done.stdout
+    assert f"Taken from {cache}: {MODULE}" in done.stdout and f"] {MODULE}" not in done.stdout
     assert f"PASS  {STACK}: 2 ranks in one world" in done.stdout
     shown = json.loads(debian_13.said(str(ENVKIT), "show", STACK, "--json"))
     assert shown["mpi"]["version"].startswith("5.0.")

@@ -727,6 +727,23 @@ def test_what_stands_for_variables_and_binds(place: Place) -> None:
     assert (gone.returncode, "there is no /nowhere/at/all on this machine" in gone.stderr) == (2, True)
 
 
+def test_the_drivers_of_gpus_are_linked_into_a_folder_of_ones_own(place: Place, fake: Fake, tmp_path: Path) -> None:
+    """As EESSI's own script does it, below host_injections, which nobody but root can write to otherwise."""
+    tree = eessi_tree.make(tmp_path / "own")
+    (tree / "host_injections").symlink_to("/opt/eessi")
+    fake("nvidia-smi", 'case "$*" in -L) echo "GPU 0: NVIDIA A100 (UUID: GPU-0)" ;; *) echo 8.0 ;; esac')
+    host = f"{REPOSITORY}/host_injections/nvidia/{MACHINE}/host"
+    fake("link.sh", f"mkdir -p {host} && ln -s /usr/lib/libcuda.so.1 {host}/libcuda.so.1")
+    (place.home / "injected").mkdir()
+    words = ("--nvidia", "--host-injections", "injected", "--")
+    done = place.run(*words, "link.sh", ENVKIT_EESSI_DIR=str(tree))
+    assert done.returncode == 0, done.stderr
+    assert (place.home / f"injected/nvidia/{MACHINE}/host/libcuda.so.1").is_symlink()
+    later = place.run(*words, "ls", host, ENVKIT_EESSI_DIR=str(tree))
+    assert (later.returncode, later.stdout) == (0, "libcuda.so.1\n"), later.stderr
+    assert not place.run("--", "ls", host, ENVKIT_EESSI_DIR=str(tree)).stdout
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 1000, b"text\n", b'{"version": 1}'])
 def test_a_file_that_is_no_session_is_not_to_be_removed(place: Place, content: bytes) -> None:
     path = place.home / "data.json"

@@ -78,6 +78,11 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "envkit run pytorch-2.1-eessi -n 4 -- python train.py": "tests/integration/test_eessi_install.py",
         "envkit run eessi --repository software.example.org --load Tool -- tool":
             "tests/integration/test_eessi_repositories.py has others",
+        "envkit run eessi --nvidia --host-injections ~/injected -- \\\n"
+        "      /cvmfs/software.eessi.io/versions/2023.06/scripts/gpu_support/nvidia/link_nvidia_host_libraries.sh":
+            "GPUs; tests/integration/test_eessi.py has a script of that kind",
+        "envkit run eessi --nvidia --host-injections ~/injected -- ls /cvmfs/software.eessi.io/host_injections":
+            "GPUs; tests/integration/test_eessi.py",
         "cd easyconfigs": "tests/integration/test_eessi_contribution.py has the real eb",
         "eb --check-contrib Horovod-0.28.1-foss-2023a-PyTorch-2.1.2.eb Horovod-0.28.1-foss-2023a-TensorFlow-2.13.0.eb":
             "tests/integration/test_eessi_contribution.py",
