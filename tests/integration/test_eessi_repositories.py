@@ -108,10 +108,10 @@ def test_by_a_copy_which_is_never_that_of_eessis_own(place: Place, site: Path) -
 
 def test_by_the_hosts_client(place: Place, site: Path, server: Mapping[str, str]) -> None:
     client(place, site)
-    done = place.run(*OTHER, "--load", "Tool/1.0", *SHOW, **server)
+    done = place.run(*OTHER, "--load", "Tool/1.0", "--resume", "mine", *SHOW, **server)
     assert (done.returncode, done.stdout) == (5, SHOWN), done.stderr
     assert (place.home / "asked").read_text().endswith(f"envkit.conf {NAME} {MOUNT}\n")
-    assert place.sessions()[f"run-{NAME}-{RELEASE}"]["repository"] == NAME
+    assert place.sessions()["mine"]["repository"] == NAME
     usual = place.run("--access", "userns", "--", "echo", "reached", **server)
     assert (usual.returncode, usual.stdout) == (3, ""), usual.stderr  # which this client does not find
 
@@ -130,7 +130,7 @@ def test_servers_and_a_key_that_the_clients_configuration_has_not(
     key.write_text("-----BEGIN PUBLIC KEY-----\n-----END PUBLIC KEY-----\n")
     done = place.run(*OTHER, "--access", "userns", "--load", "Tool/1.0", *SHOW, **settings)
     assert (done.returncode, done.stdout) == (5, SHOWN), done.stderr
-    local = place.home / "tmp" / f"envkit-eessi-{os.getuid()}" / f"run-{NAME}-{RELEASE}"
+    [local] = (place.home / "tmp" / f"envkit-eessi-{os.getuid()}").glob("shared-*")
     told = (local / "envkit.conf").read_text()
     assert f"CVMFS_PUBLIC_KEY={local}/repository.pub\n" in told and f"CVMFS_SERVER_URL={url}\n" in told
     assert (local / "repository.pub").read_text() == key.read_text()
