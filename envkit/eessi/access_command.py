@@ -11,7 +11,7 @@ from envkit.eessi import binds as bound
 from envkit.eessi.access import Access, Probe
 from envkit.eessi.binds import Bind
 from envkit.eessi.cache import limit_mb
-from envkit.eessi.sessions import SessionFolder, StoredSession
+from envkit.eessi.sessions import DAMAGED, SessionFolder, StoredSession
 from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import Repository, causes, symptom
 from envkit.machine import runtime
@@ -22,7 +22,6 @@ from envkit.system.resources import PACKAGE, data
 CLIENT = "/.envkit/client"  # in an image; Apptainer splits the words of --fusemount at spaces, so it has none
 KEY = "repository.pub"  # in the folder of a client: the key of a repository that its configuration does not know
 LARGEST_KEY = 64_000  # bytes
-DAMAGED = "damaged"  # in the folder of a client: its cache is to be put aside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +160,9 @@ def prepared(entry: EntryRequest) -> SessionFolder:
     for folder in (entry.place.cache, entry.place.sockets):
         sessions.make_private(folder, inside=True)
     mark = entry.place.local / DAMAGED
-    if mark.exists():
+    if mark.exists() and not entry.shared:  # else its keeper sees to it, which knows that no client runs
         words = symptom("cache-aside", aside=put_aside(entry.place.cache))
-        mark.unlink()
+        mark.unlink(missing_ok=True)
         entry.say(f"{words.what}. {words.fix}")
     return entry.place
 

@@ -199,8 +199,9 @@ def can_share(asked: EntryOptions, way: Access, place: SessionFolder | None, env
 
 
 def told_to_client(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which one client differs from another."""
-    return {name: env[name] for name in sorted(env) if re.fullmatch(r"CVMFS_\w+|ENVKIT_EESSI_CACHE|http_proxy", name)}
+    """Return the variables by which one client differs from another, and the client."""
+    told = {name: env[name] for name in sorted(env) if re.fullmatch(r"CVMFS_\w+|ENVKIT_EESSI_CACHE|http_proxy", name)}
+    return told | {"client": str(access.program(env))}
 
 
 def require_alone(way: Access, env: Mapping[str, str]) -> None:

@@ -31,18 +31,18 @@ from envkit import __version__
 from envkit.environments import trust
 from envkit.errors import HostProblem, NotWritable, UsageProblem
 from envkit.knowledge.eessi import symptom, usual
-from envkit.system import files, record, temporary
+from envkit.system import files, namespace, record, temporary
 from envkit.system.files import discard, require_own, require_plain, require_private
 
 NAME = re.compile(r"[\w][\w.+-]*")
 LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
 FILES = ("lock", "session.json", "loaded", "target")  # of a session
+DAMAGED = "damaged"  # in the folder of a client: its cache is to be put aside
 LOCAL_FILES = (  # of its client, and of shared mounts
-    *("alike", "users", "joining", "held", "holder", "envkit.conf", "causes", "damaged", "repository.pub"),
+    *("alike", "users", "joining", "held", "holder", "said", "envkit.conf", "causes", DAMAGED, "repository.pub"),
     *("cvmfs2.log", "cvmfs2.syslog", "cvmfs2.syslog.1"),
 )
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-HIGH = 100  # descriptors below are those that people use by number
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,10 +217,12 @@ def clean_shared() -> int:
             continue
         require_own_files(folder, LOCAL_FILES)
         descriptor = lock(folder / "users")
-        if descriptor is not None:
+        if descriptor is None:
+            continue
+        if not namespace.is_held(folder):
             discard(folder)
-            os.close(descriptor)
             removed += 1
+        os.close(descriptor)
     return removed
 
 
@@ -235,7 +237,7 @@ def take(folder: Path) -> bool:
     descriptor = lock(folder / "lock")
     if descriptor is None:
         return False
-    fcntl.fcntl(descriptor, fcntl.F_DUPFD, HIGH)  # which a command started by this process keeps
+    namespace.out_of_the_way(descriptor)  # which a command started by this process keeps
     os.close(descriptor)
     return True
 

@@ -14,19 +14,20 @@ import fcntl
 import os
 import platform
 import re
+import resource
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from envkit.eessi import sessions
-from envkit.eessi.sessions import LOCAL_FILES, NO_LOCKS, SessionFolder
+from envkit.eessi.sessions import DAMAGED, LOCAL_FILES, NO_LOCKS, SessionFolder
 from envkit.errors import HostProblem
 from envkit.knowledge.eessi import symptom
 from envkit.knowledge.known import known
 from envkit.system import namespace
 
 TASK = re.compile(r"/(user/)?task_\d+$", re.MULTILINE)  # the last parts of the cgroup that Slurm has for each rank
-ENDS_S = 5.0  # a keeper that nobody uses any more has so long to end
+ENDS_S = 3.0  # a keeper that nobody uses any more has so long to end
 ALIKE, USERS = "alike", "users"
 
 
@@ -59,49 +60,54 @@ def digest(text: str) -> str:
 
 
 def surroundings(env: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield what ends this process from outside, and what it sees: its mounts, cgroup and job.
+    """Yield what ends this process from outside, and what it sees and may do: namespaces, cgroup, ids, limits and job.
 
     A job may be told by a group that the scheduler has added (Grid Engine).
     """
-    yield os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
+    yield from (os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "pid", "user"))  # noqa: PTH115
     yield TASK.sub("", Path("/proc/self/cgroup").read_text())
-    yield repr(sorted(os.getgroups()))
+    yield repr((os.geteuid(), os.getegid(), sorted(os.getgroups())))
+    yield repr([resource.getrlimit(limit)[1] for limit in namespace.LIMITS])
     for words in known("schedulers").values():
         yield env.get(words["job"], "")
 
 
 def is_taken(folder: Path, mine: str) -> bool:
-    """Hold a place, unless those who use it have something else in common; return whether it is held now."""
+    """Hold a place, unless those who use it have something else in common; return whether it is held now.
+
+    One whose cache is damaged is left to those who use it.
+    """
     sessions.make_private(folder, LOCAL_FILES)
     deadline = time.monotonic() + ENDS_S
     with (folder / ALIKE).open("a+") as stream:
         users = os.open(folder / USERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             lock(stream.fileno(), fcntl.LOCK_EX, folder)
-            while is_unused(users, folder):
-                if not namespace.is_held(folder):
+            stream.seek(0)
+            is_alike = stream.read() == mine and not (folder / DAMAGED).exists()
+            while not is_alike:
+                is_unused = is_locked(users, fcntl.LOCK_EX, folder)
+                if is_unused and not namespace.is_held(folder):
                     stream.truncate(0)
                     stream.write(mine)
                     stream.flush()
                     break
+                is_used = not is_unused and is_locked(users, fcntl.LOCK_SH, folder)
                 lock(users, fcntl.LOCK_UN, folder)  # so that its keeper ends
-                if time.monotonic() > deadline:
+                if is_used or time.monotonic() > deadline:
                     return False
                 time.sleep(0.01)
             lock(users, fcntl.LOCK_SH, folder)
-            stream.seek(0)
-            if stream.read() != mine:
-                return False
-            fcntl.fcntl(users, fcntl.F_DUPFD, sessions.HIGH)  # which a command started by this process keeps
+            namespace.out_of_the_way(users)  # which a command started by this process keeps
         finally:
             os.close(users)
     return True
 
 
-def is_unused(users: int, folder: Path) -> bool:
-    """Say whether nobody uses a place, which is locked then for this process alone."""
+def is_locked(descriptor: int, how: int, folder: Path) -> bool:
+    """Lock a file, unless that would mean to wait; return whether it is locked."""
     try:
-        lock(users, fcntl.LOCK_EX | fcntl.LOCK_NB, folder)
+        lock(descriptor, how | fcntl.LOCK_NB, folder)
     except BlockingIOError:
         return False
     return True

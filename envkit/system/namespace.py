@@ -3,7 +3,15 @@
 ``python namespace.py WORD... -- COMMAND...``, where the words are, in this order:
 
 ``shared FOLDER``: all who name this folder, which is on a local disk, share one namespace, and so one mount. Who comes
-first makes it; it ends with the last of them and of what they have started.
+first starts a process that makes it, its keeper, which ends with the last of them and of what they have started, and
+with what mounts::
+
+    FOLDER/users    locked by all who are in it (shared) and by what they start; by the keeper as it ends (alone)
+           joining  locked while somebody looks whether there is a keeper
+           held     locked by the keeper and what runs PROGRAM
+           holder   the processes by whose namespaces one enters; nothing before these are there, "failed"
+           said     the words of the keeper
+
 ``bind SOURCE TARGET``, ``bind-ro SOURCE TARGET``: TARGET shows SOURCE. May be repeated.
 ``overlay TARGET UPPER WORK``: what is written below TARGET, once it is mounted, goes to UPPER; WORK is the kernel's
 own. All of them belong to the caller, the folders to one local disk.
@@ -21,15 +29,17 @@ standard library alone. Ends with 3 and a line on standard error when it cannot 
 import ctypes
 import fcntl
 import os
+import resource
 import select
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 32, 4096, 16384, 1 << 19
@@ -40,7 +50,19 @@ MOUNT_S = 60.0
 GRACE_S = 2.0
 DESCRIPTORS = 65536
 HIGH = 100  # descriptors below are those that people use by number
+PATIENCE_S = 3 * MOUNT_S  # with a keeper that is not ready
+LOOK_S = 0.02
+AGAIN_S = 1.0  # between looks at who is still there that holds no lock
+FAILED = "failed"
+LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Mounted:
+    """What has been mounted: its device, the process that keeps what mounts, and where that tells of its end."""
+
+    def __init__(self, device: str, keeper: int, told: int) -> None:
+        self.device, self.keeper, self.told = device, keeper, told
 
 
 def main(arguments: list[str]) -> int:
@@ -80,63 +102,138 @@ def enter(words: list[str]) -> None:
 
 def join(folder: Path, words: list[str]) -> None:
     """Stand in the namespace of a folder, which is made if there is none; ends with 3 if it cannot be."""
-    here = Path.cwd()
+    here, deadline = Path.cwd(), time.monotonic() + PATIENCE_S
     user = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
-    with (folder / "joining").open("w") as joining:
-        try:
-            fcntl.flock(joining, fcntl.LOCK_EX)
-        except OSError as error:
-            problem = f"{folder} is where ranks share a mount, and has no file locks: {error.strerror}."
-            sys.exit(fail(f"{problem} Name a folder on a local disk: export TMPDIR=FOLDER"))
-        fcntl.flock(user, fcntl.LOCK_SH)  # waits for the end of one that nobody uses any more
-        if not is_held(folder):
-            have_held(folder, words)
-        holder, inner = (folder / "holder").read_text().split()
-        names = (f"/proc/{holder}/ns/user", f"/proc/{holder}/ns/mnt", f"/proc/{inner}/ns/user")
-        for descriptor in [os.open(name, os.O_RDONLY) for name in names]:
-            require(LIBC.setns(descriptor, 0), "setns")
-            os.close(descriptor)
-    fcntl.fcntl(user, fcntl.F_DUPFD, HIGH)  # which the command keeps
+    while not is_within(found := ready(folder, deadline, has_begun=have_held(folder, user, words))):
+        if time.monotonic() > deadline:
+            sys.exit(fail(f"What mounts it here does not answer ({folder}, process {found[:1]})."))
+        time.sleep(LOOK_S)
+    out_of_the_way(user)  # which the command keeps
     os.close(user)
     os.chdir(here)
 
 
-def is_held(folder: Path) -> bool:
-    """Say whether there is a process that keeps the namespace of a folder."""
-    with (folder / "held").open("w") as held:
+def have_held(folder: Path, user: int, words: list[str]) -> bool:
+    """Lock a namespace for its use, and begin to make it where nobody does; say whether that was so."""
+    with (folder / "joining").open("w") as joining:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(joining, fcntl.LOCK_EX)
+        except OSError as error:
+            problem = f"{folder} is where a mount is shared, and has no file locks: {error.strerror}."
+            sys.exit(fail(f"{problem} Name a folder on a local disk: export TMPDIR=FOLDER"))
+        fcntl.flock(user, fcntl.LOCK_SH)  # waits for the end of one that nobody uses any more
+        if is_held(folder):
+            return False
+        (folder / "holder").write_text("")
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                if not os.fork():
+                    hold(folder, words, writer)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writer)
+        os.read(reader, 1)  # it is held now, or will never be
+        os.close(reader)
+        return True
+
+
+def is_held(folder: Path) -> bool:
+    """Say whether there is a keeper of a folder's namespace, or a client of one that has ended."""
+    with (folder / "held").open("a") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
     return False
 
 
-def have_held(folder: Path, words: list[str]) -> None:
-    """Start a process that makes the namespace of a folder, and keeps it; ends with 3 if it cannot."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            if not os.fork():
-                hold(folder, words, writer)
-        except OSError as error:
-            fail(f"{error.strerror}.")
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writer)
-    if not os.read(reader, 1):
-        sys.exit(3)
-    os.close(reader)
+def ready(folder: Path, deadline: float, *, has_begun: bool) -> list[str]:
+    """Wait for what a namespace is entered by; nothing if its keeper has gone. Ends with 3 where it could not be made.
+
+    ``has_begun``: on this process's behalf, which tells what the keeper has said.
+    """
+    while True:
+        is_there, told = is_held(folder), (folder / "holder").read_text().split()
+        if told == [FAILED]:
+            print((folder / "said").read_text(), end="", file=sys.stderr)
+            sys.exit(3)
+        if told and is_there and has_begun:
+            print((folder / "said").read_text(), end="", file=sys.stderr)
+        if told or not is_there or time.monotonic() > deadline:
+            return told if is_there else []
+        time.sleep(LOOK_S)
 
 
-def hold(folder: Path, words: list[str], ready: int) -> None:
-    """Make a namespace, and within it the one of the caller's own user; stay until nobody uses them."""
-    user, group = os.geteuid(), os.getegid()
+def is_within(processes: list[str]) -> bool:
+    """Go where a keeper is, and to its process of the caller's own user; say whether they are still there."""
+    if len(processes) != 2:
+        return False
+    holder, inner = processes
+    names = (f"/proc/{holder}/ns/user", f"/proc/{holder}/ns/mnt", f"/proc/{inner}/ns/user")
+    try:
+        descriptors = [os.open(name, os.O_RDONLY) for name in names]
+    except FileNotFoundError:
+        return False
+    for descriptor in descriptors:
+        require(LIBC.setns(descriptor, 0), "setns")
+        os.close(descriptor)
+    return True
+
+
+def out_of_the_way(descriptor: int) -> None:
+    """Keep a file open, where no command looks for one."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD, HIGH)
+    except OSError:  # so few may be open
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD, 3)
+
+
+def hold(folder: Path, words: list[str], begun: int) -> None:
+    """Be the keeper: make the namespace, and within it the one of the caller's own user; end with the last user."""
+    held = os.open(folder / "held", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    os.write(begun, b"1")
+    said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    nowhere = os.open(os.devnull, os.O_RDWR)
     os.setsid()
-    os.closerange(3, ready)
-    os.closerange(ready + 1, DESCRIPTORS)
-    make(words)
+    for place, descriptor in enumerate((nowhere, said, said)):
+        os.dup2(descriptor, place)
+    os.closerange(3, held)
+    os.closerange(held + 1, DESCRIPTORS)
+    free_of_limits()
+    status = 1
+    try:
+        stay(folder, words)
+        status = 0
+    except OSError as error:
+        fail(f"{error.strerror}.")
+    except SystemExit:
+        pass
+    finally:
+        sys.stderr.flush()
+        if status:
+            (folder / "holder").write_text(FAILED)
+        os._exit(status)
+
+
+def free_of_limits() -> None:
+    """Have no limits but those that nobody here can lift, nor be bound to cores: the others have their own."""
+    for limit in LIMITS:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(limit, (resource.getrlimit(limit)[1],) * 2)
+    with suppress(OSError, ValueError):
+        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
+
+
+def stay(folder: Path, words: list[str]) -> None:
+    """Make the namespace, and return once nobody is in it any more and its client has ended."""
+    user, group = os.geteuid(), os.getegid()
+    waiting, ending = os.pipe()
+    mounted = make(words, waiting, ending)
+    os.close(waiting)
     reader, writer = os.pipe()
     inner = os.fork()
     if not inner:
@@ -148,19 +245,65 @@ def hold(folder: Path, words: list[str], ready: int) -> None:
             signal.pause()
     os.close(writer)
     os.read(reader, 1)
-    held, users = os.open(folder / "held", os.O_RDWR), os.open(folder / "users", os.O_RDWR)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    users = os.open(folder / "users", os.O_RDWR)
     (folder / "holder").write_text(f"{os.getpid()} {inner}")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for place in (0, 1, 2):
-        os.dup2(nowhere, place)
-    os.write(ready, b"1")
-    os.close(ready)
+    if mounted is None:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        return
+    from threading import Thread  # which who only joins has no use for
+
+    client = Thread(target=wait_for_end, args=(mounted.told,), daemon=True)
+    client.start()
     fcntl.flock(users, fcntl.LOCK_EX)
+    while any(is_seen_by_others(mounted, os.getpid(), inner)):
+        fcntl.flock(users, fcntl.LOCK_UN)
+        time.sleep(AGAIN_S)
+        fcntl.flock(users, fcntl.LOCK_EX)
+    (folder / "holder").write_text("")
+    os.close(ending)
+    client.join()
 
 
-def make(words: list[str]) -> None:
-    """Make the namespace that the words describe, and stand in it with every right there."""
+def wait_for_end(told: int) -> None:
+    """End this process when the client has ended: who comes next has another one, and is not led to a dead mount."""
+    os.read(told, 1)
+    os._exit(0)
+
+
+def is_seen_by_others(mounted: Mounted, *own: int) -> Iterator[bool]:
+    """Yield for each process here whether it sees a mount and is neither the client nor one of a keeper's own.
+
+    Such a one has closed the files by which it would hold a lock.
+    """
+    session = {*of_session(mounted.keeper)}
+    known = {*map(str, own), *session}
+    clients = {program_of(process) for process in session} - {program_of(str(mounted.keeper))}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            seen = f" {mounted.device} " in (place / "mountinfo").read_text()
+            yield seen and place.name not in known and program_of(place.name) not in clients
+
+
+def of_session(leader: int) -> Iterator[str]:
+    """Yield the processes of a session."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getsid(int(place.name)) == leader:
+                yield place.name
+
+
+def program_of(process: str) -> str:
+    """Return the program that a process runs; nothing if it has ended."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/{process}/exe")  # noqa: PTH115
+    return ""
+
+
+def make(words: list[str], waiting: int | None = None, ending: int | None = None) -> Mounted | None:
+    """Make the namespace that the words describe, and stand in it with every right there.
+
+    ``waiting`` and ``ending`` are the ends of a pipe: once ``ending`` is closed, what mounts is ended.
+    """
     folder = Path.cwd()
     binds = []
     while words and words[0] in ("bind", "bind-ro"):
@@ -179,11 +322,14 @@ def make(words: list[str]) -> None:
         show(Path("/old", *source.parts[1:]), Path("/new", *target.parts[1:]), read_only=read_only)
     change_root()
     os.chdir(folder)
+    mounted = None
     if words:
-        mount_by(words[3:], target=place_of(words[2]), log=Path(words[1]), cache=cache)
+        pipe = None if waiting is None or ending is None else (waiting, ending)
+        mounted = mount_by(words[3:], place_of(words[2]), Path(words[1]), cache, pipe)
     if overlay:
         lay_over(*overlay)
         os.chdir(folder)
+    return mounted
 
 
 def lay_over(target: str, upper: str, work: str) -> None:
@@ -285,22 +431,32 @@ def require(result: int, what: str) -> None:
         raise OSError(number, os.strerror(number), what)
 
 
-def mount_by(program: Sequence[str], target: Path, log: Path, cache: Path | None) -> None:
+def mount_by(
+    program: Sequence[str], target: Path, log: Path, cache: Path | None, pipe: tuple[int, int] | None
+) -> Mounted:
     """Have a program mount ``target``, once more with an empty cache if that is damaged; ends with 3 if it fails."""
-    status = mounted_by(program, target, log)
-    if not status:
-        return
+    mark = log.with_name("damaged")
+    if cache and mark.exists():
+        messages().say_aside(put_aside(cache))
+        mark.unlink(missing_ok=True)
+    done = mounted_by(program, target, log, pipe)
+    if isinstance(done, str) and cache and any(cache.iterdir()) and messages().is_damaged(done, log):
+        messages().say_aside(put_aside(cache))
+        done = mounted_by(program, target, log, pipe)
+    if isinstance(done, str):
+        sys.exit(messages().explain(program[0], done, log))
+    return done
+
+
+def messages() -> ModuleType:
+    """Return the module that tells what the words of a client mean."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from envkit.system import cvmfs_messages
 
-    if cache and any(cache.iterdir()) and cvmfs_messages.is_damaged(status, log):
-        cvmfs_messages.say_aside(put_aside(cache))
-        status = mounted_by(program, target, log)
-    if status:
-        sys.exit(cvmfs_messages.explain(program[0], status, log))
+    return cvmfs_messages
 
 
-def mounted_by(program: Sequence[str], target: Path, log: Path) -> str:
+def mounted_by(program: Sequence[str], target: Path, log: Path, pipe: tuple[int, int] | None) -> Mounted | str:
     """Have a program mount ``target``, kept by a process that ends it after this one; return its status if it fails."""
     reader, writer = os.pipe()
     asking = os.getpid()
@@ -308,20 +464,23 @@ def mounted_by(program: Sequence[str], target: Path, log: Path) -> str:
     if not child:
         try:
             if not os.fork():
-                keep(program, log, asking, writer)
+                keep(program, log, asking, writer, pipe)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
     os.close(writer)
+    keeper = os.read(reader, 16).decode()
     deadline = time.monotonic() + MOUNT_S
-    status = ""
-    while not status and not is_mounted(target):
+    status = "" if keeper else "killed"
+    while not status and not (device := device_at(target)):
         if select.select([reader], [], [], 0.01)[0]:
             status = os.read(reader, 16).decode() or "killed"
         elif time.monotonic() > deadline:
             status = "timeout"
-    os.close(reader)
-    return status
+    if status:
+        os.close(reader)
+        return status
+    return Mounted(device, int(keeper), reader)
 
 
 def put_aside(cache: Path) -> Path:
@@ -334,14 +493,21 @@ def put_aside(cache: Path) -> Path:
     return aside
 
 
-def is_mounted(target: Path) -> bool:
-    """Say whether a file system is mounted there, without touching it."""
-    return f" {target} " in Path("/proc/self/mountinfo").read_text()
+def device_at(target: Path) -> str:
+    """Return the device of what is mounted there, without touching it; nothing if nothing is."""
+    lines = map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
+    return next((words[2] for words in lines if words[4] == str(target)), "")
 
 
-def keep(program: Sequence[str], log: Path, asking: int, writer: int) -> None:
-    """Run a program until it ends or the process ``asking`` does; tell its status, and end."""
+def keep(program: Sequence[str], log: Path, asking: int, writer: int, pipe: tuple[int, int] | None) -> None:
+    """Run a program until it ends, or ``asking`` does or closes its end of a pipe; tell its status, and end.
+
+    First the number of this process is told.
+    """
     os.setsid()
+    os.write(writer, str(os.getpid()).encode())
+    if pipe:
+        os.close(pipe[1])
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.close(os.open(log.with_suffix(".syslog"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     for descriptor, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
@@ -352,17 +518,19 @@ def keep(program: Sequence[str], log: Path, asking: int, writer: int) -> None:
         with suppress(OSError):
             os.execvp(program[0], list(program))
         os._exit(127)
-    while not has_ended(asking):
+    while not has_ended(asking) and not (pipe and select.select([pipe[0]], [], [], 0)[0]):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             os.write(writer, str(os.waitstatus_to_exitcode(status)).encode())
             os._exit(0)
-        wait_briefly(child, asking)
+        wait_briefly((child, asking), pipe[:1] if pipe else ())
     os.kill(child, signal.SIGTERM)
     deadline = time.monotonic() + GRACE_S
-    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < deadline:
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
         time.sleep(0.02)
-    os._exit(0)  # what has not ended is killed now
+    os._exit(0)
 
 
 def has_ended(process: int) -> bool:
@@ -373,12 +541,12 @@ def has_ended(process: int) -> bool:
         return True
 
 
-def wait_briefly(*processes: int) -> None:
-    """Wait until one of the processes ends; a second at most where the kernel cannot tell (before 5.3)."""
+def wait_briefly(processes: Sequence[int], closing: Sequence[int]) -> None:
+    """Wait until one of the processes ends, or the other end of a pipe is closed; a second at most before Linux 5.3."""
     descriptors = []
     try:
         descriptors = [os.pidfd_open(process) for process in processes]
-        select.select(descriptors, [], [])
+        select.select([*descriptors, *closing], [], [])
     except OSError:
         time.sleep(0 if descriptors else 1)
     finally:

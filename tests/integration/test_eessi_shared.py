@@ -1,16 +1,20 @@
 """One client, one mount and one cache for all that a user enters on a node; who must not share it has another one."""
 
+import ast
 import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from .. import cvmfs2
+from ..eessi_tree import REPOSITORY, write
 from .site import until
-from .test_eessi import ENVKIT, NAMESPACE, WHERE, Place, client, counting, gone, place, tree
+from .test_eessi import ENVKIT, NAMESPACE, WHERE, Place, client, counting, gone, left_of, place, reading, tree
 
 __all__ = ["client", "place", "tree"]  # fixtures
 
@@ -166,15 +170,123 @@ def test_the_end_of_the_first_ends_no_other(place: Place, entered: Entered, serv
 def test_a_client_that_gives_up_is_told_to_all_who_wait_for_it(
     place: Place, entered: Entered, server: Mapping[str, str]
 ) -> None:
-    text = "#!/bin/sh\nsleep 1\necho 'CernVM-FS: its last words'\nexit 16\n"
-    (place.home / "bin" / "cvmfs2").write_text(text)
+    """It is not started for each of them."""
+    slow(place, "go", "echo 'CernVM-FS: its last words'; exit 16")
     for name in "abc":
         entered.start(name, server, "run", "eessi", "--access", "userns")
     running, entered.running = entered.running, {}
+    until(lambda: all(is_waiting(one) for one in running.values()), "all of them", 60)
+    (place.home / "go").touch()
     said = [one.communicate(timeout=60) for one in running.values()]
     assert {one.returncode for one in running.values()} == {3}, said
     for out, err in said:
         assert (out, "it got no file catalog (status 16)." in err, "its last words" in err) == ("", True, True), err
+    assert (place.home / "starts").read_text() == "started\n"
+    gone(place)
+
+
+def slow(place: Place, file: str, then: str) -> None:
+    """Have a client that tells of its start, and goes on once there is a file."""
+    wait = f"echo started >>{place.home}/starts; while [ ! -e {place.home}/{file} ]; do sleep 0.05; done"
+    write(place.home / "bin" / "mounts", cvmfs2.program(place.tree), program=True)
+    write(place.home / "bin" / "cvmfs2", f"#!/bin/sh\n{wait}\n{then}\n", program=True)
+
+
+def is_waiting(running: subprocess.Popen[str]) -> bool:
+    """Say whether one that enters has come to where it needs the client."""
+    return b"namespace.py\0shared" in reading(Path(f"/proc/{running.pid}/cmdline"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP])
+def test_the_client_does_not_hang_on_the_one_who_has_started_it(
+    number: signal.Signals, place: Place, entered: Entered, server: Mapping[str, str]
+) -> None:
+    """Who is killed, or stopped, while it starts; nothing is held open then, and nobody starts a second one."""
+    slow(place, "go", f'exec {place.home}/bin/mounts "$@"')
+    entered.start("first", server)
+    until((place.home / "starts").exists, "the client", 60)
+    first = entered.running.pop("first")
+    first.send_signal(number)
+    if number is not signal.SIGSTOP:
+        first.communicate(timeout=20)  # to the end of its output
+        assert first.returncode == -number
+    entered.start("second", server)
+    until(lambda: is_waiting(entered.running["second"]), "the second", 60)
+    (place.home / "go").touch()
+    assert entered.mounts()["second"].startswith("2023.06 mnt:")
+    assert (place.home / "starts").read_text() == "started\n"
+    if number is signal.SIGSTOP:
+        first.kill()
+        first.communicate(timeout=20)
+    gone(place)
+
+
+def test_a_command_that_closes_its_files_keeps_the_mount(place: Place, client: Path, server: Mapping[str, str]) -> None:
+    """And so does what it leaves behind with none of them."""
+    look = f"import os, time; os.closerange(3, 256); time.sleep(3); print(os.listdir({REPOSITORY!r}))"
+    done = place.run("--", sys.executable, "-c", look, **server)
+    assert (done.returncode, sorted(ast.literal_eval(done.stdout))) == (0, ["init", "versions"]), done.stderr
+    leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {look!r}], stdout=open('left', 'w'))"
+    assert place.run("--bind", "/usr:/opt/usr", "--", sys.executable, "-c", leave, **server).returncode == 0
+    left = until(lambda: (place.home / "left").read_text(), "what it has left", 20)
+    assert sorted(ast.literal_eval(left)) == ["init", "versions"]
+    gone(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another group")
+def test_another_group_has_a_client_of_its_own(place: Place, entered: Entered, server: Mapping[str, str]) -> None:
+    """Whose files are shown as the group's own; the kernel refuses them to others."""
+    entered.enter("first", server)
+    entered.enter("other", server, before=("setpriv", "--regid", "5", "--keep-groups"))
+    mounts = entered.mounts()
+    assert mounts["first"] != mounts["other"]
+
+
+def test_a_client_that_dies_is_started_anew_for_those_who_come(
+    place: Place, entered: Entered, server: Mapping[str, str]
+) -> None:
+    starts = counting(place)
+    entered.enter("first", server)
+    [client] = [path.parent.name for path in left_of(place) if reading(path).startswith(b"fuse-overlayfs")]
+    os.kill(int(client), signal.SIGKILL)
+    look = place.run("--", "sh", "-c", "echo $EESSI_VERSION", **server)
+    assert (look.returncode, look.stdout) == (0, "2023.06\n"), look.stderr
+    assert starts.read_text() == "started\n" * 2
+    entered.mounts()
+    gone(place)
+
+
+def test_a_damaged_cache_is_left_to_those_who_use_it(place: Place, entered: Entered, server: Mapping[str, str]) -> None:
+    entered.enter("first", server)
+    [first] = (place.home / "tmp" / f"envkit-eessi-{os.getuid()}").glob("shared-*")
+    (first / "damaged").touch()  # as one does that has met a damaged file
+    kept = (first / "lib").stat().st_ino
+    other = place.run("--", "true", **server)
+    assert (other.returncode, "put aside" in other.stderr, (first / "lib").stat().st_ino) == (0, False, kept)
+    assert caches(place) == ["shared-HASH", "shared-HASH-2"]
+    entered.mounts()
+    gone(place)
+    later = place.run("--", "true", **server)
+    assert (later.returncode, later.stderr.count("put aside")) == (0, 1), later.stderr
+    assert (first / "lib.damaged").stat().st_ino == kept and not (first / "damaged").exists()
+
+
+def test_the_client_has_no_limits_of_the_first(place: Place, entered: Entered, server: Mapping[str, str]) -> None:
+    core = str(min(os.sched_getaffinity(0)))
+    limited = ("taskset", "--cpu-list", core, "sh", "-c", 'ulimit -S -n 200; exec "$@"', "sh")
+    entered.enter("first", server, before=limited)
+    [client] = [path.parent for path in left_of(place) if reading(path).startswith(b"fuse-overlayfs")]
+    files = next(line.split() for line in (client / "limits").read_text().splitlines() if line.startswith("Max open"))
+    assert files[3] == files[4] != "200"
+    assert os.sched_getaffinity(int(client.name)) == os.sched_getaffinity(0)
+    entered.mounts()
+
+
+def test_where_few_files_may_be_open(place: Place, client: Path, server: Mapping[str, str]) -> None:
+    done = place.envkit(
+        "run", "eessi", "--", "echo", "in", before=("sh", "-c", 'ulimit -n 60; exec "$@"', "sh"), **server
+    )
+    assert (done.returncode, done.stdout) == (0, "in\n"), done.stderr
     gone(place)
 
 
