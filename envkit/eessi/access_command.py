@@ -15,12 +15,12 @@ from envkit.eessi.sessions import DAMAGED, SessionFolder, StoredSession
 from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import Repository, causes, symptom
 from envkit.machine import runtime
-from envkit.system import files
-from envkit.system.namespace import put_aside
+from envkit.system import files, namespace
 from envkit.system.resources import PACKAGE, data
 
 CLIENT = "/.envkit/client"  # in an image; Apptainer splits the words of --fusemount at spaces, so it has none
-KEY = "repository.pub"  # in the folder of a client: the key of a repository that its configuration does not know
+# In the folder of a client: what it is told, and the key of a repository that its configuration does not know.
+CONFIGURATION, KEY = "envkit.conf", "repository.pub"
 LARGEST_KEY = 64_000  # bytes
 
 
@@ -93,7 +93,10 @@ def by_client(entry: EntryRequest) -> AccessCommand:
             "--",
         ]
         return AccessCommand(words=(*access.namespace_words(), *words, "--", *inner) if words else tuple(inner))
-    settings = write_settings(entry, place, place.local, place.cache, place.sockets)
+    settings = place.local / CONFIGURATION
+    is_told = entry.shared and settings.exists() and namespace.is_held(place.local)
+    if not is_told:
+        write_settings(entry, place, place.local, place.cache, place.sockets)
     files = ":".join(map(str, (*client(entry.env, asked=repository).files, settings)))
     mount = ["mount", str(place.log), repository.mount, str(program), "-f", "-o", f"config={files}"]
     own = [] if access.kept_cache(entry.env) else ["cache", str(place.cache)]
@@ -161,7 +164,7 @@ def prepared(entry: EntryRequest) -> SessionFolder:
         sessions.make_private(folder, inside=True)
     mark = entry.place.local / DAMAGED
     if mark.exists() and not entry.shared:  # else its keeper sees to it, which knows that no client runs
-        words = symptom("cache-aside", aside=put_aside(entry.place.cache))
+        words = symptom("cache-aside", aside=namespace.put_aside(entry.place.cache))
         mark.unlink(missing_ok=True)
         entry.say(f"{words.what}. {words.fix}")
     return entry.place
@@ -199,7 +202,7 @@ def write_settings(entry: EntryRequest, place: SessionFolder, local: Path, cache
         lines["CVMFS_QUOTA_LIMIT"] = str(limit_mb(place.cache, found.limit_mb))
     meant = "".join(f"{said}\t{one.id}\t{one.what}\t{one.why}\t{one.fix}\n" for one in causes() for said in one.says)
     files.write(place.local / "causes", meant.encode(), own=True, mode=0o600)
-    path = place.local / "envkit.conf"
+    path = place.local / CONFIGURATION
     text = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in lines.items())
     files.write(path, text.encode(), own=True, mode=0o600)  # a proxy may have a password
     return path
