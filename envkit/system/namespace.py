@@ -53,7 +53,8 @@ HIGH = 100  # descriptors below are those that people use by number
 PATIENCE_S = 3 * MOUNT_S  # with a keeper that is not ready
 LOOK_S = 0.02
 AGAIN_S = 1.0  # between looks at who is still there that holds no lock
-FAILED = "failed"
+FAILED = b"failed"
+PID, LINE, LARGEST_SAID = 16, 64, 100_000  # bytes
 LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -100,70 +101,91 @@ def enter(words: list[str]) -> None:
     unshare(CLONE_NEWUSER, user, group)
 
 
+class Files:
+    """The files of a shared namespace, open: they stay the same ones whatever their folder becomes."""
+
+    def __init__(self, folder: Path) -> None:
+        how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        names = ("users", "joining", "held", "holder", "said")
+        self.users, self.joining, self.held, self.holder, self.said = (
+            os.open(folder / name, how, 0o600) for name in names
+        )
+
+
 def join(folder: Path, words: list[str]) -> None:
     """Stand in the namespace of a folder, which is made if there is none; ends with 3 if it cannot be."""
-    here, deadline = Path.cwd(), time.monotonic() + PATIENCE_S
-    user = os.open(folder / "users", os.O_RDWR | os.O_CREAT, 0o600)
-    while not is_within(found := ready(folder, deadline, has_begun=have_held(folder, user, words))):
+    here, deadline, files = Path.cwd(), time.monotonic() + PATIENCE_S, Files(folder)
+    while not is_within(found := ready(files, deadline, has_begun=have_held(folder, files, words))):
         if time.monotonic() > deadline:
             sys.exit(fail(f"What mounts it here does not answer ({folder}, process {found[:1]})."))
         time.sleep(LOOK_S)
-    out_of_the_way(user)  # which the command keeps
-    os.close(user)
+    out_of_the_way(files.users)  # which the command keeps
     os.chdir(here)
 
 
-def have_held(folder: Path, user: int, words: list[str]) -> bool:
+def have_held(folder: Path, files: Files, words: list[str]) -> bool:
     """Lock a namespace for its use, and begin to make it where nobody does; say whether that was so."""
-    with (folder / "joining").open("w") as joining:
+    try:
+        fcntl.flock(files.joining, fcntl.LOCK_EX)
+    except OSError as error:
+        problem = f"{folder} is where a mount is shared, and has no file locks: {error.strerror}."
+        sys.exit(fail(f"{problem} Name a folder on a local disk: export TMPDIR=FOLDER"))
+    fcntl.flock(files.users, fcntl.LOCK_SH)  # waits for the end of one that nobody uses any more
+    has_begun = not is_held(folder)
+    if has_begun:
+        begin(folder, words)
+    fcntl.flock(files.joining, fcntl.LOCK_UN)
+    return has_begun
+
+
+def begin(folder: Path, words: list[str]) -> None:
+    """Start a keeper; it is held once this returns, or will never be."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
         try:
-            fcntl.flock(joining, fcntl.LOCK_EX)
-        except OSError as error:
-            problem = f"{folder} is where a mount is shared, and has no file locks: {error.strerror}."
-            sys.exit(fail(f"{problem} Name a folder on a local disk: export TMPDIR=FOLDER"))
-        fcntl.flock(user, fcntl.LOCK_SH)  # waits for the end of one that nobody uses any more
-        if is_held(folder):
-            return False
-        (folder / "holder").write_text("")
-        reader, writer = os.pipe()
-        child = os.fork()
-        if not child:
-            try:
-                if not os.fork():
-                    hold(folder, words, writer)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        os.close(writer)
-        os.read(reader, 1)  # it is held now, or will never be
-        os.close(reader)
-        return True
+            if not os.fork():
+                hold(Files(folder), words, writer)  # whose locks are its own
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    os.read(reader, 1)
+    os.close(reader)
 
 
 def is_held(folder: Path) -> bool:
     """Say whether there is a keeper of a folder's namespace, or a client of one that has ended."""
-    with (folder / "held").open("a") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    held = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        return is_locked(held)
+    finally:
+        os.close(held)
+
+
+def is_locked(file: int) -> bool:
+    """Say whether another process has a file locked for itself alone."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
     return False
 
 
-def ready(folder: Path, deadline: float, *, has_begun: bool) -> list[str]:
+def ready(files: Files, deadline: float, *, has_begun: bool) -> list[str]:
     """Wait for what a namespace is entered by; nothing if its keeper has gone. Ends with 3 where it could not be made.
 
     ``has_begun``: on this process's behalf, which tells what the keeper has said.
     """
     while True:
-        is_there, told = is_held(folder), (folder / "holder").read_text().split()
-        if told == [FAILED]:
-            print((folder / "said").read_text(), end="", file=sys.stderr)
+        is_there, told = is_locked(files.held), os.pread(files.holder, LINE, 0)
+        if told == FAILED or (told and is_there and has_begun):
+            sys.stderr.write(os.pread(files.said, LARGEST_SAID, 0).decode(errors="replace"))
+        if told == FAILED:
             sys.exit(3)
-        if told and is_there and has_begun:
-            print((folder / "said").read_text(), end="", file=sys.stderr)
         if told or not is_there or time.monotonic() > deadline:
-            return told if is_there else []
+            return told.decode().split() if is_there else []
         time.sleep(LOOK_S)
 
 
@@ -191,32 +213,33 @@ def out_of_the_way(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_DUPFD, 3)
 
 
-def hold(folder: Path, words: list[str], begun: int) -> None:
+def hold(files: Files, words: list[str], begun: int) -> None:
     """Be the keeper: make the namespace, and within it the one of the caller's own user; end with the last user."""
-    held = os.open(folder / "held", os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    fcntl.flock(files.held, fcntl.LOCK_EX)
+    os.truncate(files.holder, 0)
+    os.truncate(files.said, 0)
     os.write(begun, b"1")
-    said = os.open(folder / "said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    nowhere = os.open(os.devnull, os.O_RDWR)
     os.setsid()
-    for place, descriptor in enumerate((nowhere, said, said)):
+    for place, descriptor in enumerate((os.open(os.devnull, os.O_RDWR), files.said, files.said)):
         os.dup2(descriptor, place)
-    os.closerange(3, held)
-    os.closerange(held + 1, DESCRIPTORS)
+    kept, last = {files.users, files.held, files.holder}, 2
+    for descriptor in sorted(kept):
+        os.closerange(last + 1, descriptor)
+        last = descriptor
+    os.closerange(last + 1, DESCRIPTORS)
     free_of_limits()
-    status = 1
     try:
-        stay(folder, words)
-        status = 0
+        stay(files, words)
+        os._exit(0)
     except OSError as error:
         fail(f"{error.strerror}.")
-    except SystemExit:
+    except SystemExit:  # which has said why
         pass
-    finally:
-        sys.stderr.flush()
-        if status:
-            (folder / "holder").write_text(FAILED)
-        os._exit(status)
+    except Exception as error:
+        fail(f"{type(error).__name__}: {error}.")
+    sys.stderr.flush()
+    os.pwrite(files.holder, FAILED, 0)
+    os._exit(1)
 
 
 def free_of_limits() -> None:
@@ -228,11 +251,15 @@ def free_of_limits() -> None:
         os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
 
 
-def stay(folder: Path, words: list[str]) -> None:
+def stay(files: Files, words: list[str]) -> None:
     """Make the namespace, and return once nobody is in it any more and its client has ended."""
+    from threading import Thread  # where this user can still read it
+
     user, group = os.geteuid(), os.getegid()
     waiting, ending = os.pipe()
     mounted = make(words, waiting, ending)
+    if mounted is None:
+        raise ValueError("nothing is mounted")
     os.close(waiting)
     reader, writer = os.pipe()
     inner = os.fork()
@@ -245,21 +272,15 @@ def stay(folder: Path, words: list[str]) -> None:
             signal.pause()
     os.close(writer)
     os.read(reader, 1)
-    users = os.open(folder / "users", os.O_RDWR)
-    (folder / "holder").write_text(f"{os.getpid()} {inner}")
-    if mounted is None:
-        fcntl.flock(users, fcntl.LOCK_EX)
-        return
-    from threading import Thread  # which who only joins has no use for
-
+    os.pwrite(files.holder, f"{os.getpid()} {inner}\n".encode(), 0)
     client = Thread(target=wait_for_end, args=(mounted.told,), daemon=True)
     client.start()
-    fcntl.flock(users, fcntl.LOCK_EX)
+    fcntl.flock(files.users, fcntl.LOCK_EX)
     while any(is_seen_by_others(mounted, os.getpid(), inner)):
-        fcntl.flock(users, fcntl.LOCK_UN)
+        fcntl.flock(files.users, fcntl.LOCK_UN)
         time.sleep(AGAIN_S)
-        fcntl.flock(users, fcntl.LOCK_EX)
-    (folder / "holder").write_text("")
+        fcntl.flock(files.users, fcntl.LOCK_EX)
+    os.truncate(files.holder, 0)
     os.close(ending)
     client.join()
 
@@ -469,7 +490,7 @@ def mounted_by(program: Sequence[str], target: Path, log: Path, pipe: tuple[int,
             os._exit(0)
     os.waitpid(child, 0)
     os.close(writer)
-    keeper = os.read(reader, 16).decode()
+    keeper = os.read(reader, PID).decode()
     deadline = time.monotonic() + MOUNT_S
     status = "" if keeper else "killed"
     while not status and not (device := device_at(target)):
@@ -505,7 +526,7 @@ def keep(program: Sequence[str], log: Path, asking: int, writer: int, pipe: tupl
     First the number of this process is told.
     """
     os.setsid()
-    os.write(writer, str(os.getpid()).encode())
+    os.write(writer, f"{os.getpid():<{PID}}".encode())
     if pipe:
         os.close(pipe[1])
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

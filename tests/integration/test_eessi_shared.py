@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -176,6 +177,7 @@ def test_a_client_that_gives_up_is_told_to_all_who_wait_for_it(
         entered.start(name, server, "run", "eessi", "--access", "userns")
     running, entered.running = entered.running, {}
     until(lambda: all(is_waiting(one) for one in running.values()), "all of them", 60)
+    time.sleep(1)  # until the last one, too, has looked whether there is a client
     (place.home / "go").touch()
     said = [one.communicate(timeout=60) for one in running.values()]
     assert {one.returncode for one in running.values()} == {3}, said
@@ -193,8 +195,10 @@ def slow(place: Place, file: str, then: str) -> None:
 
 
 def is_waiting(running: subprocess.Popen[str]) -> bool:
-    """Say whether one that enters has come to where it needs the client."""
-    return b"namespace.py\0shared" in reading(Path(f"/proc/{running.pid}/cmdline"))
+    """Say whether one that enters has come to where it needs the client, and has locked its place."""
+    folder = Path(f"/proc/{running.pid}/fd")
+    is_there = b"namespace.py\0shared" in reading(folder.with_name("cmdline"))
+    return is_there and any(str(link.readlink()).endswith("/held") for link in folder.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP])
