@@ -160,6 +160,7 @@ INSTEAD: Mapping[str, str] = {  # what stands for something of the page's own ma
     "envkit clean all": "envkit clean all --yes",  # a terminal would ask
     "~/.local/share/envkit/x86_64-py3.11": f"$ENVKIT_PREFIX/{Platform.own()}",
     "--network-interfaces eth0": "--network-interfaces lo",
+    "/tmp/ada-build": "~/build",
     "node1:1": "localhost:1",
     "node2:1": "127.0.0.1:1",
     "-np 8": "-np 2",
