@@ -35,6 +35,7 @@ from envkit.system import files, namespace, record, temporary
 from envkit.system.files import discard, require_own, require_plain, require_private
 
 NAME = re.compile(r"[\w][\w.+-]*")
+SHARED = re.compile(r"shared-[0-9a-f]{12}(-\d+)?")  # as shared.py names places
 LEGACY = ("home", "var-lib-cvmfs", "var-run-cvmfs")
 FILES = ("lock", "session.json", "loaded", "target")  # of a session
 DAMAGED = "damaged"  # in the folder of a client: its cache is to be put aside
@@ -213,16 +214,17 @@ def clean_shared() -> int:
     """Remove the caches that are shared and nobody uses now; return how many there were. Raises HostProblem."""
     removed = 0
     for folder in folders(caches()):
-        if not folder.name.startswith("shared-"):
+        if not SHARED.fullmatch(folder.name) or (root() / folder.name).exists():
             continue
-        require_own_files(folder, LOCAL_FILES)
-        descriptor = lock(folder / "users")
-        if descriptor is None:
-            continue
-        if not namespace.is_held(folder):
-            discard(folder)
-            removed += 1
-        os.close(descriptor)
+        with suppress(FileNotFoundError):  # another one removes it
+            require_own_files(folder, LOCAL_FILES)
+            descriptor = lock(folder / "users")
+            if descriptor is None:
+                continue
+            if not namespace.is_held(folder):
+                discard(folder)
+                removed += 1
+            os.close(descriptor)
     return removed
 
 

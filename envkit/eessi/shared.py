@@ -17,6 +17,7 @@ import re
 import resource
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from envkit.eessi import sessions
@@ -28,6 +29,7 @@ from envkit.system import namespace
 
 TASK = re.compile(r"/(user/)?task_\d+$", re.MULTILINE)  # the last parts of the cgroup that Slurm has for each rank
 ENDS_S = 3.0  # a keeper that nobody uses any more has so long to end
+LONGEST_S = 10.0  # and others to look
 ALIKE, USERS = "alike", "users"
 
 
@@ -75,32 +77,62 @@ def surroundings(env: Mapping[str, str] = os.environ) -> Iterator[str]:
 def is_taken(folder: Path, mine: str) -> bool:
     """Hold a place, unless those who use it have something else in common; return whether it is held now.
 
-    One whose cache is damaged is left to those who use it.
+    One whose cache is damaged is left to those who use it, and so is one that does not come to its end.
     """
     sessions.make_private(folder, LOCAL_FILES)
-    deadline = time.monotonic() + ENDS_S
-    with (folder / ALIKE).open("a+") as stream:
-        users = os.open(folder / USERS, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            lock(stream.fileno(), fcntl.LOCK_EX, folder)
-            stream.seek(0)
-            is_alike = stream.read() == mine and not (folder / DAMAGED).exists()
-            while not is_alike:
-                is_unused = is_locked(users, fcntl.LOCK_EX, folder)
-                if is_unused and not namespace.is_held(folder):
-                    stream.truncate(0)
-                    stream.write(mine)
-                    stream.flush()
-                    break
-                is_used = not is_unused and is_locked(users, fcntl.LOCK_SH, folder)
-                lock(users, fcntl.LOCK_UN, folder)  # so that its keeper ends
-                if is_used or time.monotonic() > deadline:
-                    return False
-                time.sleep(0.01)
-            lock(users, fcntl.LOCK_SH, folder)
+    how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    files = list[int]()
+    try:
+        files += [os.open(folder / name, how, 0o600) for name in (ALIKE, USERS)]
+        alike, users = files
+        if not is_locked_soon(alike, fcntl.LOCK_EX, folder, LONGEST_S):
+            return False
+        is_alike = os.pread(alike, len(mine), 0) == mine.encode() and not (folder / DAMAGED).exists()
+        if not (is_alike or is_made_anew(alike, users, mine, folder)):
+            return False
+        if not is_locked_soon(users, fcntl.LOCK_SH, folder, ENDS_S):
+            return False
+        is_there = all(is_file(file, folder / name) for file, name in zip(files, (ALIKE, USERS), strict=True))
+        if is_there:
             namespace.out_of_the_way(users)  # which a command started by this process keeps
-        finally:
-            os.close(users)
+            return True
+    except FileNotFoundError:
+        pass
+    finally:
+        for file in files:
+            os.close(file)
+    return is_taken(folder, mine)  # it was removed meanwhile, as one that nobody uses
+
+
+def is_made_anew(alike: int, users: int, mine: str, folder: Path) -> bool:
+    """Write what all have in common who use a place from now on; say whether nobody uses it otherwise."""
+    deadline = time.monotonic() + ENDS_S
+    while True:
+        is_unused = is_locked(users, fcntl.LOCK_EX, folder)
+        if is_unused and not namespace.is_held(folder):
+            os.pwrite(alike, mine.encode(), 0)
+            return True
+        is_used = not is_unused and is_locked(users, fcntl.LOCK_SH, folder)
+        lock(users, fcntl.LOCK_UN, folder)  # so that its keeper ends
+        if is_used or time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+
+
+def is_file(descriptor: int, path: Path) -> bool:
+    """Say whether a file that is open is still the one of that path."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    return False
+
+
+def is_locked_soon(descriptor: int, how: int, folder: Path, patience_s: float) -> bool:
+    """Lock a file, unless that takes too long; return whether it is locked."""
+    deadline = time.monotonic() + patience_s
+    while not is_locked(descriptor, how, folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
     return True
 
 

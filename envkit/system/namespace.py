@@ -53,8 +53,10 @@ HIGH = 100  # descriptors below are those that people use by number
 PATIENCE_S = 3 * MOUNT_S  # with a keeper that is not ready
 LOOK_S = 0.02
 AGAIN_S = 1.0  # between looks at who is still there that holds no lock
-FAILED = b"failed"
-PID, LINE, LARGEST_SAID = 16, 64, 100_000  # bytes
+LONGEST_AGAIN_S = 10.0
+TRIES = 3  # to start a keeper that stays
+FAILED, NOTHING = b"failed", b" " * 64
+PID, LARGEST_SAID = 16, 100_000  # bytes
 LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -107,51 +109,76 @@ class Files:
     def __init__(self, folder: Path) -> None:
         how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         names = ("users", "joining", "held", "holder", "said")
-        self.users, self.joining, self.held, self.holder, self.said = (
-            os.open(folder / name, how, 0o600) for name in names
-        )
+        files = [os.open(folder / name, how, 0o600) for name in names]
+        for file in files:
+            os.utime(file)  # or what cleans temporary folders would remove them some day
+        self.users, self.joining, self.held, self.holder, self.said = files
 
 
 def join(folder: Path, words: list[str]) -> None:
     """Stand in the namespace of a folder, which is made if there is none; ends with 3 if it cannot be."""
-    here, deadline, files = Path.cwd(), time.monotonic() + PATIENCE_S, Files(folder)
-    while not is_within(found := ready(files, deadline, has_begun=have_held(folder, files, words))):
-        if time.monotonic() > deadline:
-            sys.exit(fail(f"What mounts it here does not answer ({folder}, process {found[:1]})."))
+    here, files = Path.cwd(), Files(folder)
+    now = time.monotonic()
+    deadline, begun = now + PATIENCE_S, 0
+    while True:
+        has_begun = have_held(folder, files, words, deadline)
+        begun += has_begun
+        found = ready(files, deadline, has_begun=has_begun)
+        if found and is_within(found):
+            break
+        if begun == TRIES or time.monotonic() > deadline:
+            keeper = f", process {found[0]}" if found else ""
+            sys.exit(fail(f"What mounts it here does not stay, or does not answer ({folder}{keeper})."))
         time.sleep(LOOK_S)
     out_of_the_way(files.users)  # which the command keeps
     os.chdir(here)
 
 
-def have_held(folder: Path, files: Files, words: list[str]) -> bool:
+def have_held(folder: Path, files: Files, words: list[str], deadline: float) -> bool:
     """Lock a namespace for its use, and begin to make it where nobody does; say whether that was so."""
     try:
-        fcntl.flock(files.joining, fcntl.LOCK_EX)
+        lock(files.joining, fcntl.LOCK_EX, deadline)
+        lock(files.users, fcntl.LOCK_SH, deadline)  # waits for the end of one that nobody uses any more
     except OSError as error:
-        problem = f"{folder} is where a mount is shared, and has no file locks: {error.strerror}."
+        problem = f"{folder} is where a mount is shared, and its files cannot be locked: {error.strerror}."
         sys.exit(fail(f"{problem} Name a folder on a local disk: export TMPDIR=FOLDER"))
-    fcntl.flock(files.users, fcntl.LOCK_SH)  # waits for the end of one that nobody uses any more
     has_begun = not is_held(folder)
     if has_begun:
+        os.pwrite(files.holder, NOTHING, 0)
         begin(folder, words)
     fcntl.flock(files.joining, fcntl.LOCK_UN)
     return has_begun
 
 
+def lock(file: int, how: int, deadline: float) -> None:
+    """Lock a file. Raises OSError where that is not to be had."""
+    while True:
+        try:
+            return fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_S)
+
+
 def begin(folder: Path, words: list[str]) -> None:
-    """Start a keeper; it is held once this returns, or will never be."""
+    """Start a keeper; it is held once this returns. Ends with 3 where none can be started."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         try:
             if not os.fork():
                 hold(Files(folder), words, writer)  # whose locks are its own
+        except OSError as error:
+            os.write(writer, f"{error.strerror}.".encode())
         finally:
             os._exit(0)
     os.waitpid(child, 0)
     os.close(writer)
-    os.read(reader, 1)
+    told = os.read(reader, LARGEST_SAID)
     os.close(reader)
+    if told not in (b"", b"1"):
+        sys.exit(fail(told.decode()))
 
 
 def is_held(folder: Path) -> bool:
@@ -179,7 +206,7 @@ def ready(files: Files, deadline: float, *, has_begun: bool) -> list[str]:
     ``has_begun``: on this process's behalf, which tells what the keeper has said.
     """
     while True:
-        is_there, told = is_locked(files.held), os.pread(files.holder, LINE, 0)
+        is_there, told = is_locked(files.held), os.pread(files.holder, len(NOTHING), 0).strip()
         if told == FAILED or (told and is_there and has_begun):
             sys.stderr.write(os.pread(files.said, LARGEST_SAID, 0).decode(errors="replace"))
         if told == FAILED:
@@ -191,17 +218,18 @@ def ready(files: Files, deadline: float, *, has_begun: bool) -> list[str]:
 
 def is_within(processes: list[str]) -> bool:
     """Go where a keeper is, and to its process of the caller's own user; say whether they are still there."""
-    if len(processes) != 2:
-        return False
     holder, inner = processes
     names = (f"/proc/{holder}/ns/user", f"/proc/{holder}/ns/mnt", f"/proc/{inner}/ns/user")
+    descriptors = list[int]()
     try:
-        descriptors = [os.open(name, os.O_RDONLY) for name in names]
-    except FileNotFoundError:
+        descriptors.extend(os.open(name, os.O_RDONLY) for name in names)
+        for descriptor in descriptors:
+            require(LIBC.setns(descriptor, 0), "setns")
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    for descriptor in descriptors:
-        require(LIBC.setns(descriptor, 0), "setns")
-        os.close(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
     return True
 
 
@@ -215,38 +243,44 @@ def out_of_the_way(descriptor: int) -> None:
 
 def hold(files: Files, words: list[str], begun: int) -> None:
     """Be the keeper: make the namespace, and within it the one of the caller's own user; end with the last user."""
-    fcntl.flock(files.held, fcntl.LOCK_EX)
-    os.truncate(files.holder, 0)
-    os.truncate(files.said, 0)
-    os.write(begun, b"1")
-    os.setsid()
-    for place, descriptor in enumerate((os.open(os.devnull, os.O_RDWR), files.said, files.said)):
-        os.dup2(descriptor, place)
-    kept, last = {files.users, files.held, files.holder}, 2
-    for descriptor in sorted(kept):
-        os.closerange(last + 1, descriptor)
-        last = descriptor
-    os.closerange(last + 1, DESCRIPTORS)
-    free_of_limits()
+    status = 1
     try:
+        fcntl.flock(files.held, fcntl.LOCK_EX)
+        os.pwrite(files.holder, NOTHING, 0)
+        os.truncate(files.said, 0)
+        os.write(begun, b"1")
+        os.setsid()
+        for place, descriptor in enumerate((os.open(os.devnull, os.O_RDWR), files.said, files.said)):
+            os.dup2(descriptor, place)
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  (the caller may have had none)
+        kept, last = {files.users, files.held, files.holder}, 2
+        for descriptor in sorted(kept):
+            os.closerange(last + 1, descriptor)
+            last = descriptor
+        os.closerange(last + 1, DESCRIPTORS)
+        free_of_limits()
         stay(files, words)
-        os._exit(0)
-    except OSError as error:
-        fail(f"{error.strerror}.")
+        status = 0
     except SystemExit:  # which has said why
         pass
     except Exception as error:
-        fail(f"{type(error).__name__}: {error}.")
-    sys.stderr.flush()
-    os.pwrite(files.holder, FAILED, 0)
-    os._exit(1)
+        with suppress(Exception):
+            fail(f"{getattr(error, 'strerror', '') or f'{type(error).__name__}: {error}'}.")
+    finally:
+        with suppress(Exception):
+            sys.stderr.flush()
+        with suppress(OSError):
+            os.pwrite(files.holder, FAILED.ljust(len(NOTHING)) if status else NOTHING, 0)
+        os._exit(status)
 
 
 def free_of_limits() -> None:
     """Have no limits but those that nobody here can lift, nor be bound to cores: the others have their own."""
     for limit in LIMITS:
+        soft, hard = resource.getrlimit(limit)
+        wanted = min(hard, max(soft, DESCRIPTORS)) if limit == resource.RLIMIT_NOFILE and hard > 0 else hard
         with suppress(OSError, ValueError):
-            resource.setrlimit(limit, (resource.getrlimit(limit)[1],) * 2)
+            resource.setrlimit(limit, (wanted, hard))
     with suppress(OSError, ValueError):
         os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
 
@@ -258,31 +292,45 @@ def stay(files: Files, words: list[str]) -> None:
     user, group = os.geteuid(), os.getegid()
     waiting, ending = os.pipe()
     mounted = make(words, waiting, ending)
-    if mounted is None:
-        raise ValueError("nothing is mounted")
+    assert mounted is not None  # noqa: S101  (what is shared is a mount)
     os.close(waiting)
+    os.chdir("/")  # or the file system of the first one's folder stays in use
     reader, writer = os.pipe()
-    inner = os.fork()
+    keeper, inner = os.getpid(), os.fork()
     if not inner:
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        unshare(CLONE_NEWUSER, user, group)
-        os.write(writer, b"1")
-        os.closerange(0, DESCRIPTORS)
-        while True:
-            signal.pause()
+        be_inner(keeper, writer, user, group)
     os.close(writer)
-    os.read(reader, 1)
-    os.pwrite(files.holder, f"{os.getpid()} {inner}\n".encode(), 0)
+    if not os.read(reader, 1):
+        sys.exit(3)
     client = Thread(target=wait_for_end, args=(mounted.told,), daemon=True)
     client.start()
+    os.pwrite(files.holder, f"{keeper} {inner}".encode().ljust(len(NOTHING)), 0)
+    again_s = AGAIN_S
     fcntl.flock(files.users, fcntl.LOCK_EX)
-    while any(is_seen_by_others(mounted, os.getpid(), inner)):
+    while any(is_seen_by_others(mounted, keeper, inner)):
         fcntl.flock(files.users, fcntl.LOCK_UN)
-        time.sleep(AGAIN_S)
+        time.sleep(again_s)
+        again_s = min(again_s * 1.5, LONGEST_AGAIN_S)
         fcntl.flock(files.users, fcntl.LOCK_EX)
-    os.truncate(files.holder, 0)
+    os.pwrite(files.holder, NOTHING, 0)
     os.close(ending)
     client.join()
+
+
+def be_inner(keeper: int, ready: int, user: int, group: int) -> None:
+    """Be the process of the caller's own user, by whose namespace one enters; end with the keeper."""
+    try:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        unshare(CLONE_NEWUSER, user, group)
+        os.write(ready, b"1")
+        os.closerange(0, DESCRIPTORS)
+        while os.getppid() == keeper:
+            signal.pause()
+    except OSError as error:
+        fail(f"{error.strerror} ({error.filename}).")
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
 
 
 def wait_for_end(told: int) -> None:
@@ -298,11 +346,12 @@ def is_seen_by_others(mounted: Mounted, *own: int) -> Iterator[bool]:
     """
     session = {*of_session(mounted.keeper)}
     known = {*map(str, own), *session}
-    clients = {program_of(process) for process in session} - {program_of(str(mounted.keeper))}
+    clients = {program_of(process) for process in session} - {program_of(str(mounted.keeper)), ""}
+    device = f" {mounted.device} ".encode()
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            seen = f" {mounted.device} " in (place / "mountinfo").read_text()
-            yield seen and place.name not in known and program_of(place.name) not in clients
+            if place.stat().st_uid == os.geteuid() and place.name not in known:
+                yield device in (place / "mountinfo").read_bytes() and program_of(place.name) not in clients
 
 
 def of_session(leader: int) -> Iterator[str]:
@@ -457,8 +506,9 @@ def mount_by(
 ) -> Mounted:
     """Have a program mount ``target``, once more with an empty cache if that is damaged; ends with 3 if it fails."""
     mark = log.with_name("damaged")
-    if cache and mark.exists():
-        messages().say_aside(put_aside(cache))
+    if mark.exists():
+        if cache:
+            messages().say_aside(put_aside(cache))
         mark.unlink(missing_ok=True)
     done = mounted_by(program, target, log, pipe)
     if isinstance(done, str) and cache and any(cache.iterdir()) and messages().is_damaged(done, log):
@@ -516,8 +566,8 @@ def put_aside(cache: Path) -> Path:
 
 def device_at(target: Path) -> str:
     """Return the device of what is mounted there, without touching it; nothing if nothing is."""
-    lines = map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
-    return next((words[2] for words in lines if words[4] == str(target)), "")
+    lines = [line.split() for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+    return next((words[2].decode() for words in lines if words[4] == os.fsencode(target)), "")
 
 
 def keep(program: Sequence[str], log: Path, asking: int, writer: int, pipe: tuple[int, int] | None) -> None:
@@ -533,10 +583,12 @@ def keep(program: Sequence[str], log: Path, asking: int, writer: int, pipe: tupl
     os.close(os.open(log.with_suffix(".syslog"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     for descriptor, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(descriptor, place)
-    child = os.fork()
+    keeper, child = os.getpid(), os.fork()
     if not child:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         with suppress(OSError):
+            if os.getppid() != keeper:
+                os._exit(127)
             os.execvp(program[0], list(program))
         os._exit(127)
     while not has_ended(asking) and not (pipe and select.select([pipe[0]], [], [], 0)[0]):
