@@ -49,9 +49,8 @@ def test_verify(verifying: Verifying, elastic: str) -> None:
     done = verifying.batch(f"{elastic} envkit verify {STACK} --json", options=NODES)
     assert done.status == 0, done.out + done.err
     report = json.loads("\n".join(re.findall(r"^\[0\]<stdout>:(.*)", done.out, re.MULTILINE)))
-    assert [(rank["rank"], rank["size"], rank["host"]) for rank in report["ranks"]] == [
-        (0, 2, "node0"), (1, 2, "node1")
-    ]  # fmt: skip
+    assert [(rank["rank"], rank["size"]) for rank in report["ranks"]] == [(0, 2), (1, 2)]
+    assert {rank["host"] for rank in report["ranks"]} == {"node0", "node1"}  # in the order in which they are discovered
     assert {result["id"] for result in report["results"] if result["status"] in ("fail", "warn")} <= {
         "vulnerabilities", "rank-late", "message-sizes"
     }  # fmt: skip
