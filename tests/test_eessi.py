@@ -442,7 +442,7 @@ CONTAINER = {
 def test_options_of_eessi_container(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is one of envkit's, or answered with what does it; its row is in the documentation."""
     page = (Path(__file__).parents[1] / "docs" / "eessi.md").read_text()
-    assert f"\n| `{option}" in page
+    assert f"\n| `-{CONTAINER[option]}`, `{option}" in page  # by both names
     for name in (option, f"-{CONTAINER[option]}"):
         for command in ("run", "shell"):
             taken = {word for one in (envkit.get_command(None, command),) for p in one.params for word in p.opts}  # type: ignore[arg-type,union-attr]
