@@ -118,8 +118,7 @@ class Files:
 def join(folder: Path, words: list[str]) -> None:
     """Stand in the namespace of a folder, which is made if there is none; ends with 3 if it cannot be."""
     here, files = Path.cwd(), Files(folder)
-    now = time.monotonic()
-    deadline, begun = now + PATIENCE_S, 0
+    deadline, begun = time.monotonic() + PATIENCE_S, 0
     while True:
         has_begun = have_held(folder, files, words, deadline)
         begun += has_begun
@@ -290,8 +289,8 @@ def stay(files: Files, words: list[str]) -> None:
     from threading import Thread  # where this user can still read it
 
     user, group = os.geteuid(), os.getegid()
-    waiting, ending = os.pipe()
-    mounted = make(words, waiting, ending)
+    waiting, ending = pipe = os.pipe()
+    mounted = make(words, pipe)
     assert mounted is not None  # noqa: S101  (what is shared is a mount)
     os.close(waiting)
     os.chdir("/")  # or the file system of the first one's folder stays in use
@@ -369,10 +368,10 @@ def program_of(process: str) -> str:
     return ""
 
 
-def make(words: list[str], waiting: int | None = None, ending: int | None = None) -> Mounted | None:
+def make(words: list[str], pipe: tuple[int, int] | None = None) -> Mounted | None:
     """Make the namespace that the words describe, and stand in it with every right there.
 
-    ``waiting`` and ``ending`` are the ends of a pipe: once ``ending`` is closed, what mounts is ended.
+    Once the end of ``pipe`` that is written to is closed, what mounts is ended.
     """
     folder = Path.cwd()
     binds = []
@@ -394,7 +393,6 @@ def make(words: list[str], waiting: int | None = None, ending: int | None = None
     os.chdir(folder)
     mounted = None
     if words:
-        pipe = None if waiting is None or ending is None else (waiting, ending)
         mounted = mount_by(words[3:], place_of(words[2]), Path(words[1]), cache, pipe)
     if overlay:
         lay_over(*overlay)

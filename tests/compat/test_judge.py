@@ -471,7 +471,7 @@ def test_json(capsys: Output) -> None:
 def test_what_is_put_in_is_not_called_observed(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compatibility, "here", lambda _: CPU)
     for text, said in {
-        "torch=2.13 gcc=14": "(observed with GCC 12.2; unknown as it is here)",
+        "torch=2.13 gcc=15": "(observed with GCC 12.2; unknown as it is here)",
         "gpu=H100": "(observed without compute capability of an NVIDIA GPU; built, and verified on CPU tensors; not",
         "torch=2.13 python=3.11.2": "(observed)",
     }.items():

@@ -167,6 +167,7 @@ def test_measures_are_the_patches_of_the_recipe(one: Combination) -> None:
         assert own is not None
         taken = set(stack.arguments.get("PATCHES", own[1]).split())
     assert taken & PATCHES == set(one.measures) & PATCHES
+    assert ("missing-includes" in taken) == ("gloo-cstdint" in one.measures)  # that patch is both
 
 
 COLLECTION = sorted((easybuild_collection() / "h" / "Horovod").glob("Horovod-*.eb"))
