@@ -25,6 +25,7 @@ def config(paths: bool, as_json: bool) -> int:
 
     from envkit.config import configuration, report
     from envkit.errors import ConfigInvalid
+    from envkit.planning.stack import stacks
     from envkit.report.paper import Paper
 
     if paths and as_json:
@@ -42,4 +43,6 @@ def config(paths: bool, as_json: bool) -> int:
         if error := configuration.mistaken(settings):
             printed()
             explain(error)
+    if not settings.mistakes:
+        stacks()  # which may have mistakes of its own
     return ConfigInvalid.exit_code if settings.mistakes else 0

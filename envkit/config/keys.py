@@ -89,10 +89,15 @@ def site(value: Any) -> str:
     """The name of a site that envkit knows, or where its file is."""
     if isinstance(value, str) and re.fullmatch(r"[\w-]+", value, re.ASCII):
         return value
+    return tables_file(value)
+
+
+def tables_file(value: Any) -> str:
+    """Where a file in TOML is."""
     import os
 
     path = place(value)
-    if not path.endswith(".toml"):
+    if ":" in path or not path.endswith(".toml"):
         raise ValueError
     return os.path.expanduser(path)  # noqa: PTH111
 
@@ -182,6 +187,11 @@ KEYS: Mapping[str, Key] = {
         text="What the site needs of images and jobs: a name, or a file (.toml).",
         take=site, expected="the name of a site, or the absolute path of a file (.toml)",
         option="site", commands=(*BATCH, "data"), in_project=False,
+    ),
+    "stacks": Key(
+        text="The stacks that your site offers besides envkit's own: a file (.toml).",
+        take=tables_file, expected='the absolute path of a file (.toml), such as "/sw/envkit/stacks.toml"',
+        in_project=False,
     ),
     "message": Key(
         text="A line for your users, such as whom to ask: doctor, install, and a failed verify show it.",

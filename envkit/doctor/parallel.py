@@ -65,5 +65,7 @@ def waited(name: str, future: Future[Any], deadline: float, seconds: float) -> A
         return Missing(probe=name, why=f"'{error}' has not ended in {seconds:g} s", hung=True)
     except TimeoutError:
         return Missing(probe=name, why=f"it has not answered in {seconds:g} s", hung=True)
-    except (EnvkitError, OSError, ValueError) as error:
+    except EnvkitError as error:
+        return Missing(probe=name, why=error.what.rstrip("."))
+    except (OSError, ValueError) as error:
         return Missing(probe=name, why=f"{type(error).__name__}: {error}")

@@ -25,12 +25,13 @@ from envkit.doctor.facts import (
 )
 from envkit.eessi import access
 from envkit.environments.prefix import Prefix
-from envkit.errors import Problem
+from envkit.errors import ConfigInvalid, Problem
 from envkit.knowledge.eessi import Repository, usual
 from envkit.knowledge.known import known
 from envkit.launch import host_mpi, image_launch, launcher
 from envkit.machine import host, modules_tool, runtime
 from envkit.planning import preflight
+from envkit.planning.stack import stacks
 from envkit.system import process
 
 if TYPE_CHECKING:
@@ -246,4 +247,13 @@ def configuration(env: Mapping[str, str]) -> tuple[str, ...]:
     """Return what is wrong with the configuration, and why a file of it is not used."""
     settings = config.read(env)
     refused = (line for file in settings.files if file.state == "refused" for line in file.why)
-    return (*settings.mistakes, *refused)
+    return (*settings.mistakes, *refused, *of_stacks())
+
+
+def of_stacks() -> list[str]:
+    """Return what is wrong with the stacks that the site offers."""
+    try:
+        stacks()
+    except ConfigInvalid as error:
+        return error.why.splitlines()
+    return []

@@ -188,7 +188,7 @@ def started(name: str, tree: Tree, start: Begun, stack: Stack | None) -> ListedE
         accelerator=stack.accelerator.value if stack else "cpu",
         why=start.failed or f"It ended while {start.stage}." if has_ended else "",
         fix=f"Go on with it: {again}. Or remove it: envkit remove {name}." if has_ended else "",
-        built=bool(stack.tried) if stack else None,
+        built=built(stack),
         status=stack.status if stack else None,
         prefix=str(tree.root.parent),
         begun=start,
@@ -210,12 +210,17 @@ def possible(stack: Stack, lacking: Sequence[Problem] | None) -> ListedEnvironme
         accelerator=stack.accelerator.value,
         why=first.what if first else "",
         fix=first.fix if first else "",
-        built=bool(stack.tried),
+        built=built(stack),
         status=stack.status,
         gpu=stack.accelerator in (Accelerator.CPU, host.accelerator()),
         lacking=problems,
         room=stack.disk_mb * 1_000_000 or None,
     )
+
+
+def built(stack: Stack | None) -> bool | None:
+    """Say whether this project has built a stack; None of what is none of its own."""
+    return None if stack is None or stack.of_site else bool(stack.tried)
 
 
 def entry(name: str, environment: Receipt | EnvironmentDamaged, tree: Tree) -> ListedEnvironment:
@@ -243,7 +248,7 @@ def entry(name: str, environment: Receipt | EnvironmentDamaged, tree: Tree) -> L
         accelerator=environment.accelerator,
         why=why,
         fix=fix,
-        built=bool(stack.tried) if stack else None,
+        built=built(stack),
         status=stack.status if stack else None,
         gpu=environment.accelerator in ("cpu", host.accelerator().value),
         prefix=where,
@@ -321,7 +326,7 @@ def section(environment: ListedEnvironment) -> str:
     """Return the heading that an entry stands under, as TITLES names it."""
     if environment.state is not EnvironmentState.FITS:
         return environment.state.value
-    return "never-built" if not environment.built else "fits" if environment.gpu else "fits-elsewhere"
+    return "never-built" if environment.built is False else "fits" if environment.gpu else "fits-elsewhere"
 
 
 def text(environments: Sequence[ListedEnvironment], prefix: Prefix, paper: Paper) -> str:
@@ -361,6 +366,8 @@ def details(environment: ListedEnvironment, prefix: Prefix) -> Iterator[str]:
         yield f"takes {words.gigabytes(environment.room)}"
     if environment.prefix and environment.prefix != str(prefix.root):
         yield f"in {environment.prefix}"
+    if environment.built is None and not environment.prefix and environment.status:
+        yield environment.status
 
 
 def remark(environment: ListedEnvironment) -> str:

@@ -84,10 +84,10 @@ def candidates(request: Request, devices: Sequence[Accelerator]) -> list[Stack]:
 
 
 def ordered(device: Accelerator) -> list[Stack]:
-    """Return the stacks for a device in the order of preference.toml; those without a place there come last."""
+    """Return the stacks for a device: the site's defaults, then as preference.toml orders them, the others last."""
     order = {name: place for place, name in enumerate(table().order[device])}
     fitting = [stack for stack in stacks() if stack.accelerator is device]
-    return sorted(fitting, key=lambda stack: order.get(stack.name, len(order)))
+    return sorted(fitting, key=lambda s: -1 if s.of_site and s.default else order.get(s.name, len(order)))
 
 
 def asked_framework(request: Request) -> str | None:

@@ -1,4 +1,4 @@
-"""The stacks that can be installed, as data in stacks.toml, and any recipe of EasyBuild's own collection."""
+"""The stacks that can be installed: envkit's own (stacks.toml), a site's, and any recipe of EasyBuild's collection."""
 
 import difflib
 import re
@@ -13,6 +13,7 @@ from envkit.errors import UnknownStack
 from envkit.knowledge import foreign, methods
 from envkit.knowledge.eessi import known
 from envkit.machine.host import Accelerator, Platform
+from envkit.planning import site_stacks
 from envkit.system import record, toml
 from envkit.system.resources import data, easybuild_collection, recipes
 
@@ -42,7 +43,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     type (none named: not known, as of a recipe of EasyBuild's own collection). ``disk_mb``, ``inodes`` and
     ``seconds`` were measured on the machine named in stacks.toml; 0 means not known. ``tried`` is where it was
     built and verified, ``note`` what else there is to say of that. ``extras`` are what is added to it: easyconfigs,
-    by the names in extras.toml.
+    by the names in extras.toml. ``of_site``: the site offers it, not envkit.
     """
 
     name: str
@@ -65,11 +66,14 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     inodes: int = 0
     seconds: dict[str, int] = {}
     extras: dict[str, str] = {}
+    of_site: bool = False
 
     @property
     def status(self) -> str:
         """The extent to which it was tried, in words."""
         note = f"; {self.note}" if self.note else ""
+        if self.of_site:
+            return f"offered by your site{note}"
         if not self.tried:
             return self.note or "planned only"
         how = "built and verified" if self.accelerator is Accelerator.CPU else "built, and verified on CPU tensors,"
@@ -94,11 +98,52 @@ def together(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-@cache
 def stacks() -> tuple[Stack, ...]:
-    """Return every stack that envkit knows by name."""
+    """Return every stack that has a name: envkit's own, and those of the site. Raises ConfigInvalid.
+
+    A default of the site takes the place of envkit's own one of the same kind.
+    """
+    own = own_stacks()
+    offers = site_stacks.offered(tuple(stack.name for stack in own))
+    if not offers:
+        return own
+    of_site = tuple(of_offer(name, offer) for name, offer in offers)
+    defaults = {kind(stack) for stack in of_site if stack.default}
+    displaced = (msgspec.structs.replace(stack, default=stack.default and kind(stack) not in defaults) for stack in own)
+    return (*displaced, *of_site)
+
+
+@cache
+def own_stacks() -> tuple[Stack, ...]:
+    """Return every stack of envkit's own."""
     tables = toml.read(data("planning/stacks.toml"), toml.Tables)
     return tuple(record.convert({"name": name, **table}, Stack) for name, table in tables.items())
+
+
+def kind(stack: Stack) -> tuple[str, str, Accelerator]:
+    """Return what one stack is the default of."""
+    return stack.method, stack.framework, stack.accelerator
+
+
+def of_offer(name: str, offer: site_stacks.Offer) -> Stack:
+    """Return a stack that the site offers."""
+    stack = of_recipe(offer.easyconfig, offer.method or methods.usual())
+    accelerator = Accelerator(offer.accelerator) if offer.accelerator else stack.accelerator
+    flags = () if accelerator is Accelerator.CPU else (accelerator.value, "nccl")
+    release = offer.release or (known().default if methods.takes(stack.method, "release") else "")
+    return msgspec.structs.replace(
+        stack,
+        name=name,
+        framework=offer.framework,
+        accelerator=accelerator,
+        release=release,
+        requires=offer.requires or flags,
+        machines=offer.machines,
+        default=offer.default,
+        note=offer.note,
+        disk_mb=offer.disk_mb,
+        of_site=True,
+    )
 
 
 def is_stack(name: str) -> bool:
@@ -242,6 +287,12 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
             why="The environment is called as the recipe is, in file names, module names and shells.",
             fix="Rename the file, with letters, digits and _ . + - only, not more than 150, none of . + - in front.",
         )
+    return of_recipe(easyconfig, methods.usual())
+
+
+def of_recipe(easyconfig: str, method: str) -> Stack:
+    """Return a stack of which only the recipe is known, called as that is."""
+    stem = Path(easyconfig).stem
     device = next(
         (accelerator for accelerator in (Accelerator.CUDA, Accelerator.ROCM) if accelerator.value in stem.lower()),
         Accelerator.CPU,
@@ -249,7 +300,7 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
     match = re.match(r"(?P<name>.+?)-(?P<version>(\d|system).*)$", stem)
     return Stack(
         name=stem,
-        method=methods.usual(),
+        method=method,
         framework="pytorch" if "PyTorch" in stem else "tensorflow" if "TensorFlow" in stem else "none",
         accelerator=device,
         easyconfig=easyconfig,

@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import marshal
+import os
 import py_compile
 import re
 import shutil
@@ -15,6 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 
@@ -34,12 +36,14 @@ from envkit.diagnose import first_cause, words
 from envkit.eessi import repositories
 from envkit.environments import lockfile, venv
 from envkit.environments import manifest as file_manifest
+from envkit.environments.name_syntax import is_name
 from envkit.environments.prefix import Tree
 from envkit.inside.probe import started
 from envkit.inside.probe.shared_object import shared_object
 from envkit.install.listing import describe, receipt_json
 from envkit.machine import site
 from envkit.methods import installed
+from envkit.planning.stack import stacks
 from envkit.report.words import plain
 from envkit.sources.bundle import read_bundle
 from envkit.sources.cache import STAMPS, SourceCache
@@ -307,6 +311,31 @@ def site_of(data: bytes, folder: Path) -> None:
     site.find(str(path))
 
 
+OFFERS = b"""["pytorch-2.13-ours"]
+easyconfig = "Horovod-1-CUDA.eb"
+framework = "pytorch"
+requires = ["mpi", "nccl"]
+default = true
+note = "for us"
+[eessi-1]
+easyconfig = "Horovod-1-CUDA.eb"
+framework = "tensorflow"
+accelerator = "cpu"
+method = "eessi"
+release = "2023.06"
+machines = ["x86_64"]
+disk_mb = 5
+"""
+
+
+def offers_of(data: bytes, folder: Path) -> None:
+    (folder / "Horovod-1-CUDA.eb").touch()
+    (folder / "x.toml").write_bytes(data)
+    with patch.dict(os.environ, ENVKIT_STACKS=str(folder / "x.toml")):
+        for one in stacks():
+            assert is_name(one.name) and one.status and (not one.of_site or Path(one.easyconfig).is_file())
+
+
 def repositories_of(data: bytes, folder: Path) -> None:
     for one in repositories.parsed(data, folder / "repositories.toml"):
         assert one.name.replace(".", "").replace("-", "").isalnum() and one.release.isprintable()
@@ -482,6 +511,7 @@ READERS: Mapping[str, Reader] = {
     "log": Reader(seeds=logs, call=log_of),
     "variables": Reader(seeds=variables, call=variables_of, change=other),
     "site": Reader(seeds=sites, call=site_of),
+    "offers": Reader(seeds=lambda _: [OFFERS], call=offers_of),
     "repositories": Reader(seeds=lambda _: [REPOSITORIES], call=repositories_of),
     "configuration": Reader(seeds=configurations, call=configuration_of),
     "baseline": Reader(seeds=baselines, call=baseline_of, change=other),

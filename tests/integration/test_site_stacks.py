@@ -1,0 +1,64 @@
+"""A stack that the site offers, to its end: installed by its name, upgraded, kept when it is offered no more."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .site import Site
+from .test_install_rebuild import edit
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def offering(site: Site) -> Site:
+    """A site that offers toy-top as "ours", with a recipe of its own; the user's configuration names the file."""
+    site = site.own_recipes()
+    (site.folder / "stacks.toml").write_text(
+        '[ours]\neasyconfig = "recipes/toy-top-1.0.eb"\nframework = "pytorch"\ndefault = true\nnote = "with toys"\n'
+    )
+    folder = site.home / ".config/envkit"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(f'stacks = "{site.folder}/stacks.toml"\n')
+    return site
+
+
+def line(site: Site) -> dict[str, object]:
+    """Return what the list says of it."""
+    [entry] = [e for e in json.loads(site.run("list", "--json").out)["environments"] if e["name"] == "ours"]
+    assert isinstance(entry, dict)
+    return entry
+
+
+def test_from_the_offer_to_the_end(offering: Site) -> None:
+    assert line(offering)["status"] == "offered by your site; with toys"
+    planned = offering.run("install", "pytorch", "--method", "easybuild", "--dry-run").out
+    assert planned.startswith(
+        f"Stack:    ours ({offering.folder}/recipes/toy-top-1.0.eb); offered by your site; with toys"
+    )
+    offering.run("install", "ours", "--jobs", "1")
+    assert line(offering)["state"] == "installed"
+    assert offering.run("run", "ours", "--", "toy-top").out == "toy 0\n"
+    assert "ours is up to date" in offering.run("upgrade", "ours").out
+    edit(offering, "toy-top", "A program at the end", "The program at the end")
+    assert json.loads(offering.run("upgrade", "ours", "--json").out)["state"] == "upgraded"
+    (offering.folder / "stacks.toml").unlink()
+    assert "There is no such file" in offering.run("list", status=2).err
+    assert offering.run("run", "ours", "--", "toy-top").out == "toy 0\n"
+    (offering.home / ".config/envkit/config.toml").unlink()
+    assert line(offering)["state"] == "installed"
+    assert "ours is up to date" in offering.run("upgrade", "ours").out  # by the recipe that it was made of
+    offering.run("remove", "ours")
+    assert not Path(offering.tree / "environments/ours.json").exists()
+
+
+def test_two_offers_of_one_recipe_are_two_environments(offering: Site) -> None:
+    file = offering.folder / "stacks.toml"
+    file.write_text(file.read_text() + '[ours-1]\neasyconfig = "recipes/toy-top-1.0.eb"\nframework = "tensorflow"\n')
+    offering.run("install", "ours", "--jobs", "1")
+    begun = len(offering.begun())
+    offering.run("install", "ours-1")
+    assert len(offering.begun()) == begun  # nothing was built again
+    offering.run("remove", "ours")
+    assert offering.run("run", "ours-1", "--", "toy-top").out == "toy 0\n"

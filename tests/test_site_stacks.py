@@ -1,0 +1,170 @@
+"""Stacks that a site offers: what its file may say, what becomes of it, and who may write it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from envkit.cli import run
+from envkit.environments.prefix import Prefix
+from envkit.errors import ConfigInvalid
+from envkit.install import preference
+from envkit.machine.host import Accelerator, Platform
+from envkit.planning import site_stacks
+from envkit.planning.request import Request
+from envkit.planning.stack import from_recipe, own_stacks, select, stacks
+
+Write = Callable[[str], Path]
+PLATFORM = Platform(machine="x86_64", python="3.11")
+RECIPE = "Horovod-0.28.1-gompi-system-PyTorch-2.13.0-ours.eb"
+OURS = f"""["pytorch-2.13-ours"]
+easyconfig = "recipes/{RECIPE}"
+framework = "pytorch"
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Write the file of a site with a recipe beside it."""
+    path = tmp_path / "offers" / "stacks.toml"
+    (path.parent / "recipes").mkdir(parents=True)
+    (path.parent / "recipes" / RECIPE).write_text("name = 'Horovod'\n")
+    monkeypatch.setenv("ENVKIT_STACKS", str(path))
+
+    def make(text: str) -> Path:
+        path.write_text(text)
+        return path
+
+    return make
+
+
+def test_without_a_file_there_are_envkits_own() -> None:
+    assert stacks() == own_stacks() and not any(stack.of_site for stack in stacks())
+
+
+def test_a_stack_of_the_site(write: Write) -> None:
+    path = write(f'{OURS}requires = ["mpi", "gloo"]\nnote = "for us"\ndisk_mb = 5\nmachines = ["x86_64"]\n')
+    assert stacks()[:-1] == own_stacks()
+    ours = stacks()[-1]
+    assert ours.of_site and (ours.name, ours.method, ours.accelerator) == ("pytorch-2.13-ours", "easybuild", "cpu")
+    assert ours.easyconfig == str(path.parent / "recipes" / RECIPE)
+    assert ours.module == "Horovod/0.28.1-gompi-system-PyTorch-2.13.0-ours"
+    assert (ours.requires, ours.disk_mb, ours.status) == (("mpi", "gloo"), 5, "offered by your site; for us")
+    assert ours.runs_on(PLATFORM) and not ours.runs_on(Platform(machine="aarch64", python="3.11"))
+    assert select("pytorch-2.13-ours", platform=PLATFORM) == from_recipe(ours.easyconfig) == ours
+    assert select("pytorch", platform=PLATFORM).name == "pytorch-2.13-cpu"  # it is not the default
+
+
+def test_a_stack_on_a_release_of_eessi(write: Write) -> None:
+    write(f'{OURS}method = "eessi"\n')
+    [ours] = [stack for stack in stacks() if stack.of_site]
+    assert (ours.method, ours.release) == ("eessi", "2023.06")
+    write(f'{OURS}method = "eessi"\nrelease = "2025.06"\n')
+    assert stacks()[-1].release == "2025.06"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_default_of_the_site_is_taken_first(write: Write, device: str, tmp_path: Path) -> None:
+    write(f'{OURS}default = true\naccelerator = "{device}"\n')
+    assert select("pytorch", accelerator=device, platform=PLATFORM).name == "pytorch-2.13-ours"
+    assert select("tensorflow", platform=PLATFORM).name == "tensorflow-2.21-cpu"
+    request = Request(prefix=Prefix(root=tmp_path), wanted=None)
+    [first, *_] = preference.candidates(request, [Accelerator(device)])
+    assert first.name == "pytorch-2.13-ours"
+    if device == "cuda":
+        assert stacks()[-1].requires == ("cuda", "nccl")
+        assert select("pytorch", platform=PLATFORM).name == "pytorch-2.13-cpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[", ": this is not TOML: "),
+        ("x = 1", ":1: 'x' is no table: write ['x'], and its keys below."),
+        (OURS.replace('"', "", 2), ":1: pytorch-2: there is no table in a table; a name with a dot takes quotes"),
+        (OURS.replace("-ours", "-cpu", 1), ":1: pytorch-2.13-cpu is a stack of envkit's own: give yours another"),
+        (OURS.replace("pytorch-2.13-ours", "pytorch"), ":1: pytorch means any stack for it: give yours another name."),
+        (OURS.replace("pytorch-2.13-ours", "../x"), ": '../x' cannot be the name of a stack: letters, digits"),
+        (OURS.replace("pytorch-2.13-ours", "x.eb"), ": 'x.eb' cannot be the name of a stack: letters, digits"),
+        (OURS.replace("-ours.eb", ".eb"), ":2: pytorch-2.13-ours: 'easyconfig': there is no file "),
+        (OURS.replace("-ours.eb", ""), ":2: pytorch-2.13-ours: 'easyconfig': expected the path of a recipe, from"),
+        (OURS.replace('"pytorch"', '"jax"'), ":3: pytorch-2.13-ours: 'framework': expected one of pytorch, tensor"),
+        (OURS.replace('"pytorch"', "3"), ":3: pytorch-2.13-ours: 'framework': expected one of pytorch, tensor"),
+        (OURS.partition("frame")[0], ":1: pytorch-2.13-ours: the key 'framework' is missing: expected one of "),
+        (f"{OURS}defautl = true", ":4: pytorch-2.13-ours: there is no key 'defautl'; there are easyconfig, framework"),
+        (f"{OURS}default = 1", ":4: pytorch-2.13-ours: 'default': expected true or false, found 1."),
+        (f'{OURS}requires = ["mpi2"]', ":4: pytorch-2.13-ours: 'requires': expected a list of build flags: mpi, gloo,"),
+        (f'{OURS}accelerator = "gpu"', ":4: pytorch-2.13-ours: 'accelerator': expected one of cpu, cuda, rocm, found"),
+        (f'{OURS}method = "apptainer"', ":4: pytorch-2.13-ours: 'method': expected one of easybuild, eessi, found 'ap"),
+        (f'{OURS}release = "2023.06"', ":1: pytorch-2.13-ours: 'release' is for the method eessi."),
+        (f'{OURS}machines = "x86_64"', ":4: pytorch-2.13-ours: 'machines': expected a list of machine types, such as "),
+        (f'{OURS}note = "a\\u001bb"', ":4: pytorch-2.13-ours: 'note': expected a line of text of at most 200 charact"),
+        (f"{OURS}disk_mb = -1", ":4: pytorch-2.13-ours: 'disk_mb': expected a whole number of megabytes, found -1."),
+    ],
+)  # fmt: skip
+def test_mistakes(write: Write, text: str, said: str) -> None:
+    path = write(text)
+    with pytest.raises(ConfigInvalid, match="The stacks that your site offers cannot be read") as problem:
+        stacks()
+    [mistake] = problem.value.why.splitlines()
+    assert mistake.startswith(f"{path}{said}")
+    assert "docs/stacks.md" in problem.value.fix and problem.value.exit_code == 2
+
+
+def test_every_mistake_is_told_at_once_and_where_it_matters(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    write("[a]\nx = 1\n[b]\n")
+    for command in ("list", "config", "install"):
+        assert run([command]) == 2
+        assert len([line for line in capsys.readouterr().err.splitlines() if "stacks.toml:" in line]) == 5
+    assert run(["compat", "torch=2.13", "gcc=12"]) == 0
+
+
+def test_a_file_that_is_not_there(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    write("").unlink()
+    assert run(["list"]) == 2
+    assert "There is no such file; it is named by ENVKIT_STACKS." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("which", ["stacks.toml", f"recipes/{RECIPE}", "recipes", "."])
+def test_what_others_can_change_is_not_used(write: Write, which: str) -> None:
+    place = write(OURS).parent / which
+    place.chmod(place.stat().st_mode | 0o002)
+    with pytest.raises(ConfigInvalid) as problem:
+        stacks()
+    assert "Everybody may write to it, who may not say what counts for you." in problem.value.why
+    assert problem.value.why.startswith(str(place))
+    place.chmod(place.stat().st_mode & ~0o002)
+    assert stacks()[-1].of_site
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_whose_it_may_be(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(OURS)
+    os.chown(path.parent / "recipes" / RECIPE, 12345, -1)
+    with pytest.raises(ConfigInvalid, match="cannot be read") as problem:
+        stacks()
+    assert "It belongs to 12345" in problem.value.why
+    monkeypatch.setenv("ENVKIT_TRUST", "12345")
+    assert stacks()[-1].of_site
+
+
+def test_the_list_has_it(write: Write, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    write(f'{OURS}note = "for us"\n')
+    assert run(["list", "--json", "--prefix", str(tmp_path / "none")]) == 0
+    [ours] = [line for line in json.loads(capsys.readouterr().out)["environments"] if line["name"].endswith("-ours")]
+    assert (ours["built"], ours["status"]) == (None, "offered by your site; for us")
+    assert run(["list", "--prefix", str(tmp_path / "none")]) == 0
+    assert "offered by your site; for us" in capsys.readouterr().out
+
+
+def test_the_page_has_every_key_and_a_file_that_can_be_read(write: Write) -> None:
+    page = (Path(__file__).parents[1] / "docs/stacks.md").read_text().partition("## Stacks of your site\n")[2]
+    rows = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")}
+    assert rows == {field.name for field in msgspec.structs.fields(site_stacks.Offer)}
+    write(page.partition("```toml\n")[2].partition("```")[0])
+    assert stacks()[-1].name == "pytorch-2.13-ours" and stacks()[-1].default
