@@ -17,6 +17,7 @@ PYTHONS = ("3.10.13", "3.11.7", "3.12.1", "3.13.0")
 HOSTS = [(python, arch) for python in PYTHONS for arch in ARCHS]
 SHA256 = re.compile(r"[0-9a-f]{64}")
 UNSUPPORTED = {  # the first whose name is in a recipe's counts
+    "tensorflow-datasets-": {("3.10.13", arch) for arch in ARCHS},
     "CUDA-13.0": {(python, arch) for python, arch in HOSTS if arch != "x86_64" or python == "3.10.13"},
     "ROCm-5.7": set(HOSTS) - {("3.11.7", "x86_64")},
     "PyTorch-2.13.0": {("3.10.13", "x86_64")},

@@ -50,7 +50,7 @@ def test_a_package_that_the_stack_has_too_is_the_same_file(stack: str) -> None:
     """And one that two extras have."""
     folder = Path(recipes("easyconfigs"))
     own = [one.recipes[stack] for one in extras.known().values() if stack in one.recipes]
-    parts = [STACKS[stack].easyconfig, *(recipe.split("-", 2)[2] for recipe in own), *own]
+    parts = [STACKS[stack].easyconfig, *(re.split(r"-\d[\d.]*-", recipe, maxsplit=1)[1] for recipe in own), *own]
     there: dict[str, frozenset[tuple[str, str]]] = {}
     for recipe in parts:
         for package, pins in pinned(folder / recipe):
@@ -69,7 +69,9 @@ def pinned(recipe: Path) -> list[tuple[str, frozenset[tuple[str, str]]]]:
     [
         ("pytorch-2.13-cpu", "h5py", "h5py is part of tutorials", "Use --with tutorials."),
         ("pytorch-2.13-cpu", "torchvision", "libtorch_cuda.so", "envkit venv pytorch-2.13-cpu DIR"),
-        ("tensorflow-2.21-cpu", "torchvision", "It has: mpi4py, tutorials.", "envkit venv"),
+        ("pytorch-2.13-cpu", "torchaudio", "libtorch_cuda.so", "envkit venv pytorch-2.13-cpu DIR"),
+        ("tensorflow-2.21-cpu", "torchvision", "It has: mpi4py, tutorials, tensorflow-datasets.", "envkit venv"),
+        ("tensorflow-2.21-cpu", "tfds", "tfds is part of tensorflow-datasets", "Use --with tensorflow-datasets."),
         ("pytorch-2.13-cpu", "nothing", "It has: mpi4py, tutorials, lightning.", "envkit venv"),
         ("tensorflow-2.13-rocm", "mpi4py", "It has none.", "Leave it out."),
     ],
@@ -159,6 +161,7 @@ def test_a_plan_says_what_there_is() -> None:
         ["Without:", "tutorials:"],
         ["Without:", "lightning:"],
         ["Absent:", "torchvision:"],
+        ["Absent:", "torchaudio:"],
     ]
     assert [*extras.lines(STACKS["tensorflow-2.13-rocm"])] == []
 

@@ -1,5 +1,6 @@
 """What is added to stacks: eb resolves all of it; ranks import it and agree, and what is broken of it is said."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,3 +82,27 @@ def test_they_are_added_to_what_is_there_and_ranks_agree(
     broken.write_text(text)
     assert site.envkit("remove", STACK).returncode == 0
     assert not [*site.prefix.glob("*/software/mpi4py/*"), *site.prefix.glob("*/software/lightning/*")]
+
+
+READ = """
+import horovod.tensorflow as hvd, tensorflow_datasets as tfds
+hvd.init()
+made = tfds.testing.DummyDataset(data_dir=f"{OUT}/{hvd.rank()}")
+made.download_and_prepare()
+part = made.as_dataset(split="train").shard(hvd.size(), hvd.rank())
+print(f"{int(hvd.allreduce(len([*part]), op=hvd.Sum))} {tfds.__version__}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.all
+def test_ranks_read_a_tensorflow_data_set_in_parts(tmp_path: Path) -> None:
+    """And what they import is the environment's, which verify says."""
+    site = Site(tmp_path / "prefix")
+    done = site.envkit("install", "tensorflow-2.21-cpu", "--with", "tensorflow-datasets,tutorials", timeout_s=BUILD_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    script = f"OUT = {str(tmp_path / 'data')!r}{READ}"
+    done = site.envkit("run", "tensorflow-2.21-cpu", "-n", "2", "--", "python", "-c", script)
+    assert done.stdout.split("\n")[:2] == ["3 4.9.10"] * 2, done.stderr
+    told = json.loads(site.envkit("verify", "tensorflow-2.21-cpu", "--json").stdout)
+    [extras_check] = [check for check in told["checks"] if check["id"] == "extras"]
+    assert extras_check["status"] == "passed" and "tensorflow-datasets" in json.dumps(extras_check)
