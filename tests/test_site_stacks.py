@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -56,8 +57,9 @@ def test_a_stack_of_the_site(write: Write) -> None:
     assert ours.module == "Horovod/0.28.1-gompi-system-PyTorch-2.13.0-ours"
     assert (ours.requires, ours.disk_mb, ours.status) == (("mpi", "gloo"), 5, "offered by your site; for us")
     assert ours.runs_on(PLATFORM) and not ours.runs_on(Platform(machine="aarch64", python="3.11"))
-    assert select("pytorch-2.13-ours", platform=PLATFORM) == from_recipe(ours.easyconfig) == ours
+    assert select("pytorch-2.13-ours", platform=PLATFORM) == ours
     assert select("pytorch", platform=PLATFORM).name == "pytorch-2.13-cpu"  # it is not the default
+    assert from_recipe(ours.easyconfig).name == Path(RECIPE).stem  # by its path it is called as ever
 
 
 def test_a_stack_on_a_release_of_eessi(write: Write) -> None:
@@ -89,8 +91,8 @@ def test_a_default_of_the_site_is_taken_first(write: Write, device: str, tmp_pat
         (OURS.replace('"', "", 2), ":1: pytorch-2: there is no table in a table; a name with a dot takes quotes"),
         (OURS.replace("-ours", "-cpu", 1), ":1: pytorch-2.13-cpu is a stack of envkit's own: give yours another"),
         (OURS.replace("pytorch-2.13-ours", "pytorch"), ":1: pytorch means any stack for it: give yours another name."),
-        (OURS.replace("pytorch-2.13-ours", "../x"), ": '../x' cannot be the name of a stack: letters, digits"),
-        (OURS.replace("pytorch-2.13-ours", "x.eb"), ": 'x.eb' cannot be the name of a stack: letters, digits"),
+        (OURS.replace("pytorch-2.13-ours", "../x"), ":1: '../x' cannot be the name of a stack: it has letters"),
+        (OURS.replace("pytorch-2.13-ours", "x.eb"), ":1: 'x.eb' cannot be the name of a stack: it has letters"),
         (OURS.replace("-ours.eb", ".eb"), ":2: pytorch-2.13-ours: 'easyconfig': there is no file "),
         (OURS.replace("-ours.eb", ""), ":2: pytorch-2.13-ours: 'easyconfig': expected the path of a recipe, from"),
         (OURS.replace('"pytorch"', '"jax"'), ":3: pytorch-2.13-ours: 'framework': expected one of pytorch, tensor"),
@@ -104,7 +106,7 @@ def test_a_default_of_the_site_is_taken_first(write: Write, device: str, tmp_pat
         (f'{OURS}release = "2023.06"', ":1: pytorch-2.13-ours: 'release' is for the method eessi."),
         (f'{OURS}machines = "x86_64"', ":4: pytorch-2.13-ours: 'machines': expected a list of machine types, such as "),
         (f'{OURS}note = "a\\u001bb"', ":4: pytorch-2.13-ours: 'note': expected a line of text of at most 200 charact"),
-        (f"{OURS}disk_mb = -1", ":4: pytorch-2.13-ours: 'disk_mb': expected a whole number of megabytes, found -1."),
+        (f"{OURS}disk_mb = -1", ":4: pytorch-2.13-ours: 'disk_mb': expected a whole number of megabytes, not more"),
     ],
 )  # fmt: skip
 def test_mistakes(write: Write, text: str, said: str) -> None:
@@ -130,16 +132,99 @@ def test_a_file_that_is_not_there(write: Write, capsys: pytest.CaptureFixture[st
     assert "There is no such file; it is named by ENVKIT_STACKS." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("which", ["stacks.toml", f"recipes/{RECIPE}", "recipes", "."])
-def test_what_others_can_change_is_not_used(write: Write, which: str) -> None:
-    place = write(OURS).parent / which
+@pytest.fixture
+def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that every user of the machine can get into, with what a site offers in it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "offers" / "recipes" / "t" / "toy").mkdir(parents=True)
+        (folder / "offers" / "recipes" / RECIPE).write_text("name = 'Horovod'\n")
+        (folder / "offers" / "recipes" / "toy.patch").touch()
+        (folder / "offers" / "recipes" / "t" / "toy" / "toy-1.0.eb").touch()
+        (folder / "offers" / "stacks.toml").write_text(OURS)
+        monkeypatch.setenv("ENVKIT_STACKS", str(folder / "offers" / "stacks.toml"))
+        yield folder
+
+
+PLACES = [
+    ".", "offers", "offers/stacks.toml", "offers/recipes", f"offers/recipes/{RECIPE}", "offers/recipes/toy.patch",
+    "offers/recipes/t", "offers/recipes/t/toy", "offers/recipes/t/toy/toy-1.0.eb",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("which", PLACES)
+def test_what_others_can_change_is_not_used(open_folder: Path, which: str) -> None:
+    assert stacks()[-1].of_site
+    place = open_folder / which
     place.chmod(place.stat().st_mode | 0o002)
     with pytest.raises(ConfigInvalid) as problem:
         stacks()
-    assert "Everybody may write to it, who may not say what counts for you." in problem.value.why
-    assert problem.value.why.startswith(str(place))
-    place.chmod(place.stat().st_mode & ~0o002)
+    assert problem.value.why == f"{place}: Everybody may write to it, who may not say what counts for you."
+
+
+@pytest.mark.parametrize(
+    "link", [f"offers/recipes/{RECIPE}", "offers/stacks.toml", "offers/recipes", "offers/recipes/x"]
+)
+def test_where_a_link_leads_counts(open_folder: Path, link: str) -> None:
+    """What is beside its target could be put in the place of that."""
+    elsewhere = open_folder / "elsewhere"
+    elsewhere.mkdir()
+    place, target = open_folder / link, elsewhere / "target"
+    if place.exists():
+        place.rename(target)
+    else:
+        target.mkdir()
+    place.symlink_to(target)
     assert stacks()[-1].of_site
+    elsewhere.chmod(0o777)
+    with pytest.raises(ConfigInvalid) as problem:
+        stacks()
+    assert problem.value.why.startswith(f"{elsewhere}: Everybody may write to it")
+
+
+def test_what_an_editor_leaves_beside_it_is_no_matter(open_folder: Path) -> None:
+    (open_folder / f"offers/recipes/.#{RECIPE}").symlink_to("ada@login1.4711:1700000000")
+    (open_folder / "offers/recipes/loop.eb").symlink_to("loop.eb")
+    (open_folder / "offers/recipes/up").symlink_to("..")
+    (open_folder / "offers/recipes/notes.txt").touch(0o666)
+    assert stacks()[-1].of_site
+
+
+@pytest.mark.parametrize("machines", ['["aarch64"]', '["riscv64", "aarch64"]'])
+def test_one_for_another_machine_type_is_refused_here(
+    write: Write, machines: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if os.uname().machine in machines:
+        pytest.skip("it is for this machine")
+    write(f"{OURS}machines = {machines}\n")
+    assert run(["list", "--json", "--prefix", str(tmp_path / "none")]) == 0
+    [ours] = [line for line in json.loads(capsys.readouterr().out)["environments"] if line["name"].endswith("-ours")]
+    assert ours["state"] == "lacks" and ours["why"] == f"pytorch-2.13-ours is not for {os.uname().machine}."
+    assert run(["install", "pytorch-2.13-ours", "--prefix", str(tmp_path / "none"), "--offline"]) == 3
+    assert "It can be installed on" in capsys.readouterr().err
+
+
+def test_one_default_of_each_kind(write: Write) -> None:
+    again = OURS.replace("-ours", "-more", 1)
+    path = write(f"{OURS}default = true\n{again}default = true\n")
+    with pytest.raises(ConfigInvalid) as problem:
+        stacks()
+    assert problem.value.why == (
+        f"{path}:8: pytorch-2.13-more: 'default': pytorch-2.13-ours is the one for pytorch on cpu already."
+    )
+    write(f'{OURS}default = true\n{again}default = true\naccelerator = "cuda"\n')
+    assert [stack.name for stack in stacks() if stack.of_site and stack.default] == [
+        "pytorch-2.13-ours", "pytorch-2.13-more",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recipe", "device"),
+    [("Horovod-1-CUDA-12.1.1.eb", "cuda"), ("Horovod-1-rocm.eb", "rocm"), ("barracuda-1.eb", "cpu"), ("x-1.eb", "cpu")],
+)
+def test_the_device_in_the_name_of_a_recipe(recipe: str, device: str) -> None:
+    assert site_stacks.device_in(recipe) == device
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -30,7 +30,7 @@ from envkit.planning import extras, preflight
 from envkit.planning.method import Offered
 from envkit.planning.plan import Plan, current_recipe
 from envkit.planning.request import Request
-from envkit.planning.stack import FRAMEWORKS, Stack, find_easyconfig, is_stack
+from envkit.planning.stack import FRAMEWORKS, Stack, find_easyconfig, from_recipe, is_stack
 from envkit.report.progress import say
 from envkit.sources.availability import Answers
 from envkit.sources.cache import forget
@@ -456,12 +456,13 @@ def lacking(request: Request, machine: host.Host, stack: Stack) -> list[Problem]
     ]
 
 
-def is_other(request: Request, stack: Stack, environment: Receipt) -> bool:  # noqa: ARG001
-    """Say whether what is asked for is another environment than what was installed: modules, MPI or an extra."""
+def is_other(request: Request, stack: Stack, environment: Receipt) -> bool:
+    """Say whether what is asked for is another environment than what was installed: modules, MPI, recipe, an extra."""
     if (
         not isinstance(environment, ModuleReceipt)
         or environment.load != request.load
         or not {*request.extras} <= {*environment.extras}
+        or (stack.of_site and (environment.module, environment.framework) != (stack.module, stack.framework))
     ):
         return True
     return bool(request.mpi) and (
@@ -474,6 +475,12 @@ def request_of(prefix: Prefix, environment: Receipt) -> Request:
     assert isinstance(environment, ModulesReceipt)  # noqa: S101  (the registry says so)
     load = environment.load if isinstance(environment, ModuleReceipt) else ()
     wanted = environment.name if is_stack(environment.name) else own_recipe(environment)
+    if wanted != environment.name and from_recipe(wanted, environment.method).name != environment.name:
+        raise EnvironmentDamaged(
+            what=f"{environment.name} cannot be built again: there is no stack of that name any more.",
+            why=f"It was made by {wanted}, which was offered under that name.",
+            fix=f"It still runs. Have the stack offered again, or build it under another name: envkit install {wanted}",
+        )
     return Request(prefix=prefix, wanted=wanted, method=environment.method, load=load, extras=tuple(environment.extras))
 
 

@@ -247,7 +247,7 @@ def selected(request: Request, platform: host.Platform) -> Stack:
         if request.locked is None or request.wanted != request.locked.name:
             raise
         raise UnknownStack(
-            what=f"The lock is of {request.locked.name}, which is none of envkit's own stacks.",
+            what=f"The lock is of {request.locked.name}, which is no stack of envkit's, nor one that your site offers.",
             fix="Give what it was made from as well: envkit install ./RECIPE.eb --locked FILE, "
             "or with --from or --from-dockerfile.",
         ) from error

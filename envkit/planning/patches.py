@@ -11,7 +11,7 @@ import msgspec
 
 from envkit import __version__
 from envkit.errors import NotWritable, UsageProblem
-from envkit.planning.stack import Stack, find_easyconfig, stacks
+from envkit.planning.stack import Stack, find_easyconfig, own_stacks, stacks
 from envkit.system import toml
 from envkit.system.files import destination, discard_in, state_in
 from envkit.system.resources import data, recipes
@@ -110,7 +110,7 @@ def series(stack: Stack) -> dict[str, str]:
         raise UsageProblem(
             what=f"There is no series of patches for {stack.name}.",
             why="Its recipe names none of envkit's patches for Horovod with PyTorch or TensorFlow.",
-            fix="Name a stack of 'envkit list'.",
+            fix=f"Name another stack of 'envkit list', such as {own_stacks()[0].name}.",
         )
     files = {f"{number:04}-{patch.name}.patch": patch for number, patch in enumerate(patches, 1)}
     texts = {"series": "".join(f"{name}\n" for name in files), "README.md": readme(stack, files)}

@@ -33,7 +33,11 @@ SHOWN = 5  # sources that are listed, with what each place said
 
 def host_problems(host: Host, stack: Stack) -> Iterable[Problem]:
     """Yield what this machine lacks for a stack."""
-    if stack.pythons and host.machine not in stack.pythons:
+    if stack.machines and host.machine not in stack.machines:
+        yield Problem(
+            what=f"{stack.name} is not for {host.machine}.", fix=f"It can be installed on {', '.join(stack.machines)}."
+        )
+    elif stack.pythons and host.machine not in stack.pythons:
         yield Problem(
             what=f"{stack.name} has no wheels for {host.machine}.",
             fix=f"It can be installed on {', '.join(stack.pythons)}.",

@@ -5,6 +5,8 @@ line in ``envkit list``, and can be what ``envkit install`` takes where no name 
 """
 
 import os
+import re
+import stat
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,10 @@ from envkit.machine.host import Accelerator
 from envkit.system import owners, record, toml
 
 LONGEST_NOTE = 200  # characters
+MOST_MB = 10_000_000
+MOST_FOLDERS = 2000  # below one of recipes
+RELEASE = re.compile(r"\d{4}\.\d{2}(-\d{3})?", re.ASCII)
+MACHINE = re.compile(r"[a-z0-9_]{1,20}", re.ASCII)
 FORM = "docs/stacks.md has each key, and a complete file."
 
 
@@ -36,13 +42,18 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     easyconfig: str
     framework: str
     accelerator: str = ""
-    method: str = ""
+    method: str = methods.usual()
     release: str = ""
     requires: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
     default: bool = False
     note: str = ""
     disk_mb: int = 0
+
+    @property
+    def device(self) -> str:
+        """The accelerator that it is for."""
+        return self.accelerator or device_in(Path(self.easyconfig).stem).value
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Offer)}
@@ -79,11 +90,51 @@ def offered(own: tuple[str, ...]) -> tuple[tuple[str, Offer], ...]:
         offers = read(data, path, own)
     except ValueError as error:
         raise mistaken(str(error)) from error
-    for folder in sorted({path.parent, *(Path(offer.easyconfig).parent for _, offer in offers)}):
-        for entry in (folder, *folder.glob("*.eb"), *folder.glob("*.patch")):
-            if who := owners.stranger(entry.stat(), entry, trusted):
-                raise mistaken(f"{entry}: {who[0]}, who may not say what counts for you.")
+    recipes = [Path(offer.easyconfig) for _, offer in offers]
+    for place in (path, *recipes, *sorted({recipe.parent for recipe in recipes})):
+        if why := exposed(place, trusted):
+            raise mistaken(why)
     return offers
+
+
+def exposed(place: Path, trusted: owners.Trusted) -> str:
+    """Say what somebody else can change: a file or folder, one above it, a recipe below it; nothing if nobody can.
+
+    eb looks for recipes in folders below, too, and goes where links lead.
+    """
+    todo, seen = [place], set[Path]()
+    while todo:
+        path = todo.pop()
+        if found := owners.usurper(path, trusted):
+            return f"{found[0]}: {found[1]}, who may not say what counts for you."
+        try:
+            state, real = path.stat(), path.resolve()
+        except OSError:  # a link that leads nowhere, or what this user cannot look at, and so cannot be read either
+            continue
+        if who := owners.stranger(state, path, trusted):
+            return f"{path}: {who[0]}, who may not say what counts for you."
+        if real in seen or not stat.S_ISDIR(state.st_mode):
+            continue
+        seen.add(real)
+        if len(seen) > MOST_FOLDERS:
+            return f"{place}: more than {MOST_FOLDERS} folders are below it. Keep the recipes in one of their own."
+        todo += entries(path)
+    return ""
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return the folders, recipes and patches in a folder, as far as this user can look at it."""
+    try:
+        with os.scandir(folder) as found:
+            return [Path(one.path) for one in found if one.name.endswith((".eb", ".patch")) or one.is_dir()]
+    except OSError:
+        return []
+
+
+def device_in(name: str) -> Accelerator:
+    """Return the accelerator that the name of a recipe says it is for."""
+    found = re.search(r"(?<![a-z])(cuda|rocm)(?![a-z])", name.lower())
+    return Accelerator(found[1]) if found else Accelerator.CPU
 
 
 def mistaken(why: str) -> ConfigInvalid:
@@ -97,12 +148,18 @@ def mistaken(why: str) -> ConfigInvalid:
 def read(data: bytes, path: Path, own: tuple[str, ...]) -> tuple[tuple[str, Offer], ...]:
     """Return what a file says. Raises ValueError with each mistake in a line."""
     text, tables = toml.parsed(data, str(path))
-    offers, wrong = list[tuple[str, Offer]](), list[str]()
+    offers, wrong, defaults = list[tuple[str, Offer]](), list[str](), dict[tuple[str, str, str], str]()
     for name, table in tables.items():
         found = list(mistakes(name, table, path, own, text))
         wrong += found
         if not found:
             offer = record.convert(table, Offer)
+            kind = (offer.method, offer.framework, offer.device)
+            if offer.default and (first := defaults.setdefault(kind, name)) != name:
+                line = toml.line_of(text, f"{name}.default")
+                wrong.append(
+                    f"{path}:{line}: {name}: 'default': {first} is the one for {' on '.join(kind[1:])} already."
+                )
             recipe = os.path.normpath(path.parent / offer.easyconfig)
             offers.append((name, msgspec.structs.replace(offer, easyconfig=recipe)))
     if wrong:
@@ -121,7 +178,10 @@ def mistakes(name: str, table: Any, path: Path, own: tuple[str, ...], text: str)
         yield f"{place(name)}: {name!a} is no table: write [{toml.shown(name)}], and its keys below."
         return
     if not is_name(name) or name.endswith(".eb"):
-        yield f"{path}: {name!a} cannot be the name of a stack: letters, digits and _ . + -, not more than 150."
+        yield (
+            f"{place(name)}: {name!a} cannot be the name of a stack: it has letters, digits and _ . + -, begins with a "
+            "letter, a digit or _, does not end in .eb, and is no longer than 150."
+        )
         return
     if name in own:
         yield f"{place(name)}: {name} is a stack of envkit's own: give yours another name."
@@ -153,7 +213,9 @@ def refused(key: str, value: Any, path: Path) -> str:
         recipe = path.parent / value
         if not value.endswith(".eb") or not is_name(recipe.stem):
             return f"expected {expected(key)}, found {toml.shown(value)}."
-        return "" if recipe.is_file() else f"there is no file {recipe}."
+        if not os.path.isfile(recipe):  # noqa: PTH113  (False, too, for what this user cannot look at)
+            return f"there is no file {recipe}, or you cannot look into its folder."
+        return "" if os.access(recipe, os.R_OK) else f"you cannot read {recipe}."
     return "" if is_right(key, value) else f"expected {expected(key)}, found {toml.shown(value)}."
 
 
@@ -165,7 +227,11 @@ def is_right(key: str, value: Any) -> bool:
         case "note":
             return value.isprintable() and len(value) <= LONGEST_NOTE
         case "disk_mb":
-            return bool(value >= 0)
+            return bool(0 <= value <= MOST_MB)
+        case "release":
+            return RELEASE.fullmatch(value) is not None
+        case "machines":
+            return bool(value) and all(MACHINE.fullmatch(name) for name in value)
     return key not in CHOICES or value in CHOICES[key]
 
 
@@ -180,5 +246,5 @@ def expected(key: str) -> str:
         "machines": "a list of machine types, such as ['x86_64']",
         "default": "true or false",
         "note": f"a line of text of at most {LONGEST_NOTE} characters",
-        "disk_mb": "a whole number of megabytes",
+        "disk_mb": f"a whole number of megabytes, not more than {MOST_MB}",
     }[key]

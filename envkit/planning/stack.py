@@ -127,8 +127,8 @@ def kind(stack: Stack) -> tuple[str, str, Accelerator]:
 
 def of_offer(name: str, offer: site_stacks.Offer) -> Stack:
     """Return a stack that the site offers."""
-    stack = of_recipe(offer.easyconfig, offer.method or methods.usual())
-    accelerator = Accelerator(offer.accelerator) if offer.accelerator else stack.accelerator
+    stack = of_recipe(offer.easyconfig, offer.method)
+    accelerator = Accelerator(offer.device)
     flags = () if accelerator is Accelerator.CPU else (accelerator.value, "nccl")
     release = offer.release or (known().default if methods.takes(stack.method, "release") else "")
     return msgspec.structs.replace(
@@ -273,7 +273,7 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
     A name without a / is never that of a file in the current folder. Where stacks of two methods have the same recipe,
     it is that of ``method``. Raises UnknownStack without any.
     """
-    matching = [stack for stack in stacks() if stack.easyconfig == easyconfig]
+    matching = [stack for stack in own_stacks() if stack.easyconfig == easyconfig]
     if matching:
         return next((stack for stack in matching if stack.method == method), matching[0])
     if "/" in easyconfig and Path(easyconfig).is_file():
@@ -293,10 +293,7 @@ def from_recipe(easyconfig: str, method: str | None = None) -> Stack:
 def of_recipe(easyconfig: str, method: str) -> Stack:
     """Return a stack of which only the recipe is known, called as that is."""
     stem = Path(easyconfig).stem
-    device = next(
-        (accelerator for accelerator in (Accelerator.CUDA, Accelerator.ROCM) if accelerator.value in stem.lower()),
-        Accelerator.CPU,
-    )
+    device = site_stacks.device_in(stem)
     match = re.match(r"(?P<name>.+?)-(?P<version>(\d|system).*)$", stem)
     return Stack(
         name=stem,

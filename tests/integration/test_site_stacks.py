@@ -48,7 +48,11 @@ def test_from_the_offer_to_the_end(offering: Site) -> None:
     assert offering.run("run", "ours", "--", "toy-top").out == "toy 0\n"
     (offering.home / ".config/envkit/config.toml").unlink()
     assert line(offering)["state"] == "installed"
-    assert "ours is up to date" in offering.run("upgrade", "ours").out  # by the recipe that it was made of
+    (offering.tree / "software/toy-top/1.0/bin/toy-top").unlink()
+    for command in ("upgrade", "repair"):  # nothing else is made in its place
+        done = offering.run(command, "ours", status=6)
+        assert "ours cannot be built again: there is no stack of that name any more." in done.err
+    assert set(offering.states()) & {"ours", "toy-top-1.0"} == {"ours"}
     offering.run("remove", "ours")
     assert not Path(offering.tree / "environments/ours.json").exists()
 
@@ -62,3 +66,15 @@ def test_two_offers_of_one_recipe_are_two_environments(offering: Site) -> None:
     assert len(offering.begun()) == begun  # nothing was built again
     offering.run("remove", "ours")
     assert offering.run("run", "ours-1", "--", "toy-top").out == "toy 0\n"
+
+
+def test_an_offer_that_has_become_another(offering: Site) -> None:
+    offering.run("install", "ours", "--jobs", "1")
+    assert "is installed already" in offering.run("install", "ours").out
+    file = offering.folder / "stacks.toml"
+    file.write_text(file.read_text().replace("toy-top", "toy-other"))
+    offering.run("install", "ours", "--jobs", "1")
+    assert json.loads(offering.run("show", "ours", "--json").out)["module"] == "toy-other/1.0"
+    file.write_text(file.read_text().replace("[ours]", "[theirs]"))
+    assert "there is no stack of that name any more" in offering.run("upgrade", "ours", status=6).err
+    assert "theirs" not in offering.run("list", "--installed").out
