@@ -253,3 +253,14 @@ def test_the_page_has_every_key_and_a_file_that_can_be_read(write: Write) -> Non
     assert rows == {field.name for field in msgspec.structs.fields(site_stacks.Offer)}
     write(page.partition("```toml\n")[2].partition("```")[0])
     assert stacks()[-1].name == "pytorch-2.13-ours" and stacks()[-1].default
+
+
+def test_the_doctor_tells_of_a_mistake_once(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write("[a]\nx = 1\n")
+    run(["doctor", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert f"{path}:2: a: there is no key 'x'; " in told["facts"]["configuration"][2]
+    [easybuild] = [method for method in told["methods"] if method["method"] == "easybuild"]
+    assert "The stacks that your site offers cannot be read" in json.dumps(easybuild)
+    notes = json.dumps(told["notes"])
+    assert str(path) in notes and "cannot be read" not in notes

@@ -15,11 +15,12 @@ LOAD = "load"  # the probe that is missing where the modules of --load cannot be
 
 
 class Missing(Struct, frozen=True, kw_only=True):
-    """A probe that gave nothing: why, and whether it was cut off."""
+    """A probe that gave nothing: why, whether it was cut off, and whether the configuration is to blame, as it says."""
 
     probe: str
     why: str
     hung: bool = False
+    by_configuration: bool = False
 
 
 class Tool(Struct, frozen=True, kw_only=True):

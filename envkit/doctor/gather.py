@@ -14,7 +14,7 @@ from envkit.doctor.parallel import Question, ask
 from envkit.easybuild import method as easybuild
 from envkit.eessi.access import Access
 from envkit.environments.prefix import Prefix
-from envkit.errors import ConfigInvalid, EnvkitError, Problem, UnknownStack
+from envkit.errors import EnvkitError, Problem, UnknownStack
 from envkit.knowledge import eessi
 from envkit.machine import host, runtime
 from envkit.methods import registry
@@ -44,7 +44,6 @@ def gather(prefix: Prefix, load: tuple[str, ...], env: Settings, repository: ees
     preflights = {name: values.pop(key) for name in BUILDING if (key := f"preflight {name}") in values}
     builder = questions.builder(values.pop("host")) if "host" in values else None
     missing = tuple(entry for entry in answers.missing if builder or not entry.probe.startswith("preflight "))
-    missing = tuple(entry for entry in missing if not isinstance(answers.errors.get(entry.probe), ConfigInvalid))
     if unloaded:
         missing = (Missing(probe=LOAD, why=" ".join(f"{unloaded.what} {unloaded.why}".split()).rstrip(".")), *missing)
     return Facts(

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 from envkit.doctor.facts import Missing
-from envkit.errors import EnvkitError
+from envkit.errors import ConfigInvalid, EnvkitError
 from envkit.system.process import CutOffError, TimeLimit
 
 GRACE_S = 0.3
@@ -66,6 +66,6 @@ def waited(name: str, future: Future[Any], deadline: float, seconds: float) -> A
     except TimeoutError:
         return Missing(probe=name, why=f"it has not answered in {seconds:g} s", hung=True)
     except EnvkitError as error:
-        return Missing(probe=name, why=error.what.rstrip("."))
+        return Missing(probe=name, why=error.what.rstrip("."), by_configuration=isinstance(error, ConfigInvalid))
     except (OSError, ValueError) as error:
         return Missing(probe=name, why=f"{type(error).__name__}: {error}")

@@ -122,7 +122,7 @@ def no_index(facts: Facts, preflight: Preflight) -> Problem | None:
 def notes(facts: Facts) -> Iterator[Problem]:
     """Yield what there is to know besides."""
     yield from (problem("configuration", mistake=mistake) for mistake in facts.configuration)
-    yield from (of_missing(entry) for entry in facts.missing)
+    yield from (of_missing(entry) for entry in facts.missing if not entry.by_configuration)
     built = facts.preflights.get("easybuild")
     in_time = not any(entry.probe == "sources" for entry in facts.missing)
     if built and not built.problems and facts.sources is None and in_time:
