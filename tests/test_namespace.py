@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from envkit.system import namespace
 from envkit.system.resources import data
 
 from .conftest import Fake
@@ -107,3 +109,72 @@ def test_a_program_that_mounts_goes_with_the_command(tmp_path: Path, shown: Path
             return
         signal.sigtimedwait([], 0.05)
     raise AssertionError("the client has outlived the command")
+
+
+def test_a_mount_with_a_name_that_is_no_text(tmp_path: Path, shown: Path, fake: Fake) -> None:
+    client = fake("client", f'mount --bind {shown} "$1" && exec sleep 1000')
+    words = ["bind", str(shown), os.fsdecode(b"/opt/\xff"), "mount", str(tmp_path / "log"), TARGET, str(client), TARGET]
+    done = inside(*words, "--", "cat", f"{TARGET}/file", os.fsdecode(b"/opt/\xff/file"))
+    assert (done.returncode, done.stdout) == (0, "seen\nseen\n"), done.stderr
+
+
+@pytest.fixture
+def sharing(tmp_path: Path, shown: Path, fake: Fake) -> list[str]:
+    """The words by which one shares the mount of a client, which notes each start."""
+    (tmp_path / "shared").mkdir()
+    client = fake("client", f'echo start >>{tmp_path}/starts; mount --bind {shown} "$1" && exec sleep 1000')
+    return ["shared", str(tmp_path / "shared"), "mount", str(tmp_path / "log"), TARGET, str(client), TARGET, "--"]
+
+
+def test_who_comes_while_another_is_there_shares_its_mount(sharing: list[str], tmp_path: Path) -> None:
+    with subprocess.Popen([*NAMESPACE, *sharing, "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        for _ in range(2):
+            done = inside(*sharing, "cat", f"{TARGET}/file")
+            assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
+        first.communicate(b"", timeout=60)
+    assert first.returncode == 0
+    assert (tmp_path / "starts").read_text() == "start\n"
+
+
+def test_a_client_that_fails_is_told_to_who_has_started_it(sharing: list[str], tmp_path: Path, fake: Fake) -> None:
+    fake("client", "echo 'what it says'; exit 15")
+    done = inside(*sharing, "echo", "reached")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "could not mount the repository: a key is missing (status 15)." in done.stderr
+    assert not namespace.is_held(tmp_path / "shared")
+
+
+@pytest.mark.parametrize("found", [[], ["1", "2"]], ids=["no keeper", "one that has gone"])
+def test_a_keeper_that_does_not_stay_is_started_three_times(
+    found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = list[Path]()
+
+    def have_held(folder: Path, *_: object) -> bool:
+        started.append(folder)
+        return True
+
+    monkeypatch.setattr(namespace, "have_held", have_held)
+    monkeypatch.setattr(namespace, "ready", lambda *_, **__: found)
+    monkeypatch.setattr(namespace, "is_within", lambda _: False)
+    with pytest.raises(SystemExit) as ended:
+        namespace.join(tmp_path, [])
+    assert (ended.value.code, len(started)) == (3, namespace.TRIES)
+    keeper = ", process 1" if found else ""
+    assert capsys.readouterr().err == (
+        f"envkit: What mounts it here does not stay, or does not answer ({tmp_path}{keeper}).\n"
+    )
+
+
+def test_where_the_process_by_which_one_enters_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The keeper says why, and all who wait are told that it has failed."""
+    monkeypatch.setattr(namespace, "make", lambda *_: namespace.Mounted("0:1", os.getpid(), 0))
+    monkeypatch.setattr(namespace, "unshare", lambda *_: (_ for _ in ()).throw(OSError(1, "not allowed", "unshare")))
+    files = namespace.Files(tmp_path)
+    namespace.begin(tmp_path, [])
+    with pytest.raises(SystemExit) as ended:
+        namespace.ready(files, time.monotonic() + 20, has_begun=True)
+    assert ended.value.code == 3
+    assert capfd.readouterr().err == "envkit: not allowed (unshare).\n"
