@@ -28,6 +28,16 @@ find_python() {
     done
 }
 
+python_packages() { # with a Python that stacks are for: the own of the system, or the newest beside one that is too new
+    local version=
+    if command -v python3 >/dev/null; then
+        for version in 3.13 3.12 3.11 3.13; do
+            if apt-cache show "python$version-venv" >/dev/null 2>&1; then break; fi
+        done
+    fi
+    echo "python${version:-3} python${version:-3}-dev python${version:-3}-venv"
+}
+
 absent() { # the packages of PROGRAM:PACKAGE... whose program is missing
     local pair
     for pair in "$@"; do
@@ -49,7 +59,7 @@ look() { # fill required and optional with what is missing
     modules_tool || required+=(lmod)
     python=$(find_python)
     if [ -z "$python" ]; then
-        required+=(python3 python3-dev python3-venv)
+        read -ra required <<<"${required[*]} $(python_packages)"
     else
         "$python" -c 'import ensurepip, venv' 2>/dev/null || required+=(python3-venv)
         "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
@@ -105,12 +115,18 @@ look
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ "$((${#required[@]} + ${#optional[@]}))" -gt 0 ]; then
     install_packages "${required[@]}" "${optional[@]}"
     look
+    if [ -z "$(find_python)" ]; then # the system's own is too new
+        install_packages "${required[@]}"
+        look
+    fi
 fi
 if [ "${#optional[@]}" -gt 0 ]; then
     echo "Missing, but not required: ${optional[*]}. Open MPI and CMake come from wheels then; ccache only saves time."
     commands "${optional[@]}"
 fi
 if [ "${#required[@]}" -gt 0 ]; then
+    [ -n "$(find_python)" ] || ! command -v python3 >/dev/null ||
+        echo "$(python3 --version) is here, and envkit's stacks are for Python 3.11 to 3.13."
     echo "Missing, and required: ${required[*]}. Install it, then run this again:"
     commands "${required[@]}"
     exit 3

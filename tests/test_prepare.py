@@ -236,6 +236,47 @@ def test_a_system_without_apt(tree: Tree) -> None:
     assert done.stderr.splitlines()[-1].endswith("load the site's modules for them: lmod")
 
 
+def too_new(tree: Tree, versions: str) -> None:
+    """Make python3 one that no stack is for; apt has others."""
+    tree.fake("python3", "case $1 in -c) exit 1 ;; *) echo Python 3.14.0 ;; esac")
+    tree.fake("apt-cache", f"case $2 in {versions}) ;; *) exit 1 ;; esac")
+
+
+@pytest.mark.parametrize(("there", "named"), [("python3.1[12]-venv | lmod", "python3.12"), ("lmod", "python3.13")])
+def test_a_python_that_is_too_new(tree: Tree, there: str, named: str) -> None:
+    too_new(tree, there)
+    tree.has(*COMPILING, *OPTIONAL)
+    done = tree.prepare()
+    assert done.returncode == 3
+    assert done.stderr.splitlines() == [
+        "Python 3.14.0 is here, and envkit's stacks are for Python 3.11 to 3.13.",
+        f"Missing, and required: {named} {named}-dev {named}-venv. Install it, then run this again:",
+        f"  sudo apt-get update && sudo apt-get install {named} {named}-dev {named}-venv",
+    ]
+
+
+def test_as_root_another_python_is_installed_beside_one_that_is_too_new(tree: Tree) -> None:
+    """Where python3 itself comes with the first packages, too."""
+    tree.as_user(0)
+    tree.has(*COMPILING, *OPTIONAL)
+    python = tree.programs / "python3"
+    real = python.read_text().splitlines()[1]
+    python.unlink()
+    said = (tree.programs / "apt-get").read_text()
+    new = "\\n".join(["#!/bin/sh", "case $1 in -c) exit 1 ;; *) echo Python 3.14.0 ;; esac", ""])
+    made = f"""python3) printf '{new}' >{python}; chmod +x {python} ;;
+        python3.13) printf '#!/bin/sh\\n%s\\n' '{real}' >{python}.13; chmod +x {python}.13 ;;
+        lmod)"""
+    (tree.programs / "apt-get").write_text(said.replace("lmod)", made, 1))
+    done = tree.prepare()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line for line in (tree.programs / "asked").read_text().splitlines() if "install" in line] == [
+        "apt-get install -y --no-install-recommends python3 python3-dev python3-venv",
+        "apt-get install -y --no-install-recommends python3.13 python3.13-dev python3.13-venv",
+    ]
+    assert tree.envkit() == "I am envkit\n"
+
+
 def test_a_python_without_venv_leaves_nothing(tree: Tree) -> None:
     tree.has(*COMPILING, *OPTIONAL)
     tree.fake(
