@@ -228,3 +228,22 @@ def test_a_folder_of_packages_is_described(install: Install, tmp_path: Path) -> 
         "Packages:   own-package 1.2",
         "On top of:  toy",
     ]
+
+
+@pytest.mark.parametrize(("pid", "state"), [(os.getpid(), "installing"), (2**22, "unfinished")])
+def test_an_installation_whose_locks_are_closed_to_this_user(
+    pid: int, state: str, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(lock: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(lock))
+
+    tree = prefix.tree(HERE)
+    tree.unfinished.mkdir(parents=True)
+    note = receipt.Unfinished(
+        stack="toy-1.0", stage="building", pid=pid, node=os.uname().nodename, began="2026-11-28 01:00:00", log="/l"
+    )
+    (tree.unfinished / "toy-1.0.json").write_bytes(msgspec.json.encode(note))
+    tree.locks.mkdir()
+    (tree.locks / "stack-toy-1.0.lock").touch()
+    monkeypatch.setattr(filelocks, "is_held", closed)
+    assert listed(prefix)["toy-1.0"].state == state

@@ -1,6 +1,7 @@
 """Installing by EasyBuild: the one beside envkit, or that of a release of EESSI (eessi/method.py)."""
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -418,6 +419,7 @@ def prepare(request: Request, machine: host.Host, stack: Stack) -> ModulesInstal
         lacking=(
             *preflight.host_problems(machine, stack),
             *preflight.known_problems(machine, stack, plan.modules, force=request.force),
+            *preflight.patch_problems(plan, request.prefix),
             *mpi.problems(machine, stack, tree),
             *trial_compiles.problems(machine, stack, plan),
         ),
@@ -478,8 +480,9 @@ def request_of(prefix: Prefix, environment: Receipt) -> Request:
     if wanted != environment.name and from_recipe(wanted, environment.method).name != environment.name:
         raise EnvironmentDamaged(
             what=f"{environment.name} cannot be built again: there is no stack of that name any more.",
-            why=f"It was made by {wanted}, which was offered under that name.",
-            fix=f"It still runs. Have the stack offered again, or build it under another name: envkit install {wanted}",
+            why=f"It was made by {wanted}, which was offered under that name. It is left as it is.",
+            fix="Have the stack offered again, or build it under another name: "
+            f"envkit install {shlex.quote(wanted)} --prefix {shlex.quote(str(prefix.root))}",
         )
     return Request(prefix=prefix, wanted=wanted, method=environment.method, load=load, extras=tuple(environment.extras))
 

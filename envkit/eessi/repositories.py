@@ -64,6 +64,11 @@ def find(name: str, env: Mapping[str, str] = os.environ) -> Repository:
     if f"repository {name}" in symptoms():
         words = symptom(f"repository {name}")
         raise UsageProblem.of(words)
+    if "," in name:  # as eessi_container.sh takes it
+        raise UsageProblem(
+            what=f"--repository {name!a}: it takes one name alone.",
+            fix="Leave out what follows the comma. To write below it (access=rw): --writable DIR",
+        )
     path = next((str(path) for _, path, _ in config.places(env, FILE)), FILE)
     raise UsageProblem(
         what=f"--repository {name!a}: envkit knows none of that name.",

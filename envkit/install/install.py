@@ -17,8 +17,8 @@ from rich.console import Console
 from envkit.apptainer import method as apptainer
 from envkit.environments import activation, filelocks, lockfile, receipt, replaced, trust
 from envkit.environments.manifest import Damage
-from envkit.environments.name_syntax import shown
-from envkit.environments.prefix import Prefix, Tree, prune_logs
+from envkit.environments.name_syntax import is_name, shown
+from envkit.environments.prefix import Prefix, Tree, locate, prune_logs
 from envkit.environments.receipt import Receipt
 from envkit.errors import (
     BuildFailed,
@@ -245,12 +245,25 @@ def selected(request: Request, platform: host.Platform) -> Stack:
         )
     except UnknownStack as error:
         if request.locked is None or request.wanted != request.locked.name:
-            raise
+            raise no_longer(request, error) from error
         raise UnknownStack(
             what=f"The lock is of {request.locked.name}, which is no stack of envkit's, nor one that your site offers.",
             fix="Give what it was made from as well: envkit install ./RECIPE.eb --locked FILE, "
             "or with --from or --from-dockerfile.",
         ) from error
+
+
+def no_longer(request: Request, error: UnknownStack) -> UnknownStack:
+    """Return what is wrong with a name that no stack has: an environment may have it, which was made by one."""
+    wanted = request.wanted or ""
+    trees = request.prefix.trees(os.uname().machine) if is_name(wanted) else []
+    if not any(installed.there(tree, wanted) for tree in trees):
+        return error
+    return UnknownStack(
+        what=f"{wanted} is installed, and there is no stack of that name any more.",
+        why="It was made by one that was offered under that name. It is left as it is.",
+        fix=f"Use it: envkit run {wanted} -- COMMAND. 'envkit list' has the stacks that there are.",
+    )
 
 
 def find_installed(request: Request) -> Receipt | None:
@@ -452,11 +465,13 @@ def prove(work: Installation, folder: Path, console: Console) -> "Report | None"
     receipt.write(receipt.path_of(work.tree, result.name), settled)
     replaced.settle(work.tree, result.name)
     receipt.end(work.tree, result.name)
-    envkit = shlex.quote(own_command())
-    say(console, f"Installed {result.name}. Enter it with '{envkit} shell {result.name}'.")
+    envkit, root = shlex.quote(own_command()), work.tree.root.parent
+    is_usual = any(prefix.root == root for prefix in locate(None).every)
+    called = result.name if is_usual else f"{result.name} --prefix {shlex.quote(str(root))}"
+    say(console, f"Installed {result.name}. Enter it with '{envkit} shell {called}'.")
     with suppress(HostProblem):  # it has no modules
         settled.require_modules()
-        line = activation.line(activation.shell_of(os.environ, activation.parent()), f"{envkit} activate {result.name}")
+        line = activation.line(activation.shell_of(os.environ, activation.parent()), f"{envkit} activate {called}")
         say(console, f"In this shell: {line}")
     return report
 
@@ -473,7 +488,9 @@ def require_no_horovod(work: Installation, folder: Path) -> None:
         raise HorovodMissing(
             what=f"{work.stack.name} was built, but the Python in it finds no Horovod, so it is not installed.",
             why=f"It is for Horovod. Inside of it there is no package of that name (log: {folder}).",
-            fix="What is built is kept. Run the same command again; if it stays so, build it anew with --rebuild.",
+            fix="Have its recipe install Horovod, or leave 'requires' out where your site offers it."
+            if work.stack.of_site
+            else "What is built is kept. Run the same command again; if it stays so, build it anew with --rebuild.",
         )
 
 

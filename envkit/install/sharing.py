@@ -138,7 +138,8 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci |
     if made is None:
         raise UsageProblem(
             what=f"{receipt.called} cannot be pushed.",
-            why="A cache holds Horovod modules that EasyBuild has made, and images built from envkit's own recipes.",
+            why=("" if receipt.horovod else "It has no Horovod. ")
+            + "A cache holds Horovod modules that EasyBuild has made, and images built from envkit's own recipes.",
             fix="Name an environment that 'envkit install' made of a stack, by --method easybuild or apptainer.",
         )
     if key is not None:

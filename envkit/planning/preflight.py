@@ -25,7 +25,8 @@ from envkit.planning.plan import Plan
 from envkit.planning.stack import Stack
 from envkit.sources import fetch
 from envkit.sources.cache import distinct
-from envkit.system import process
+from envkit.system import files, process
+from envkit.system.resources import easybuild_collection, recipes
 
 PATIENCE_S = 5.0  # for the answers of all places together
 SHOWN = 5  # sources that are listed, with what each place said
@@ -89,6 +90,28 @@ def known_problems(host: Host, stack: Stack, modules: Iterable[str] = (), *, for
     from envkit.planning.compatibility import known_bad
 
     return () if force else known_bad(stack, host, modules)
+
+
+def patch_problems(plan: Plan, prefix: Prefix) -> Iterable[Problem]:
+    """Yield what is wrong with patches of recipes that are neither envkit's nor EasyBuild's own, as eb finds them."""
+    for step in plan.steps:
+        recipe, name = Path(step.easyconfig), step.module.partition("/")[0]
+        if any(recipe.is_relative_to(own) for own in (recipes("easyconfigs"), easybuild_collection())):
+            continue
+        below = [Path(folder) / part for folder in plan.robot for part in ("", f"{name[0].lower()}/{name}", name)]
+        places = [recipe.parent, *below, prefix.root / "sources" / name[0].lower() / name]
+        for patch in step.patches:
+            found = next((place / patch.filename for place in places if (place / patch.filename).is_file()), None)
+            if found is None:
+                yield Problem(
+                    what=f"The patch {patch.filename}, which {recipe.name} names, is not there.",
+                    fix=f"Put it beside the recipe, in {recipe.parent}.",
+                )
+            elif patch.sha256 and files.sha256(found) != patch.sha256:
+                yield Problem(
+                    what=f"{found} is not the patch that {recipe.name} pins: its SHA-256 is {files.sha256(found)}.",
+                    fix=f"Put the right one in its place, or correct the recipe: {recipe}",
+                )
 
 
 def prefix_problems(prefix: Prefix, stack: Stack, remaining: float) -> Iterable[Problem]:

@@ -73,7 +73,9 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     },
     "eessi.md": {
         "export ENVKIT_EESSI_CACHE=/shared/eessi-cache": "tests/integration/test_eessi.py has servers",
-        "envkit eessi prefetch PyTorch/2.1.2-foss-2023a": "tests/integration/test_eessi.py has servers",
+        "envkit eessi prefetch --access userns PyTorch/2.1.2-foss-2023a": "tests/integration/test_eessi.py has servers",
+        "envkit run eessi --access userns --load PyTorch/2.1.2-foss-2023a -- CMD":
+            "tests/integration/test_eessi.py has servers",
         "envkit install --method eessi": "tests/integration/test_eessi_install.py has a tree with the real PyTorch",
         "envkit run pytorch-2.1-eessi -n 4 -- python train.py": "tests/integration/test_eessi_install.py",
         "envkit run eessi --repository software.example.org --load Tool -- tool":
@@ -86,7 +88,9 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "cd easyconfigs": "tests/integration/test_eessi_contribution.py has the real eb",
         "eb --check-contrib Horovod-0.28.1-foss-2023a-PyTorch-2.1.2.eb Horovod-0.28.1-foss-2023a-TensorFlow-2.13.0.eb":
             "tests/integration/test_eessi_contribution.py",
-        "eb --new-pr Horovod-0.28.1-foss-2023a-{PyTorch-2.1.2,TensorFlow-2.13.0}.eb Horovod-0.28.1_*.patch":
+        "eb --new-pr Horovod-0.28.1-foss-2023a-{PyTorch-2.1.2,TensorFlow-2.13.0}.eb \\\n"
+        "      $(grep -oh 'Horovod-0.28.1_[a-z0-9-]*.patch' "
+        "Horovod-0.28.1-foss-2023a-{PyTorch-2.1.2,TensorFlow-2.13.0}.eb | sort -u)":
             "nobody opens a contribution in a test",
     },
     "examples.md": {

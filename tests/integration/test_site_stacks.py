@@ -78,3 +78,25 @@ def test_an_offer_that_has_become_another(offering: Site) -> None:
     file.write_text(file.read_text().replace("[ours]", "[theirs]"))
     assert "there is no stack of that name any more" in offering.run("upgrade", "ours", status=6).err
     assert "theirs" not in offering.run("list", "--installed").out
+
+
+def test_a_patch_that_is_missing_or_another_is_found_before_anything_is_built(offering: Site) -> None:
+    edit(offering, "toy-top", "checksums = [", "patches = [('toy.patch', 0)]\nchecksums = [")
+    edit(offering, "toy-top", "50b2']", f"50b2', '{'0' * 64}']")
+    for text, said in ("", "The patch toy.patch, which toy-top-1.0.eb names, is not there."), (
+        "diff", "toy.patch is not the patch that toy-top-1.0.eb pins: its SHA-256 is ",
+    ):  # fmt: skip
+        if text:
+            offering.recipe("toy-top").with_name("toy.patch").write_text(text)
+        done = offering.run("install", "ours", "--jobs", "1", status=3)
+        assert said in " ".join(done.err.split())
+        assert offering.begun() == []
+
+
+def test_it_is_said_how_to_enter_what_is_elsewhere(offering: Site, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    done = offering.run("install", "ours", "--jobs", "1", prefix=elsewhere)
+    [line] = [line for line in done.out.splitlines() if line.startswith("Installed ours.")]
+    assert line == f"Installed ours. Enter it with 'envkit shell ours --prefix {elsewhere}'."
+    usual = offering.run("install", "ours", "--jobs", "1", env={"ENVKIT_PREFIX": str(offering.prefix)})
+    assert "Enter it with 'envkit shell ours'." in usual.out
