@@ -4,6 +4,7 @@ In it is a table for each, with the recipe of EasyBuild that it is made by; so a
 line in ``envkit list``, and can be what ``envkit install`` takes where no name is given.
 """
 
+import difflib
 import os
 import re
 import stat
@@ -198,7 +199,10 @@ def mistakes(name: str, table: Any, path: Path, own: tuple[str, ...], text: str)
         if key not in FIELDS and isinstance(value, dict):
             yield f"{where}: there is no table in a table; a name with a dot takes quotes, as ['{name}.{key}']."
         elif key not in FIELDS:
-            yield f"{where}: there is no key {key!a}; there are {', '.join(FIELDS)}."
+            near = difflib.get_close_matches(key, FIELDS, 1)
+            yield f"{where}: there is no key {key!a}" + (
+                f". Did you mean '{near[0]}'?" if near else f"; there are {', '.join(FIELDS)}."
+            )
         elif problem := refused(key, value, path):
             yield f"{where}: '{key}': {problem}"
 
