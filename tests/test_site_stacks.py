@@ -104,6 +104,7 @@ def test_a_default_of_the_site_is_taken_first(write: Write, device: str, tmp_pat
         (f'{OURS}requires = ["mpi2"]', ":4: pytorch-2.13-ours: 'requires': expected a list of build flags: mpi, gloo,"),
         (f'{OURS}accelerator = "gpu"', ":4: pytorch-2.13-ours: 'accelerator': expected one of cpu, cuda, rocm, found"),
         (f'{OURS}method = "apptainer"', ":4: pytorch-2.13-ours: 'method': expected one of easybuild, eessi, found 'ap"),
+        (f'{OURS}method = ["eessi"]', ":4: pytorch-2.13-ours: 'method': expected one of easybuild, eessi, found ['ee"),
         (f'{OURS}release = "2023.06"', ":1: pytorch-2.13-ours: 'release' is for the method eessi."),
         (f'{OURS}machines = "x86_64"', ":4: pytorch-2.13-ours: 'machines': expected a list of machine types, such as "),
         (f'{OURS}note = "a\\u001bb"', ":4: pytorch-2.13-ours: 'note': expected a line of text of at most 200 charact"),
@@ -117,6 +118,13 @@ def test_mistakes(write: Write, text: str, said: str) -> None:
     [mistake] = problem.value.why.splitlines()
     assert mistake.startswith(f"{path}{said}")
     assert "docs/stacks.md" in problem.value.fix and problem.value.exit_code == 2
+
+
+def test_a_method_that_is_a_list_with_a_release(write: Write) -> None:
+    write(f'{OURS}method = ["eessi"]\nrelease = "2023.06"\n')
+    with pytest.raises(ConfigInvalid) as problem:
+        stacks()
+    assert len(problem.value.why.splitlines()) == 2
 
 
 def test_every_mistake_is_told_at_once_and_where_it_matters(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,18 +92,18 @@ def offered(own: tuple[str, ...]) -> tuple[tuple[str, Offer], ...]:
     except ValueError as error:
         raise mistaken(str(error)) from error
     recipes = [Path(offer.easyconfig) for _, offer in offers]
-    for place in (path, *recipes, *sorted({recipe.parent for recipe in recipes})):
-        if why := exposed(place, trusted):
+    for used in (path, *recipes, *sorted({recipe.parent for recipe in recipes})):
+        if why := exposed(used, trusted):
             raise mistaken(why)
     return offers
 
 
-def exposed(place: Path, trusted: owners.Trusted) -> str:
+def exposed(used: Path, trusted: owners.Trusted) -> str:
     """Say what somebody else can change: a file or folder, one above it, a recipe below it; nothing if nobody can.
 
     eb looks for recipes in folders below, too, and goes where links lead.
     """
-    todo, seen = [place], set[Path]()
+    todo, seen = [used], set[Path]()
     while todo:
         path = todo.pop()
         if found := owners.usurper(path, trusted):
@@ -118,7 +118,7 @@ def exposed(place: Path, trusted: owners.Trusted) -> str:
             continue
         seen.add(real)
         if len(seen) > MOST_FOLDERS:
-            return f"{place}: more than {MOST_FOLDERS} folders are below it. Keep the recipes in one of their own."
+            return f"{used}: more than {MOST_FOLDERS} folders are below it. Keep the recipes in one of their own."
         todo += entries(path)
     return ""
 
@@ -157,10 +157,8 @@ def read(data: bytes, path: Path, own: tuple[str, ...]) -> tuple[tuple[str, Offe
             offer = record.convert(table, Offer)
             kind = (offer.method, offer.framework, offer.device)
             if offer.default and (first := defaults.setdefault(kind, name)) != name:
-                line = toml.line_of(text, f"{name}.default")
-                wrong.append(
-                    f"{path}:{line}: {name}: 'default': {first} is the one for {' on '.join(kind[1:])} already."
-                )
+                where = place(path, text, f"{name}.default")
+                wrong.append(f"{where}: {name}: 'default': {first} is the one for {' on '.join(kind[1:])} already.")
             recipe = os.path.normpath(path.parent / offer.easyconfig)
             offers.append((name, msgspec.structs.replace(offer, easyconfig=recipe)))
     if wrong:
@@ -168,34 +166,36 @@ def read(data: bytes, path: Path, own: tuple[str, ...]) -> tuple[tuple[str, Offe
     return tuple(offers)
 
 
+def place(path: Path, text: str, key: str) -> str:
+    """Return where a key of a file is: the file, and its line where that can be told."""
+    line = toml.line_of(text, key)
+    return f"{path}:{line}" if line else str(path)
+
+
 def mistakes(name: str, table: Any, path: Path, own: tuple[str, ...], text: str) -> Iterator[str]:
     """Yield what is wrong with the table of a stack, each with its line where it has one."""
-
-    def place(key: str) -> str:
-        line = toml.line_of(text, key)
-        return f"{path}:{line}" if line else str(path)
-
+    here = place(path, text, name)
     if not isinstance(table, dict):
-        yield f"{place(name)}: {name!a} is no table: write [{toml.shown(name)}], and its keys below."
+        yield f"{here}: {name!a} is no table: write [{toml.shown(name)}], and its keys below."
         return
     if not is_name(name) or name.endswith(".eb"):
         yield (
-            f"{place(name)}: {name!a} cannot be the name of a stack: it has letters, digits and _ . + -, begins with a "
+            f"{here}: {name!a} cannot be the name of a stack: it has letters, digits and _ . + -, begins with a "
             "letter, a digit or _, does not end in .eb, and is no longer than 150."
         )
         return
     if name in own:
-        yield f"{place(name)}: {name} is a stack of envkit's own: give yours another name."
+        yield f"{here}: {name} is a stack of envkit's own: give yours another name."
     if name in CHOICES["framework"]:
-        yield f"{place(name)}: {name} means any stack for it: give yours another name."
-    if "release" in table and not methods.takes(table.get("method", ""), "release"):
-        yield f"{place(name)}: {name}: 'release' is for the method {methods.of_option('release')}."
+        yield f"{here}: {name} means any stack for it: give yours another name."
+    if "release" in table and not methods.takes(str(table.get("method")), "release"):
+        yield f"{here}: {name}: 'release' is for the method {methods.of_option('release')}."
     is_nested = any(key not in FIELDS and isinstance(value, dict) for key, value in table.items())
     for key, field in FIELDS.items():
         if not is_nested and field.required and key not in table:
-            yield f"{place(name)}: {name}: the key '{key}' is missing: expected {expected(key)}."
+            yield f"{here}: {name}: the key '{key}' is missing: expected {expected(key)}."
     for key, value in table.items():
-        where = f"{place(f'{name}.{key}')}: {name}"
+        where = f"{place(path, text, f'{name}.{key}')}: {name}"
         if key not in FIELDS and isinstance(value, dict):
             yield f"{where}: there is no table in a table; a name with a dot takes quotes, as ['{name}.{key}']."
         elif key not in FIELDS:
