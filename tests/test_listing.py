@@ -230,15 +230,16 @@ def test_a_folder_of_packages_is_described(install: Install, tmp_path: Path) -> 
     ]
 
 
-@pytest.mark.parametrize(("pid", "state"), [(os.getpid(), "installing"), (2**22, "unfinished")])
+@pytest.mark.parametrize(("is_there", "state"), [(True, "installing"), (False, "unfinished")])
 def test_an_installation_whose_locks_are_closed_to_this_user(
-    pid: int, state: str, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
+    is_there: bool, state: str, prefix: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def closed(lock: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(lock))
 
     tree = prefix.tree(HERE)
     tree.unfinished.mkdir(parents=True)
+    pid = os.getpid() if is_there else 2**22
     note = receipt.Unfinished(
         stack="toy-1.0", stage="building", pid=pid, node=os.uname().nodename, began="2026-11-28 01:00:00", log="/l"
     )
