@@ -66,7 +66,7 @@ def mounted(folder: Path) -> tuple[str, ...]:
 def test_what_the_eb_of_eessi_builds(place: Site, tree: Path) -> None:
     done = install(place, "toy-top").expect(0)
     assert "Installed toy-top-1.0. Enter it with '" in done.out
-    assert f"envkit shell toy-top-1.0'.{os.linesep}" in done.out
+    assert f"envkit shell toy-top-1.0 --prefix {place.prefix}'.{os.linesep}" in done.out
     assert built(place) == set(MODULES)
     assert (place.home / "eessi-hooks").read_text().split() == list(MODULES)  # EESSI's own, called after ours
     settings = (on_top(place) / "software/toy-middle/1.0/settings").read_bytes().split(b"\0")
