@@ -494,5 +494,5 @@ def test_every_addition_has_a_time() -> None:
     seconds = {stack.name: stack.seconds for stack in stacks()}
     for extra in extras.known().values():
         for stack, recipe in extra.recipes.items():
-            module = recipe.removesuffix(".eb").replace("-", "/", 1)
+            module = re.sub(r"-(?=\d)", "/", recipe.removesuffix(".eb"), count=1)
             assert not seconds[stack] or module in seconds[stack]
