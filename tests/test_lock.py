@@ -157,7 +157,7 @@ def test_a_lock_of_another_stack_is_refused(tmp_path: Path, capsys: Output) -> N
     path.write_text(lockfile.text(made()))
     prefix = str(tmp_path / "p")
     assert run(["install", "--locked", str(path), "--prefix", prefix]) == 2
-    assert "The lock is of toy, which is no stack of envkit's, nor one that your site offers." in capsys.readouterr().err
+    assert "The lock is of toy, which is no stack of envkit's, nor one that your site" in capsys.readouterr().err
     assert run(["install", "pytorch-2.13-cpu", "--locked", str(path), "--prefix", prefix]) == 2
     assert "The lock is of toy by easybuild, not of pytorch-2.13-cpu." in capsys.readouterr().err
 
