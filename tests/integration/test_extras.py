@@ -102,7 +102,8 @@ def test_ranks_read_a_tensorflow_data_set_in_parts(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     script = f"OUT = {str(tmp_path / 'data')!r}{READ}"
     done = site.envkit("run", "tensorflow-2.21-cpu", "-n", "2", "--", "python", "-c", script)
-    assert done.stdout.splitlines() == ["3 4.9.10"] * 2, done.stdout + done.stderr
+    assert done.stdout.count("3 4.9.10\n") == 2, done.stdout + done.stderr
     told = json.loads(site.envkit("verify", "tensorflow-2.21-cpu", "--json").stdout)
     [imported] = [result["message"] for result in told["results"] if result["id"] == "extras"]
-    assert imported == "every rank imports what was added: tensorflow-datasets, tutorials"
+    assert imported.startswith("every rank imports what was added: ")
+    assert "tensorflow-datasets" in imported and "tutorials" in imported
