@@ -1,4 +1,4 @@
-"""A stack with its Horovod from a cache against unpacking the same files, and against building; 10 to 20 minutes.
+"""A stack from a cache against unpacking the same files, and against building; 10 to 20 minutes.
 
 ``python benchmarks/cache.py [STACK]``, in the prefix where STACK was built, which is read alone. Each installation
 begins in an empty prefix, fetches its sources, is verified on two ranks, and has an empty compiler cache. The claims
@@ -19,9 +19,8 @@ from pathlib import Path
 from timing import ENVKIT, Cost, cost, own, report_cost
 
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache import pack
+from envkit.cache.place import Place
 from envkit.environments import prefix as place
-from envkit.environments.prefix import Tree
 from envkit.methods import installed
 
 
@@ -48,7 +47,7 @@ def main(name: str) -> int:
         unpacking = unpacked(tree, folder)
         verifying = cost([ENVKIT, "verify", name], own(near))
         failed += report_cost(
-            f"{name}, its Horovod from a folder, against tar -x of the same files and verify",
+            f"{name} from a folder, against tar -x of the same files and verify",
             taken, unpacking + verifying, bound=1.5,
         )  # fmt: skip
         print(f"  tar -x: {unpacking}; verify: {verifying}")
@@ -58,7 +57,7 @@ def main(name: str) -> int:
         failed += report_cost("Horovod alone by a server, against the folder", by_server, by_folder, bound=1.2)
         shutil.rmtree(near)
         building = install(built, name, None, {"CCACHE_DIR": str(folder / "ccache")})
-    return failed + report_cost(f"{name}, its Horovod from a folder, against building", taken, building, bound=0.1)
+    return failed + report_cost(f"{name} from a folder, against building", taken, building, bound=0.1)
 
 
 def of_image(root: Path, name: str, file: Path) -> int:
@@ -86,19 +85,19 @@ def of_image(root: Path, name: str, file: Path) -> int:
 def pushing(root: Path, name: str, folder: Path, cache: Path) -> int:
     """Push, push again, and pack the same files with tar and xz, which an object is packed with."""
     found = installed.find(place.locate(str(root)), name)
-    module = next(one for one in found.names if one.startswith("Horovod/"))
-    names, packed = folder / "names", folder / "packed.tar.xz"
-    names.write_text("\n".join(pack.paths(Tree(root=Path(found.tree)), module)))
+    names, packed, there = folder / "names", folder / "packed.tar.xz", Place(named=str(cache))
     push = [ENVKIT, "cache", "push", name, "--to", str(cache), "--unsigned"]
     first = cost(push, own(root))
-    [at] = (cache / "objects").iterdir()
-    written = at.stat().st_mtime_ns
+    objects = [*(cache / "objects").iterdir()]
+    written = [at.stat().st_mtime_ns for at in objects]
     second = cost(push, own(root))
+    names.write_text("\n".join(file for each in there.names() for file in there.entry(each).manifest.files))
     packing = cost(["tar", "-cJf", str(packed), "-C", found.tree, "-T", str(names)], own(root))
     failed = report_cost("push, against tar and xz of the same files", first, packing, bound=1.3)
-    is_same = at.stat().st_mtime_ns == written
+    is_same = [at.stat().st_mtime_ns for at in objects] == written
     print(f"a second push: {second}; {'nothing is' if is_same else 'is'} sent")
-    print(f"an object: {at.stat().st_size} bytes; tar and xz of the same files: {packed.stat().st_size}")
+    sizes = " and ".join(str(at.stat().st_size) for at in objects)
+    print(f"objects: {sizes} bytes; tar and xz of the same files: {packed.stat().st_size}")
     return failed + (not is_same)
 
 

@@ -96,7 +96,7 @@ def module_in(prefix: Path) -> Tree:
 def packed(tree: Tree, path: Path) -> Packed:
     """Pack the module."""
     with path.open("w+b") as stream:
-        return pack.pack(tree, MODULE, "x86_64", stream)
+        return pack.pack(tree, MODULE, "x86_64", stream, {})
 
 
 def described(of: Packed, **needs: Any) -> Manifest:
@@ -151,7 +151,7 @@ def put(entry: SignedManifest, prefix: Path) -> Tree:
     """Take the module into another prefix."""
     new = Tree(root=prefix / "x86_64-py3.11")
     new.root.mkdir(parents=True, exist_ok=True)
-    unpack.take(entry, new, Path(sys.executable), lambda: None)
+    unpack.take(entry, new, Path(sys.executable), lambda: None, {})
     return new
 
 
@@ -823,7 +823,8 @@ step, root = sys.argv[1], Path(sys.argv[2])
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 setattr(unpack.replaced if step == "move" else unpack, step, die)
 [name] = Place(named={str(tmp_path / "cache")!r}).names()
-unpack.take(Place(named={str(tmp_path / "cache")!r}).entry(name), Tree(root=root), Path(sys.executable), lambda: None)
+entry = Place(named={str(tmp_path / "cache")!r}).entry(name)
+unpack.take(entry, Tree(root=root), Path(sys.executable), lambda: None, {{}})
 """
         new = Tree(root=tmp_path / OTHER / "x86_64-py3.11")
         new.root.mkdir(parents=True)

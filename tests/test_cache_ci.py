@@ -145,7 +145,8 @@ def test_the_manifest_says_which_job(
         monkeypatch.setenv(name, value)
     assert push(tmp_path / "cache", "--json") == 0
     told = valid("cache push", capsys.readouterr().out)
-    assert (told["name"], told["sent"], told["ci"]["commit"]) == (NAME, True, COMMIT)
+    [build] = told["builds"]
+    assert (told["name"], build["sent"], build["ci"]["commit"]) == (NAME, True, COMMIT)
     place = Place(named=str(tmp_path / "cache"))
     entry = place.entry(place.names()[0])
     assert entry.manifest.provenance.ci == ci.job(of)
@@ -165,12 +166,13 @@ def test_what_was_taken_from_there_is_there(
         monkeypatch.setenv(name, value)
     assert push(tmp_path / "cache", "--json") == 0
     made, told = receipt_of(there), json.loads(capsys.readouterr().out)
-    origin = Cached(place=told["place"], id=told["id"], host="x", built="y", key="")
+    [build] = told["builds"]
+    origin = Cached(place=told["place"], id=build["id"], host="x", built="y", key="")
     modules = tuple(msgspec.structs.replace(one, cached=origin) for one in made.modules)
     receipt.write(receipt.path_of(Tree(root=Path(made.tree)), NAME), msgspec.structs.replace(made, modules=modules))
     assert push(tmp_path / "cache", "--json") == 0
     again = valid("cache push", capsys.readouterr().out)
-    assert again == {**told, "sent": False}
+    assert again == {**told, "builds": [{**build, "sent": False}]}
     assert push(tmp_path / "another") == 3
     assert "It was taken from the cache" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "cache/manifests")

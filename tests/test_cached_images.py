@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def entry(made: ImageReceipt, prefix: Prefix, folder: Path) -> SignedManifest:
     """The image in a cache."""
-    done = sharing.push(prefix, NAME, Place(named=str(folder)), None)
+    [done] = sharing.push(prefix, NAME, Place(named=str(folder)), None).builds
     assert (done.module, done.sent, done.signed) == (NAME, True, False)
     return Place(named=str(folder)).entry(f"{NAME}/{done.id}.json")
 
@@ -105,7 +105,8 @@ def test_an_image_is_pushed_as_it_is(entry: SignedManifest, made: ImageReceipt, 
     }  # fmt: skip
     assert (folder / entry.manifest.object_name).read_bytes() == Path(made.image).read_bytes()
     assert entry.manifest.part.sha256 == KEY.ljust(64, "0")
-    assert not sharing.push(prefix, NAME, entry.place, None).sent
+    [again] = sharing.push(prefix, NAME, entry.place, None).builds
+    assert not again.sent
     assert [one.state for one in sharing.verified([entry.place], ()).builds] == ["unsigned"]
     assert sharing.prune(entry.place, 0, dry_run=False).removed == ()
 
@@ -227,7 +228,7 @@ def test_whose_signature_counts(made: ImageReceipt, prefix: Prefix, stack: Stack
         subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", own], check=True)
         subprocess.run(["openssl", "pkey", "-in", own, "-pubout", "-out", public], check=True)
         keys[name] = own, public
-    pushed = sharing.push(prefix, NAME, Place(named=str(folder)), keys["theirs"][0])
+    [pushed] = sharing.push(prefix, NAME, Place(named=str(folder)), keys["theirs"][0]).builds
     assert pushed.signed
 
     def verdict(*names: str) -> tuple[bool, tuple[str, ...]]:
@@ -300,7 +301,7 @@ def test_a_manifest_that_is_none_of_an_image_is_refused(entry: SignedManifest, c
 def test_a_module_takes_no_image_for_one_of_its_builds(entry: SignedManifest, tmp_path: Path) -> None:
     assert entry.place.names("Horovod/0.28.1") == []
     with pytest.raises(CacheInvalid) as refused:
-        unpack.take(entry, Tree(root=tmp_path), Path("/usr/bin/python3"), lambda: None)
+        unpack.take(entry, Tree(root=tmp_path), Path("/usr/bin/python3"), lambda: None, {})
     assert "Its manifest names" in refused.value.why
 
 

@@ -1,7 +1,7 @@
 """Which objects go with a machine and a plan, by what they need, and why the others do not."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
@@ -29,6 +29,11 @@ class Provided:
     load: tuple[str, ...]
 
 
+def of_module(here: Provided, module: str) -> Provided:
+    """Return the means for a module that is linked with no other: of the recipes, its own alone counts."""
+    return replace(here, recipes={name: sha256 for name, sha256 in here.recipes.items() if name == module})
+
+
 def reasons(manifest: Manifest, here: Provided) -> Iterator[str]:
     """Yield why an object does not fit; nothing of one that does."""
     needs = manifest.needs
@@ -50,7 +55,9 @@ def of_machine(manifest: Manifest, here: Provided) -> Iterator[str]:
     yield from differs("machine type", needs.machine, here.machine)
     yield from differs("Python", needs.python, here.python)
     family, version = here.mpi
-    if (needs.mpi.family, needs.mpi.embedded) != (family, here.is_embedded):
+    if not needs.mpi_library:
+        pass
+    elif (needs.mpi.family, needs.mpi.embedded) != (family, here.is_embedded):
         was, now = mpi_named(needs.mpi.family, needs.mpi.embedded), mpi_named(family, here.is_embedded)
         yield f"it was built with {was}, and here is {now}"
     elif here.mpi_library and needs.mpi_library != here.mpi_library:

@@ -41,12 +41,19 @@ class PackedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     places: int = 0
 
 
+class WheelFiles(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The files of a wheel: all but some of them lie below a ``folder``, as they are in it."""
+
+    folder: str
+    without: tuple[str, ...] = ()
+
+
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """The needs that a machine must meet: ``versions`` of symbols by name (GLIBC), ``cpu`` as /proc/cpuinfo names it.
 
     ``mpi_library`` is the library of MPI that is loaded, ``syntax`` that of the module file, ``recipes`` the SHA-256 of
-    the recipe of each module that it was linked with, ``load`` the site modules that were loaded. An image needs its
-    type of machine and the device; its Python and MPI are those inside.
+    the recipe of each module that it was linked with, ``load`` the site modules that were loaded. What is made of
+    wheels has no MPI. An image needs its type of machine and the device; its Python and MPI are those inside.
     """
 
     machine: str
@@ -90,7 +97,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it.
 
-    Of an image it is the image itself. Its ``part`` has the name of the stack, and as SHA-256 the key of its last
+    ``wheels`` are the rest of a module, by their SHA-256: what is from them is not in the object. Of an image it is the
+    image itself. Its ``part`` has the name of the stack, and as SHA-256 the key of its last
     layer, which stands for all that it is made of.
     """
 
@@ -102,6 +110,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     unpacked: int
     provenance: Provenance
     files: dict[str, PackedFile]
+    wheels: dict[Sha256, WheelFiles] = {}
 
     @property
     def module(self) -> str:
@@ -164,7 +173,8 @@ def read(content: bytes) -> tuple[Manifest, Signed]:
 def is_whole_image(manifest: Manifest) -> bool:
     """Say whether a manifest is one of an image: that file, and nothing besides."""
     same = PackedFile(size=manifest.size, sha256=manifest.sha256, is_program=True)
-    return is_name(manifest.module) and manifest.files == {f"{manifest.module}.sif": same}
+    files = {f"{manifest.module}.sif": same}
+    return is_name(manifest.module) and manifest.files == files and not manifest.wheels
 
 
 def folder_of(module: str) -> str:

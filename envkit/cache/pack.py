@@ -1,4 +1,7 @@
-"""A module as an object: its files in one tar file under xz, without what is of the machine that built it."""
+"""A module as an object: its files in one tar file under xz, without what is of the machine that built it.
+
+What is from wheels is left out as well (``wheels.py``).
+"""
 
 import hashlib
 import io
@@ -7,17 +10,18 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from envkit.cache import binaries, prefixes
-from envkit.cache.manifest import PREFIX, PackedFile, rules
+from envkit.cache import wheels as of_wheels
+from envkit.cache.manifest import PREFIX, PackedFile, WheelFiles, rules
 from envkit.environments.prefix import Tree, listed
 from envkit.system import files
 
-PRESET = 6  # of xz
+PRESET = 1  # of xz: of compiled Python a higher one takes six times as long, and saves a sixth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,7 @@ class Packed:
     """The packed files, and what their libraries need; ``size`` and ``sha256`` are those of the tar file under xz."""
 
     files: dict[str, PackedFile]
+    wheels: dict[str, WheelFiles]
     unpacked: int
     size: int
     sha256: str
@@ -50,35 +55,42 @@ def paths(tree: Tree, module: str) -> Iterator[str]:
                 yield path
 
 
-def pack(tree: Tree, module: str, machine: str, place: BinaryIO) -> Packed:
-    """Write the object of a module. Raises NotRelocatable, HostProblem, OSError.
+def pack(tree: Tree, module: str, machine: str, place: BinaryIO, wheels: Mapping[str, Path]) -> Packed:
+    """Write the object of a module, without what is from its wheels. Raises NotRelocatable, HostProblem, OSError.
 
     The same files give the same object, whatever the prefix, and whoever they belong to.
     """
     spelled = prefixes.spellings(tree.root.parent)
-    entries, size = dict[str, PackedFile](), 0
-    names = sorted(paths(tree, module))
+    entries = dict[str, PackedFile]()
+    names = {*paths(tree, module)}
+    described, left_out = of_wheels.described(wheels, tree, names)
+    names -= left_out
+
+    def add(name: str, content: bytes, places: int, *, is_program: bool) -> None:
+        entries[name] = PackedFile(
+            size=len(content), sha256=hashlib.sha256(content).hexdigest(), is_program=is_program, places=places
+        )
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = len(content), 0o755 if is_program else 0o644
+        tar.addfile(member, io.BytesIO(content))
+
     with lzma.open(place, "wb", preset=PRESET) as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
-        for name in names:
+        for name in sorted(names):
             path = tree.root / name
             if path.is_symlink():
                 entries[name] = PackedFile(link=link_of(path, name, module, spelled))
                 continue
             content, places = prefixes.marked(read(path, name), path, name, spelled)
-            is_program = bool(path.stat().st_mode & stat.S_IXUSR)
-            entries[name] = PackedFile(
-                size=len(content), sha256=hashlib.sha256(content).hexdigest(), is_program=is_program, places=places
-            )
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o755 if is_program else 0o644
-            tar.addfile(member, io.BytesIO(content))
-            size += len(content)
+            add(name, content, places, is_program=bool(path.stat().st_mode & stat.S_IXUSR))
+        for name, content in of_wheels.compiled(tree, left_out, spelled):
+            add(name, content, 0, is_program=False)
     place.flush()
     place.seek(0)
     libraries = binaries.libraries(tree.root / name for name, entry in entries.items() if not entry.link)
     return Packed(
         files=entries,
-        unpacked=size,
+        wheels=described,
+        unpacked=sum(entry.size for entry in entries.values()),
         size=place.seek(0, os.SEEK_END),
         sha256=digest_of(place),
         versions=binaries.versions(libraries),

@@ -69,7 +69,9 @@ class SignedManifest:
     def without_files(self) -> "SignedManifest":
         """It, with nothing of its files and its verdict but what was signed, so that many take little memory."""
         provenance = msgspec.structs.replace(self.manifest.provenance, verdict=msgspec.Raw(b"null"))
-        return replace(self, manifest=msgspec.structs.replace(self.manifest, files={}, provenance=provenance))
+        return replace(
+            self, manifest=msgspec.structs.replace(self.manifest, files={}, wheels={}, provenance=provenance)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,13 @@ import lzma
 import os
 import tarfile
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, cast
 
 from envkit.cache import prefixes
+from envkit.cache import wheels as of_wheels
 from envkit.cache.manifest import PREFIX, Manifest, PackedFile
 from envkit.cache.place import SignedManifest
 from envkit.environments import manifest as lists
@@ -32,19 +33,26 @@ OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE,
 HEADERS = 2048  # bytes of a tar file for each of its files
 
 
-def take(entry: SignedManifest, tree: Tree, python: Path, record: Callable[[], None]) -> None:
+def take(
+    entry: SignedManifest, tree: Tree, python: Path, record: Callable[[], None], wheels: Mapping[str, Path]
+) -> None:
     """Put the module of an entry into a tree; ``record`` notes what it is, before it is seen.
 
-    Raises CacheInvalid for what is not what the manifest says; nothing of it is left then. Raises OSError.
+    ``wheels`` are those that its recipe pins, by their SHA-256. Raises CacheInvalid for what is not what the manifest
+    says; nothing of it is left then. Raises OSError.
     """
     manifest = entry.manifest
     require_own(entry, tree)
+    if unknown := [sha256 for sha256 in manifest.wheels if sha256 not in wheels]:
+        raise bad(entry, f"It takes a wheel that its recipe does not: {unknown[0]}.")
     with temporary.folder("cache", tree.root) as folder:
         packed, root = folder / "object", folder / "tree"
         with packed.open("wb") as stream:
             fetch(entry, stream)
         try:
             unpack(entry, packed, root)
+            for sha256, files_of_wheel in manifest.wheels.items():
+                of_wheels.unpack(wheels[sha256], files_of_wheel, manifest.module, root)
             relocate(manifest, root, tree)
             compile_all(root / "software" / manifest.module, tree, manifest, python)
             note(entry, root)
@@ -66,6 +74,9 @@ def require_own(entry: SignedManifest, tree: Tree) -> None:
             raise bad(entry, f"Its manifest names {name!r}.")
         if file.link and not is_inside(file.link, name, manifest.module, tree):
             raise bad(entry, f"Its manifest has a link that leads elsewhere: {name!r}.")
+    for wheel in manifest.wheels.values():
+        if not lists.is_own(manifest.module, f"{wheel.folder}/x"):
+            raise bad(entry, f"Its manifest names {wheel.folder!r}.")
     require_small(entry)
 
 
@@ -143,15 +154,12 @@ def write(path: Path, content: bytes, packed_file: PackedFile, entry: SignedMani
     """Write a file of an object. Raises CacheInvalid for one that is not what the manifest says, OSError."""
     if hashlib.sha256(content).hexdigest() != packed_file.sha256:
         raise bad(entry, f"The content of {path.name} is not what its manifest says.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(
-        path, "xb", opener=lambda name, flags: os.open(name, flags, 0o777 if packed_file.is_program else 0o666)
-    ) as new:
-        new.write(content)
+    with files.new(path, is_program=packed_file.is_program) as stream:
+        stream.write(content)
 
 
 def relocate(manifest: Manifest, root: Path, tree: Tree) -> None:
-    """Put the prefix into texts and links, and the new digests into the lists of packages."""
+    """Put the prefix into texts and links, the new digests into the lists of packages, times into compiled Python."""
     prefix, changed = tree.root.parent, dict[str, bytes]()
     for name, file in manifest.files.items():
         path = root / name
@@ -164,19 +172,21 @@ def relocate(manifest: Manifest, root: Path, tree: Tree) -> None:
     for name in manifest.files:
         if name.endswith(".dist-info/RECORD"):
             relist(root / name, changed)
+        elif name.endswith(".pyc") and manifest.wheels:
+            of_wheels.put_time(root / name)
 
 
 def relist(record: Path, changed: dict[str, bytes]) -> None:
     """Put the digests and sizes of files that were changed into the list of a Python package."""
     site, lines = record.parents[1], list[str]()
-    for line in record.read_text().splitlines():
+    for line in record.read_bytes().decode().splitlines(keepends=True):
         name, _, rest = line.partition(",")
         content = changed.get(os.path.normpath(site / name)) if rest.startswith("sha256=") else None
         if content is not None:
             digest = urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            line = f"{name},sha256={digest},{len(content)}"
+            line = f"{name},sha256={digest},{len(content)}{line[len(line.rstrip()) :]}"
         lines.append(line)
-    record.write_text("\n".join(lines) + "\n")
+    record.write_bytes("".join(lines).encode())
 
 
 def compile_all(folder: Path, tree: Tree, manifest: Manifest, python: Path) -> None:

@@ -27,7 +27,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def cache() -> None:
-    """Share Horovod modules and images that have passed, and look at what is shared.
+    """Share modules and images that have passed, and look at what is shared.
 
     A cache is a folder that others can read, the same folder behind a web server, a bucket of S3, or a registry of
     images. 'envkit install' takes a build from the caches that your configuration names ('cache.from') where one fits,
@@ -35,7 +35,7 @@ def cache() -> None:
     """
 
 
-@cache.command(short_help="Put the Horovod or the image of an environment into a cache.")
+@cache.command(short_help="Put the modules or the image of an environment into a cache.")
 @options.name
 @options.prefix
 @TO
@@ -56,8 +56,9 @@ def cache() -> None:
 def push(
     name: str | None, prefix: str | None, to: str, sign: Path | None, unsigned: bool, from_ci: bool, as_json: bool
 ) -> None:
-    """Put the Horovod module of the environment NAME, or its image, into a cache.
+    """Put the modules of the environment NAME, or its image, into a cache.
 
+    The modules are its Horovod, and what is made of wheels alone, such as PyTorch: of that, what is not in the wheels.
     Only what was built here from a recipe, whose last verdict is PASS and of which nothing has changed since, is taken.
     Its manifest says who built it: host, date, versions, lock and the verdict's report. What is there already is
     not sent again. With --from-ci it also says which job of a CI pushed it, by the job's own variables (no token is
@@ -66,6 +67,7 @@ def push(
     if bool(sign) == unsigned:
         usage("Give one of --sign KEY.pem and --unsigned.")
     import os
+    from functools import partial
 
     from envkit.cache import ci
     from envkit.cache.place import Place
@@ -74,18 +76,25 @@ def push(
     from envkit.report import words
 
     job = ci.job(os.environ) if from_ci else None
-    done = sharing.push(place.locate(prefix), name, Place(named=to), sign, job)
+    tell = partial(echo, err=True)
+    done = sharing.push(place.locate(prefix), name, Place(named=to), sign, job, tell)
     if as_json:
         from envkit.commands import json_types
 
         echo_json(json_types.text(done))
         return
-    echo(f"{'Pushed' if done.sent else 'There already:'} {done.module} {'to' if done.sent else 'in'} {done.place}")
-    echo(f"Object {done.id[:12]}, {words.size(done.size)}, {'signed' if done.signed else 'not signed'}.")
-    if not done.sent:
-        echo(f"It was built on {done.host}, {done.built}. 'envkit cache show {done.id[:12]} {quote(to)}' says more.")
-    if done.ci:
-        echo(f"Pushed by {done.ci.run}")
+    for build in done.builds:
+        echo(
+            f"{'Pushed' if build.sent else 'There already:'} {build.module} {'to' if build.sent else 'in'} {done.place}"
+        )
+        echo(f"Object {build.id[:12]}, {words.size(build.size)}, {'signed' if build.signed else 'not signed'}.")
+        if not build.sent:
+            more = f"'envkit cache show {build.id[:12]} {quote(to)}' says more."
+            echo(f"It was built on {build.host}, {build.built}. {more}")
+        if build.ci:
+            echo(f"Pushed by {build.ci.run}")
+    for module, why in done.left_out.items():
+        echo(f"Not pushed: {module}. {why}")
 
 
 @cache.command(short_help="Copy builds from a cache into another.")
@@ -155,7 +164,7 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
         rows = [
             (
                 item.id[:12], words.size(item.size), item.built[:10], item.host, item.module.removeprefix("Horovod/"),
-                f"{item.needs.machine}, Python {item.needs.python}, {item.needs.mpi.family} {item.needs.mpi.version}",
+                ", ".join(filter(None, (item.needs.machine, f"Python {item.needs.python}", mpi_of(item.needs)))),
                 item.signed_by or unchecked(item.signed),
             )
             for item in listing.builds
@@ -192,6 +201,7 @@ def show(id: str, places: tuple[str, ...], as_json: bool) -> None:  # noqa: A002
         "Cache": build.place.shown,
         "Signed": key or unchecked(bool(build.signed.signature)),
         "Size": words.size(manifest.size) + ("" if manifest.is_image else f"{unpacked}, {len(manifest.files)} files"),
+        **({"Wheels": f"{len(manifest.wheels)}, whose files are not in it"} if manifest.wheels else {}),
         "SHA-256": manifest.sha256,
         "Built": f"on {origin.host}, {origin.built}, as {origin.environment}",
         "By": ", ".join(f"{name} {version}" for name, version in origin.lock.tools.items())
@@ -288,11 +298,17 @@ def named(places: tuple[str, ...]) -> "list[Place]":
 def of_module(needs: "Needs") -> dict[str, str]:
     """Return what there is to say of the needs of a module, by title."""
     return {
-        "Needs": f"{needs.machine}, Python {needs.python}, {needs.mpi.family} ({needs.mpi_library})",
-        "Versions": ", ".join(f"{kind} {version}" for kind, version in needs.versions.items()),
+        "Needs": f"{needs.machine}, Python {needs.python}"
+        + (f", {needs.mpi.family} ({needs.mpi_library})" if needs.mpi_library else ""),
+        "Versions": ", ".join(f"{kind} {version}" for kind, version in needs.versions.items()) or "any",
         "CPU": ", ".join(needs.cpu) or "any",
         "Recipes": "\n          ".join(f"{name} {sha256[:12]}" for name, sha256 in needs.recipes.items()),
     }
+
+
+def mpi_of(needs: "Needs") -> str:
+    """Return the MPI of a build in words; nothing where it has none."""
+    return f"{needs.mpi.family} {needs.mpi.version}".strip()
 
 
 def of_image(needs: "Needs", key: str) -> dict[str, str]:

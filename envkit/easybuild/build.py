@@ -28,12 +28,12 @@ def missing(plan: Plan, tree: Tree) -> list[str]:
 
 
 def outdated(plan: Plan, tree: Tree) -> list[str]:
-    """Return the modules to build again: those whose recipe has changed and what depends on them.
+    """Return the modules to build again: whose recipe has changed, or which a cache had, and what depends on them.
 
-    When none has changed it is the last one, the stack's own.
+    When there is none it is the last one, the stack's own.
     """
     records = {step.module: receipt.built(tree, step.module) for step in plan.steps}
-    affected = {s.module for s in plan.steps if (r := records[s.module]) and r.sha256 != s.checksum()}
+    affected = {s.module for s in plan.steps if (r := records[s.module]) and (r.cached or r.sha256 != s.checksum())}
     affected = affected or {plan.steps[-1].module}
     for step in plan.steps:
         if affected & set(step.dependencies):

@@ -1,18 +1,22 @@
-"""The builds that caches have of a plan's Horovod: which fits, why the others do not, and putting it in place."""
+"""The builds that caches have of a plan's modules: which fit, why the others do not, and putting them in place.
+
+These are its Horovod, and what is made of wheels alone, such as PyTorch.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 
 from envkit.binary.build_flags import read_extensions
-from envkit.cache import binaries, fit, unpack
+from envkit.cache import binaries, fit, unpack, wheels
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import rules
-from envkit.cache.place import Caches, Place, SignedManifest, signer
+from envkit.cache.place import Caches, SignedManifest, signer
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
 from envkit.environments.lockfile import Lock
@@ -21,11 +25,13 @@ from envkit.environments.receipt import Cached, Receipt
 from envkit.errors import BuildFailed, CacheInvalid, ModuleNotLoaded
 from envkit.machine.host import Host
 from envkit.planning.method import Offered
-from envkit.planning.plan import Plan
+from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
 from envkit.report import words
 from envkit.report.progress import say
+from envkit.sources.cache import Source
+from envkit.sources.progress import fetch_all
 
 SHOWN = 5  # objects that do not fit
 
@@ -48,6 +54,11 @@ class FoundBuilds:
 
     offers: tuple[Offer, ...] = ()
     wrong: tuple[str, ...] = ()
+
+    @property
+    def taken(self) -> dict[str, Offer]:
+        """The one to take of each module that one fits of."""
+        return {offer.entry.manifest.module: offer for offer in reversed(self.offers) if not offer.why_not}
 
     @property
     def best(self) -> Offer | None:
@@ -103,26 +114,36 @@ class Work(Protocol):
 
 
 def find_builds(work: Work) -> FoundBuilds:
-    """Look for builds of the Horovod of a plan, if that is to be built. A server is not asked without a network."""
-    module = work.stack.module
-    if not work.caches.places or work.request.rebuild or module not in work.missing or module in work.again:
-        return FoundBuilds()
-    if not module.startswith("Horovod/"):
+    """Look for builds of what is to be built of a plan. A server is not asked without a network."""
+    steps = [] if work.request.rebuild else [step for step in work.plan.steps if is_sought(step, work)]
+    if not work.caches.places or not steps:
         return FoundBuilds()
     provided, offers, wrong = here(work), list[Offer](), list[str]()
-    for place in [Place(named=named) for named in work.caches.places]:
+    for place in work.caches.kept:
         if place.is_remote and work.request.offline:
             continue
-        try:
-            names = place.names(module)
-        except CacheInvalid as error:
-            wrong.append(f"{error.what} {error.why}")
-            continue
-        offers += [offered(entry, provided, work.caches) for entry in place.entries(names, wrong)]
+        for step in steps:
+            try:
+                names = place.names(step.module)
+            except CacheInvalid as error:
+                wrong.append(f"{error.what} {error.why}")
+                break
+            own = fit.of_module(provided, step.module) if wheels.is_all(step.sources) else provided
+            offers += [offered(entry, own, work.caches) for entry in place.entries(names, wrong)]
     order = {place: number for number, place in enumerate(work.caches.places)}
+    modules = [step.module for step in steps]
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
+    offers.sort(key=lambda offer: modules.index(offer.entry.manifest.module))
     return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
+
+
+def is_sought(step: Step, work: Work) -> bool:
+    """Say whether a cache may have what a step makes, and that is to be made."""
+    if step.module not in work.missing or step.module in work.again:
+        return False
+    is_horovod = step.module == work.stack.module and step.module.startswith("Horovod/")
+    return is_horovod or (wheels.is_all(step.sources) and not step.eula)
 
 
 def offered(entry: SignedManifest, provided: Provided, caches: Caches) -> Offer:
@@ -170,21 +191,23 @@ def machine(host: Host, *, is_embedded: bool) -> Provided:
 
 def lines(looked: FoundBuilds) -> Iterator[str]:
     """Yield what a plan says of caches: what is taken, why other objects are not, what is wrong."""
-    best = looked.best
-    if best is not None:
-        taken, origin = best.entry.manifest, best.entry.manifest.provenance
-        by = f"signed with {best.key}" if best.key else "not signed"
-        yield f"Cache:    {taken.module} is taken from {best.entry.place.shown}, not built here:"
-        start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
-        yield f"{start}, built on {origin.host}, {origin.built}; {by}"
-        yield f"          with {taken.needs.mpi.family} {taken.needs.mpi.version}; it needs {needed(best.entry)}"
-    others = [offer for offer in looked.offers if offer.why_not]
-    title = "Cache:    " if best is None else "          "
-    for number, other in enumerate(others[:SHOWN]):
-        start = title if not number else "          "
-        yield f"{start}not {other.entry.id[:12]} of {other.entry.place.shown}: {'; '.join(other.why_not)}"
-    if len(others) > SHOWN:
-        yield f"          and {len(others) - SHOWN} more that do not fit"
+    of = {module: [*group] for module, group in groupby(looked.offers, lambda offer: offer.entry.manifest.module)}
+    for module, group in of.items():
+        best = looked.taken.get(module)
+        if best is not None:
+            taken, origin = best.entry.manifest, best.entry.manifest.provenance
+            by = f"signed with {best.key}" if best.key else "not signed"
+            yield f"Cache:    {module} is taken from {best.entry.place.shown}, not built here:"
+            start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
+            yield f"{start}, built on {origin.host}, {origin.built}; {by}"
+            yield f"          with {needed(best.entry)}"
+        others = [offer for offer in group if offer.why_not]
+        for number, other in enumerate(others[:SHOWN]):
+            title = "          " if number or best else "Cache:    "
+            named = "" if best else f", {module}"
+            yield f"{title}not {other.entry.id[:12]} of {other.entry.place.shown}{named}: {'; '.join(other.why_not)}"
+        if len(others) > SHOWN:
+            yield f"          and {len(others) - SHOWN} more that do not fit"
     for text in looked.wrong:
         yield f"Cache:    {text}"
 
@@ -196,7 +219,7 @@ def offers(looked: FoundBuilds) -> tuple[Offered, ...]:
             step=offer.entry.manifest.module,
             place=offer.entry.place.shown,
             id=offer.entry.id,
-            taken=offer is looked.best,
+            taken=offer is looked.taken.get(offer.entry.manifest.module),
             why_not=offer.why_not,
         )
         for offer in looked.offers
@@ -204,32 +227,48 @@ def offers(looked: FoundBuilds) -> tuple[Offered, ...]:
 
 
 def needed(entry: SignedManifest) -> str:
-    """Return what an object needs of a machine, in words."""
-    needs = entry.manifest.needs
-    return ", ".join([*(f"{kind} {version}" for kind, version in needs.versions.items()), *needs.cpu])
+    """Return what an object was built with, and what it needs of a machine, in words."""
+    needs, from_wheels = entry.manifest.needs, entry.manifest.wheels
+    if not needs.mpi_library:
+        return f"what is in {words.count(len(from_wheels), 'wheel')} of its recipe besides"
+    wanted = ", ".join([*(f"{kind} {version}" for kind, version in needs.versions.items()), *needs.cpu])
+    return f"{needs.mpi.family} {needs.mpi.version}; it needs {wanted}"
 
 
-def take(work: Work, console: Console) -> bool:
-    """Put the build of a cache into the tree, if one fits; say whether that was done. What is bad is said in a line."""
-    looked, module, tree = work.looked, work.stack.module, work.tree
-    for text in looked.wrong:
+def take(work: Work, console: Console) -> list[str]:
+    """Put the builds of caches that fit into the tree; return the modules. What is bad is said in a line.
+
+    Raises what fetching their wheels does.
+    """
+    for text in work.looked.wrong:
         say(console, f"{text} It is left out.")
-    for offer in [candidate for candidate in looked.offers if not candidate.why_not]:
+    return [step.module for step in work.plan.steps if taken(step, work, console)]
+
+
+def taken(step: Step, work: Work, console: Console) -> bool:
+    """Put the build of a cache into the tree, if one fits; say whether that was done."""
+    module, tree, request = step.module, work.tree, work.request
+    fitting = [one for one in work.looked.offers if not one.why_not and one.entry.manifest.module == module]
+    for offer in fitting:
         entry, began = offer.entry, time.monotonic()
         origin = Cached(
             place=entry.place.shown, id=entry.id, host=entry.manifest.provenance.host,
             built=entry.manifest.provenance.built, key=offer.key,
         )  # fmt: skip
+        if sources := wheels_of(entry, step):
+            cache = request.prefix.sources
+            fetch_all(sources, cache, request.offline, work.stack.name, console, work.caches.kept)
 
         def record(origin: Cached = origin, began: float = began) -> None:
-            build.note(tree, work.plan.steps[-1], time.monotonic() - began, origin)
+            build.note(tree, step, time.monotonic() - began, origin)
 
         message = f"Another process is building {module}; waiting for it."
         with filelocks.held(tree, filelocks.lock_name(module), console, message):
             if tree.has(module):
                 return False
             try:
-                unpack.take(entry, tree, work.host.python.path, record)
+                paths = {source.sha256 or "": request.prefix.sources / source.place for source in sources}
+                unpack.take(entry, tree, work.host.python.path, record, paths)
             except CacheInvalid as error:
                 say(console, f"{error.what} {error.why} {module} is not taken from there.")
                 continue
@@ -237,6 +276,11 @@ def take(work: Work, console: Console) -> bool:
         say(console, f"Taken from {entry.place.shown}: {module}, built on {origin.host}, {origin.built}.")
         return True
     return False
+
+
+def wheels_of(entry: SignedManifest, step: Step) -> list[Source]:
+    """Return the sources of a step that an object takes files from."""
+    return [source for source in step.sources if source.sha256 in entry.manifest.wheels]
 
 
 def unusable(work: Work, folder: Path) -> str:

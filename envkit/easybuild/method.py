@@ -47,7 +47,7 @@ class ModulesInstallation:
 
     ``inside`` is the way into what is built, ``env`` the settings to enter with, ``lacking`` what this machine lacks,
     ``uses`` the lines on what is used of it, ``counts`` what a lock holds of it, ``tools`` the versions of what builds,
-    and ``described`` makes the receipt of what is the same for each eb. ``caches`` may have a build of its Horovod.
+    and ``described`` makes the receipt of what is the same for each eb. ``caches`` may have builds of its modules.
     """
 
     request: Request
@@ -99,11 +99,6 @@ class ModulesInstallation:
         return cached.find_builds(self)
 
     @property
-    def offer(self) -> cached.Offer | None:
-        """The build that is taken from a cache, if one is."""
-        return self.looked.best
-
-    @property
     def offered(self) -> Sequence[Offered]:
         """The builds that the caches have of it, for scripts."""
         return cached.offers(self.looked)
@@ -111,8 +106,7 @@ class ModulesInstallation:
     @property
     def to_build(self) -> list[str]:
         """The modules that are left and that no cache has, in the order of building."""
-        taken = {self.stack.module} if self.offer else set[str]()
-        return [module for module in self.left if module not in taken]
+        return [module for module in self.left if module not in self.looked.taken]
 
     @property
     def accepted_eulas(self) -> tuple[str, ...]:
@@ -130,6 +124,14 @@ class ModulesInstallation:
     def sources_of(self, modules: Collection[str]) -> list[Source]:
         """Return the sources that building these modules takes."""
         return [source for step in self.plan.steps if step.module in modules for source in step.sources]
+
+    @property
+    def to_fetch(self) -> list[Source]:
+        """The sources of what is left: of what a cache has, the wheels that the rest of it is in."""
+        taken = self.looked.taken
+        offers = [(step, taken[step.module]) for step in self.plan.steps if step.module in taken]
+        from_wheels = [source for step, offer in offers for source in cached.wheels_of(offer.entry, step)]
+        return [*self.sources_of(self.to_build), *from_wheels]
 
     @property
     def lock(self) -> Lock:
@@ -171,8 +173,7 @@ class ModulesInstallation:
             *self.copied(),
         ]
         if self.request.offline:
-            wanted = self.sources_of(self.to_build)
-            problems += preflight.source_problems(wanted, prefix, self.stack, self.request.carried)
+            problems += preflight.source_problems(self.to_fetch, prefix, self.stack, self.request.carried)
         return problems or list(preflight.refused_sources(self.answers, self.stack, self.host))
 
     @property
@@ -185,7 +186,7 @@ class ModulesInstallation:
         """What is said of the sources where they are sought, which is asked once."""
         if self.request.offline:
             return Answers()
-        return preflight.ask(self.sources_of(self.to_build), self.request.prefix, self.caches.kept)
+        return preflight.ask(self.to_fetch, self.request.prefix, self.caches.kept)
 
     def copied(self) -> Iterator[Problem]:
         """Yield what was copied or moved here with modules of this plan: they hold the paths of where they were."""
@@ -209,30 +210,29 @@ class ModulesInstallation:
 
     def listing(self) -> Iterator[str]:
         """Yield the steps as eb lists them, and how much there is to do."""
-        missing = set(self.to_build)
+        missing, taken = set(self.to_build), self.looked.taken
         for step in self.plan.steps:
-            is_offered = self.offer is not None and step.module == self.stack.module
-            mark = "c" if is_offered else " " if step.module in missing else "x"
+            mark = "c" if step.module in taken else " " if step.module in missing else "x"
             yield f" * [{mark}] {step.easyconfig} (module: {step.module})"
-        sources = self.sources_of(missing)
+        sources = self.to_fetch
         absent = preflight.lacking(sources, self.request.prefix, self.request.carried)
         if not self.request.offline:  # else it is a problem
             yield from preflight.set_aside(sources, self.request.prefix)
         modules = f"{len(missing)} of {len(self.plan.steps)} modules to build"
-        modules += ", 1 from a cache" if self.offer else ""
+        modules += f", {len(taken)} from a cache" if taken else ""
         yield f"\n{modules}; {len(absent)} of {len(sources)} sources to fetch."
-        offered = {self.stack.module} if self.offer else set()
-        to_build = [step for step in self.plan.steps if step.module in missing - offered]
+        to_build = [step for step in self.plan.steps if step.module in missing]
         if text := build.estimate(self.tree, to_build, self.stack.seconds):
             yield text
 
     def build(self, folder: Path, console: Console) -> None:
         """Fetch the sources that are missing and build the modules that are; take what a cache has."""
-        is_taken = cached.take(self, console)
+        taken = cached.take(self, console)
         build.build(self.begun(folder, console), self.stack.seconds, console)
-        if is_taken and (why := cached.unusable(self, folder)):
+        if self.stack.module in taken and (why := cached.unusable(self, folder)):
             say(console, f"{self.stack.module} from the cache cannot be used here: {why} It is built here.")
-            remove_module(self.tree, self.stack.module)
+            for module in taken:
+                remove_module(self.tree, module)
             build.build(self.begun(folder, console), self.stack.seconds, console)
 
     def fetch_optional(self, console: Console) -> tuple[Source, ...]:

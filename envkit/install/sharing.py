@@ -4,7 +4,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache import binaries, fit, layout, pack, place, unpack
+from envkit.cache import binaries, fit, layout, pack, place, unpack, wheels
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, rules
 from envkit.cache.place import Place, SignedManifest
@@ -35,23 +35,20 @@ from envkit.inside.probe.node import name_of_node
 from envkit.methods import installed
 from envkit.planning.stack import stacks
 from envkit.sources import signature
-from envkit.sources.cache import Source, distinct
+from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.system import files, process, temporary
 from envkit.verify import target
 
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
-class Pushed(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``envkit cache push`` tells; ``sent``: it was not there before; ``ci``: the job that pushed it.
+class PushedBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A build that is in the place now; ``sent``: it was not there before; ``ci``: the job that pushed it.
 
     Of what was there before, all is told as it is there: ``host`` built it at ``built``, somebody else may have signed.
     """
 
-    version: int = 1
-    name: str
     module: str
-    place: str
     id: str
     sha256: str
     size: int
@@ -60,6 +57,16 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     built: str
     ci: Ci | None = None
+
+
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``envkit cache push`` tells: the builds of an environment, and why other modules of it are ``left_out``."""
+
+    version: int = 1
+    name: str
+    place: str
+    builds: tuple[PushedBuild, ...]
+    left_out: dict[str, str] = {}
 
 
 class ListedBuild(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,12 +131,16 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Made = ModuleReceipt | ImageReceipt
+Tell = Callable[[str], None]
 
 
-def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None) -> Pushed:
-    """Put the Horovod of an environment, or its image, into a cache, signed with a private key if one is given.
+def push(
+    prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci | None = None, tell: Tell = lambda _: None
+) -> Pushed:
+    """Put the modules of an environment, or its image, into a cache, signed with a private key if one is given.
 
-    From the job of a CI it is that which was installed last, where none is named, and has to have passed on this host.
+    Of modules these are its Horovod and what is made of wheels alone. From the job of a CI it is that environment which
+    was installed last, where none is named, and has to have passed on this host. ``tell`` is told what takes its time.
 
     Raises NotProven, EnvironmentDamaged, NotRelocatable, HostProblem, UsageProblem, and DiskFull where it is full.
     """
@@ -145,18 +156,52 @@ def push(prefix: Prefix, name: str | None, to: Place, key: Path | None, ci: Ci |
     if key is not None:
         signature.require_signs(key)
     verdict = proven(made, is_here=ci is not None)
-    if ci and (there := taken_from(to, made)):
-        return there
-    part = part_of(made) if isinstance(made, ModuleReceipt) else image_part(made)
+    if isinstance(made, ModuleReceipt):
+        return pushed_modules(made, verdict, to, key, ci, tell)
+    there = taken_from(to, made.name, made.cached) if ci else None
+    return Pushed(name=made.name, place=to.shown, builds=(there or pushed_image(made, verdict, to, key, ci),))
+
+
+def pushed_image(made: ImageReceipt, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None) -> PushedBuild:
+    """Put an image into a cache. Raises what ``push`` does."""
+    part = image_part(made)
     with writing(to, made.name):
         to.writable.require(to.named)
-        if isinstance(made, ImageReceipt):
-            with files.open_plain(Path(made.image)) as image:  # what is hashed is what is sent
-                if pack.digest_of(image) != made.sha256:
-                    raise changed_since(made, [made.image])
-                return sent(made, described_image(made, part, verdict, ci), image, to, key)
-        with tempfile.TemporaryFile() as stream:
-            return sent(made, described_module(made, part, verdict, ci, stream), stream, to, key)
+        with files.open_plain(Path(made.image)) as image:  # what is hashed is what is sent
+            if pack.digest_of(image) != made.sha256:
+                raise changed_since(made, [made.image])
+            return sent(described_image(made, part, verdict, ci), image, to, key)
+
+
+def pushed_modules(
+    made: ModuleReceipt, verdict: msgspec.Raw, to: Place, key: Path | None, ci: Ci | None, tell: Tell
+) -> Pushed:
+    """Put the modules of an environment into a cache, its Horovod first. Raises what ``push`` does.
+
+    What is there already, where a job of a CI took it from, is told as it is there.
+    """
+    origins = {module.name: module.cached for module in made.modules}
+    builds, left_out = list[PushedBuild](), dict[str, str]()
+    parts = parts_of(made)
+    require_compared(made)
+    there = {part.name: taken_from(to, part.name, origins[part.name]) if ci else None for part in parts}
+    if all(origins[part.name] and not there[part.name] for part in parts):
+        raise not_pushed(made, f"It was taken {origins[made.module].shown}.")  # type: ignore[union-attr]
+    with writing(to, made.name):
+        to.writable.require(to.named)
+        for part in parts:
+            origin, build, used = origins[part.name], there[part.name], wheels_of(made, part)
+            if build:
+                builds.append(build)
+            elif origin:
+                left_out[part.name] = f"It was taken {origin.shown}."
+            elif used is None:
+                left_out[part.name] = f"Its wheels have gone ('envkit fetch {made.name}' fetches them)."
+            else:
+                tell(f"Packing {part.name}")
+                with tempfile.TemporaryFile() as stream:
+                    builds.append(sent(described_module(made, part, used, verdict, ci, stream), stream, to, key))
+    return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
 
 
 @contextmanager
@@ -187,31 +232,20 @@ def shared(receipt: Receipt) -> Made | None:
     return shareable(receipt)
 
 
-def origin_of(made: Made) -> Cached | None:
-    """Return the cache that what could be shared was itself taken from; None where it was built."""
-    if isinstance(made, ImageReceipt):
-        return made.cached
-    return next(one.cached for one in made.modules if one.name == made.module)
-
-
-def taken_from(to: Place, made: Made) -> Pushed | None:
+def taken_from(to: Place, name: str, origin: Cached | None) -> PushedBuild | None:
     """Return what is told of what was itself taken from a place, and is still there; None of anything else."""
-    origin = origin_of(made)
     if origin is None or origin.place != to.shown:
         return None
-    receipt, folder = made, made.name if isinstance(made, ImageReceipt) else made.module
     with suppress(CacheInvalid):
-        found = to.entry(f"{folder_of(folder)}/{origin.id}.json")
-        return pushed(receipt.name, found.manifest, to, sent=False, signed=bool(found.signed.signature))
+        found = to.entry(f"{folder_of(name)}/{origin.id}.json")
+        return pushed(found.manifest, sent=False, signed=bool(found.signed.signature))
     return None
 
 
-def pushed(name: str, build: Manifest, to: Place, *, sent: bool, signed: bool) -> Pushed:
+def pushed(build: Manifest, *, sent: bool, signed: bool) -> PushedBuild:
     """Return what is told of a build that is in a place now."""
-    return Pushed(
-        name=name,
+    return PushedBuild(
         module=build.module,
-        place=to.shown,
         id=build.key,
         sha256=build.sha256,
         size=build.size,
@@ -230,23 +264,28 @@ def newest(prefix: Prefix) -> str | None:
 
 
 def described_module(
-    receipt: ModuleReceipt, part: LockedPart, verdict: msgspec.Raw, ci: Ci | None, stream: BinaryIO
-) -> Manifest:
-    """Pack the Horovod of an environment into a file; return its manifest. Raises NotRelocatable, OSError."""
-    tree = Tree(root=Path(receipt.tree))
+    receipt: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], verdict: msgspec.Raw, ci: Ci | None,
+    stream: BinaryIO,
+) -> Manifest:  # fmt: skip
+    """Pack a module of an environment into a file; return its manifest. ``used`` are its wheels, by their SHA-256.
+
+    Raises NotRelocatable, OSError.
+    """
+    tree, is_horovod = Tree(root=Path(receipt.tree)), part.name == receipt.module
     assert receipt.lock is not None and receipt.mpi is not None  # noqa: S101  (proven)
-    packed = pack.pack(tree, receipt.module, receipt.machine, stream)
+    packed = pack.pack(tree, part.name, receipt.machine, stream, used)
+    recipes = fit.recipes_of(receipt.lock, rules()["compared"])
     needs = Needs(
         machine=receipt.machine,
         python=minor(receipt.python),
         suffix=receipt.suffix,
         accelerator=receipt.accelerator,
-        mpi=receipt.mpi,
+        mpi=receipt.mpi if is_horovod else Mpi(family="", version=""),
         mpi_library=packed.mpi_library,
         versions=packed.versions,
         cpu=packed.cpu,
         syntax=packed.syntax,
-        recipes=fit.recipes_of(receipt.lock, rules()["compared"]),
+        recipes=recipes if is_horovod else {part.name: part.sha256},
         load=receipt.load,
     )
     return Manifest(
@@ -257,6 +296,7 @@ def described_module(
         unpacked=packed.unpacked,
         provenance=provenance(receipt, receipt.easybuild, verdict, ci),
         files=packed.files,
+        wheels=packed.wheels,
     )
 
 
@@ -319,7 +359,7 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def sent(receipt: Made, described: Manifest, stream: BinaryIO, to: Place, key: Path | None) -> Pushed:
+def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None) -> PushedBuild:
     """Sign a manifest, and put it and its object into a place. Raises OSError."""
     with temporary.folder("push") as folder:
         signed, keys = b"", list[str]()
@@ -331,9 +371,9 @@ def sent(receipt: Made, described: Manifest, stream: BinaryIO, to: Place, key: P
             keys = [str(folder / "public"), *place.configured().keys]
         stream.seek(0)
         if place.publish(to, described, stream, signed, keys):
-            return pushed(receipt.name, described, to, sent=True, signed=bool(signed))
+            return pushed(described, sent=True, signed=bool(signed))
     before = to.entry(f"{folder_of(described.module)}/{described.key}.json")
-    return pushed(receipt.name, before.manifest, to, sent=False, signed=bool(before.signed.signature))
+    return pushed(before.manifest, sent=False, signed=bool(before.signed.signature))
 
 
 def require(to: Place) -> None:
@@ -382,12 +422,12 @@ def proven(receipt: Made, *, is_here: bool) -> msgspec.Raw:
             fix=f"Verify it, then push again: {again}",
         )
     changed = [one.path for one in target.installed(receipt, receipt.environment).drift or ()]
-    tree = Tree(root=Path(receipt.tree))
-    found = (
-        receipt.damaged() if isinstance(receipt, ImageReceipt) else manifest.damage(tree, [receipt.module], every=True)
-    )
-    damaged = [one.path for one in found]
-    if wrong := list(dict.fromkeys((*damaged, *changed))):
+    if isinstance(receipt, ImageReceipt):
+        found = receipt.damaged()
+    else:
+        modules = [part.name for part in parts_of(receipt)]
+        found = manifest.damage(Tree(root=Path(receipt.tree)), modules, every=True)
+    if wrong := list(dict.fromkeys((*(one.path for one in found), *changed))):
         raise changed_since(receipt, wrong)
     return msgspec.Raw(msgspec.json.encode(kept.report))
 
@@ -401,17 +441,44 @@ def changed_since(receipt: Made, wrong: Sequence[str]) -> EnvironmentDamaged:
     )
 
 
-def part_of(receipt: ModuleReceipt) -> LockedPart:
-    """Return what the Horovod of an environment was made from. Raises HostProblem for what a cache cannot compare."""
-    locked, origin = installed.lock_of(receipt), origin_of(receipt)
-    unknown = [
-        part.name for part in locked.parts if part.name.endswith("/system") and part.name not in rules()["compared"]
+def parts_of(receipt: ModuleReceipt) -> list[LockedPart]:
+    """Return what a cache can hold of an environment: its Horovod, and Python that is made of wheels alone."""
+    locked, software = installed.lock_of(receipt), Tree(root=Path(receipt.tree)).software
+    of_wheels = [
+        part
+        for part in locked.parts
+        if part.name not in (receipt.module, *rules()["compared"])
+        and wheels.is_all(part.sources)
+        and any((software / part.name).glob("lib/python*/site-packages"))
     ]
-    if unknown or receipt.mpi is None or origin is not None:
+    return [*(part for part in locked.parts if part.name == receipt.module), *of_wheels]
+
+
+def require_compared(receipt: ModuleReceipt) -> None:
+    """Require that a cache can compare what an environment takes of its machine. Raises HostProblem."""
+    compared, locked = rules()["compared"], installed.lock_of(receipt)
+    unknown = [part.name for part in locked.parts if part.name.endswith("/system") and part.name not in compared]
+    if unknown or receipt.mpi is None:
         why = f"It takes {', '.join(unknown)} from this machine, which is not compared with others."
-        why = why if unknown else f"It was taken {origin.shown}." if origin else "It has no MPI."
-        raise HostProblem(what=f"{receipt.name} is not pushed.", why=why, fix="Push one that was built without that.")
-    return next(part for part in locked.parts if part.name == receipt.module)
+        raise not_pushed(receipt, why if unknown else "It has no MPI.")
+
+
+def not_pushed(receipt: Made, why: str) -> HostProblem:
+    """Say that nothing of an environment can be pushed."""
+    return HostProblem(what=f"{receipt.name} is not pushed.", why=why, fix="Push one that was built without that.")
+
+
+def wheels_of(receipt: ModuleReceipt, part: LockedPart) -> dict[str, Path] | None:
+    """Return the wheels that a module was made of, by their SHA-256, as they are now; None where one has gone."""
+    if not wheels.is_all(part.sources):
+        return {}
+    kept = Prefix(root=Path(receipt.tree).parent).sources
+    here, used = SourceCache(kept), dict[str, Path]()
+    for source in part.sources:
+        if source.sha256 is None or here.sha256(source.filename) != source.sha256:
+            return None
+        used[source.sha256] = kept / source.filename
+    return used
 
 
 def image_part(receipt: ImageReceipt) -> LockedPart:

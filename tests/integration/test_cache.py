@@ -1,5 +1,6 @@
 """A build of Horovod from one prefix into another, by a cache: a folder, and the same behind a server."""
 
+import filecmp
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from envkit.binary import bytecode
 from envkit.easybuild.eb_command import as_root
 from envkit.environments.prefix import Tree
 
@@ -30,7 +32,7 @@ from .test_debian_13 import PREFIX, Machine, bare
 pytestmark = pytest.mark.integration
 
 STACK = "pytorch-2.13-cpu"
-MODULE = "Horovod/0.28.1-gompi-system-PyTorch-2.13.0"
+MODULE, PYTORCH = "Horovod/0.28.1-gompi-system-PyTorch-2.13.0", "PyTorch/2.13.0"
 SOON_S = 90  # a build takes minutes more
 PACKAGES = (  # those of Debian 13 that the stack needs there, and those of another Python
     *("lmod", "g++", "make", "cmake", "patch", "libopenmpi-dev", "openmpi-bin", "git", "python3-venv"),
@@ -63,13 +65,13 @@ def passed(stacks: Site, installed: Callable[[str], str], tmp_path_factory: pyte
 def cache(
     stacks: Site, passed: dict[str, str], keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A cache that the Horovod of the stack has been pushed into."""
+    """A cache that the stack has been pushed into."""
     folder = tmp_path_factory.mktemp("cache")
     words = ("cache", "push", STACK, "--to", str(folder), "--sign", str(keys[0]), "--json")
     done = stacks.envkit(*words, env=passed)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["module"], told["sent"], told["signed"]) == (MODULE, True, True)
+    told = [(one["module"], one["sent"], one["signed"]) for one in json.loads(done.stdout)["builds"]]
+    assert told == [(MODULE, True, True), (PYTORCH, True, True)]
     return folder
 
 
@@ -89,21 +91,24 @@ def test_a_second_push_sends_nothing(
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
     done = stacks.envkit("cache", "push", STACK, "--to", str(cache), "--sign", str(keys[0]), env=passed)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"There already: {MODULE}")
+    said = [line for line in done.stdout.splitlines() if line.startswith("There already: ")]
+    assert said == [f"There already: {module} in {cache}" for module in (MODULE, PYTORCH)]
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()} == before
 
 
 def test_nothing_of_the_prefix_and_of_who_built_is_in_an_object(stacks: Site, cache: Path) -> None:
-    [packed] = (cache / "objects").iterdir()
-    text = subprocess.run(["xz", "-dc", packed], capture_output=True, check=True).stdout
-    assert os.fsencode(stacks.prefix) not in text
-    assert b"easybuild-devel\0" not in text
-    assert packed.stat().st_size < 3_000_000
+    [horovod, pytorch] = sorted((cache / "objects").iterdir(), key=lambda path: path.stat().st_size)
+    for packed in (horovod, pytorch):
+        text = subprocess.run(["xz", "-dc", packed], capture_output=True, check=True).stdout
+        assert os.fsencode(stacks.prefix) not in text
+        assert b"easybuild-devel\0" not in text
+    assert horovod.stat().st_size < 3_000_000
+    assert pytorch.stat().st_size < 50_000_000  # of some 1,000 MB: the rest is in its wheels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Another:
-    """A prefix that has the stack with its Horovod from the cache; ``said`` is what its installation printed."""
+    """A prefix that has the stack from the cache; ``said`` is what its installation printed."""
 
     site: Site
     tree: Tree
@@ -124,7 +129,8 @@ def another(stacks: Site, cache: Path, keys: tuple[Path, Path], tmp_path_factory
     for path in (sources / "horovod-0.28.1.tar.gz", sources / ".verified.json"):
         path.unlink(missing_ok=True)
     plan = json.loads(site.envkit("install", STACK, "--dry-run", "--json", env=taking(str(cache), keys)).stdout)
-    assert [(one["step"], one["taken"], one["why_not"]) for one in plan["cached"]] == [(MODULE, True, [])]
+    taken = [(one["step"], one["taken"], one["why_not"]) for one in plan["cached"]]
+    assert taken == [(PYTORCH, True, []), (MODULE, True, [])]
     unknown = site.envkit("install", STACK, "--dry-run", env={"ENVKIT_CACHE_FROM": str(cache)}).stdout
     assert "none of your keys ('cache.keys') has signed it" in unknown
     assert "7 of 7 modules to build;" in unknown
@@ -136,20 +142,21 @@ def another(stacks: Site, cache: Path, keys: tuple[Path, Path], tmp_path_factory
 
 def test_another_prefix_has_it_without_building(tmp_path: Path, another: Another, stacks: Site, cache: Path) -> None:
     site, tree = another.site, another.tree
-    assert f"Taken from {cache}: {MODULE}" in another.said
-    assert f"] {MODULE}" not in another.said
+    for module in (MODULE, PYTORCH):
+        assert f"Taken from {cache}: {module}" in another.said
+        assert f"] {module}" not in another.said
+        places = tree.software / module, tree.modulepath / module.partition("/")[0]
+        mentioning = subprocess.run(
+            ["grep", "-rlF", "--", f"{stacks.prefix}/", *places], capture_output=True, text=True
+        )
+        assert mentioning.stdout == ""
     assert f"PASS  {STACK}: 2 ranks in one world" in another.said
-    mentioning = subprocess.run(
-        ["grep", "-rlF", "--", f"{stacks.prefix}/", tree.software / MODULE, tree.modulepath / MODULE.partition("/")[0]],
-        capture_output=True,
-        text=True,
-    )
-    assert mentioning.stdout == ""
     (tmp_path / "nothing").mkdir()
     hidden = {stacks.prefix: tmp_path / "nothing"}  # where it was built is out of sight
     verdict = json.loads(site.envkit("verify", STACK, "--json", instead=hidden).stdout)
     assert verdict["verdict"] == "pass"
     assert verdict["origin"].startswith(f"{MODULE} from the cache {cache}, object ")
+    assert f"; {PYTORCH} from the cache {cache}, object " in verdict["origin"]
     assert "from the cache" in site.envkit("show", STACK).stdout
     assert json.loads(site.envkit("show", STACK, "--json").stdout)["modules"][-1]["cached"]["place"] == str(cache)
     assert f"from the cache {cache}" in site.envkit("show", STACK, "--sbom").stdout
@@ -190,15 +197,37 @@ def test_another_user_takes_it(stacks: Site, passed: dict[str, str], keys: tuple
         assert owners == {ada.uid}
 
 
-def test_eb_sees_it_as_installed(tmp_path: Path, another: Another) -> None:
-    [recipe] = (another.tree.software / MODULE / "easybuild").glob("*.eb")
+def test_what_is_from_wheels_is_as_pip_made_it(another: Another, stacks: Site) -> None:
+    """The same files, but for what has the prefix in it, and all that pip has compiled, which Python takes."""
+    [tree] = stacks.prefix.glob("*-py3.*")
+    own, new = (each / "software" / PYTORCH for each in (tree, another.tree.root))
+
+    def files(top: Path) -> dict[str, tuple[int, bool]]:
+        paths = [path for path in top.rglob("*") if path.is_file() and f"{top}/easybuild/" not in str(path)]
+        return {str(path.relative_to(top)): (path.stat().st_size, os.access(path, os.X_OK)) for path in paths}
+
+    before, after = files(own), files(new)
+    assert before.keys() == after.keys()
+    differing = [name for name in before if before[name] != after[name]]
+    assert all(name.endswith((".pyc", "RECORD", "direct_url.json")) for name in differing)
+    compiled = [name for name in after if name.endswith(".pyc")]
+    assert len(compiled) > 4000
+    stale = [name for name in compiled if not bytecode.is_taken(new / name, (new / name).read_bytes()[:16])]
+    assert stale == []
+    [one], [two] = own.rglob("libtorch_cpu.so"), new.rglob("libtorch_cpu.so")
+    assert filecmp.cmp(one, two, shallow=False)
+
+
+@pytest.mark.parametrize("module", [MODULE, PYTORCH])
+def test_eb_sees_it_as_installed(module: str, tmp_path: Path, another: Another) -> None:
+    [recipe] = (another.tree.software / module / "easybuild").glob("*.eb")
     told = subprocess.run(
         ["eb", f"--installpath={another.tree.root}", "--modules-tool=Lmod", "--module-syntax=Lua", recipe],
         env={**os.environ, **as_root(), "LMOD_CMD": str(LMOD), "XDG_CONFIG_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
     )
-    assert f"{MODULE} is already installed (module found), skipping" in " ".join(told.stdout.split()), told.stdout
+    assert f"{module} is already installed (module found), skipping" in " ".join(told.stdout.split()), told.stdout
 
 
 def test_what_was_taken_is_not_pushed_on(another: Another, cache: Path) -> None:
@@ -273,5 +302,5 @@ def test_debian_13_takes_what_another_distribution_has_built(debian_13: Machine,
     assert shown["modules"][-1]["cached"]["place"] == str(cache)
     debian_13.said("scripts/prepare.sh")
     plan = json.loads(debian_13.run(".venv/bin/envkit", "install", STACK, "--dry-run", "--json").stdout)
-    told = [(one["taken"], one["why_not"]) for one in plan["cached"]]
-    assert told == [(False, ["it is for Python 3.11, and here it is 3.13"])]
+    told = [(one["step"], one["taken"], one["why_not"]) for one in plan["cached"]]
+    assert told == [(module, False, ["it is for Python 3.11, and here it is 3.13"]) for module in (PYTORCH, MODULE)]

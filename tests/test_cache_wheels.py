@@ -1,0 +1,572 @@
+"""A module that is made of wheels, in a cache: what of it is in its object, and what comes from the wheels again."""
+
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from envkit.binary import bytecode
+from envkit.cache import fit, manifest, pack, place, unpack, wheels
+from envkit.cache.manifest import Manifest, WheelFiles
+from envkit.cache.place import Place, SignedManifest
+from envkit.cli import run
+from envkit.easybuild import build, cached
+from envkit.easybuild.receipt import ModuleReceipt
+from envkit.environments import manifest as lists
+from envkit.environments import receipt
+from envkit.environments.lockfile import Lock, LockedFile, LockedMachine, LockedPart
+from envkit.environments.prefix import Prefix, Tree
+from envkit.environments.receipt import Cached, Mpi
+from envkit.errors import CacheInvalid, SourcesMissing
+from envkit.machine.host import Host, Platform
+from envkit.planning.plan import Plan, Step
+from envkit.planning.request import Request
+from envkit.planning.stack import select
+from envkit.sources.cache import Source
+from envkit.verify import last
+
+from . import test_cache
+from .integration.site import needs
+from .test_cache import MODULE as HOROVOD
+from .test_cache import below, described
+from .test_cache_ci import passed
+from .test_json_types import valid
+
+MODULE = "Toy/2.0"
+SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+TOP = f"software/{MODULE}"
+ODD = re.compile(re.escape(manifest.PREFIX) + rb"|^\x7fELF|\0")  # what is refused, or would be with the prefix in it
+PROGRAMS = "alpha/run.sh", "alpha-1.0.data/scripts/alpha-run"
+
+
+def wheel(folder: Path, name: str, files: Mapping[str, str | bytes], programs: tuple[str, ...] = ()) -> Path:
+    """Write a wheel as pip takes it; ``programs`` are those of its files that can be executed."""
+    folder.mkdir(exist_ok=True)
+    notes = f"{name}-1.0.dist-info"
+    told = {
+        f"{notes}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{notes}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{notes}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
+    }
+    content = {**files, **told}
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, text in {**content, f"{notes}/RECORD": "".join(f"{one},,\n" for one in content)}.items():
+            info = zipfile.ZipInfo(file)
+            info.external_attr = (0o100755 if file in programs else 0o100644) << 16
+            archive.writestr(info, text)
+    return path
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def by_digest(*paths: Path) -> dict[str, Path]:
+    """Return wheels by their SHA-256."""
+    return {digest(path): path for path in paths}
+
+
+def tree_in(prefix: Path) -> Tree:
+    """Make a prefix with a module that has a module file, and nothing else yet."""
+    tree = Tree(root=prefix / "x86_64-py3.11")
+    (tree.root / TOP / SITE).mkdir(parents=True)
+    file = tree.modulepath / f"{MODULE}.lua"
+    file.parent.mkdir(parents=True)
+    file.write_text(f'local root = "{tree.root / TOP}"\n')
+    return tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A module that pip has made of two wheels."""
+
+    tree: Tree
+    wheels: dict[str, Path]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Installed:
+    """Have the real pip install two wheels into a module, as EasyBuild does."""
+    first: dict[str, str | bytes] = {
+        "alpha/__init__.py": "def main():\n    return __file__\n\nclass Nested:\n    def where(self):\n        pass\n",
+        "alpha/data.bin": bytes(range(256)) * 500,
+        "alpha/run.sh": "#!/bin/sh\n",
+        "alpha-1.0.data/scripts/alpha-run": "#!python\nprint('alpha')\n",
+        "shared/one.py": "number = 1\n",
+        "shared/same.py": "number = 3\n",
+    }
+    second = {"beta.py": "from alpha import main\n", "shared/two.py": "number = 2\n", "shared/same.py": "number = 3\n"}
+    made = wheel(tmp_path / "wheels", "alpha", first, PROGRAMS), wheel(tmp_path / "wheels", "beta", second)
+    tree = tree_in(tmp_path / "a-prefix-of-some-length")
+    words = ("install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", tree.root / TOP)
+    for one in made:
+        subprocess.run([sys.executable, "-m", "pip", *words, one], check=True, capture_output=True)
+    return Installed(tree=tree, wheels=by_digest(*made))
+
+
+def packed(tree: Tree, used: Mapping[str, Path], path: Path) -> Manifest:
+    """Pack the module; return its manifest."""
+    with path.open("w+b") as stream:
+        of = pack.pack(tree, MODULE, "x86_64", stream, used)
+    part = LockedPart(name=MODULE, recipe="Toy.eb", sha256="3" * 64)
+    made = described(
+        of, mpi=Mpi(family="", version=""), mpi_library="", versions={}, cpu=(), recipes={MODULE: "3" * 64}
+    )
+    return msgspec.structs.replace(made, part=part, wheels=of.wheels)
+
+
+def pushed(tree: Tree, used: Mapping[str, Path], folder: Path, **changes: Any) -> SignedManifest:
+    """Put the module into a cache; return what is there then."""
+    folder.mkdir(exist_ok=True)
+    path = folder.with_name("packed")
+    made = msgspec.structs.replace(packed(tree, used, path), **changes)
+    with path.open("rb") as stream:
+        place.publish(Place(named=str(folder)), made, stream, b"")
+    return Place(named=str(folder)).entry(f"Toy--2.0/{made.key}.json")
+
+
+def put(entry: SignedManifest, prefix: Path, used: Mapping[str, Path]) -> Tree:
+    """Take the module into another prefix."""
+    new = Tree(root=prefix / "x86_64-py3.11")
+    new.root.mkdir(parents=True, exist_ok=True)
+    unpack.take(entry, new, Path(sys.executable), lambda: None, used)
+    return new
+
+
+def contents(tree: Tree) -> dict[str, tuple[bytes, bool]]:
+    """Return the files of the module but for what is compiled: content, without the prefix, and if executable."""
+    prefix = os.fsencode(tree.root.parent)
+    return {
+        name: ((tree.root / name).read_bytes().replace(prefix, b"PREFIX"), os.access(tree.root / name, os.X_OK))
+        for name in below(tree.root)
+        if not name.endswith((".pyc", "envkit-cache.log"))
+    }
+
+
+def refused(entry: SignedManifest, used: Mapping[str, Path], tmp_path: Path) -> str:
+    """Return why an object is not taken; nothing of it is left."""
+    with pytest.raises(CacheInvalid) as told:
+        put(entry, tmp_path / "another", used)
+    assert below(tmp_path / "another") == set()
+    return told.value.why
+
+
+class TestMoved:
+    """What pip has installed, under another prefix."""
+
+    def test_it_is_the_same(self, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        new = put(entry, tmp_path / "another", installed.wheels)
+        own = contents(installed.tree)
+        assert contents(new) == own
+        assert own[f"{TOP}/{SITE}/alpha/run.sh"][1] and own[f"{TOP}/bin/alpha-run"][1]
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(new.root / TOP / SITE)}
+        said = subprocess.run(
+            [sys.executable, "-c", "import beta, shared.one, shared.two; print(beta.main())"],
+            env=env, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert said.stdout.strip() == str(new.root / TOP / SITE / "alpha/__init__.py")
+
+    def test_nothing_of_the_wheels_is_in_the_object(self, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        sources = [name for name in entry.manifest.files if name.endswith((".py", ".bin", ".sh", "METADATA"))]
+        assert not sources
+        assert f"{TOP}/{SITE}/alpha-1.0.dist-info/RECORD" in entry.manifest.files  # pip has written it anew
+        assert f"{TOP}/bin/alpha" in entry.manifest.files
+        assert {of.folder for of in entry.manifest.wheels.values()} == {f"{TOP}/{SITE}"}
+
+    def test_compiled_python_is_taken_and_is_of_the_new_place(self, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        names = [name for name in entry.manifest.files if name.endswith(".pyc")]
+        assert len(names) == 5
+        new = put(entry, tmp_path / "another", installed.wheels)
+        before = {name: (new.root / name).read_bytes() for name in names}
+        for name, content in before.items():
+            assert bytecode.is_taken(new.root / name, content[: bytecode.HEADER])
+            assert os.fsencode(installed.tree.root.parent) not in content
+        text = "import alpha, beta; print(alpha.main.__code__.co_filename, alpha.Nested.where.__code__.co_filename)"
+        said = subprocess.run(
+            [sys.executable, "-v", "-c", text],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(new.root / TOP / SITE)},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert said.stdout.split() == [str(new.root / TOP / SITE / "alpha/__init__.py")] * 2
+        assert "__init__.py'" not in said.stderr  # "code object from": compiled anew
+        assert said.stderr.count(f"matches {new.root / TOP / SITE}") == 2
+        assert {name: (new.root / name).read_bytes() for name in names} == before
+
+    def test_the_same_files_are_the_same_object(self, installed: Installed, tmp_path: Path) -> None:
+        first = packed(installed.tree, installed.wheels, tmp_path / "one")
+        new = put(pushed(installed.tree, installed.wheels, tmp_path / "cache"), tmp_path / "another", installed.wheels)
+        for path in (new.root / TOP / "easybuild").iterdir():
+            path.unlink()
+        (new.root / TOP / "easybuild").rmdir()
+        second = packed(new, installed.wheels, tmp_path / "two")
+        changed = {name for name, file in first.files.items() if second.files[name].sha256 != file.sha256}
+        assert second.wheels == first.wheels and second.files.keys() == first.files.keys()
+        assert all(name.endswith((".pyc", "RECORD")) for name in changed)  # of paths of another length
+
+    def test_what_was_changed_after_pip_is_as_it_was_changed(self, installed: Installed, tmp_path: Path) -> None:
+        site = installed.tree.root / TOP / SITE
+        (site / "shared/one.py").write_text("number = 9\n")  # of the same size
+        (site / "alpha/data.bin").chmod(0o755)
+        (site / "shared/two.py").unlink()
+        (site / "beta.py").unlink()
+        (site / "beta.py").symlink_to("shared/one.py")
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        new = put(entry, tmp_path / "another", installed.wheels)
+        assert contents(new) == contents(installed.tree)
+        assert (new.root / TOP / SITE / "beta.py").readlink() == Path("shared/one.py")
+        assert (new.root / TOP / SITE / "alpha/data.bin").stat().st_mode & 0o111
+
+    def test_a_source_with_the_path_of_the_prefix_in_it(self, tmp_path: Path) -> None:
+        """It stays as the wheel has it, and what is compiled of it is compiled anew."""
+        tree = tree_in(tmp_path / "sw")
+        text = f"where = '{tmp_path / 'sw'}/lib'\n"
+        one = wheel(tmp_path / "wheels", "odd", {"odd.py": text})
+        words = ("install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", tree.root / TOP)
+        subprocess.run([sys.executable, "-m", "pip", *words, one], check=True, capture_output=True)
+        entry = pushed(tree, by_digest(one), tmp_path / "cache")
+        assert not [name for name in entry.manifest.files if name.endswith(".pyc")]
+        new = put(entry, tmp_path / "another", by_digest(one))
+        assert (new.root / TOP / SITE / "odd.py").read_text() == text
+        [compiled] = (new.root / TOP / SITE / "__pycache__").iterdir()
+        assert os.fsencode(f"{tmp_path / 'sw'}/lib") in compiled.read_bytes()
+
+
+NAMES = st.text("abc", min_size=1, max_size=2)
+PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
+CONTENT = st.binary(max_size=40).filter(lambda content: not ODD.search(content))
+FILES = st.dictionaries(PATHS.map("{}.x".format), CONTENT, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(first=FILES, second=FILES, programs=st.sets(PATHS.map("{}.x".format)), data=st.data())
+def test_any_wheels_and_any_changes(
+    first: dict[str, bytes],
+    second: dict[str, bytes],
+    programs: set[str],
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Whatever wheels have, and whatever was changed, removed or added since: the module is the same elsewhere."""
+    tmp_path = tmp_path_factory.mktemp("any")
+    made = (
+        wheel(tmp_path / "wheels", "alpha", first, tuple(programs)),
+        wheel(tmp_path / "wheels", "beta", second, tuple(programs)),
+    )
+    tree = tree_in(tmp_path / "a-prefix-of-some-length")
+    site = tree.root / TOP / SITE
+    for one in made:
+        with zipfile.ZipFile(one) as archive:
+            for member in archive.infolist():
+                path = site / member.filename
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(archive.read(member))
+                path.chmod(0o755 if wheels.is_program(member) else 0o644)
+    own = sorted(path for path in site.rglob("*") if path.is_file())
+    for path in own:
+        change = data.draw(st.sampled_from(["", "", "text", "mode", "gone", "bytes"]))
+        content = path.read_bytes()
+        if change == "text":
+            path.write_bytes(content + os.fsencode(tree.root))
+        elif change == "bytes":
+            path.write_bytes(content[::-1])
+        elif change == "mode":
+            path.chmod(path.stat().st_mode ^ 0o111)
+        elif change == "gone":
+            path.unlink()
+    (site / "added.y").write_bytes(data.draw(CONTENT))
+    entry = pushed(tree, by_digest(*made), tmp_path / "cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unpack, "compile_all", lambda *_: None)
+        new = put(entry, tmp_path / "another", by_digest(*made))
+    assert contents(new) == contents(tree)
+
+
+class TestRefused:
+    """What is not as the recipe, or the manifest, says."""
+
+    def test_a_wheel_that_the_recipe_does_not_pin(self, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        [first, second] = installed.wheels
+        assert f"It takes a wheel that its recipe does not: {second}." in refused(
+            entry, {first: installed.wheels[first]}, tmp_path
+        )
+
+    @pytest.mark.parametrize("how", ["cut", "another", "damaged", "gone"])
+    def test_a_wheel_that_is_not_what_it_was(self, how: str, installed: Installed, tmp_path: Path) -> None:
+        entry, used = pushed(installed.tree, installed.wheels, tmp_path / "cache"), dict(installed.wheels)
+        path = next(iter(used.values()))
+        content = path.read_bytes()
+        if how == "cut":
+            path.write_bytes(content[: len(content) // 2])
+        elif how == "another":
+            path.write_text("no zip at all")
+        elif how == "damaged":
+            with zipfile.ZipFile(path) as archive:
+                member = archive.getinfo("alpha/data.bin")
+            at = member.header_offset + 40
+            path.write_bytes(content[:at] + bytes(len(content[at : at + 60])) + content[at + 60 :])
+        else:
+            path.unlink()
+        assert path.name in refused(entry, used, tmp_path)
+
+    @pytest.mark.parametrize("folder", ["", "/etc", f"{TOP}/../../x", "software/Other/1/lib", "modules/all", TOP[:-1]])
+    def test_a_folder_that_is_another(self, folder: str, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        changed = {sha256: WheelFiles(folder=folder) for sha256 in entry.manifest.wheels}
+        forged = replace(entry, manifest=msgspec.structs.replace(entry.manifest, wheels=changed))
+        assert "Its manifest names" in refused(forged, installed.wheels, tmp_path)
+
+    @pytest.mark.parametrize("name", ["../../../../../../evil.py", "/evil.py", "x/../../../../../evil.py"])
+    def test_a_name_that_leads_elsewhere(self, name: str, tmp_path: Path) -> None:
+        tree = tree_in(tmp_path / "a-prefix-of-some-length")
+        bad = wheel(tmp_path / "wheels", "bad", {"bad.py": "x = 1\n", name: "evil\n"})
+        (tree.root / TOP / SITE / "bad.py").write_text("x = 1\n")
+        entry = pushed(tree, by_digest(bad), tmp_path / "cache")
+        assert entry.manifest.wheels[digest(bad)].without
+        forged = msgspec.structs.replace(entry.manifest, wheels={digest(bad): WheelFiles(folder=f"{TOP}/{SITE}")})
+        assert "'" in refused(replace(entry, manifest=forged), by_digest(bad), tmp_path)
+        assert not [*tmp_path.rglob("evil.py")]
+
+    def test_a_file_that_is_in_both(self, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        all_of_it = {sha256: WheelFiles(folder=f"{TOP}/{SITE}") for sha256 in entry.manifest.wheels}
+        forged = msgspec.structs.replace(entry.manifest, wheels=all_of_it)
+        assert "File exists" in refused(replace(entry, manifest=forged), installed.wheels, tmp_path)
+
+    def test_an_image_with_wheels_is_none(self, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        file = manifest.PackedFile(size=entry.manifest.size, sha256=entry.manifest.sha256, is_program=True)
+        part = msgspec.structs.replace(entry.manifest.part, name="toy-image")
+        for used in ({}, entry.manifest.wheels):
+            made = msgspec.structs.replace(entry.manifest, part=part, files={"toy-image.sif": file}, wheels=used)
+            if not used:
+                assert manifest.read(manifest.packed(made, b""))[0].is_image
+                continue
+            with pytest.raises(ValueError, match="no manifest of a module or an image"):
+                manifest.read(manifest.packed(made, b""))
+
+
+class TestFit:
+    """Which plan takes it."""
+
+    def test_no_mpi_and_no_other_recipe_counts(self, installed: Installed, tmp_path: Path) -> None:
+        from .test_cache import here
+
+        made = pushed(installed.tree, installed.wheels, tmp_path / "cache").manifest
+        recipes = {MODULE: "3" * 64, HOROVOD: "1" * 64, "Other/1": "4" * 64}
+        for changes in ({}, {"mpi": ("MPICH", "4.0"), "mpi_library": "libmpi.so.12"}, {"is_embedded": True}):
+            own = fit.of_module(here(recipes=recipes, **changes), MODULE)
+            assert [*fit.reasons(made, own)] == []
+        own = fit.of_module(here(recipes={**recipes, MODULE: "5" * 64}), MODULE)
+        assert "it was made from another recipe or other patches" in [*fit.reasons(made, own)]
+        assert [*fit.reasons(made, fit.of_module(here(recipes=recipes, python="3.12"), MODULE))] == [
+            "it is for Python 3.11, and here it is 3.12"
+        ]
+
+
+def work_of(
+    tmp_path: Path, machine: Callable[..., Host], cache: Path, used: Mapping[str, Path], *, offline: bool = True
+) -> Any:
+    """Return an installation of the toy that may take it from a cache."""
+    recipe, prefix = tmp_path / "Toy.eb", Prefix(root=tmp_path / "another")
+    recipe.write_text("name = 'Toy'\n")
+    sources = tuple(Source(filename=path.name, sha256=sha256, needed_by="Toy.eb") for sha256, path in used.items())
+    steps = (
+        Step(module=MODULE, easyconfig=str(recipe), sources=sources),
+        Step(module=HOROVOD, easyconfig=str(recipe)),
+    )
+    parts = (
+        LockedPart(name=MODULE, recipe="Toy.eb", sha256="3" * 64),
+        LockedPart(name=HOROVOD, recipe="Horovod.eb", sha256="1" * 64),
+    )
+    return test_cache.TestTaken.Work(
+        request=Request(prefix=prefix, offline=offline),
+        stack=msgspec.structs.replace(select("pytorch-2.13-cpu", platform=Platform.own()), module=HOROVOD),
+        host=machine(),
+        plan=Plan(stack="toy", steps=steps, robot=()),
+        tree=Tree(root=prefix.root / "x86_64-py3.11"),
+        caches=place.Caches(places=(str(cache),), keys=(), unsigned=True),
+        missing=[MODULE, HOROVOD],
+        again=[],
+        lock=Lock(
+            name="toy", method="easybuild", framework="pytorch", accelerator="cpu", release="",
+            machine=LockedMachine(type="x86_64"), tools={}, parts=parts,
+        ),
+    )  # fmt: skip
+
+
+class TestInstalled:
+    """An installation that takes it."""
+
+    @pytest.fixture
+    def work(self, installed: Installed, tmp_path: Path, machine: Callable[..., Host]) -> Any:
+        """One whose wheels are in its prefix."""
+        python = Platform.own().python
+        made = packed(installed.tree, installed.wheels, tmp_path / "packed")
+        pushed(
+            installed.tree, installed.wheels, tmp_path / "cache",
+            needs=msgspec.structs.replace(made.needs, python=python),
+        )  # fmt: skip
+        one = work_of(tmp_path, machine, tmp_path / "cache", installed.wheels)
+        kept = tmp_path / "another/sources"
+        kept.mkdir(parents=True)
+        for path in installed.wheels.values():
+            (kept / path.name).write_bytes(path.read_bytes())
+        one.looked = cached.find_builds(one)
+        return one
+
+    def test_it_is_taken_and_recorded(self, work: Any, installed: Installed, tmp_path: Path) -> None:
+        said = io.StringIO()
+        lines = [*cached.lines(work.looked)]
+        assert lines[0] == f"Cache:    {MODULE} is taken from {tmp_path / 'cache'}, not built here:"
+        assert lines[2].strip() == "with what is in 2 wheels of its recipe besides"
+        assert cached.take(work, Console(file=said, width=400)) == [MODULE]
+        assert said.getvalue().startswith(f"Taken from {tmp_path / 'cache'}: {MODULE}, built on builder")
+        record = receipt.built(work.tree, MODULE)
+        assert record is not None and record.cached is not None
+        assert lists.damage(work.tree, [MODULE], every=True) == []
+        assert contents(work.tree).keys() >= contents(installed.tree).keys()
+        assert build.outdated(replace_steps(work.plan, MODULE), work.tree) == [MODULE]  # --rebuild builds it here
+
+    def test_a_wheel_that_cannot_be_had(self, work: Any, tmp_path: Path) -> None:
+        for path in (tmp_path / "another/sources").iterdir():
+            path.unlink()
+        with pytest.raises(SourcesMissing, match="2 of 2 sources missing"):
+            cached.take(work, Console(file=io.StringIO()))
+        assert not work.tree.has(MODULE)
+
+    def test_when_it_is_not_sought(self, work: Any) -> None:
+        step = msgspec.structs.replace(work.plan.steps[0], eula="Toy")
+        licensed = replace(work, plan=Plan(stack="toy", steps=(step, work.plan.steps[1]), robot=()))
+        assert cached.find_builds(licensed).offers == ()
+        assert cached.find_builds(replace(work, again=[MODULE])).offers == ()
+        assert cached.find_builds(replace(work, missing=[HOROVOD])).offers == ()
+
+
+def replace_steps(plan: Plan, module: str) -> Plan:
+    """Return a plan of one of its modules."""
+    return msgspec.structs.replace(plan, steps=tuple(step for step in plan.steps if step.module == module))
+
+
+class TestPushed:
+    """``envkit cache push`` of an environment that has it."""
+
+    @pytest.fixture
+    def there(
+        self, installed: Installed, install: Callable[..., ModuleReceipt], prefix: Prefix, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> ModuleReceipt:  # fmt: skip
+        """An environment of a Horovod and the module, which has passed."""
+        needs("objdump")
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        root = prefix.root
+        made = install("toy-ci", HOROVOD, horovod="/h", lock=None)
+        tree = Tree(root=Path(made.tree))
+        for one in (installed.tree.root / "software/Toy", installed.tree.modulepath / "Toy"):
+            target = tree.root / one.relative_to(installed.tree.root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            one.rename(target)
+        kept = Prefix(root=tree.root.parent).sources
+        kept.mkdir(parents=True, exist_ok=True)
+        for path in installed.wheels.values():
+            (kept / path.name).write_bytes(path.read_bytes())
+        sources = tuple(LockedFile(filename=path.name, sha256=sha256) for sha256, path in installed.wheels.items())
+        lock = Lock(
+            name="toy-ci", method="easybuild", framework="pytorch", accelerator="cpu", release="",
+            machine=LockedMachine(type="x86_64"), tools={},
+            parts=(
+                LockedPart(name=MODULE, recipe="Toy.eb", sha256="3" * 64, sources=sources),
+                LockedPart(name=HOROVOD, recipe="Horovod.eb", sha256="1" * 64),
+            ),
+        )  # fmt: skip
+        modules = (receipt.Module(name=MODULE, easyconfig="Toy.eb", sha256="3" * 64), *made.modules)
+        made = msgspec.structs.replace(made, lock=lock, modules=modules)
+        receipt.write(receipt.path_of(tree, made.name), made)
+        for module in (MODULE, HOROVOD):
+            lists.write(tree, module)
+        passed(made)
+        monkeypatch.setenv("ENVKIT_PREFIX", str(root))
+        return made
+
+    def push(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+        """Push it; return what was told."""
+        folder.mkdir(exist_ok=True)
+        assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(folder), "--json"]) == 0
+        told: dict[str, Any] = valid("cache push", capsys.readouterr().out)
+        return told
+
+    def test_both_are_pushed(self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        told = self.push(tmp_path / "cache", capsys)
+        assert [(one["module"], one["sent"]) for one in told["builds"]] == [(HOROVOD, True), (MODULE, True)]
+        assert told.get("left_out", {}) == {}
+        again = self.push(tmp_path / "cache", capsys)
+        assert [(one["module"], one["sent"]) for one in again["builds"]] == [(HOROVOD, False), (MODULE, False)]
+        by_module = {one["module"]: one["id"] for one in told["builds"]}
+        made = Place(named=str(tmp_path / "cache")).entry(f"Toy--2.0/{by_module[MODULE]}.json").manifest
+        assert (made.needs.mpi_library, made.needs.recipes, len(made.wheels)) == ("", {MODULE: "3" * 64}, 2)
+        assert run(["cache", "list", str(tmp_path / "cache")]) == 0
+        assert "Toy/2.0" in capsys.readouterr().out
+        assert run(["cache", "show", by_module[MODULE][:9], str(tmp_path / "cache")]) == 0
+        assert "Wheels:   2, whose files are not in it" in capsys.readouterr().out
+
+    def test_without_its_wheels_the_rest_is_pushed(
+        self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        kept = Prefix(root=Path(there.tree).parent).sources
+        next(kept.glob("beta*.whl")).unlink()
+        told = self.push(tmp_path / "cache", capsys)
+        assert [one["module"] for one in told["builds"]] == [HOROVOD]
+        assert told["left_out"] == {MODULE: "Its wheels have gone ('envkit fetch toy-ci' fetches them)."}
+        assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == 0
+        assert capsys.readouterr().out.splitlines()[-1].startswith(f"Not pushed: {MODULE}. Its wheels have gone")
+
+    def test_what_was_taken_from_a_cache_is_left_out(
+        self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        origin = Cached(place="/c", id="0" * 64, host="x", built="y", key="")
+        tree, changed = Tree(root=Path(there.tree)), there.modules
+        for count in (1, 2):
+            changed = tuple(
+                msgspec.structs.replace(one, cached=origin if number < count else None)
+                for number, one in enumerate(there.modules)
+            )
+            made = msgspec.structs.replace(there, modules=changed)
+            receipt.write(receipt.path_of(tree, there.name), made)
+            passed(made)
+            if count == 1:
+                told = self.push(tmp_path / "cache", capsys)
+                assert [one["module"] for one in told["builds"]] == [HOROVOD]
+                assert told["left_out"][MODULE].startswith("It was taken from the cache /c")
+        assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == 3
+        assert "It was taken from the cache /c" in capsys.readouterr().err
+
+    def test_what_has_changed_is_not_pushed(
+        self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert last.last(there.name, there.tree) is not None
+        path = Path(there.tree) / TOP / SITE / "shared/one.py"
+        path.write_text("number = 9\n")
+        (tmp_path / "cache").mkdir()
+        assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == 6
+        assert str(path) in capsys.readouterr().err
+        assert json.dumps(sorted(below(tmp_path / "cache"))) == "[]"
