@@ -154,7 +154,7 @@ def write(path: Path, content: bytes, packed_file: PackedFile, entry: SignedMani
     """Write a file of an object. Raises CacheInvalid for one that is not what the manifest says, OSError."""
     if hashlib.sha256(content).hexdigest() != packed_file.sha256:
         raise bad(entry, f"The content of {path.name} is not what its manifest says.")
-    with files.new(path, is_program=packed_file.is_program) as stream:
+    with of_wheels.new_file(path, is_program=packed_file.is_program) as stream:
         stream.write(content)
 
 

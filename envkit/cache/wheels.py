@@ -4,6 +4,7 @@ Whoever takes the object has the same wheels. What pip has compiled of their Pyt
 holds of the place: the path of its source, which Python puts right as it loads it, and the time of that.
 """
 
+import os
 import shutil
 import stat
 import struct
@@ -11,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from envkit.binary import bytecode
 from envkit.cache.manifest import WheelFiles
@@ -78,6 +79,13 @@ def is_as_packed(path: Path, member: zipfile.ZipInfo) -> bool:
     return checksum == member.CRC
 
 
+def new_file(path: Path, *, is_program: bool) -> BinaryIO:
+    """Open a file to write, which must not be there yet; the folders above it are made. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = 0o777 if is_program else 0o666
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
+
+
 def is_program(member: zipfile.ZipInfo) -> bool:
     """Say whether pip makes a file of a wheel one that can be executed."""
     mode = member.external_attr >> 16
@@ -130,7 +138,7 @@ def unpack(wheel: Path, of: WheelFiles, module: str, root: Path) -> None:
                     continue
                 if not lists.is_own(module, name):
                     raise ValueError(f"{wheel.name} has {member.filename!r}")
-                with archive.open(member) as source, files.new(root / name, is_program=is_program(member)) as target:
+                with archive.open(member) as source, new_file(root / name, is_program=is_program(member)) as target:
                     shutil.copyfileobj(source, target, files.PIECE)
     except BROKEN as error:
         raise ValueError(f"{wheel.name}: {error}") from error

@@ -47,13 +47,6 @@ def write(path: Path, content: bytes, *, new: bool = False, own: bool = False, m
         stream.write(content)
 
 
-def new(path: Path, *, is_program: bool) -> BinaryIO:
-    """Open a file to write, which must not be there yet; the folders above it are made. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    mode = 0o777 if is_program else 0o666
-    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
-
-
 @contextmanager
 def whole(path: Path, *, new: bool = False, own: bool = False, mode: int = 0o664) -> Iterator[BinaryIO]:
     """Write a file that appears by rename, complete and on the disk, or not at all; ``new``: where there is none.
