@@ -96,7 +96,7 @@ def module_in(prefix: Path) -> Tree:
 def packed(tree: Tree, path: Path) -> Packed:
     """Pack the module."""
     with path.open("w+b") as stream:
-        return pack.pack(tree, MODULE, "x86_64", stream, {})
+        return pack.pack(tree, MODULE, "x86_64", "3.11", stream, {})
 
 
 def described(of: Packed, **needs: Any) -> Manifest:
@@ -385,7 +385,7 @@ class TestDamaged:
         path.write_bytes(path.read_bytes()[:-20])
         assert "Its SHA-256 is" in self.refused(entry, tmp_path)
         path.unlink()
-        assert "No such file" in self.refused(entry, tmp_path)
+        assert "this file is not there" in self.refused(entry, tmp_path)
 
     def test_a_manifest_of_something_else(self, tree: Tree, tmp_path: Path) -> None:
         entry = pushed(tree, tmp_path / "cache")

@@ -174,7 +174,7 @@ def test_what_was_taken_from_there_is_there(
     again = valid("cache push", capsys.readouterr().out)
     assert again == {**told, "builds": [{**build, "sent": False}]}
     assert push(tmp_path / "another") == 3
-    assert "It was taken from the cache" in capsys.readouterr().err
+    assert "was taken from the cache" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "cache/manifests")
     assert push(tmp_path / "cache") == 3
 

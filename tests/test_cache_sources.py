@@ -172,7 +172,7 @@ class TestTaken:
             assert ask(sources(), 5.0, Caches(places=(url,), keys=()).kept) == Answers(number=2)
         (Path(there.named) / layout.source_of(sha(TEXTS["two.whl"]))).unlink()
         [one] = ask(sources(), 5.0, [there]).refused
-        assert one.reasons == [f"{there.shown}: No such file or directory"]
+        assert one.reasons == [f"{there.shown}: this file is not there"]
 
 
 class TestPut:

@@ -3,12 +3,16 @@
 import hashlib
 import io
 import json
+import marshal
 import os
+import random
 import re
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +35,7 @@ from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedFile, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
 from envkit.environments.receipt import Cached, Mpi
-from envkit.errors import CacheInvalid, SourcesMissing
+from envkit.errors import CacheInvalid, HostProblem, NotRelocatable, SourcesMissing
 from envkit.machine.host import Host, Platform
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
@@ -47,7 +51,8 @@ from .test_cache_ci import passed
 from .test_json_types import valid
 
 MODULE = "Toy/2.0"
-SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+SITE = f"lib/python{PYTHON}/site-packages"
 TOP = f"software/{MODULE}"
 ODD = re.compile(re.escape(manifest.PREFIX) + rb"|^\x7fELF|\0")  # what is refused, or would be with the prefix in it
 PROGRAMS = "alpha/run.sh", "alpha-1.0.data/scripts/alpha-run"
@@ -123,7 +128,7 @@ def installed(tmp_path: Path) -> Installed:
 def packed(tree: Tree, used: Mapping[str, Path], path: Path) -> Manifest:
     """Pack the module; return its manifest."""
     with path.open("w+b") as stream:
-        of = pack.pack(tree, MODULE, "x86_64", stream, used)
+        of = pack.pack(tree, MODULE, "x86_64", PYTHON, stream, used)
     part = LockedPart(name=MODULE, recipe="Toy.eb", sha256="3" * 64)
     made = described(
         of, mpi=Mpi(family="", version=""), mpi_library="", versions={}, cpu=(), recipes={MODULE: "3" * 64}
@@ -220,7 +225,7 @@ class TestMoved:
         second = packed(new, installed.wheels, tmp_path / "two")
         changed = {name for name, file in first.files.items() if second.files[name].sha256 != file.sha256}
         assert second.wheels == first.wheels and second.files.keys() == first.files.keys()
-        assert all(name.endswith((".pyc", "RECORD")) for name in changed)  # of paths of another length
+        assert all(name.endswith("RECORD") for name in changed)  # it has digests of texts with the prefix in them
 
     def test_what_was_changed_after_pip_is_as_it_was_changed(self, installed: Installed, tmp_path: Path) -> None:
         site = installed.tree.root / TOP / SITE
@@ -238,16 +243,71 @@ class TestMoved:
     def test_a_source_with_the_path_of_the_prefix_in_it(self, tmp_path: Path) -> None:
         """It stays as the wheel has it, and what is compiled of it is compiled anew."""
         tree = tree_in(tmp_path / "sw")
-        text = f"where = '{tmp_path / 'sw'}/lib'\n"
+        prefix = str(tmp_path / "sw")
+        text = f"where = '{prefix}/lib', '{prefix[:5]}' '{prefix[5:]}/share', '{prefix[1:].ljust(47, '_')}'\n"
         one = wheel(tmp_path / "wheels", "odd", {"odd.py": text})
         words = ("install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", tree.root / TOP)
         subprocess.run([sys.executable, "-m", "pip", *words, one], check=True, capture_output=True)
         entry = pushed(tree, by_digest(one), tmp_path / "cache")
-        assert not [name for name in entry.manifest.files if name.endswith(".pyc")]
         new = put(entry, tmp_path / "another", by_digest(one))
         assert (new.root / TOP / SITE / "odd.py").read_text() == text
         [compiled] = (new.root / TOP / SITE / "__pycache__").iterdir()
-        assert os.fsencode(f"{tmp_path / 'sw'}/lib") in compiled.read_bytes()
+        assert bytecode.is_taken(compiled, compiled.read_bytes()[: bytecode.HEADER])
+        said = subprocess.run(
+            [sys.executable, "-B", "-c", "import odd; print(*odd.where)"],
+            env={"PYTHONPATH": str(new.root / TOP / SITE)}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert said.stdout.split() == [f"{prefix}/lib", f"{prefix}/share", prefix[1:].ljust(47, "_")]
+
+    def test_compiled_python_that_was_changed_is_not_packed(self, installed: Installed, tmp_path: Path) -> None:
+        site = installed.tree.root / TOP / SITE
+        [compiled] = (site / "shared/__pycache__").glob("one.*.pyc")
+        content = compiled.read_bytes()
+        code = marshal.dumps(compile("number = 666", "one.py", "exec"))
+        compiled.write_bytes(content[: bytecode.HEADER] + code)
+        new = put(pushed(installed.tree, installed.wheels, tmp_path / "cache"), tmp_path / "another", installed.wheels)
+        said = subprocess.run(
+            [sys.executable, "-c", "import shared.one; print(shared.one.number)"],
+            env={"PYTHONPATH": str(new.root / TOP / SITE)}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert said.stdout.strip() == "1"
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "odd/hidden.pyc", "odd/__pycache__/none.cpython-311.pyc", "odd/__pycache__/data.txt",
+            "odd/easybuild/build.log", "odd/easybuild/reprod/code.py", "odd/easybuild/x_test_report.md",
+            "odd/it-easybuild-devel",
+        ],
+    )  # fmt: skip
+    def test_what_an_object_leaves_out_is_taken_of_a_wheel(self, name: str, tmp_path: Path) -> None:
+        tree = tree_in(tmp_path / "a-prefix-of-some-length")
+        one = wheel(tmp_path / "wheels", "odd", {"odd/__init__.py": "", name: "own content\n"})
+        words = ("install", "--no-index", "--no-deps", "--ignore-installed", "--prefix", tree.root / TOP)
+        subprocess.run([sys.executable, "-m", "pip", *words, one], check=True, capture_output=True)
+        new = put(pushed(tree, by_digest(one), tmp_path / "cache"), tmp_path / "another", by_digest(one))
+        assert (new.root / TOP / SITE / name).read_text() == "own content\n"
+
+    def test_a_file_that_is_in_a_wheel_twice(self, tmp_path: Path) -> None:
+        tree, path = tree_in(tmp_path / "a-prefix-of-some-length"), tmp_path / "twice-1.0-py3-none-any.whl"
+        with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+            warnings.simplefilter("ignore")
+            for text in ("first", "second"):
+                archive.writestr("twice.txt", text)
+            archive.writestr("once.txt", "x")
+        (tree.root / TOP / SITE / "twice.txt").write_text("second")
+        (tree.root / TOP / SITE / "once.txt").write_text("x")
+        new = put(pushed(tree, by_digest(path), tmp_path / "cache"), tmp_path / "another", by_digest(path))
+        assert contents(new) == contents(tree)
+
+    def test_what_is_left_out_of_a_wheel_makes_another_build(self, installed: Installed, tmp_path: Path) -> None:
+        first = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        (installed.tree.root / TOP / SITE / "alpha/data.bin").unlink()
+        second = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        (installed.tree.root / TOP / "more").symlink_to("lib")
+        third = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        assert first.manifest.sha256 == second.manifest.sha256 == third.manifest.sha256
+        assert len({first.id, second.id, third.id}) == 3
 
 
 NAMES = st.text("abc", min_size=1, max_size=2)
@@ -309,6 +369,51 @@ class TestRefused:
         assert f"It takes a wheel that its recipe does not: {second}." in refused(
             entry, {first: installed.wheels[first]}, tmp_path
         )
+
+    def test_a_wheel_that_was_replaced_by_one_of_the_same_layout(self, installed: Installed, tmp_path: Path) -> None:
+        entry, used = pushed(installed.tree, installed.wheels, tmp_path / "cache"), dict(installed.wheels)
+        path = list(used.values())[1]
+        with zipfile.ZipFile(path) as archive:
+            content = {member: archive.read(member) for member in archive.infolist()}
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, text in content.items():
+                archive.writestr(member, text.replace(b"number = 2", b"number = 6"))
+        assert f"the SHA-256 of {path} is {digest(path)}" in refused(entry, used, tmp_path)
+
+    @pytest.mark.parametrize("link", ["nowhere.eb", "z.eb"])
+    def test_a_recipe_that_is_a_link_to_nothing(self, link: str, installed: Installed, tmp_path: Path) -> None:
+        entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        changed = {**entry.manifest.files, f"{TOP}/easybuild/z.eb": manifest.PackedFile(link=link)}
+        forged = replace(entry, manifest=msgspec.structs.replace(entry.manifest, files=changed))
+        assert "z.eb" in refused(forged, installed.wheels, tmp_path)
+
+    def test_a_list_that_nobody_could_read(
+        self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(manifest, "MOST", 1000)
+        with pytest.raises(HostProblem, match="cannot be put into a cache") as told:
+            pushed(installed.tree, installed.wheels, tmp_path / "cache")
+        assert "The list of its" in told.value.why
+        assert below(tmp_path / "cache") <= {".lock"}
+
+    def test_a_name_that_is_no_text(self, installed: Installed, tmp_path: Path) -> None:
+        Path(os.fsdecode(os.fsencode(installed.tree.root / TOP) + b"/odd\xff")).write_text("x")
+        with pytest.raises(NotRelocatable, match="cannot be moved") as told:
+            packed(installed.tree, installed.wheels, tmp_path / "packed")
+        assert "no UTF-8" in told.value.why
+
+    @pytest.mark.parametrize("kind", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
+    def test_any_damage_of_a_wheel_that_a_recipe_pins_so(self, kind: int, tmp_path: Path) -> None:
+        path, dice = tmp_path / "odd.whl", random.Random(kind)
+        with zipfile.ZipFile(path, "w", kind) as archive:
+            archive.writestr("odd.txt", bytes(range(256)) * 20)
+        content = path.read_bytes()
+        for number in range(200):
+            data = bytearray(content)
+            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+            path.write_bytes(data)
+            with suppress(ValueError, OSError):
+                wheels.unpack(path, digest(path), WheelFiles(folder=f"{TOP}/x"), MODULE, tmp_path / str(number))
 
     @pytest.mark.parametrize("how", ["cut", "another", "damaged", "gone"])
     def test_a_wheel_that_is_not_what_it_was(self, how: str, installed: Installed, tmp_path: Path) -> None:
@@ -536,7 +641,8 @@ class TestPushed:
         next(kept.glob("beta*.whl")).unlink()
         told = self.push(tmp_path / "cache", capsys)
         assert [one["module"] for one in told["builds"]] == [HOROVOD]
-        assert told["left_out"] == {MODULE: "Its wheels have gone ('envkit fetch toy-ci' fetches them)."}
+        why = f"Its wheels have gone. To fetch them: envkit fetch toy-ci --prefix {Path(there.tree).parent}"
+        assert told["left_out"] == {MODULE: why}
         assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == 0
         assert capsys.readouterr().out.splitlines()[-1].startswith(f"Not pushed: {MODULE}. Its wheels have gone")
 
@@ -558,7 +664,9 @@ class TestPushed:
                 assert [one["module"] for one in told["builds"]] == [HOROVOD]
                 assert told["left_out"][MODULE].startswith("It was taken from the cache /c")
         assert run(["cache", "push", "toy-ci", "--unsigned", "--to", str(tmp_path / "cache")]) == 3
-        assert "It was taken from the cache /c" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"{MODULE} was taken from the cache /c" in said and f"{HOROVOD} was taken from the cache /c" in said
+        assert f"What to do: Copy it from there: envkit cache pull --to {tmp_path / 'cache'}" in said
 
     def test_what_has_changed_is_not_pushed(
         self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]

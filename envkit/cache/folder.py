@@ -81,7 +81,7 @@ def opened(named: str, name: str, most: int) -> Iterator[Iterable[bytes]]:
                     raise
                 raise DamagedError(error.strerror or str(error)) from error
     except FileNotFoundError as error:
-        raise AbsentError(error.strerror) from error
+        raise AbsentError("this file is not there") from error
     except OSError as error:
         raise RefusedError(error.strerror or str(error)) from error
     with stream:

@@ -128,9 +128,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return object_of(self.sha256, is_image=self.is_image)
 
     @property
+    def links(self) -> dict[str, PackedFile]:
+        """Those of its files that are links, which its object does not have."""
+        return {name: file for name, file in self.files.items() if file.link}
+
+    @property
     def key(self) -> str:
         """A digest of what counts: the same build has the same, whenever and by whomever it was pushed."""
-        return hashlib.sha256(msgspec.json.encode((self.part, self.needs, self.sha256), order="sorted")).hexdigest()
+        facts: tuple[object, ...] = self.part, self.needs, self.sha256
+        if self.wheels:
+            facts += self.wheels, self.links
+        return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
 
 class Signed(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,8 +40,7 @@ class Packed:
 
 
 def paths(tree: Tree, module: str) -> Iterator[str]:
-    """Yield the paths in a tree of all files of a module that an object has: software, and its module files."""
-    left_out = re.compile("|".join(rules()["left_out"]))
+    """Yield the paths in a tree of all files of a module: software, and its module files."""
     for category in listed(tree.root / "modules"):
         for kind in ("", ".lua"):
             if os.path.lexists(tree.root / f"modules/{category}/{module}{kind}"):
@@ -50,21 +49,23 @@ def paths(tree: Tree, module: str) -> Iterator[str]:
     for folder, folders, names in os.walk(top):
         folders.sort()
         for name in sorted((*names, *(subfolder for subfolder in folders if Path(folder, subfolder).is_symlink()))):
-            path = str(Path(folder, name).relative_to(tree.root))
-            if not left_out.search(path):
-                yield path
+            yield str(Path(folder, name).relative_to(tree.root))
 
 
-def pack(tree: Tree, module: str, machine: str, place: BinaryIO, wheels: Mapping[str, Path]) -> Packed:
+def pack(tree: Tree, module: str, machine: str, python: str, place: BinaryIO, wheels: Mapping[str, Path]) -> Packed:
     """Write the object of a module, without what is from its wheels. Raises NotRelocatable, HostProblem, OSError.
 
-    The same files give the same object, whatever the prefix, and whoever they belong to.
+    The same files give the same object, whatever the prefix, and whoever they belong to. What is from wheels is
+    compiled for ``python`` (3.11), if that is the one which runs this.
     """
     spelled = prefixes.spellings(tree.root.parent)
     entries = dict[str, PackedFile]()
-    names = {*paths(tree, module)}
-    described, left_out = of_wheels.described(wheels, tree, names)
-    names -= left_out
+    every = {*paths(tree, module)}
+    described, from_wheels = of_wheels.described(wheels, tree, every)
+    left_out = re.compile("|".join(rules()["left_out"]))
+    names = {name for name in every - from_wheels if not left_out.search(name)}
+    if odd := next((name for name in sorted(every) if not is_text(name)), None):
+        raise prefixes.refused(ascii(odd), "Its name is no UTF-8.", "Rename or remove it.")
 
     def add(name: str, content: bytes, places: int, *, is_program: bool) -> None:
         entries[name] = PackedFile(
@@ -82,11 +83,12 @@ def pack(tree: Tree, module: str, machine: str, place: BinaryIO, wheels: Mapping
                 continue
             content, places = prefixes.marked(read(path, name), path, name, spelled)
             add(name, content, places, is_program=bool(path.stat().st_mode & stat.S_IXUSR))
-        for name, content in of_wheels.compiled(tree, left_out, spelled):
-            add(name, content, 0, is_program=False)
+        for name, content in of_wheels.compiled(tree, from_wheels) if python == of_wheels.PYTHON else ():
+            if name not in from_wheels and name.rpartition("/")[0] not in every:  # a link
+                add(name, content, 0, is_program=False)
     place.flush()
     place.seek(0)
-    libraries = binaries.libraries(tree.root / name for name, entry in entries.items() if not entry.link)
+    libraries = binaries.libraries(tree.root / name for name in sorted(names) if not entries[name].link)
     return Packed(
         files=entries,
         wheels=described,
@@ -98,6 +100,11 @@ def pack(tree: Tree, module: str, machine: str, place: BinaryIO, wheels: Mapping
         cpu=binaries.cpu(libraries, machine),
         syntax="Lua" if f"modules/all/{module}.lua" in entries else "Tcl",
     )
+
+
+def is_text(name: str) -> bool:
+    """Say whether a name can be written as UTF-8."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def read(path: Path, name: str) -> bytes:

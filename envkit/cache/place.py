@@ -23,7 +23,7 @@ from envkit.cache.layout import INDEX, NAME, Index, Store, Writable, source_of
 from envkit.cache.manifest import Manifest, Signed
 from envkit.config import configuration
 from envkit.environments import trust
-from envkit.errors import CacheInvalid, SignatureInvalid, UsageProblem
+from envkit.errors import CacheInvalid, HostProblem, SignatureInvalid, UsageProblem
 from envkit.sources import signature
 from envkit.system import record, temporary
 from envkit.system.files import at_home
@@ -67,11 +67,13 @@ class SignedManifest:
 
     @property
     def without_files(self) -> "SignedManifest":
-        """It, with nothing of its files and its verdict but what was signed, so that many take little memory."""
+        """It, with nothing of its files and its verdict but what was signed, so that many take little memory.
+
+        What its id is made of stays.
+        """
         provenance = msgspec.structs.replace(self.manifest.provenance, verdict=msgspec.Raw(b"null"))
-        return replace(
-            self, manifest=msgspec.structs.replace(self.manifest, files={}, wheels={}, provenance=provenance)
-        )
+        links = self.manifest.links if self.manifest.wheels else {}
+        return replace(self, manifest=msgspec.structs.replace(self.manifest, files=links, provenance=provenance))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +154,7 @@ class Place:
         except ValueError as error:
             raise self.invalid(f"The manifest {name} cannot be read: {error}") from error
         if name != f"{manifest.folder_of(build.module)}/{build.key}.json":
-            raise self.invalid(f"The manifest {name} is that of something else.")
+            raise self.invalid(f"The manifest {name} is that of something else, or was changed.")
         return SignedManifest(place=self, manifest=build, signed=signed)
 
     def entries(self, names: Sequence[str], wrong: list[str]) -> Iterator[SignedManifest]:
@@ -283,9 +285,16 @@ def put(
     """Put an object and the file of its manifest into a place; return whether anything was sent.
 
     The object comes first, so that what is seen is always whole. What is there already is neither asked for nor sent,
-    and a manifest that is there is left where it ``stays``. Raises OSError, RefusedError, and what ``packed`` does.
+    and a manifest that is there is left where it ``stays``. Raises HostProblem for one that is too large, OSError,
+    RefusedError, and what ``packed`` does.
     """
     require_cache(place)
+    if len(content) > manifest.MOST:
+        raise HostProblem(
+            what=f"{build.module} cannot be put into a cache.",
+            why=f"The list of its {len(build.files)} files is larger than {manifest.MOST // 1_000_000} MB.",
+            fix="Build it without what nobody needs, such as tests, and push again.",
+        )
     store, name = place.writable, f"{manifest.folder_of(build.module)}/{build.key}.json"
     target = build.object_name
     is_new = not store.holds(place.named, target, build.size, build.sha256)

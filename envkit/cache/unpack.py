@@ -52,17 +52,18 @@ def take(
         try:
             unpack(entry, packed, root)
             for sha256, files_of_wheel in manifest.wheels.items():
-                of_wheels.unpack(wheels[sha256], files_of_wheel, manifest.module, root)
+                of_wheels.unpack(wheels[sha256], sha256, files_of_wheel, manifest.module, root)
             relocate(manifest, root, tree)
             compile_all(root / "software" / manifest.module, tree, manifest, python)
             note(entry, root)
+            recipes = recipes_of(root / "software" / manifest.module)
         except ValueError as error:
             raise bad(entry, f"It cannot be put into this prefix: {error}.") from error
         except OSError as error:
             if error.errno in OF_THE_DISK:
                 raise
             raise bad(entry, f"{error.filename or manifest.module}: {error.strerror}.") from error
-        move_in(manifest, root, tree, record)
+        move_in(manifest, root, tree, recipes, record)
 
 
 def require_own(entry: SignedManifest, tree: Tree) -> None:
@@ -107,7 +108,7 @@ def fetch(entry: SignedManifest, stream: "SupportsWrite[bytes]") -> None:
             digest.update(chunk)
             stream.write(chunk)
     if digest.hexdigest() != entry.manifest.sha256:
-        raise bad(entry, f"Its SHA-256 is {digest.hexdigest()}.")
+        raise bad(entry, f"Its SHA-256 is {digest.hexdigest()}, and its manifest says {entry.manifest.sha256}.")
 
 
 class Bounded:
@@ -210,16 +211,23 @@ def note(entry: SignedManifest, root: Path) -> None:
     )
 
 
-def move_in(manifest: Manifest, root: Path, tree: Tree, record: Callable[[], None]) -> None:
+def recipes_of(software: Path) -> dict[str, bytes]:
+    """Return the recipes that eb has kept in a module, by their names. Raises OSError for what is none."""
+    return {path.name: files.read(path) for path in (software / lists.NOTES).glob("*.eb")}
+
+
+def move_in(
+    manifest: Manifest, root: Path, tree: Tree, recipes: Mapping[str, bytes], record: Callable[[], None]
+) -> None:
     """Move a module into a tree: its software first, its module file, by which it is seen, last. Raises OSError."""
     target = tree.software / manifest.module
     files.discard(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     (root / "software" / manifest.module).rename(target)
-    for recipe in (target / lists.NOTES).glob("*.eb"):
-        copy = tree.root / "ebfiles_repo" / manifest.module.partition("/")[0] / recipe.name
+    for name, content in recipes.items():
+        copy = tree.root / "ebfiles_repo" / manifest.module.partition("/")[0] / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        files.write(copy, recipe.read_bytes(), own=True)
+        files.write(copy, content, own=True)
     record()
     for name in in_order(manifest.files):
         replaced.move(root / name, tree.root / name)

@@ -1,15 +1,23 @@
 """What of a module is from wheels, which its recipe pins by SHA-256: its object does without that.
 
-Whoever takes the object has the same wheels. What pip has compiled of their Python is in the object, without what it
-holds of the place: the path of its source, which Python puts right as it loads it, and the time of that.
+Whoever takes the object has the same wheels. What pip has compiled of their Python is in the object, too: compiled anew
+from the sources, so that nothing is in it that is not from them. It holds neither the path of its source, which Python
+puts right as it loads it, nor the time of that, which is put in where it is taken.
 """
 
+import hashlib
+import importlib.util
+import lzma
+import marshal
 import os
 import shutil
 import stat
 import struct
+import sys
+import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -17,13 +25,14 @@ from typing import BinaryIO, Protocol
 from envkit.binary import bytecode
 from envkit.cache.manifest import WheelFiles
 from envkit.environments import manifest as lists
-from envkit.environments.prefix import Tree, listed
+from envkit.environments.prefix import Tree
 from envkit.system import files
 
 SITE = "/site-packages/"
-TIME = slice(8, 12)  # of the source, in the header of what is compiled from it
-FILLER = b"@"
-BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError)
+TIME = 8  # where the time of the source is in the header of what is compiled from it
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
+UNCOMPILED = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
 
 
 class Named(Protocol):
@@ -49,13 +58,15 @@ def described(wheels: Mapping[str, Path], tree: Tree, names: Collection[str]) ->
     for sha256, path in wheels.items():
         with zipfile.ZipFile(path) as wheel:
             members = [member for member in wheel.infolist() if not member.is_dir()]
-        inside = {member.filename for member in members}
+        counted = Counter(member.filename for member in members)
+        inside = set(counted)
         for folder in (one for one in folders if any(f"{one}/{name}" in names for name in inside)):
             own = {
                 member.filename
                 for member in members
                 if (name := f"{folder}/{member.filename}") in names
                 and name not in claimed
+                and counted[member.filename] == 1
                 and is_as_packed(tree.root / name, member)
             }
             if own:
@@ -92,53 +103,48 @@ def is_program(member: zipfile.ZipInfo) -> bool:
     return stat.S_ISREG(mode) and bool(mode & 0o111)
 
 
-def compiled(tree: Tree, sources: Collection[str], spelled: tuple[bytes, ...]) -> Iterator[tuple[str, bytes]]:
-    """Yield what is compiled of some sources, by name, and it as it is packed. Raises OSError.
-
-    Left out is what Python does not take for its source, and that of a source in which the path of the prefix stands:
-    in what is compiled, that is the path of the source alone.
-    """
-    for folder in sorted({name.rpartition("/")[0] for name in sources if name.endswith(".py")}):
-        for file in listed(tree.root / folder / lists.CACHE):
-            path = tree.root / folder / lists.CACHE / file
-            source = f"{folder}/{bytecode.source_of(path).name}"
-            if source not in sources or not file.endswith(".pyc") or path.is_symlink():
+def compiled(tree: Tree, sources: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield what this Python compiles of some sources, by name, without what cannot be compiled. Raises OSError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(source for source in sources if source.endswith(".py")):
+            source = files.read(tree.root / name)
+            try:
+                code = marshal.dumps(compile(source, name, "exec", dont_inherit=True, optimize=0))
+            except UNCOMPILED:
                 continue
-            content = files.read(path)
-            is_of_place = any(spelling in files.read(tree.root / source) for spelling in spelled)
-            if is_of_place or has_no_time(content) or not bytecode.is_taken(path, content[: bytecode.HEADER]):
-                continue
-            for spelling in spelled:
-                content = content.replace(spelling, FILLER * len(spelling))
-            yield f"{folder}/{lists.CACHE}/{file}", content[: TIME.start] + bytes(4) + content[TIME.stop :]
-
-
-def has_no_time(content: bytes) -> bool:
-    """Say whether what is compiled does not hold the time of its source, but a digest of it, or is damaged."""
-    return len(content) < bytecode.HEADER or any(content[4 : TIME.start])
+            header = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, len(source) & 0xFFFFFFFF)
+            yield importlib.util.cache_from_source(name, optimization=""), header + code
 
 
 def put_time(path: Path) -> None:
     """Give what is compiled the time of its source, as it is now. Raises OSError."""
+    changed = int(bytecode.source_of(path).stat().st_mtime) & 0xFFFFFFFF
     with path.open("r+b") as stream:
-        if not has_no_time(stream.read(bytecode.HEADER)):
-            changed = int(bytecode.source_of(path).stat().st_mtime) & 0xFFFFFFFF
-            stream.seek(TIME.start)
-            stream.write(struct.pack("<I", changed))
+        stream.seek(TIME)
+        stream.write(struct.pack("<I", changed))
 
 
-def unpack(wheel: Path, of: WheelFiles, module: str, root: Path) -> None:
+def unpack(wheel: Path, sha256: str, of: WheelFiles, module: str, root: Path) -> None:
     """Put what a module has of a wheel below a folder. Raises ValueError for what cannot be put there, OSError."""
     without = set(of.without)
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            for member in archive.infolist():
-                name = f"{of.folder}/{member.filename}"
-                if member.is_dir() or member.filename in without:
-                    continue
-                if not lists.is_own(module, name):
-                    raise ValueError(f"{wheel.name} has {member.filename!r}")
-                with archive.open(member) as source, new_file(root / name, is_program=is_program(member)) as target:
-                    shutil.copyfileobj(source, target, files.PIECE)
+        with files.open_plain(wheel) as stream:
+            if (actual := hashlib.file_digest(stream, "sha256").hexdigest()) != sha256:
+                raise ValueError(f"the SHA-256 of {wheel} is {actual}")
+            with zipfile.ZipFile(stream) as archive:
+                for member in archive.infolist():
+                    name = f"{of.folder}/{member.filename}"
+                    if member.is_dir() or member.filename in without:
+                        continue
+                    if not lists.is_own(module, name):
+                        raise ValueError(f"{wheel.name} has {member.filename!r}")
+                    executed = is_program(member)
+                    with archive.open(member) as source, new_file(root / name, is_program=executed) as target:
+                        shutil.copyfileobj(source, target, files.PIECE)
     except BROKEN as error:
         raise ValueError(f"{wheel.name}: {error}") from error
+    except OSError as error:
+        if error.errno is None:  # of bzip2
+            raise ValueError(f"{wheel.name}: {error}") from error
+        raise

@@ -163,14 +163,15 @@ def list_(places: tuple[str, ...], as_json: bool) -> int:
     else:
         rows = [
             (
-                item.id[:12], words.size(item.size), item.built[:10], item.host, item.module.removeprefix("Horovod/"),
+                item.id[:12], words.size(item.size), item.built[:10], item.host, item.module,
                 ", ".join(filter(None, (item.needs.machine, f"Python {item.needs.python}", mpi_of(item.needs)))),
                 item.signed_by or unchecked(item.signed),
             )
             for item in listing.builds
         ]  # fmt: skip
         heads = ("ID", "SIZE", "BUILT", "ON", "WHAT", "FOR", "SIGNED")
-        echo("\n".join(Paper.of(sys.stdout).table(heads, rows)) if rows else "There is no build.")
+        if rows or not listing.wrong:
+            echo("\n".join(Paper.of(sys.stdout).table(heads, rows)) if rows else "There is no build.")
         for text in listing.wrong:
             echo(text, err=True)
     return 4 if listing.wrong else 0
@@ -269,6 +270,8 @@ def prune(place: str, older_than: float | None, dry_run: bool, as_json: bool) ->
     from envkit.install import sharing
     from envkit.report import words
 
+    if older_than == 0:
+        usage("--older-than 0 would remove every build. Name an age, such as 90d.")
     done = sharing.prune(Place(named=place), older_than or 0, dry_run=dry_run)
     if as_json:
         echo_json(json_types.text(done))

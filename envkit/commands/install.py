@@ -59,7 +59,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--rebuild",
     is_flag=True,
-    help="Build again what has changed, and what depends on it; nothing is taken from a cache.",
+    help="Build again what has changed or came from a cache, and what depends on it; nothing is taken from a cache.",
 )
 @click.option(
     "--unsigned-cache", is_flag=True, help="Take also what nobody has signed from the caches of your configuration."

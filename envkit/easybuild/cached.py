@@ -32,6 +32,8 @@ from envkit.report import words
 from envkit.report.progress import say
 from envkit.sources.cache import Source
 from envkit.sources.progress import fetch_all
+from envkit.system import files
+from envkit.system.files import at_home
 
 SHOWN = 5  # objects that do not fit
 
@@ -129,7 +131,8 @@ def find_builds(work: Work) -> FoundBuilds:
                 wrong.append(f"{error.what} {error.why}")
                 break
             own = fit.of_module(provided, step.module) if wheels.is_all(step.sources) else provided
-            offers += [offered(entry, own, work.caches) for entry in place.entries(names, wrong)]
+            pinned = {source.sha256 for source in step.sources}
+            offers += [offered(entry, own, pinned, work.caches) for entry in place.entries(names, wrong)]
     order = {place: number for number, place in enumerate(work.caches.places)}
     modules = [step.module for step in steps]
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
@@ -146,19 +149,35 @@ def is_sought(step: Step, work: Work) -> bool:
     return is_horovod or (wheels.is_all(step.sources) and not step.eula)
 
 
-def offered(entry: SignedManifest, provided: Provided, caches: Caches) -> Offer:
-    """Return what a cache has, and why it does not fit."""
+def offered(entry: SignedManifest, provided: Provided, pinned: set[str | None], caches: Caches) -> Offer:
+    """Return what a cache has, and why it does not fit; ``pinned`` are the SHA-256 of the sources of its recipe."""
     why, key = [*fit.reasons(entry.manifest, provided)], ""
+    if not entry.manifest.wheels.keys() <= pinned:
+        why.append("it takes wheels that its recipe does not")
     if not why:
         key = signer(entry, caches.keys)
         if not key and not caches.unsigned:
-            why.append(untrusted(entry) or "it is not signed (--unsigned-cache takes it all the same)")
+            why.append(untrusted(entry, caches.keys) or "it is not signed (--unsigned-cache takes it all the same)")
     return Offer(entry=entry.without_files if why else entry, key=key, why_not=tuple(why))
 
 
-def untrusted(entry: SignedManifest) -> str:
-    """Say that no key verifies what is signed; nothing of what is not signed."""
-    return "none of your keys ('cache.keys') has signed it" if entry.signed.signature else ""
+def untrusted(entry: SignedManifest, keys: Sequence[str] = ()) -> str:
+    """Say that no key verifies what is signed, and which keys can verify nothing; nothing of what is not signed."""
+    if not entry.signed.signature:
+        return ""
+    unusable = [f"{key} {why}" for key in keys if (why := unusable_key(at_home(key)))]
+    return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable])
+
+
+def unusable_key(path: Path) -> str:
+    """Say why a file can be no public key; nothing if it may be one."""
+    try:
+        content = files.read(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if b"PRIVATE KEY" in content:
+        return "is a private key: name its public half"
+    return "" if b"PUBLIC KEY" in content else "is no public key"
 
 
 def here(work: Work) -> Provided:
@@ -196,7 +215,8 @@ def lines(looked: FoundBuilds) -> Iterator[str]:
         best = looked.taken.get(module)
         if best is not None:
             taken, origin = best.entry.manifest, best.entry.manifest.provenance
-            by = f"signed with {best.key}" if best.key else "not signed"
+            unsigned = "signed by none of your keys" if best.entry.signed.signature else "not signed"
+            by = f"signed with {best.key}" if best.key else unsigned
             yield f"Cache:    {module} is taken from {best.entry.place.shown}, not built here:"
             start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
             yield f"{start}, built on {origin.host}, {origin.built}; {by}"

@@ -87,10 +87,15 @@ class ModulesInstallation:
         damaged = {damage.module for damage in manifest.damage(self.tree, modules, digests=False)}
         return [module for module in modules if module in damaged or module in self.request.again]
 
+    @cached_property
+    def outdated(self) -> list[str]:
+        """The modules that are there and are to be built again (--rebuild), in the order of building."""
+        return build.outdated(self.plan, self.tree) if self.request.rebuild else []
+
     @property
     def left(self) -> list[str]:
-        """The modules that are not there, or damaged, in the order of building."""
-        wanted = {*self.missing, *self.again}
+        """The modules that are not there, damaged, or to be built again, in the order of building."""
+        wanted = {*self.missing, *self.again, *self.outdated}
         return [step.module for step in self.plan.steps if step.module in wanted]
 
     @cached_property
@@ -259,8 +264,7 @@ class ModulesInstallation:
         for line in eb_command.cuda_limits(self.plan):
             say(console, line)
         is_begun = replaced.find(self.tree, self.stack.name) is not None
-        outdated = build.outdated(self.plan, self.tree) if self.request.rebuild else []
-        again = {*outdated, *self.again} if not is_begun else set[str]()
+        again = {*self.outdated, *self.again} if not is_begun else set[str]()
         rebuild, accepted = [step.module for step in self.plan.steps if step.module in again], self.accepted_eulas
         wanted = {*self.missing, *rebuild}
         receipt.begin(self.tree, self.stack.name, "fetching", folder, self.stack.extras)

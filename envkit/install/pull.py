@@ -128,7 +128,7 @@ def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, provided:
     for entry in () if why else these:
         key = place.signer(entry, caches.keys)
         if not key and not caches.unsigned:
-            why = why or (cached.untrusted(entry) or UNSIGNED,)
+            why = why or (cached.untrusted(entry, caches.keys) or UNSIGNED,)
             continue
         try:
             with sharing.writing(to, manifest.module):

@@ -186,7 +186,8 @@ def pushed_modules(
     require_compared(made)
     there = {part.name: taken_from(to, part.name, origins[part.name]) if ci else None for part in parts}
     if all(origins[part.name] and not there[part.name] for part in parts):
-        raise not_pushed(made, f"It was taken {origins[made.module].shown}.")  # type: ignore[union-attr]
+        taken = "\n".join(f"{name} was taken {origin.shown}." for name, origin in origins.items() if origin)
+        raise not_pushed(made, taken, f"Copy it from there: envkit cache pull --to {quote(to.shown)}")
     with writing(to, made.name):
         to.writable.require(to.named)
         for part in parts:
@@ -196,7 +197,8 @@ def pushed_modules(
             elif origin:
                 left_out[part.name] = f"It was taken {origin.shown}."
             elif used is None:
-                left_out[part.name] = f"Its wheels have gone ('envkit fetch {made.name}' fetches them)."
+                fetch = f"envkit fetch {made.name} --prefix {Path(made.tree).parent}"
+                left_out[part.name] = f"Its wheels have gone. To fetch them: {fetch}"
             else:
                 tell(f"Packing {part.name}")
                 with tempfile.TemporaryFile() as stream:
@@ -273,7 +275,7 @@ def described_module(
     """
     tree, is_horovod = Tree(root=Path(receipt.tree)), part.name == receipt.module
     assert receipt.lock is not None and receipt.mpi is not None  # noqa: S101  (proven)
-    packed = pack.pack(tree, part.name, receipt.machine, stream, used)
+    packed = pack.pack(tree, part.name, receipt.machine, minor(receipt.python), stream, used)
     recipes = fit.recipes_of(receipt.lock, rules()["compared"])
     needs = Needs(
         machine=receipt.machine,
@@ -463,9 +465,9 @@ def require_compared(receipt: ModuleReceipt) -> None:
         raise not_pushed(receipt, why if unknown else "It has no MPI.")
 
 
-def not_pushed(receipt: Made, why: str) -> HostProblem:
+def not_pushed(receipt: Made, why: str, fix: str = "Push one that was built without that.") -> HostProblem:
     """Say that nothing of an environment can be pushed."""
-    return HostProblem(what=f"{receipt.name} is not pushed.", why=why, fix="Push one that was built without that.")
+    return HostProblem(what=f"{receipt.name} is not pushed.", why=why, fix=fix)
 
 
 def wheels_of(receipt: ModuleReceipt, part: LockedPart) -> dict[str, Path] | None:
@@ -597,7 +599,8 @@ def check(of: Place, name: str, keys: Sequence[str]) -> Checked:
     except CacheInvalid as error:
         if place.is_of_server(error):
             raise
-        module, key = name.removesuffix(".json").split("/")
+        folder, key = name.removesuffix(".json").split("/")
+        module = folder.replace("--", "/", 1)
         was_read = not place.is_unread(error)
         return Checked(place=of.shown, id=key, module=module, state="bad", wrong=error.why, read=was_read)
     wrong = ""
