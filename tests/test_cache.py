@@ -1040,6 +1040,24 @@ class TestTrust:
         bad = sharing.verified([entry.place], [theirs]).builds
         assert [(one.state, one.wrong) for one in bad] == [("bad", "None of your keys has signed it.")]
 
+    @pytest.mark.parametrize(
+        ("name", "content", "why"),
+        [
+            ("none.pub", None, "cannot be read: No such file or directory"),
+            ("own.pem", "-----BEGIN PRIVATE KEY-----\n", "is a private key: name its public half"),
+            ("notes.txt", "my keys\n", "is no public key"),
+        ],
+    )
+    def test_a_key_that_can_verify_nothing_is_named(
+        self, name: str, content: str | None, why: str, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path
+    ) -> None:
+        entry, path, theirs = self.signed(tree, tmp_path / "cache", keys["mine"][0]), tmp_path / name, keys["theirs"][1]
+        if content is not None:
+            path.write_text(content)
+        none = "none of your keys ('cache.keys') has signed it"
+        assert cached.untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
+        assert cached.untrusted(entry, [str(theirs)]) == none
+
     def test_a_manifest_that_was_changed(self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path) -> None:
         entry = self.signed(tree, tmp_path / "cache", keys["mine"][0])
         [path] = (tmp_path / "cache/manifests").rglob("*.json")

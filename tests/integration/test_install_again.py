@@ -1,6 +1,7 @@
 """Installing what is there, rebuilding what has changed, listing and removing."""
 
 import json
+import re
 
 import pytest
 
@@ -35,6 +36,11 @@ def test_edited_recipe(site: Site) -> None:
     assert site.begun() == before
     assert (site.tree / "software/toy-middle/1.0/settings").read_text() != "edited\n"
 
+    planned = site.installed("toy-top", "--rebuild", "--dry-run").out
+    assert re.findall(r" \* \[(.)\] \S+/(toy-\w+)-1\.0\.eb", planned) == [
+        ("x", "toy-base"), (" ", "toy-middle"), (" ", "toy-top")
+    ]  # fmt: skip
+    assert "2 of 3 modules to build;" in planned
     rebuilt = site.installed("toy-top", "--rebuild")
     assert "Building 2 of 3 modules" in rebuilt.out
     assert site.begun()[len(before) :] == ["toy-middle/1.0", "toy-top/1.0"]
