@@ -41,6 +41,7 @@ from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import select
 from envkit.sources.cache import Source
+from envkit.system import files
 from envkit.verify import last
 
 from . import test_cache
@@ -288,6 +289,27 @@ class TestMoved:
         new = put(pushed(tree, by_digest(one), tmp_path / "cache"), tmp_path / "another", by_digest(one))
         assert (new.root / TOP / SITE / name).read_text() == "own content\n"
 
+    @pytest.mark.parametrize("name", ["c.d.py", ".py", ".hidden.py", f"{'l' * 242}.py", f"{'l' * 238}.py", "big.py"])
+    def test_a_source_that_has_an_odd_name_or_is_large(
+        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tree = tree_in(tmp_path / "a-prefix-of-some-length")
+        one = wheel(tmp_path / "wheels", "odd", {"odd.py": "", name: "x = 1\n" * (100 if name == "big.py" else 1)})
+        with zipfile.ZipFile(one) as archive:
+            archive.extractall(tree.root / TOP / SITE)
+        monkeypatch.setattr(files, "MOST", 500)
+        entry = pushed(tree, by_digest(one), tmp_path / "cache")
+        monkeypatch.undo()
+        new = put(entry, tmp_path / "another", by_digest(one))
+        assert contents(new) == contents(tree)
+
+    def test_a_place_for_compiled_python_that_the_user_has_set(
+        self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before = packed(installed.tree, installed.wheels, tmp_path / "one")
+        monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "elsewhere"))
+        assert packed(installed.tree, installed.wheels, tmp_path / "two") == before
+
     def test_a_file_that_is_in_a_wheel_twice(self, tmp_path: Path) -> None:
         tree, path = tree_in(tmp_path / "a-prefix-of-some-length"), tmp_path / "twice-1.0-py3-none-any.whl"
         with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
@@ -385,7 +407,20 @@ class TestRefused:
         entry = pushed(installed.tree, installed.wheels, tmp_path / "cache")
         changed = {**entry.manifest.files, f"{TOP}/easybuild/z.eb": manifest.PackedFile(link=link)}
         forged = replace(entry, manifest=msgspec.structs.replace(entry.manifest, files=changed))
-        assert "z.eb" in refused(forged, installed.wheels, tmp_path)
+        new = put(forged, tmp_path / "another", installed.wheels)
+        assert (new.root / TOP / "easybuild/z.eb").readlink() == Path(link)
+        assert not (new.root / "ebfiles_repo").exists()
+
+    def test_compiled_python_that_is_a_link_to_another_file(self, installed: Installed, tmp_path: Path) -> None:
+        entry, folder = pushed(installed.tree, installed.wheels, tmp_path / "cache"), f"{TOP}/{SITE}/alpha"
+        links = {
+            f"{folder}/__pycache__/d.{sys.implementation.cache_tag}.pyc": manifest.PackedFile(link="../data.bin"),
+            f"{folder}/d.py": manifest.PackedFile(link="data.bin"),
+        }
+        changed = {**entry.manifest.files, **links}
+        forged = replace(entry, manifest=msgspec.structs.replace(entry.manifest, files=changed))
+        new = put(forged, tmp_path / "another", installed.wheels)
+        assert (new.root / folder / "data.bin").read_bytes() == bytes(range(256)) * 500
 
     def test_a_list_that_nobody_could_read(
         self, installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -173,7 +173,7 @@ def relocate(manifest: Manifest, root: Path, tree: Tree) -> None:
     for name in manifest.files:
         if name.endswith(".dist-info/RECORD"):
             relist(root / name, changed)
-        elif name.endswith(".pyc") and manifest.wheels:
+        elif name.endswith(".pyc") and manifest.wheels and not manifest.files[name].link:
             of_wheels.put_time(root / name)
 
 
@@ -213,7 +213,8 @@ def note(entry: SignedManifest, root: Path) -> None:
 
 def recipes_of(software: Path) -> dict[str, bytes]:
     """Return the recipes that eb has kept in a module, by their names. Raises OSError for what is none."""
-    return {path.name: files.read(path) for path in (software / lists.NOTES).glob("*.eb")}
+    kept = (path for path in (software / lists.NOTES).glob("*.eb") if not path.is_symlink())
+    return {path.name: files.read(path) for path in kept}
 
 
 def move_in(

@@ -29,6 +29,7 @@ from envkit.environments.prefix import Tree
 from envkit.system import files
 
 SITE = "/site-packages/"
+LONGEST = 255  # bytes of a name
 TIME = 8  # where the time of the source is in the header of what is compiled from it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError)
@@ -107,14 +108,26 @@ def compiled(tree: Tree, sources: Collection[str]) -> Iterator[tuple[str, bytes]
     """Yield what this Python compiles of some sources, by name, without what cannot be compiled. Raises OSError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in sorted(source for source in sources if source.endswith(".py")):
+        for name in sorted(sources):
+            target = compiled_name(name)
+            if not target or (tree.root / name).stat().st_size > files.MOST:
+                continue
             source = files.read(tree.root / name)
             try:
                 code = marshal.dumps(compile(source, name, "exec", dont_inherit=True, optimize=0))
             except UNCOMPILED:
                 continue
             header = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, len(source) & 0xFFFFFFFF)
-            yield importlib.util.cache_from_source(name, optimization=""), header + code
+            yield target, header + code
+
+
+def compiled_name(source: str) -> str:
+    """Return where Python keeps what it compiles of a source; nothing of what it cannot import or name so."""
+    folder, _, file = source.rpartition("/")
+    stem, dot, kind = file.partition(".")
+    name = f"{stem}.{sys.implementation.cache_tag}.pyc"
+    is_source = stem and dot + kind == ".py" and len(os.fsencode(name)) <= LONGEST
+    return f"{folder}/{lists.CACHE}/{name}" if is_source else ""
 
 
 def put_time(path: Path) -> None:

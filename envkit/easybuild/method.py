@@ -87,7 +87,7 @@ class ModulesInstallation:
         damaged = {damage.module for damage in manifest.damage(self.tree, modules, digests=False)}
         return [module for module in modules if module in damaged or module in self.request.again]
 
-    @cached_property
+    @property
     def outdated(self) -> list[str]:
         """The modules that are there and are to be built again (--rebuild), in the order of building."""
         return build.outdated(self.plan, self.tree) if self.request.rebuild else []
