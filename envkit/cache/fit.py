@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from envkit.cache.manifest import Manifest
+from envkit.cache.manifest import Manifest, Needs
 from envkit.environments.lockfile import Lock
 
 
@@ -54,14 +54,8 @@ def of_machine(manifest: Manifest, here: Provided) -> Iterator[str]:
         return
     yield from differs("machine type", needs.machine, here.machine)
     yield from differs("Python", needs.python, here.python)
-    family, version = here.mpi
-    if not needs.mpi_library:
-        pass
-    elif (needs.mpi.family, needs.mpi.embedded) != (family, here.is_embedded):
-        was, now = mpi_named(needs.mpi.family, needs.mpi.embedded), mpi_named(family, here.is_embedded)
-        yield f"it was built with {was}, and here is {now}"
-    elif here.mpi_library and needs.mpi_library != here.mpi_library:
-        yield f"it loads {needs.mpi_library}, and {family} {version} is {here.mpi_library}"
+    if needs.mpi_library:
+        yield from of_mpi(needs, here)
     for kind, wanted in needs.versions.items():
         offered = here.versions.get(kind)
         if offered is None or Version(offered) < Version(wanted):
@@ -71,6 +65,16 @@ def of_machine(manifest: Manifest, here: Provided) -> Iterator[str]:
         yield "its module file is for Lmod"
     if needs.load != here.load:
         yield f"it was built with the site modules {', '.join(needs.load) or 'none'}"
+
+
+def of_mpi(needs: Needs, here: Provided) -> Iterator[str]:
+    """Yield that what loads an MPI goes with another one."""
+    family, version = here.mpi
+    if (needs.mpi.family, needs.mpi.embedded) != (family, here.is_embedded):
+        was, now = mpi_named(needs.mpi.family, needs.mpi.embedded), mpi_named(family, here.is_embedded)
+        yield f"it was built with {was}, and here is {now}"
+    elif here.mpi_library and needs.mpi_library != here.mpi_library:
+        yield f"it loads {needs.mpi_library}, and {family} {version} is {here.mpi_library}"
 
 
 def of_image(manifest: Manifest, machine: str, cpu: frozenset[str]) -> Iterator[str]:

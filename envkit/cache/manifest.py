@@ -98,8 +98,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about an object, a tar file under xz; ``size`` is that of the file, ``unpacked`` of what is in it.
 
     ``wheels`` are the rest of a module, by their SHA-256: what is from them is not in the object. Of an image it is the
-    image itself. Its ``part`` has the name of the stack, and as SHA-256 the key of its last
-    layer, which stands for all that it is made of.
+    image itself. Its ``part`` has the name of the stack, and as SHA-256 the key of its last layer, which stands for all
+    that it is made of.
     """
 
     version: Literal[1] = 1
