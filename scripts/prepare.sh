@@ -12,7 +12,7 @@ PATH=$PATH:/usr/sbin:/sbin
 required_of=(gcc:gcc g++:g++ make:make patch:patch)
 optional_of=(mpicxx:libopenmpi-dev mpirun:openmpi-bin cmake:cmake ccache:ccache)
 test_of=(
-    tclsh:tcl ip:iproute2 srun:slurm-client slurmctld:slurmctld slurmd:slurmd munged:munge sshd:openssh-server
+    tclsh:tcl ip:iproute2 srun:slurm-client srun:libpmi2-0 slurmctld:slurmctld slurmd:slurmd munged:munge sshd:openssh-server
     zsh:zsh fish:fish ssh:openssh-client ps:procps chromium:chromium docker-registry:docker-registry openssl:openssl
     aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc:libc6-dev-arm64-cross
 )

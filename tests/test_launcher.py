@@ -20,6 +20,7 @@ OPEN_MPI_4 = Mpi(family="Open MPI", version="4.1.4")
 OPEN_MPI_5 = Mpi(family="Open MPI", version="5.0.0rc12")
 MPICH = Mpi(family="MPICH", version="4.0.2")
 INTEL = Mpi(family="Intel MPI", version="2021.11")
+INTEL_OLD = Mpi(family="Intel MPI", version="2021.9")
 PLAIN = CurrentEnvironment(name="plain")
 
 
@@ -153,43 +154,101 @@ def test_srun_is_told_again_what_the_job_has_for_each_rank(
 
 
 @pytest.mark.parametrize(
-    ("family", "speaks", "kind"),
+    ("mpi", "speaks", "kind"),
     [
-        ("Open MPI", "pmi2 pmix_v4", "pmix_v4"),
-        ("Open MPI", "pmi2", ""),
-        ("Open MPI", "", "pmix"),
-        ("MPICH", "", "pmi2"),
-        ("", "pmix", ""),
-        ("", "", ""),
+        (OPEN_MPI_4, "pmi2 pmix_v4", "pmix_v4"),
+        (OPEN_MPI_4, "pmi2", ""),
+        (OPEN_MPI_4, "", "pmix"),
+        (MPICH, "", "pmi2"),
+        (Mpi(family="another", version="1"), "pmix", ""),
+        (None, "pmix", ""),
+        (None, "", ""),
     ],
 )
-def test_what_a_job_is_told_that_srun_speaks(family: str, speaks: str, kind: str, slurm: Callable[[str], None]) -> None:
+def test_what_a_job_is_told_that_srun_speaks(
+    mpi: Mpi | None, speaks: str, kind: str, slurm: Callable[[str], None]
+) -> None:
     """Where no srun here tells it, the first that the MPI speaks."""
     slurm(speaks)
-    assert launcher.job_srun_type(family) == kind
+    assert launcher.job_srun_type(mpi) == kind
 
 
-@pytest.mark.parametrize("place", ["lib/libpmi2.so", "lib64/slurm/libpmi2.so", "variable", ""])
-def test_intel_mpi_is_told_the_library_of_slurm_or_starts_its_ranks_itself(
-    place: str, slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under srun without it each rank would be a world of its own."""
-    slurm("pmi2 pmix")
-    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/proc/nonexistent"))
-    library = Path(str(shutil.which("srun"))).parents[1] / (place or "lib/libother.so")
-    library.parent.mkdir(parents=True, exist_ok=True)
-    library.touch()
-    if place == "variable":
-        monkeypatch.setenv("I_MPI_PMI_LIBRARY", str(library))
-    chosen = launcher.select(INTEL, LaunchRequest(ranks=4, nodes=2), {**os.environ, **JOB})
-    assert launcher.job_srun_type("Intel MPI") == ("pmi2" if place else "")
+PMI2, PMIX = "lib64/slurm/libpmi2.so", "lib/libpmix.so.2"
+
+
+@pytest.mark.parametrize(
+    ("mpi", "types", "libraries", "named", "kind", "library"),
+    [
+        (INTEL, "pmi2 pmix", [PMI2], "", "pmi2", PMI2),
+        (INTEL, "pmi2 pmix", ["lib/libpmi2.so.0"], "", "pmi2", "lib/libpmi2.so.0"),
+        (INTEL, "pmi2 pmix", [PMI2, PMIX], "", "pmi2", PMI2),
+        (INTEL, "pmi2 pmix pmix_v4", [PMIX], "", "pmix", PMIX),
+        (INTEL, "pmi2 pmix_v4", [PMIX], "", "pmix_v4", PMIX),
+        (INTEL, "pmix", [PMI2, PMIX], "", "pmix", PMIX),
+        (INTEL, "pmi2 pmix", [PMI2], PMIX, "pmix", ""),
+        (INTEL, "pmi2 pmix", [PMIX], PMI2, "pmi2", ""),
+        (INTEL, "pmi2 pmix", [PMIX], "lib/libpmi.so", "pmi2", ""),
+        (INTEL_OLD, "pmi2 pmix", [PMI2, PMIX], "", "pmi2", PMI2),
+    ],
+)
+def test_intel_mpi_is_told_the_library_of_slurm(
+    mpi: Mpi, types: str, libraries: list[str], named: str, kind: str, library: str,
+    slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """That of what it speaks with srun, unless the caller's own settings name one, which decides what they speak."""
+    root = slurm_with(libraries, types, slurm, monkeypatch)
+    if named:
+        monkeypatch.setenv("I_MPI_PMI_LIBRARY", str(root / named))
+    chosen = launcher.select(mpi, LaunchRequest(ranks=4, nodes=2), {**os.environ, **JOB})
     exported = [word for word in chosen.argv if word.startswith("--export=")]
-    if not place:
-        assert chosen.argv[:3] == ("mpiexec", "-n", "4") and "Slurm has no libpmi2.so here" in chosen.why
-    elif place == "variable":
-        assert chosen.launcher == "srun" and not exported
-    else:
-        assert exported == [f"--export=ALL,I_MPI_PMI_LIBRARY={library}"]
+    assert chosen.argv[:2] == ("srun", f"--mpi={kind}") and launcher.job_srun_type(mpi) == kind
+    assert exported == ([f"--export=ALL,I_MPI_PMI_LIBRARY={root / library}"] if library else [])
+
+
+@pytest.mark.parametrize(
+    ("mpi", "types", "libraries", "named", "why"),
+    [
+        (
+            INTEL,
+            "pmi2 pmix",
+            [],
+            "",
+            "Slurm has no libpmi2.so or libpmix.so.2 here, which Intel MPI asks for under srun",
+        ),
+        (INTEL, "pmix_v3 pmix_v4", [PMI2], "", "Slurm has no libpmix.so.2 here, which Intel MPI asks for under srun"),
+        (INTEL_OLD, "pmi2 pmix", [PMIX], "", "Slurm has no libpmi2.so here, which Intel MPI asks for under srun"),
+        (INTEL_OLD, "pmix", [PMI2, PMIX], "", "srun here does not speak what Intel MPI does (pmix)"),
+        (
+            INTEL,
+            "pmix",
+            [PMIX],
+            PMI2,
+            f"I_MPI_PMI_LIBRARY is {{root}}/{PMI2}, and Intel MPI and srun here both speak pmix",
+        ),
+    ],
+)
+def test_intel_mpi_without_a_library_of_slurm_starts_its_ranks_itself(
+    mpi: Mpi, types: str, libraries: list[str], named: str, why: str,
+    slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Under srun without it each rank would be a world of its own."""
+    root = slurm_with(libraries, types, slurm, monkeypatch)
+    if named:
+        monkeypatch.setenv("I_MPI_PMI_LIBRARY", str(root / named))
+    chosen = launcher.select(mpi, LaunchRequest(ranks=4), {**os.environ, **JOB})
+    assert chosen.argv == ("mpiexec", "-n", "4") and chosen.why == why.format(root=root, mpi=mpi.family)
+    assert launcher.job_srun_type(mpi) == "" and launcher.srun_export(mpi) == ()
+
+
+def slurm_with(libraries: list[str], types: str, slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a Slurm with these libraries, whose srun speaks these types; return the folder that it is in."""
+    slurm(types)
+    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/proc/nonexistent"))
+    root = Path(str(shutil.which("srun"))).parents[1]
+    for library in libraries:
+        (root / library).parent.mkdir(parents=True, exist_ok=True)
+        (root / library).touch()
+    return root
 
 
 def test_gloo_in_a_slurm_job_is_told_the_hosts(slurm: Callable[[str], None], fake: Fake) -> None:
@@ -240,7 +299,7 @@ def test_every_launcher_of_the_table_is_whole() -> None:
         assert needed <= row.keys() <= needed | {"job"}, name
     for name, row in launcher.table()["mpi"].items():
         needed = {"program", "speaks", "hosts"}
-        assert needed <= row.keys() <= needed | {"library", "variable"}, name
+        assert needed <= row.keys() <= needed | {"since", "library", "variable"}, name
 
 
 @pytest.fixture
@@ -290,7 +349,7 @@ def test_where_a_launcher_of_the_table_cannot_be_used(toy: dict[str, str]) -> No
         (OPEN_MPI_4, LaunchRequest(ranks=5), JOB, "5 ranks do not fit this Slurm job."),
         (OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun"), {}, "srun cannot be used here."),
         (OPEN_MPI_4, LaunchRequest(ranks=2, launcher="srun", hosts=HOSTS), JOB, "--hosts does not go with srun."),
-        (INTEL, LaunchRequest(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
+        (INTEL_OLD, LaunchRequest(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
         (None, LaunchRequest(ranks=2, launcher="srun"), JOB, "srun cannot start these ranks as one world."),
     ],
 )
@@ -319,10 +378,10 @@ def test_without_srun_on_path_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         (OPEN_MPI_4, LaunchRequest(ranks=5), JOB, "It was granted 4 (SLURM_NTASKS, SLURM_JOB_CPUS_PER_NODE)."),
         (OPEN_MPI_4, LaunchRequest(ranks=4, nodes=2), {}, "This is not a job of a scheduler, and --hosts names none."),
         (
-            INTEL,
+            INTEL_OLD,
             LaunchRequest(ranks=2, launcher="srun"),
             JOB,
-            "Intel MPI, which this Horovod was built with, speaks nothing that srun has here: pmix, pmix_v4.",
+            "srun here does not speak what Intel MPI does (pmix, pmix_v4).",
         ),
         (
             None,
@@ -462,6 +521,5 @@ def test_only_an_mpi_that_asks_for_a_library_of_slurm_is_told_of_one(monkeypatch
     """As its variable names it, unless the ranks have that anyway."""
     monkeypatch.setenv("PATH", "/proc/nonexistent")
     monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/proc/nonexistent"))
-    assert launcher.srun_export("Open MPI") == launcher.srun_export("another") == ()
-    assert launcher.library_of_slurm("Intel MPI", {"I_MPI_PMI_LIBRARY": "/x.so"}) == "/x.so"
-    assert launcher.srun_export("Intel MPI", {"I_MPI_PMI_LIBRARY": "/x.so"}) == ()
+    assert launcher.srun_export(OPEN_MPI_4) == launcher.srun_export(None) == launcher.srun_export(INTEL) == ()
+    assert launcher.library_of_slurm(INTEL, "pmi2", {"I_MPI_PMI_LIBRARY": "/x.so"}) == "/x.so"

@@ -53,8 +53,8 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     if not receipt.horovod:
         usage(f"{receipt.name} has no Horovod, so there is nothing to verify.")
     inside = given["launcher"] != "auto" or given["scale"] or given["upstream_tests"] or given["mpi_model"] == "inside"
-    speaks = launcher.job_srun_type(receipt.mpi.family) if receipt.mpi and not inside else ""
-    exported = launcher.srun_export(receipt.mpi.family) if receipt.mpi else ()
+    speaks = launcher.job_srun_type(receipt.mpi) if not inside else ""
+    exported = launcher.srun_export(receipt.mpi)
     settings = {**given, **batch.sizes(given), "time": given["time"] or VERIFYING}
     job = batch.prepared((), receipt.called, site, site.job.sbatch if site else (), settings)
     shape = f"--nodes {job.shape.nodes} --ranks-per-node {job.shape.ranks_per_node}"

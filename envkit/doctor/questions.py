@@ -25,6 +25,7 @@ from envkit.doctor.facts import (
 )
 from envkit.eessi import access
 from envkit.environments.prefix import Prefix
+from envkit.environments.receipt import Mpi
 from envkit.errors import ConfigInvalid, Problem
 from envkit.knowledge.eessi import Repository, usual
 from envkit.knowledge.known import known
@@ -99,15 +100,15 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
     abi = image_launch.table()["bind"].get(family, "")
     first = f"{path.parent}:{env.get('PATH', '')}" if path else env.get("PATH", "")
     library = host_mpi.find(abi, {**env, "PATH": first}) if abi else None
-    words = launcher.table()["mpi"].get(family, {})
+    mpi = Mpi(family=family, version=version)
     return MpiLibrary(
         family=family,
         version=version,
         launcher=str(path or ""),
         abi=abi,
         library=str(library or ""),
-        pmi=tuple(dict.fromkeys(kind.partition("_v")[0] for kind in words.get("speaks", ()))),
-        srun=launcher.srun_type(family) if process.which("srun", path=env.get("PATH")) else "",
+        pmi=tuple(dict.fromkeys(map(launcher.api, launcher.speaks(mpi)))),
+        srun=launcher.srun_type(mpi) if process.which("srun", path=env.get("PATH")) else "",
     )
 
 

@@ -39,8 +39,8 @@ def text(job: Job, environment: "Receipt", site: "Site | None", *, array: str, i
     """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written into one."""
     from envkit.launch import launcher
 
-    speaks = launcher.job_srun_type(environment.mpi.family) if environment.mpi and job.model != "inside" else ""
-    exported = launcher.srun_export(environment.mpi.family) if environment.mpi else ()
+    speaks = launcher.job_srun_type(environment.mpi) if job.model != "inside" else ""
+    exported = launcher.srun_export(environment.mpi)
     job = replace(job, words=site.job.sbatch if site else ())
     return script(job, speaks=speaks, srun=[*exported, *(site.srun if site else environment.srun)], array=array)
 

@@ -112,7 +112,7 @@ def unfit(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> str
     if launcher.spans(wanted.launcher) and not by_slurm(wanted, env):
         return ""  # how it and the MPI find each other is not known here
     if by_slurm(wanted, env):
-        speaks = launcher.srun_type(mpi.family)
+        speaks = launcher.srun_type(mpi)
         return "" if speaks else f"srun here does not speak what {mpi.family} does"
     own = host.launcher_mpi(env)
     if own is None:

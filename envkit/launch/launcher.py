@@ -67,10 +67,9 @@ def select(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = os.e
         why = "you asked for it" if wanted.launcher == "horovodrun" else "this Horovod has Gloo and no MPI"
         return horovodrun(wanted, env, why)
     if wanted.launcher == "auto" and not wanted.hosts and env.get("SLURM_JOB_ID") and process.which("srun"):
-        kind = srun_type(family)
-        if kind:
+        if srun_type(mpi):
             return srun(mpi, wanted, env)
-        return mpi_launcher(mpi, wanted, without_srun(family), env=env)
+        return mpi_launcher(mpi, wanted, without_srun(mpi), env=env)
     if wanted.launcher == "auto":
         return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with", env=env)
     if words := table()["launcher"].get(wanted.launcher):
@@ -140,12 +139,12 @@ def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Laun
         )
     if wanted.hosts:
         raise UsageProblem(what="--hosts does not go with srun.", fix="Use --nodes; Slurm knows the hosts.")
-    kind = srun_type(mpi.family) if mpi else ""
+    kind = srun_type(mpi)
     if not kind:
-        speaks = f"{mpi.family}, which this Horovod was built with," if mpi else "Gloo, which this Horovod uses,"
+        of_gloo = f"Gloo, which this Horovod uses, speaks nothing that srun has here: {', '.join(srun_types())}"
         raise HostProblem(
             what="srun cannot start these ranks as one world.",
-            why=f"{speaks} speaks nothing that srun has here: {', '.join(srun_types())}.",
+            why=f"{without_srun(mpi) if mpi else of_gloo}.",
             fix="Leave --launcher out: the MPI's own launcher works inside a Slurm job, too.",
         )
     argv = ["srun", f"--mpi={kind}", "--kill-on-bad-exit=0", "-n", str(wanted.ranks)]
@@ -155,7 +154,7 @@ def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Laun
     cpus = whole(env.get("SLURM_CPUS_PER_TASK", ""))
     argv += [f"--cpus-per-task={cpus}"] if cpus and cpus * wanted.ranks <= sum(granted_cpus(env)) else []
     family = mpi.family if mpi else ""
-    argv += srun_export(family, env)
+    argv += srun_export(mpi, env)
     return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
 
 
@@ -203,35 +202,61 @@ def srun_types() -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b", text)))
 
 
-def srun_type(family: str, env: Mapping[str, str] = os.environ) -> str:
-    """Return the first type that both an MPI family and this srun speak, or nothing."""
-    words = table()["mpi"].get(family, {})
-    if words.get("library") and not library_of_slurm(family, env):
-        return ""
-    return next((kind for kind in words.get("speaks", ()) if kind in srun_types()), "")
+def speaks(mpi: Mpi | None) -> tuple[str, ...]:
+    """Return the types of ``srun --mpi`` that an MPI of this version speaks."""
+    words, version = of_table(mpi), numbers(mpi.version if mpi else "")
+    first = words.get("since", {})
+    return tuple(kind for kind in words.get("speaks", ()) if version >= numbers(first.get(api(kind), "")))
 
 
-def without_srun(family: str) -> str:
+def srun_type(mpi: Mpi | None, env: Mapping[str, str] = os.environ) -> str:
+    """Return the first type that both an MPI and this srun speak, or nothing."""
+    needs = of_table(mpi).get("library")
+    usable = (kind for kind in speaks(mpi) if kind in srun_types())
+    return next((kind for kind in usable if not needs or library_of_slurm(mpi, kind, env)), "")
+
+
+def without_srun(mpi: Mpi | None) -> str:
     """Say why srun cannot start the ranks of an MPI here."""
-    words = table()["mpi"].get(family, {})
-    if words.get("library") and not library_of_slurm(family, os.environ):
-        return f"Slurm has no {words['library'][0]} here, which {family} asks for under srun"
-    return f"srun here does not speak what {family} does ({', '.join(srun_types())})"
+    words, family, types = of_table(mpi), mpi.family if mpi else "", srun_types()
+    common = dict.fromkeys(api(kind) for kind in speaks(mpi) if kind in types)
+    if common and (given := os.environ.get(words["variable"])):
+        return f"{words['variable']} is {given}, and {family} and srun here both speak {' and '.join(common)}"
+    if common:
+        names = " or ".join(words["library"][kind][0] for kind in common)
+        return f"Slurm has no {names} here, which {family} asks for under srun"
+    return f"srun here does not speak what {family} does ({', '.join(types)})"
 
 
-def library_of_slurm(family: str, env: Mapping[str, str]) -> str:
-    """Return the library by which an MPI speaks with Slurm: as its variable names it, or where Slurm has it."""
-    words = table()["mpi"].get(family, {})
+def library_of_slurm(mpi: Mpi | None, kind: str, env: Mapping[str, str]) -> str:
+    """Return the library by which an MPI speaks a type with Slurm: as its variable names it, or where Slurm has it."""
+    words = of_table(mpi)
     if given := env.get(words.get("variable", "")):
-        return given
+        return given if ("pmix" in Path(given).name) == (api(kind) == "pmix") else ""
     srun = process.which("srun", path=env.get("PATH"))
     root = Path(srun).resolve().parents[1] if srun else Path("/usr")
     cached = read_loader_cache(LOADER_CACHE.read_bytes()) if LOADER_CACHE.is_file() else {}
-    for name in words.get("library", ()):
+    for name in words.get("library", {}).get(api(kind), ()):
         places = [root / lib / name for lib in ("lib", "lib64", "lib/slurm", "lib64/slurm")] + cached.get(name, [])
         if library := next((place for place in places if place.is_file()), None):
             return str(library)
     return ""
+
+
+def of_table(mpi: Mpi | None) -> Mapping[str, Any]:
+    """Return the row of an MPI, which is empty where there is none."""
+    row: Mapping[str, Any] = table()["mpi"].get(mpi.family if mpi else "", {})
+    return row
+
+
+def api(kind: str) -> str:
+    """Return the type of srun --mpi without the version of its plugin: pmix for pmix_v4."""
+    return kind.partition("_v")[0]
+
+
+def numbers(version: str) -> list[int]:
+    """Return the numbers of a version; none of one that is not known."""
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 LOADER_CACHE = Path("/etc/ld.so.cache")
@@ -239,22 +264,21 @@ BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding
 OF_THREADS = "OMP_NUM_THREADS"
 
 
-def job_srun_type(family: str) -> str:
+def job_srun_type(mpi: Mpi | None) -> str:
     """Return what srun_type does, for a job; the first that the MPI speaks where no srun here tells its own."""
-    words = table()["mpi"].get(family, {})
-    if srun_types() or words.get("library"):
-        return srun_type(family)
-    return next(iter(words.get("speaks", ())), "")
+    if srun_types() or of_table(mpi).get("library"):
+        return srun_type(mpi)
+    return next(iter(speaks(mpi)), "")
 
 
-def srun_export(family: str, env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def srun_export(mpi: Mpi | None, env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return the word for srun that names Slurm's library to an MPI which asks for it; without srun it must not be set.
 
     With it ranks that nobody has started, or the MPI's own launcher, would seek Slurm and fail.
     """
-    words = table()["mpi"].get(family, {})
-    library = library_of_slurm(family, env)
-    return (f"--export=ALL,{words['variable']}={library}",) if library and words["variable"] not in env else ()
+    variable, kind = of_table(mpi).get("variable", ""), srun_type(mpi, env)
+    library = library_of_slurm(mpi, kind, env) if kind and variable else ""
+    return (f"--export=ALL,{variable}={library}",) if library and variable not in env else ()
 
 
 def ranks_here(env: Mapping[str, str], default: int = 2) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from envkit.environments.receipt import Mpi
 from envkit.launch import launcher
 
 from .. import built
@@ -21,6 +22,7 @@ from .verifying import Verifying
 
 pytestmark = [pytest.mark.integration, pytest.mark.all, pytest.mark.xdist_group("mpi-families")]
 
+INTEL = Mpi(family="Intel MPI", version="2021.18")
 BOTH = ["--nodes=2", "--ntasks-per-node=2"]
 
 
@@ -38,11 +40,19 @@ def verifying(prefix: Path, cluster: Cluster) -> Iterator[Verifying]:
     assert made.left() == []
 
 
-def test_in_a_job_envkit_starts_them(verifying: Verifying, prefix: Path) -> None:
-    """With srun and PMI2, where Slurm has a library for it that Intel MPI asks for, or else with their own mpiexec."""
-    by_srun = prefix.name == "with-MPICH" or launcher.library_of_slurm("Intel MPI", os.environ)
+def test_in_a_job_envkit_starts_them(verifying: Verifying) -> None:
+    """With srun and PMI2; Intel MPI with PMIx where Slurm has no library of PMI2."""
     done = verifying.batch(f"envkit verify {STACK} --json", options=BOTH)
-    assert_passed(done, "srun" if by_srun else "mpiexec", 4, 2)
+    assert_passed(done, "srun", 4, 2)
+
+
+@pytest.mark.parametrize("prefix", ["Intel MPI"], indirect=True)
+def test_intel_mpi_by_pmix(verifying: Verifying) -> None:
+    """As its settings name Slurm's library of it, whatever else Slurm has."""
+    library = launcher.library_of_slurm(INTEL, "pmix", {"PATH": os.environ["PATH"]})
+    assert library.endswith("/libpmix.so.2")
+    done = verifying.batch(f"export I_MPI_PMI_LIBRARY={library}\nenvkit verify {STACK} --json", options=BOTH)
+    assert_passed(done, "srun", 4, 2)
 
 
 def test_a_job_starts_them_with_their_own_launcher(verifying: Verifying) -> None:
