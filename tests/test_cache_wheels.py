@@ -669,6 +669,43 @@ class TestPushed:
         assert run(["cache", "show", by_module[MODULE][:9], str(tmp_path / "cache")]) == 0
         assert "Wheels:   2, whose files are not in it" in capsys.readouterr().out
 
+    def test_what_is_there_already_is_not_packed_again(
+        self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Unless its object, its place in the index or its signature is not as it should be, or it was built anew."""
+        packing, cache = list[str](), tmp_path / "cache"
+
+        def counted(tree: Tree, module: str, *rest: Any, pack_it: Callable[..., Any] = pack.pack) -> Any:
+            packing.append(module)
+            return pack_it(tree, module, *rest)
+
+        monkeypatch.setattr(pack, "pack", counted)
+        key, other = (tmp_path / name for name in ("own.pem", "other.pem"))
+        for path in (key, other):
+            subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", path], check=True)
+
+        def push(*how: str) -> list[str]:
+            packing.clear()
+            assert run(["cache", "push", "toy-ci", *how, "--to", str(cache), "--json"]) == 0
+            assert len(valid("cache push", capsys.readouterr().out)["builds"]) == 2
+            return packing
+
+        both, signed = [HOROVOD, MODULE], ("--sign", str(key))
+        cache.mkdir()
+        assert push("--unsigned") == both and push("--unsigned") == []
+        assert push(*signed) == both and push(*signed) == push("--unsigned") == []
+        assert push("--sign", str(other)) == both and push("--sign", str(other)) == [] and push(*signed) == both
+        (cache / "index.json").unlink()
+        assert push(*signed) == [HOROVOD] and push(*signed) == []  # with which all are listed again
+        smallest = min((cache / "objects").iterdir(), key=lambda path: path.stat().st_size)
+        smallest.unlink()
+        assert len(push(*signed)) == 1 and smallest.exists()
+        receipt.write(
+            receipt.path_of(Tree(root=Path(there.tree)), there.name),
+            msgspec.structs.replace(there, created="2026-12-01"),
+        )
+        assert push(*signed) == both
+
     def test_without_its_wheels_the_rest_is_pushed(
         self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

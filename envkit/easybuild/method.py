@@ -231,14 +231,21 @@ class ModulesInstallation:
             yield text
 
     def build(self, folder: Path, console: Console) -> None:
-        """Fetch the sources that are missing and build the modules that are; take what a cache has."""
-        taken = cached.take(self, console)
-        build.build(self.begun(folder, console), self.stack.seconds, console)
+        """Take what a cache has, fetch the sources that are missing, and build the modules that are."""
+
+        def rest() -> None:
+            build.build(self.begun(folder, console), self.stack.seconds, console)
+
+        self.take_and_build(cached.take(self, console), rest, folder, console)
+
+    def take_and_build(self, taken: Collection[str], rest: Callable[[], None], folder: Path, console: Console) -> None:
+        """Build the ``rest`` of what was taken from a cache; where its Horovod cannot be used here, that as well."""
+        rest()
         if self.stack.module in taken and (why := cached.unusable(self, folder)):
             say(console, f"{self.stack.module} from the cache cannot be used here: {why} It is built here.")
             for module in taken:
                 remove_module(self.tree, module)
-            build.build(self.begun(folder, console), self.stack.seconds, console)
+            rest()
 
     def fetch_optional(self, console: Console) -> tuple[Source, ...]:
         """Fetch a newer config.guess; return it if it is there."""
@@ -253,11 +260,20 @@ class ModulesInstallation:
         return "" if self.eb.in_jobs else f"{self.stack.name} is by {self.stack.method}"
 
     def build_in_jobs(self, folder: Path, words: Sequence[str], cpus: int, console: Console) -> None:
-        """Do the same in jobs of Slurm, one for each module; ``words`` are what sbatch is told of each."""
+        """Do the same in jobs of Slurm, one for each module; ``words`` are what sbatch is told of each.
+
+        What a cache has is taken here, unless jobs of an earlier call are still building.
+        """
         note = receipt.unfinished(self.tree, self.stack.name)
-        begun = replace(self, request=replace(self.request, jobs=cpus)).begun(folder, console, in_jobs=True)
-        job = replace(begun, offline=True)  # nodes often have no network
-        in_jobs.build(job, words, self.stack.seconds, console, Path(note.log) if note else None)
+        earlier = Path(note.log) if note else None
+
+        def rest() -> None:
+            begun = replace(self, request=replace(self.request, jobs=cpus)).begun(folder, console, in_jobs=True)
+            job = replace(begun, offline=True)  # nodes often have no network
+            in_jobs.build(job, words, self.stack.seconds, console, earlier)
+
+        is_busy = earlier is not None and in_jobs.are_left(earlier, self.plan)
+        self.take_and_build([] if is_busy else cached.take(self, console), rest, folder, console)
 
     def begun(self, folder: Path, console: Console, *, in_jobs: bool = False) -> eb_command.Build:
         """Fetch the sources that are missing; return the build that is left to do. What is built again is set aside."""

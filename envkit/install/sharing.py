@@ -192,7 +192,7 @@ def pushed_modules(
         to.writable.require(to.named)
         for part in parts:
             origin, build, used = origins[part.name], there[part.name], wheels_of(made, part)
-            if build:
+            if build := build or (None if origin else there_already(to, made, part, key)):
                 builds.append(build)
             elif origin:
                 left_out[part.name] = f"It was taken {origin.shown}."
@@ -364,18 +364,47 @@ def minor(version: str) -> str:
 def sent(described: Manifest, stream: BinaryIO, to: Place, key: Path | None) -> PushedBuild:
     """Sign a manifest, and put it and its object into a place. Raises OSError."""
     with temporary.folder("push") as folder:
-        signed, keys = b"", list[str]()
+        signed, keys = b"", public_keys(key, folder)
         if key is not None:
             path = folder / "manifest"
             path.write_bytes(msgspec.json.encode(described))
             signed = signature.signature_of(path, key)
-            files.write(folder / "public", signature.public_of(key), mode=0o600)
-            keys = [str(folder / "public"), *place.configured().keys]
         stream.seek(0)
         if place.publish(to, described, stream, signed, keys):
             return pushed(described, sent=True, signed=bool(signed))
     before = to.entry(f"{folder_of(described.module)}/{described.key}.json")
     return pushed(before.manifest, sent=False, signed=bool(before.signed.signature))
+
+
+def public_keys(key: Path | None, folder: Path) -> list[str]:
+    """Return the keys by which what is there is signed well enough: the public half of ``key``, and those configured.
+
+    That half is put into a folder. There are none where nothing is to be signed.
+    """
+    if key is None:
+        return []
+    files.write(folder / "public", signature.public_of(key), mode=0o600)
+    return [str(folder / "public"), *place.configured().keys]
+
+
+def there_already(to: Place, receipt: ModuleReceipt, part: LockedPart, key: Path | None) -> PushedBuild | None:
+    """Return what is told of a module that was pushed before from this very environment, whole, listed and signed.
+
+    It saves packing it again to see that. Raises OSError, RefusedError.
+    """
+    own = platform.node(), receipt.created, receipt.name, receipt.lock
+    with temporary.folder("push") as folder, suppress(CacheInvalid):
+        names, keys = [name for name in to.names(part.name) if name in place.indexed(to)], public_keys(key, folder)
+        for entry in to.entries(names, []):
+            made, origin = entry.manifest, entry.manifest.provenance
+            if (
+                made.part == part
+                and (origin.host, origin.built, origin.environment, origin.lock) == own
+                and to.writable.holds(to.named, made.object_name, made.size, made.sha256)
+                and (key is None or place.signer(entry, keys))
+            ):
+                return pushed(made, sent=False, signed=bool(entry.signed.signature))
+    return None
 
 
 def require(to: Place) -> None:

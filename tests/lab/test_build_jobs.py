@@ -6,13 +6,15 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ..integration.site import TOYS, Site, make_site, needs, sha256, until
+from ..stacks import Site as Stacks
 from .cluster import Cluster
+from .conftest import STACK
 
 pytestmark = pytest.mark.integration
 BOTH = """
@@ -183,3 +185,21 @@ def test_a_whole_build_in_one_job_without_a_network(user: User) -> None:
     assert "config.guess is not to be had, so that modules are configured without it." in done.stdout
     assert "Building 2 of 2 modules" in done.stdout and "Installed toy-other-1.0." in done.stdout
     assert "1 min" not in "".join(path.read_text() for path in user.site.prefix.glob("logs/toy-other-*/eb.log"))
+
+
+@pytest.mark.all
+def test_what_a_cache_has_is_not_built_in_a_job(user: User, stacks: Stacks, installed: Callable[[str], str]) -> None:
+    """Each other module is."""
+    installed(STACK)
+    folder = user.site.home.parent
+    pushed = stacks.envkit("cache", "push", STACK, "--to", str(folder / "cache"))
+    assert pushed.returncode == 0, pushed.stdout + pushed.stderr
+    shutil.copytree(stacks.prefix / "sources", folder / "new" / "sources", copy_function=os.link)
+    argv = ["envkit", "install", STACK, "--prefix", str(folder / "new"), "--submit", EACH, "--unsigned-cache"]
+    env = {**user.env, "ENVKIT_CACHE_FROM": str(folder / "cache")}
+    done = user.cluster.run([*argv, "--jobs", "1", "--time", "10"], env=env, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    taken = ["PyTorch/2.13.0", "Horovod/0.28.1-gompi-system-PyTorch-2.13.0"]
+    for module in taken:
+        assert f"Taken from {folder}/cache: {module}, built on " in done.stdout and f"{module}: job " not in done.stdout
+    assert "Building 5 of 7 modules in jobs" in done.stdout and f"PASS  {STACK}: 2 ranks in one world" in done.stdout

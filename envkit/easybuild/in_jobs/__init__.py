@@ -69,6 +69,12 @@ def read(folder: Path, plan: Plan) -> list[ModuleJob]:
     ]
 
 
+def are_left(folder: Path, plan: Plan) -> bool:
+    """Say whether jobs of an earlier call, which had its logs in a folder, have not ended."""
+    jobs = read(folder, plan)
+    return bool(jobs) and any(not one.has_ended for one in settled([one.number for one in jobs]).values())
+
+
 def left_over(folder: Path, job: eb_command.Build) -> list[ModuleJob]:
     """Return the jobs of an earlier call that have not ended; what others have built since is recorded."""
     jobs = read(folder, job.plan)
