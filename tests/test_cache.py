@@ -31,6 +31,7 @@ from envkit.binary.elf import Elf
 from envkit.cache import binaries, fit, folder, layout, manifest, pack, place, prefixes, unpack
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import Manifest, Needs, PackedFile, Provenance
+from envkit.cache.offers import FoundBuilds, for_scripts, lines, untrusted
 from envkit.cache.pack import Packed
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -55,7 +56,7 @@ from .test_json_types import valid
 
 MODULE = "Horovod/1.0-toy"
 OTHER = "another"
-NOTHING = cached.FoundBuilds()
+NOTHING = FoundBuilds()
 LIBRARY = "lib/python3.11/site-packages/horovod/mpi_lib.so"
 
 
@@ -1044,6 +1045,7 @@ class TestTrust:
         ("name", "content", "why"),
         [
             ("none.pub", None, "cannot be read: No such file or directory"),
+            ("folder", None, "cannot be read: Is a directory"),
             ("own.pem", "-----BEGIN PRIVATE KEY-----\n", "is a private key: name its public half"),
             ("notes.txt", "my keys\n", "is no public key"),
         ],
@@ -1054,9 +1056,12 @@ class TestTrust:
         entry, path, theirs = self.signed(tree, tmp_path / "cache", keys["mine"][0]), tmp_path / name, keys["theirs"][1]
         if content is not None:
             path.write_text(content)
+        elif name == "folder":
+            path.mkdir()
+        assert place.signer(entry, [str(path)]) == ""
         none = "none of your keys ('cache.keys') has signed it"
-        assert cached.untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
-        assert cached.untrusted(entry, [str(theirs)]) == none
+        assert untrusted(entry, [str(theirs), str(path)]) == f"{none}; {path} {why}"
+        assert untrusted(entry, [str(theirs)]) == none
 
     def test_a_manifest_that_was_changed(self, keys: dict[str, tuple[Path, Path]], tree: Tree, tmp_path: Path) -> None:
         entry = self.signed(tree, tmp_path / "cache", keys["mine"][0])
@@ -1114,7 +1119,7 @@ class TestTaken:
         missing: list[str]
         again: list[str]
         lock: Lock
-        looked: cached.FoundBuilds = NOTHING
+        looked: FoundBuilds = NOTHING
 
         def asked(self, folder: Path) -> Receipt:
             """Nobody asks."""
@@ -1162,7 +1167,7 @@ class TestTaken:
         [bad, good] = self.entries(tree, first, second)
         (first / layout.object_of(bad.manifest.sha256)).write_text("damaged")
         one, said = work(tmp_path / "none", first, second), io.StringIO()
-        assert [(each.place, each.taken) for each in cached.offers(one.looked)] == [
+        assert [(each.place, each.taken) for each in for_scripts(one.looked)] == [
             (str(first), True),
             (str(second), False),
         ]
@@ -1188,19 +1193,19 @@ class TestTaken:
 
     def test_when_none_is_looked_for(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         self.entries(tree, tmp_path / "cache")
-        assert work(tmp_path / "cache").looked.best is not None
-        assert work(tmp_path / "cache", offline=True).looked.best is not None
-        assert work(tmp_path / "cache", rebuild=True).looked == cached.FoundBuilds()
-        assert cached.find_builds(replace(work(tmp_path / "cache"), missing=[])) == cached.FoundBuilds()
+        assert work(tmp_path / "cache").looked.taken != {}
+        assert work(tmp_path / "cache", offline=True).looked.taken != {}
+        assert work(tmp_path / "cache", rebuild=True).looked == FoundBuilds()
+        assert cached.find_builds(replace(work(tmp_path / "cache"), missing=[])) == FoundBuilds()
         with serving(tmp_path / "cache") as url:
             assert cached.find_builds(replace(work(tmp_path), caches=place.Caches(places=(url,), keys=()))).offers
             far = replace(work(tmp_path, offline=True), caches=place.Caches(places=(url,), keys=()))
-            assert cached.find_builds(far) == cached.FoundBuilds()
+            assert cached.find_builds(far) == FoundBuilds()
 
     def test_what_is_not_signed(self, work: Callable[..., Any], tree: Tree, tmp_path: Path) -> None:
         self.entries(tree, tmp_path / "cache")
         one = work(tmp_path / "cache", unsigned=False)
-        assert one.looked.best is None
-        [line] = cached.lines(one.looked)
+        assert one.looked.taken == {}
+        [line] = lines(one.looked)
         assert line.endswith("it is not signed (--unsigned-cache takes it all the same)")
-        assert any("; not signed" in line for line in cached.lines(work(tmp_path / "cache").looked))
+        assert any("; not signed" in line for line in lines(work(tmp_path / "cache").looked))

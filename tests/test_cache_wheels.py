@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from envkit.binary import bytecode
-from envkit.cache import fit, manifest, pack, place, unpack, wheels
+from envkit.cache import fit, manifest, offers, pack, place, unpack, wheels
 from envkit.cache.manifest import Manifest, WheelFiles
 from envkit.cache.place import Place, SignedManifest
 from envkit.cli import run
@@ -576,7 +576,7 @@ class TestInstalled:
 
     def test_it_is_taken_and_recorded(self, work: Any, installed: Installed, tmp_path: Path) -> None:
         said = io.StringIO()
-        lines = [*cached.lines(work.looked)]
+        lines = [*offers.lines(work.looked)]
         assert lines[0] == f"Cache:    {MODULE} is taken from {tmp_path / 'cache'}, not built here:"
         assert lines[2].strip() == "with what is in 2 wheels of its recipe besides"
         assert cached.take(work, Console(file=said, width=400)) == [MODULE]

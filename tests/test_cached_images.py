@@ -19,9 +19,9 @@ from envkit.apptainer.layers import Layer
 from envkit.apptainer.receipt import ImageReceipt
 from envkit.cache import manifest, unpack
 from envkit.cache.manifest import PackedFile
+from envkit.cache.offers import FoundBuilds, lines
 from envkit.cache.place import Caches, Place, SignedManifest, publish
 from envkit.cli import run
-from envkit.easybuild.cached import FoundBuilds
 from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
@@ -132,8 +132,8 @@ def test_a_plan_takes_what_is_made_of_the_same(
     entry: SignedManifest, made: ImageReceipt, prefix: Prefix, stack: Stack, folder: Path, tmp_path: Path
 ) -> None:
     found = looked(prefix, stack, folder)
-    assert found.best is not None and found.best.entry.id == entry.id
-    assert any("the image is taken from" in line for line in cached.lines(found))
+    assert found.taken != {} and found.taken[NAME].entry.id == entry.id
+    assert any("the image is taken from" in line for line in lines(found))
     layers = tmp_path / "layers"
     done, said = taken(found, layers)
     assert done and f"Taken from {folder}" in said
@@ -160,9 +160,9 @@ def test_what_does_not_fit_is_said(
     changes: dict[str, Any], why: str, entry: SignedManifest, prefix: Prefix, stack: Stack, folder: Path
 ) -> None:
     found = looked(prefix, stack, folder, **changes)
-    assert found.best is None
+    assert found.taken == {}
     assert [offer.why_not for offer in found.offers] == [(why,)]
-    assert [*cached.lines(found)] == [f"Cache:    not {entry.id[:12]} of {folder}: {why}"]
+    assert [*lines(found)] == [f"Cache:    not {entry.id[:12]} of {folder}: {why}"]
 
 
 def test_an_image_of_another_machine_does_not_fit(
@@ -171,16 +171,14 @@ def test_an_image_of_another_machine_does_not_fit(
     needs = msgspec.structs.replace(entry.manifest.needs, machine="s390x")
     other = replace(entry, manifest=msgspec.structs.replace(entry.manifest, needs=needs))
     image = Layer(name="image", recipe="", key=KEY, image=Path("/nowhere"))
-    offer = cached.offered(other, image, MACHINE, Caches(places=(), keys=(), unsigned=True))
-    assert offer.why_not == (f"it is for machine type s390x, and here it is {MACHINE}",)
+    assert [*cached.unfit(other, image, MACHINE)] == [f"it is for machine type s390x, and here it is {MACHINE}"]
 
 
 def test_one_whose_code_this_cpu_does_not_run_does_not_fit(entry: SignedManifest) -> None:
     needs = msgspec.structs.replace(entry.manifest.needs, cpu=("no-such-feature",))
     other = replace(entry, manifest=msgspec.structs.replace(entry.manifest, needs=needs))
     image = Layer(name="image", recipe="", key=KEY.ljust(64, "0"), image=Path("/nowhere"))
-    offer = cached.offered(other, image, MACHINE, Caches(places=(), keys=(), unsigned=True))
-    assert offer.why_not == ("its code needs no-such-feature, which this CPU has not",)
+    assert [*cached.unfit(other, image, MACHINE)] == ["its code needs no-such-feature, which this CPU has not"]
 
 
 def test_of_several_the_newest_of_the_first_place_is_taken(
@@ -236,7 +234,7 @@ def test_whose_signature_counts(made: ImageReceipt, prefix: Prefix, stack: Stack
         image = Layer(name="image", recipe="", key=KEY.ljust(64, "0"), image=Path("/nowhere"))
         found = cached.find_images(Request(prefix=prefix), stack, image, MACHINE, caches)
         [offer] = found.offers
-        return found.best is not None, offer.why_not
+        return found.taken != {}, offer.why_not
 
     none = "none of your keys ('cache.keys') has signed it"
     assert verdict("theirs") == verdict("mine", "theirs") == (True, ())

@@ -16,8 +16,8 @@ from rich.console import Console
 from envkit.apptainer.build import make_own
 from envkit.apptainer.layers import Layer
 from envkit.cache import binaries, fit, unpack
-from envkit.cache.place import Caches, SignedManifest, signer
-from envkit.easybuild.cached import SHOWN, FoundBuilds, Offer, untrusted
+from envkit.cache.offers import FoundBuilds, Offer, judged
+from envkit.cache.place import Caches, SignedManifest
 from envkit.environments.receipt import Cached
 from envkit.errors import CacheInvalid, Interrupted
 from envkit.planning.request import Request
@@ -46,42 +46,18 @@ def find_images(request: Request, stack: Stack, image: Layer, machine: str, cach
             continue
         for entry in place.entries(names, wrong):
             if entry.manifest.is_image:
-                offers.append(offered(entry, image, machine, caches))
+                offers.append(judged(entry, [*unfit(entry, image, machine)], caches))
     order = {place: number for number, place in enumerate(caches.places)}
     offers.sort(key=lambda offer: offer.entry.manifest.provenance.built, reverse=True)
     offers.sort(key=lambda offer: (bool(offer.why_not), order[offer.entry.place.named]))
     return FoundBuilds(offers=tuple(offers), wrong=tuple(wrong))
 
 
-def offered(entry: SignedManifest, image: Layer, machine: str, caches: Caches) -> Offer:
-    """Return what a cache has, and why it does not fit."""
-    why, key = [*fit.of_image(entry.manifest, machine, binaries.features())], ""
+def unfit(entry: SignedManifest, image: Layer, machine: str) -> Iterator[str]:
+    """Yield why an image is not that which would be built, or cannot run on this machine."""
+    yield from fit.of_image(entry.manifest, machine, binaries.features())
     if entry.manifest.part.sha256 != image.key:
-        why.append(OTHER)
-    if not why:
-        key = signer(entry, caches.keys)
-        if not key and not caches.unsigned:
-            why.append(untrusted(entry) or "it is not signed (--unsigned-cache takes it all the same)")
-    return Offer(entry=entry.without_files if why else entry, key=key, why_not=tuple(why))
-
-
-def lines(looked: FoundBuilds) -> Iterator[str]:
-    """Yield what a plan says of caches: what is taken, why other images are not, what is wrong."""
-    best = looked.best
-    if best is not None:
-        taken, origin = best.entry.manifest, best.entry.manifest.provenance
-        yield f"Cache:    the image is taken from {best.entry.place.shown}, not built here:"
-        by = f"signed with {best.key}" if best.key else "not signed"
-        start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
-        yield f"{start}, built on {origin.host}, {origin.built}; {by}"
-    others = [offer for offer in looked.offers if offer.why_not]
-    for number, other in enumerate(others[:SHOWN]):
-        start = "          " if number or best else "Cache:    "
-        yield f"{start}not {other.entry.id[:12]} of {other.entry.place.shown}: {'; '.join(other.why_not)}"
-    if len(others) > SHOWN:
-        yield f"          and {len(others) - SHOWN} more that do not fit"
-    for text in looked.wrong:
-        yield f"Cache:    {text}"
+        yield OTHER
 
 
 @dataclass(kw_only=True)

@@ -20,8 +20,8 @@ from envkit.apptainer.dockerfile import AGAIN, Converted
 from envkit.apptainer.image_facts import ask
 from envkit.apptainer.layers import ImagePlan, Layer
 from envkit.apptainer.receipt import ImageReceipt
+from envkit.cache.offers import FoundBuilds, Offer, for_scripts, lines
 from envkit.cache.place import NOWHERE, Caches
-from envkit.easybuild.cached import FoundBuilds, Offer, offers
 from envkit.environments import receipt, replaced
 from envkit.environments.environment import ContainerEnvironment, Environment
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
@@ -99,12 +99,12 @@ class ImageInstallation:
     @property
     def offer(self) -> Offer | None:
         """That which is taken, if one fits."""
-        return self.looked.best
+        return self.looked.taken.get(self.stack.name)
 
     @property
     def offered(self) -> Sequence[Offered]:
         """The images that the caches have of it, for scripts."""
-        return [msgspec.structs.replace(one, step=self.image.name) for one in offers(self.looked)]
+        return [msgspec.structs.replace(one, step=self.image.name) for one in for_scripts(self.looked)]
 
     @property
     def env(self) -> dict[str, str]:
@@ -215,7 +215,7 @@ class ImageInstallation:
         if self.runtime:
             yield f"Runtime:  {self.runtime.family} {self.runtime.version} ({self.runtime.path})"
         if self.left():
-            yield from cached.lines(self.looked)
+            yield from lines(self.looked)
 
     def listing(self) -> Iterator[str]:
         """Yield the layers, and how much there is to do."""

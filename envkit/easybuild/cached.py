@@ -1,12 +1,11 @@
-"""The builds that caches have of a plan's modules: which fit, why the others do not, and putting them in place.
+"""The builds that caches have of a plan's modules: looking for them, and putting them in place.
 
 These are its Horovod, and what is made of wheels alone, such as PyTorch.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,7 +15,8 @@ from envkit.binary.build_flags import read_extensions
 from envkit.cache import binaries, fit, unpack, wheels
 from envkit.cache.fit import Provided
 from envkit.cache.manifest import rules
-from envkit.cache.place import Caches, SignedManifest, signer
+from envkit.cache.offers import FoundBuilds, Offer, judged
+from envkit.cache.place import Caches, SignedManifest
 from envkit.easybuild import build, mpi
 from envkit.environments import filelocks, manifest
 from envkit.environments.lockfile import Lock
@@ -24,48 +24,12 @@ from envkit.environments.prefix import Tree
 from envkit.environments.receipt import Cached, Receipt
 from envkit.errors import BuildFailed, CacheInvalid, ModuleNotLoaded
 from envkit.machine.host import Host
-from envkit.planning.method import Offered
 from envkit.planning.plan import Plan, Step
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
-from envkit.report import words
 from envkit.report.progress import say
 from envkit.sources.cache import Source
 from envkit.sources.progress import fetch_all
-from envkit.system import files
-from envkit.system.files import at_home
-
-SHOWN = 5  # objects that do not fit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offer:
-    """A build that a cache has of a module that is to be built; ``why_not`` says why it does not fit, if it does not.
-
-    ``key`` is the public key that verifies it; nothing where none does.
-    """
-
-    entry: SignedManifest
-    key: str
-    why_not: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundBuilds:
-    """The offers of caches, the nearest that fits first, and what is wrong with caches."""
-
-    offers: tuple[Offer, ...] = ()
-    wrong: tuple[str, ...] = ()
-
-    @property
-    def taken(self) -> dict[str, Offer]:
-        """The one to take of each module that one fits of."""
-        return {offer.entry.manifest.module: offer for offer in reversed(self.offers) if not offer.why_not}
-
-    @property
-    def best(self) -> Offer | None:
-        """The one to take, if there is one."""
-        return next((offer for offer in self.offers if not offer.why_not), None)
 
 
 class Work(Protocol):
@@ -132,7 +96,11 @@ def find_builds(work: Work) -> FoundBuilds:
                 break
             own = fit.of_module(provided, step.module) if wheels.is_all(step.sources) else provided
             pinned = {source.sha256 for source in step.sources}
-            offers += [offered(entry, own, pinned, work.caches) for entry in place.entries(names, wrong)]
+            for entry in place.entries(names, wrong):
+                why = [*fit.reasons(entry.manifest, own)]
+                if not entry.manifest.wheels.keys() <= pinned:
+                    why.append("it takes wheels that its recipe does not")
+                offers.append(judged(entry, why, work.caches))
     order = {place: number for number, place in enumerate(work.caches.places)}
     modules = [step.module for step in steps]
     offers.sort(key=lambda offer: fit.nearness(offer.entry.manifest, provided), reverse=True)
@@ -147,37 +115,6 @@ def is_sought(step: Step, work: Work) -> bool:
         return False
     is_horovod = step.module == work.stack.module and step.module.startswith("Horovod/")
     return is_horovod or (wheels.is_all(step.sources) and not step.eula)
-
-
-def offered(entry: SignedManifest, provided: Provided, pinned: set[str | None], caches: Caches) -> Offer:
-    """Return what a cache has, and why it does not fit; ``pinned`` are the SHA-256 of the sources of its recipe."""
-    why, key = [*fit.reasons(entry.manifest, provided)], ""
-    if not entry.manifest.wheels.keys() <= pinned:
-        why.append("it takes wheels that its recipe does not")
-    if not why:
-        key = signer(entry, caches.keys)
-        if not key and not caches.unsigned:
-            why.append(untrusted(entry, caches.keys) or "it is not signed (--unsigned-cache takes it all the same)")
-    return Offer(entry=entry.without_files if why else entry, key=key, why_not=tuple(why))
-
-
-def untrusted(entry: SignedManifest, keys: Sequence[str] = ()) -> str:
-    """Say that no key verifies what is signed, and which keys can verify nothing; nothing of what is not signed."""
-    if not entry.signed.signature:
-        return ""
-    unusable = [f"{key} {why}" for key in keys if (why := unusable_key(at_home(key)))]
-    return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable])
-
-
-def unusable_key(path: Path) -> str:
-    """Say why a file can be no public key; nothing if it may be one."""
-    try:
-        content = files.read(path)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    if b"PRIVATE KEY" in content:
-        return "is a private key: name its public half"
-    return "" if b"PUBLIC KEY" in content else "is no public key"
 
 
 def here(work: Work) -> Provided:
@@ -206,53 +143,6 @@ def machine(host: Host, *, is_embedded: bool) -> Provided:
         syntax="Lua" if host.modules_tool and host.modules_tool.kind == "Lmod" else "Tcl",
         load=host.load,
     )
-
-
-def lines(looked: FoundBuilds) -> Iterator[str]:
-    """Yield what a plan says of caches: what is taken, why other objects are not, what is wrong."""
-    of = {module: [*group] for module, group in groupby(looked.offers, lambda offer: offer.entry.manifest.module)}
-    for module, group in of.items():
-        best = looked.taken.get(module)
-        if best is not None:
-            taken, origin = best.entry.manifest, best.entry.manifest.provenance
-            unsigned = "signed by none of your keys" if best.entry.signed.signature else "not signed"
-            by = f"signed with {best.key}" if best.key else unsigned
-            yield f"Cache:    {module} is taken from {best.entry.place.shown}, not built here:"
-            start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
-            yield f"{start}, built on {origin.host}, {origin.built}; {by}"
-            yield f"          with {needed(best.entry)}"
-        others = [offer for offer in group if offer.why_not]
-        for number, other in enumerate(others[:SHOWN]):
-            title = "          " if number or best else "Cache:    "
-            named = "" if best else f", {module}"
-            yield f"{title}not {other.entry.id[:12]} of {other.entry.place.shown}{named}: {'; '.join(other.why_not)}"
-        if len(others) > SHOWN:
-            yield f"          and {len(others) - SHOWN} more that do not fit"
-    for text in looked.wrong:
-        yield f"Cache:    {text}"
-
-
-def offers(looked: FoundBuilds) -> tuple[Offered, ...]:
-    """Return the same for scripts."""
-    return tuple(
-        Offered(
-            step=offer.entry.manifest.module,
-            place=offer.entry.place.shown,
-            id=offer.entry.id,
-            taken=offer is looked.taken.get(offer.entry.manifest.module),
-            why_not=offer.why_not,
-        )
-        for offer in looked.offers
-    )
-
-
-def needed(entry: SignedManifest) -> str:
-    """Return what an object was built with, and what it needs of a machine, in words."""
-    needs, from_wheels = entry.manifest.needs, entry.manifest.wheels
-    if not needs.mpi_library:
-        return f"what is in {words.count(len(from_wheels), 'wheel')} of its recipe besides"
-    wanted = ", ".join([*(f"{kind} {version}" for kind, version in needs.versions.items()), *needs.cpu])
-    return f"{needs.mpi.family} {needs.mpi.version}; it needs {wanted}"
 
 
 def take(work: Work, console: Console) -> list[str]:

@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 
 from envkit import __version__
+from envkit.cache import offers
 from envkit.cache.place import NOWHERE, Caches, configured
 from envkit.easybuild import build, cached, config_guess, eb_command, in_jobs, mpi, trial_compiles, uses
 from envkit.easybuild.eb_command import Eb
@@ -99,14 +100,14 @@ class ModulesInstallation:
         return [step.module for step in self.plan.steps if step.module in wanted]
 
     @cached_property
-    def looked(self) -> cached.FoundBuilds:
+    def looked(self) -> offers.FoundBuilds:
         """The builds that the caches have of it, asked once."""
         return cached.find_builds(self)
 
     @property
     def offered(self) -> Sequence[Offered]:
         """The builds that the caches have of it, for scripts."""
-        return cached.offers(self.looked)
+        return offers.for_scripts(self.looked)
 
     @property
     def to_build(self) -> list[str]:
@@ -134,8 +135,8 @@ class ModulesInstallation:
     def to_fetch(self) -> list[Source]:
         """The sources of what is left: of what a cache has, the wheels that the rest of it is in."""
         taken = self.looked.taken
-        offers = [(step, taken[step.module]) for step in self.plan.steps if step.module in taken]
-        from_wheels = [source for step, offer in offers for source in cached.wheels_of(offer.entry, step)]
+        steps = [step for step in self.plan.steps if step.module in taken]
+        from_wheels = [source for step in steps for source in cached.wheels_of(taken[step.module].entry, step)]
         return [*self.sources_of(self.to_build), *from_wheels]
 
     @property
@@ -211,7 +212,7 @@ class ModulesInstallation:
         yield from self.uses
         yield from extras.lines(self.stack)
         yield from eb_command.cuda_limits(self.plan)
-        yield from cached.lines(self.looked)
+        yield from offers.lines(self.looked)
 
     def listing(self) -> Iterator[str]:
         """Yield the steps as eb lists them, and how much there is to do."""

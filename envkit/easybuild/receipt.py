@@ -36,12 +36,6 @@ class ModulesReceipt(Receipt, frozen=True, kw_only=True):
         return self.modules
 
     @property
-    def origin(self) -> str:
-        """The caches that its modules were taken from, in words, its Horovod first; nothing where all were built."""
-        taken = [f"{module.name} {module.cached.shown}" for module in reversed(self.modules) if module.cached]
-        return "; ".join(taken)
-
-    @property
     def words(self) -> list[str]:
         """All that it names: modules, and extras."""
         return [self.module, *(module.name for module in self.modules), *self.extras, *self.extras.values()]

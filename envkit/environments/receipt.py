@@ -170,8 +170,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """The cache that its Horovod was taken from, in words; nothing where it was built."""
-        return next((f"{recipe.name} {recipe.cached.shown}" for recipe in self.recipes if recipe.cached), "")
+        """The caches that its modules were taken from, in words, its Horovod first; nothing where all were built."""
+        taken = [f"{recipe.name} {recipe.cached.shown}" for recipe in reversed(self.recipes) if recipe.cached]
+        return "; ".join(taken)
 
     @property
     def interpreter(self) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from envkit.cache import fit, folder, place, unpack
 from envkit.cache.fit import Provided
+from envkit.cache.offers import untrusted
 from envkit.cache.place import Caches, Place, SignedManifest
 from envkit.config import configuration
 from envkit.easybuild import cached
@@ -128,7 +129,7 @@ def copied(these: Sequence[SignedManifest], to: Place, caches: Caches, provided:
     for entry in () if why else these:
         key = place.signer(entry, caches.keys)
         if not key and not caches.unsigned:
-            why = why or (cached.untrusted(entry, caches.keys) or UNSIGNED,)
+            why = why or (untrusted(entry, caches.keys) or UNSIGNED,)
             continue
         try:
             with sharing.writing(to, manifest.module):

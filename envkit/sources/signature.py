@@ -117,6 +117,17 @@ def require_file(key: Path) -> None:
         raise HostProblem(what=f"{key} is no key: it is not a file.", fix="Name a file with a key in PEM.")
 
 
+def unusable(key: Path) -> str:
+    """Say why a file can be no public key; nothing if it may be one."""
+    try:
+        content = files.read(key)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if b"PRIVATE KEY" in content:
+        return "is a private key: name its public half"
+    return "" if b"PUBLIC KEY" in content else "is no public key"
+
+
 @contextmanager
 def required(path: Path, key: Path | None, known: Trusted | None = None) -> Iterator[BinaryIO | None]:
     """Open a file that must be signed, if a key is given, for the block; it must be the same at the end of that.

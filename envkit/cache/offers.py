@@ -1,0 +1,109 @@
+"""The builds that caches offer of what is to be made: which fit, whose key verifies them, what a plan says of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from envkit.cache.manifest import Manifest
+from envkit.cache.place import Caches, SignedManifest, signer
+from envkit.planning.method import Offered
+from envkit.report import words
+from envkit.sources import signature
+from envkit.system.files import at_home
+
+SHOWN = 5  # builds that do not fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A build that a cache has of what is to be built; ``why_not`` says why it does not fit, if it does not.
+
+    ``key`` is the public key that verifies it; nothing where none does.
+    """
+
+    entry: SignedManifest
+    key: str
+    why_not: tuple[str, ...]
+
+    @property
+    def signed_by(self) -> str:
+        """Whose signature it has, in words."""
+        unsigned = "signed by none of your keys" if self.entry.signed.signature else "not signed"
+        return f"signed with {self.key}" if self.key else unsigned
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundBuilds:
+    """The offers of caches, the nearest that fits first, and what is wrong with caches."""
+
+    offers: tuple[Offer, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+    @property
+    def taken(self) -> dict[str, Offer]:
+        """The one to take of each module that one fits of; of an image by the name of its stack."""
+        return {offer.entry.manifest.module: offer for offer in reversed(self.offers) if not offer.why_not}
+
+
+def judged(entry: SignedManifest, why_not: Sequence[str], caches: Caches) -> Offer:
+    """Return a build that fits but for what is said, if it is signed as the caches are to be."""
+    why, key = tuple(why_not), ""
+    if not why:
+        key = signer(entry, caches.keys)
+        if not key and not caches.unsigned:
+            why = (untrusted(entry, caches.keys) or "it is not signed (--unsigned-cache takes it all the same)",)
+    return Offer(entry=entry.without_files if why else entry, key=key, why_not=why)
+
+
+def untrusted(entry: SignedManifest, keys: Sequence[str]) -> str:
+    """Say that no key verifies what is signed, and which keys can verify nothing; nothing of what is not signed."""
+    if not entry.signed.signature:
+        return ""
+    unusable = [f"{key} {why}" for key in keys if (why := signature.unusable(at_home(key)))]
+    return "; ".join(["none of your keys ('cache.keys') has signed it", *unusable])
+
+
+def lines(found: FoundBuilds) -> Iterator[str]:
+    """Yield what a plan says of caches: what is taken, why other builds are not, what is wrong."""
+    of = {module: [*group] for module, group in groupby(found.offers, lambda offer: offer.entry.manifest.module)}
+    for module, group in of.items():
+        best, is_image = found.taken.get(module), "/" not in module
+        if best is not None:
+            taken, origin = best.entry.manifest, best.entry.manifest.provenance
+            called = "the image" if is_image else module
+            yield f"Cache:    {called} is taken from {best.entry.place.shown}, not built here:"
+            start = f"          object {best.entry.id[:12]}, {words.size(taken.size)}"
+            yield f"{start}, built on {origin.host}, {origin.built}; {best.signed_by}"
+            if not is_image:
+                yield f"          with {needed(taken)}"
+        others = [offer for offer in group if offer.why_not]
+        for number, other in enumerate(others[:SHOWN]):
+            title = "          " if number or best else "Cache:    "
+            named = "" if best or is_image else f", {module}"
+            yield f"{title}not {other.entry.id[:12]} of {other.entry.place.shown}{named}: {'; '.join(other.why_not)}"
+        if len(others) > SHOWN:
+            yield f"          and {len(others) - SHOWN} more that do not fit"
+    for text in found.wrong:
+        yield f"Cache:    {text}"
+
+
+def needed(build: Manifest) -> str:
+    """Return what a module was built with, and what it needs of a machine, in words."""
+    if not build.needs.mpi_library:
+        return f"what is in {words.count(len(build.wheels), 'wheel')} of its recipe besides"
+    wanted = ", ".join([*(f"{kind} {version}" for kind, version in build.needs.versions.items()), *build.needs.cpu])
+    return f"{build.needs.mpi.family} {build.needs.mpi.version}; it needs {wanted}"
+
+
+def for_scripts(found: FoundBuilds) -> tuple[Offered, ...]:
+    """Return the same for scripts."""
+    return tuple(
+        Offered(
+            step=offer.entry.manifest.module,
+            place=offer.entry.place.shown,
+            id=offer.entry.id,
+            taken=offer is found.taken.get(offer.entry.manifest.module),
+            why_not=offer.why_not,
+        )
+        for offer in found.offers
+    )
