@@ -13,6 +13,7 @@ from rich.console import Console
 from envkit.cli import run
 from envkit.easybuild import eb_command, method, mpi
 from envkit.easybuild.receipt import ModuleReceipt
+from envkit.easybuild.removal import remove_module
 from envkit.environments import receipt
 from envkit.environments.lockfile import Lock, LockedMachine, LockedPart
 from envkit.environments.prefix import Prefix, Tree
@@ -117,7 +118,7 @@ def test_it_is_entered_shown_and_removed_with_its_environment(
 def test_one_that_has_gone_is_damage(install: Install, prefix: Prefix) -> None:
     made = install("toy-cpu", "Python/system", "Added/1.0", "Toy/1.0", extras={"added": "Added/1.0"})
     assert not made.damage()
-    method.remove_module(Tree(root=Path(made.tree)), "Added/1.0")
+    remove_module(Tree(root=Path(made.tree)), "Added/1.0")
     assert "its module Added/1.0 has gone" in made.damage()
 
 

@@ -8,10 +8,10 @@ from functools import cache, partial
 from pathlib import Path
 
 from envkit import __version__
-from envkit.easybuild import eb_command
+from envkit.easybuild import eb_command, removal
 from envkit.easybuild import method as easybuild
 from envkit.easybuild.eb_command import Eb
-from envkit.easybuild.method import ModulesInstallation
+from envkit.easybuild.installation import ModulesInstallation
 from envkit.eessi import access, entry, injected
 from envkit.eessi.receipt import EessiReceipt
 from envkit.environments.environment import Environment
@@ -123,7 +123,7 @@ def request_of(prefix: Prefix, environment: Receipt) -> Request:
     return replace(easybuild.request_of(prefix, environment), release=environment.release, access=access)
 
 
-removable, remove = easybuild.removable, easybuild.remove
+removable, remove = removal.removable, removal.remove
 
 
 def gpu_problems(

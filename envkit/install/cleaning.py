@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from envkit.easybuild.method import remove_module
+from envkit.easybuild.removal import remove_module
 from envkit.eessi import archives, image, sessions
 from envkit.environments import filelocks, receipt, replaced, trust
 from envkit.environments.discard import discarded

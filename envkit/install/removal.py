@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from envkit.easybuild.method import remove_module
+from envkit.easybuild.removal import remove_module
 from envkit.environments import filelocks, receipt, trust
 from envkit.environments.discard import discarded, say_left
 from envkit.environments.prefix import Prefix, Tree, listed, not_writable

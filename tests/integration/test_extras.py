@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.easybuild import eb_command, method, mpi
+from envkit.easybuild import eb_command, installation, mpi
 from envkit.environments.prefix import Prefix
 from envkit.machine import host
 from envkit.planning import extras
@@ -44,7 +44,7 @@ def test_eb_resolves_them_with_every_source_pinned(stack: Stack, tmp_path: Path)
     machine = host.detect()
     made = eb_command.plan(eb_command.bundled_eb(machine, stack, Prefix(root=tmp_path).tree(machine.platform)), stack)
     assert made.steps[-1].module == stack.module
-    assert list(method.modules_of(made, stack)) == extras.of_stack(stack.name)
+    assert list(installation.modules_of(made, stack)) == extras.of_stack(stack.name)
     assert [source.filename for source in distinct(made.sources) if source.sha256 is None] == []
 
 
