@@ -110,8 +110,7 @@ def mistakes(tables: toml.Tables, text: str, path: str) -> Iterator[str]:
         if "release" not in table:
             yield f"{path}: [\"{name}\"]: the key 'release' is missing: expected {EXPECTED['release']}."
         for key, value in table.items():
-            line = toml.line_of(text, f"{name}.{key}")
-            where = f"{path}:{line}" if line else path
+            where = toml.place(path, text, f"{name}.{key}")
             if key not in EXPECTED:
                 yield f'{where}: ["{name}"]: there is no key {key[:60]!a}; there are {", ".join(EXPECTED)}.'
             elif not is_right(key, value):

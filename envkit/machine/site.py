@@ -89,8 +89,7 @@ def mistakes(tables: toml.Tables, text: str, path: str) -> Iterator[str]:
                 yield f"{path}: the key '{key}' is missing: expected {expected(field.type)}."
         for key, value in values.items():
             name = f"{table}.{key}" if table else key
-            line = toml.line_of(text, name)
-            where = f"{path}:{line}" if line else path
+            where = toml.place(path, text, name)
             if key not in fields:
                 yield f"{where}: there is no key {name!a}.{meant(key)}"
                 continue

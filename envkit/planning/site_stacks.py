@@ -157,7 +157,7 @@ def read(data: bytes, path: Path, own: tuple[str, ...]) -> tuple[tuple[str, Offe
             offer = record.convert(table, Offer)
             kind = (offer.method, offer.framework, offer.device)
             if offer.default and (first := defaults.setdefault(kind, name)) != name:
-                where = place(path, text, f"{name}.default")
+                where = toml.place(path, text, f"{name}.default")
                 wrong.append(f"{where}: {name}: 'default': {first} is the one for {' on '.join(kind[1:])} already.")
             recipe = os.path.normpath(path.parent / offer.easyconfig)
             offers.append((name, msgspec.structs.replace(offer, easyconfig=recipe)))
@@ -166,15 +166,9 @@ def read(data: bytes, path: Path, own: tuple[str, ...]) -> tuple[tuple[str, Offe
     return tuple(offers)
 
 
-def place(path: Path, text: str, key: str) -> str:
-    """Return where a key of a file is: the file, and its line where that can be told."""
-    line = toml.line_of(text, key)
-    return f"{path}:{line}" if line else str(path)
-
-
 def mistakes(name: str, table: Any, path: Path, own: tuple[str, ...], text: str) -> Iterator[str]:
     """Yield what is wrong with the table of a stack, each with its line where it has one."""
-    here = place(path, text, name)
+    here = toml.place(path, text, name)
     if not isinstance(table, dict):
         yield f"{here}: {name!a} is no table: write [{toml.shown(name)}], and its keys below."
         return
@@ -195,7 +189,7 @@ def mistakes(name: str, table: Any, path: Path, own: tuple[str, ...], text: str)
         if not is_nested and field.required and key not in table:
             yield f"{here}: {name}: the key '{key}' is missing: expected {expected(key)}."
     for key, value in table.items():
-        where = f"{place(path, text, f'{name}.{key}')}: {name}"
+        where = f"{toml.place(path, text, f'{name}.{key}')}: {name}"
         if key not in FIELDS and isinstance(value, dict):
             yield f"{where}: there is no table in a table; a name with a dot takes quotes, as ['{name}.{key}']."
         elif key not in FIELDS:

@@ -80,3 +80,9 @@ def line_of(text: str, name: str) -> int:
         if written and not here and written == table:
             return number
     return 0
+
+
+def place(path: object, text: str, name: str) -> str:
+    """Return where a key is set: the file, and its line where that can be told."""
+    line = line_of(text, name)
+    return f"{path}:{line}" if line else str(path)

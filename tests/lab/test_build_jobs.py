@@ -192,7 +192,8 @@ def test_what_a_cache_has_is_not_built_in_a_job(user: User, stacks: Stacks, inst
     """Each other module is."""
     installed(STACK)
     folder = user.site.home.parent
-    pushed = stacks.envkit("cache", "push", STACK, "--to", str(folder / "cache"))
+    (folder / "cache").mkdir()
+    pushed = stacks.envkit("cache", "push", STACK, "--unsigned", "--to", str(folder / "cache"))
     assert pushed.returncode == 0, pushed.stdout + pushed.stderr
     shutil.copytree(stacks.prefix / "sources", folder / "new" / "sources", copy_function=os.link)
     argv = ["envkit", "install", STACK, "--prefix", str(folder / "new"), "--submit", EACH, "--unsigned-cache"]
