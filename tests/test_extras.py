@@ -74,13 +74,22 @@ def pinned(recipe: Path) -> list[tuple[str, frozenset[tuple[str, str]]]]:
         ("tensorflow-2.21-cpu", "torchvision", "It has: mpi4py, tutorials, tensorflow-datasets.", "envkit venv"),
         ("tensorflow-2.21-cpu", "tfds", "tfds is part of tensorflow-datasets", "Use --with tensorflow-datasets."),
         ("pytorch-2.13-cpu", "nothing", "It has: mpi4py, tutorials, lightning.", "envkit venv"),
-        ("tensorflow-2.13-rocm", "mpi4py", "It has none.", "Leave it out."),
+        ("pytorch-2.13-cpu", "tensorflow-datasets", "It has: mpi4py, tutorials,", "has it: tensorflow-2.21-cpu."),
+        ("tensorflow-2.13-rocm", "mpi4py", "It has none.", "Use a stack that has it: pytorch-2.13-cpu,"),
+        ("tensorflow-2.13-rocm", "nothing", "It has none.", "Leave it out."),
     ],
 )
 def test_what_a_stack_does_not_have_is_refused(stack: str, name: str, says: str, fix: str) -> None:
     with pytest.raises(UsageProblem, match=f"{stack} has no extra named '{name}'") as refused:
         extras.added(STACKS[stack], [name])
     assert says in refused.value.why and fix in refused.value.fix
+
+
+@pytest.mark.parametrize("wanted", [(), ("pytorch",), ("--framework", "pytorch")])
+def test_where_the_method_is_open_an_extra_of_no_stack_is_a_mistake(wanted: tuple[str, ...], capsys: Output) -> None:
+    """Not something that this machine lacks."""
+    assert run(["install", *wanted, "--with", "nothing", "--dry-run"]) == 2
+    assert "pytorch-2.13-cpu has no extra named 'nothing'" in capsys.readouterr().err
 
 
 def test_methods_without_any_refuse_them(capsys: Output) -> None:

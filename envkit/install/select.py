@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from envkit.doctor.facts import Driver, Facts, PackageIndex, Preflight
-from envkit.errors import ConsentMissing, EnvkitError, Problem, SourceMissing
+from envkit.errors import ConsentMissing, EnvkitError, Problem, SourceMissing, UsageProblem
 from envkit.install import preference
 from envkit.knowledge import methods
 from envkit.machine.host import Accelerator, Host
 from envkit.methods import registry
-from envkit.planning import preflight
+from envkit.planning import extras, preflight
 from envkit.planning.method import Installation
 from envkit.planning.request import Request
 from envkit.planning.stack import Stack
@@ -106,6 +106,21 @@ def installed(request: Request, accelerator: Accelerator) -> list[Request]:
     return [settled(request, stack) for stack in best if preference.refused_option(stack, request) is None]
 
 
+def require_extras(request: Request, candidates: Sequence[Stack]) -> None:
+    """Require that some stack has the extras that are asked for, whatever else is wrong here. Raises UsageProblem."""
+    refused = list[UsageProblem]()
+    for stack in candidates:
+        if preference.refused_option(stack, request) is None:
+            try:
+                extras.added(stack, request.extras)
+            except UsageProblem as error:
+                refused.append(error)
+            else:
+                return
+    if refused:
+        raise refused[0]
+
+
 def select(request: Request, machine: Host) -> Installation:
     """Return the plan of the first stack that this machine can have, and tell why that one.
 
@@ -113,6 +128,7 @@ def select(request: Request, machine: Host) -> Installation:
     """
     seen = Look(request=request, machine=machine)
     candidates = preference.candidates(request, devices(request, machine.accelerator))
+    require_extras(request, candidates)
     preflight.require([*preflight.prefix_problems(request.prefix, candidates[0], 0.0)], candidates[0])
     found = preference.first(request, candidates, seen.lacking)
     why = preference.because(found, request, machine.accelerator)

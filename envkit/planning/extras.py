@@ -60,6 +60,12 @@ def refused(stack: Stack, name: str) -> UsageProblem:
         return UsageProblem(what=what, why=f"{name} is part of {owner}.", fix=f"Use --with {owner}.")
     if owner and (absent := known()[owner].absent) and stack.name in absent.stacks:
         return UsageProblem(what=what, why=absent.why, fix=absent.fix.format(stack=stack.name))
+    if owner and (others := list(known()[owner].recipes)):
+        return UsageProblem(
+            what=what,
+            why=have,
+            fix=f"Use {'one of these, or ' if available else ''}a stack that has it: {', '.join(others)}.",
+        )
     own = "'envkit venv' makes a folder for packages of your own, on top of an environment by EasyBuild."
     return UsageProblem(what=what, why=have, fix=f"Use one of these. {own}" if available else f"Leave it out. {own}")
 
