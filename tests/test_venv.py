@@ -21,6 +21,7 @@ from envkit.errors import EnvironmentDamaged, EnvironmentMissing, HostProblem, U
 from envkit.install import venv_creation as making
 from envkit.machine.modules_tool import ModulesTool
 from envkit.methods import installed
+from envkit.system import process
 from envkit.verify import target
 from envkit.verify.checks import drift as checks
 from envkit.verify.facts import RankFacts
@@ -67,6 +68,25 @@ def make(tmp_path: Path, *lines: str) -> int:
     (tmp_path / "requirements.txt").write_text("\n".join(lines))
     words = ["--requirement", str(tmp_path / "requirements.txt")] if lines else []
     return run(["venv", "toy", str(tmp_path / "own"), *words])
+
+
+@pytest.mark.parametrize("has_any", [True, False])
+def test_an_environment_without_a_python_of_its_own(
+    has_any: bool, install: Callable[..., ModuleReceipt], lmod: ModulesTool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: Output,
+) -> None:  # fmt: skip
+    """A folder on top of it would be one on top of whatever Python the caller has."""
+    install("plain", "Tool/1.0", site_packages=(), horovod="")
+    monkeypatch.setenv("ENVKIT_PREFIX", str(tmp_path / "prefix"))
+    (tmp_path / "bin").mkdir()
+    if has_any:
+        (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    here = process.which("python")
+    assert run(["venv", "plain", str(tmp_path / "own")]) == 2
+    said = capfd.readouterr().err
+    assert "plain has no Python of its own." in said and not (tmp_path / "own").exists()
+    assert (f"Inside it 'python' is {here}, as it is here." if here else "Inside it there is no 'python'.") in said
 
 
 def test_it_has_what_is_required_and_what_the_environment_has(

@@ -112,6 +112,7 @@ def make(environment: "Receipt", folder: Path, requirements: Sequence[Path], env
     for path in requirements:
         require_file(path)
         require_lines(path)
+    require_python(environment)
     packages = versions(environment.environment)
     record = record_of(environment, folder, packages)
     with process.interruptible(), whole(folder):
@@ -121,6 +122,22 @@ def make(environment: "Receipt", folder: Path, requirements: Sequence[Path], env
             install(inside, record, folder, requirements)
         receipt.write(folder / venv.RECORD, record)
     return record
+
+
+def require_python(environment: "Receipt") -> None:
+    """Require that an environment without Horovod has a Python, and not that of the caller. Raises UsageProblem."""
+    if environment.horovod:
+        return
+    inside = environment.environment
+    asked = ["sh", "-c", "command -v python || :"]
+    answer = require_entered(process.capture(inside.command(asked), env=inside.variables(os.environ)))
+    found = answer.stdout.strip()
+    if not found or (found == process.which("python") and not Path(found).is_relative_to(environment.tree)):
+        raise UsageProblem(
+            what=f"{environment.name} has no Python of its own.",
+            why=f"Inside it 'python' is {found}, as it is here." if found else "Inside it there is no 'python'.",
+            fix="Name an environment that has one: 'envkit list' has those that are installed.",
+        )
 
 
 def require_new(folder: Path) -> None:
