@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 AREAS = {
     "build": "Building", "compile": "Compilers and sources", "easybuild": "EasyBuild and modules",
     "gpu": "GPUs and frameworks", "image": "Images", "launch": "Launching", "machine": "The machine",
-    "mpi": "MPI libraries", "python": "Python", "run": "Running", "slurm": "Schedulers and pyxis",
+    "mpi": "MPI libraries", "python": "Python", "run": "Running", "jobs": "Jobs: schedulers and pyxis",
     "unknown": "Unknown causes",
 }  # fmt: skip
 NO_RULES = ("done", "benign")

@@ -1,4 +1,4 @@
-"""The Apptainer method: a recipe as layers, each an image that is kept, and the builds that make them."""
+"""What an image is made of: a recipe as layers, each an image that is kept, and the builds that make them."""
 
 import hashlib
 import os

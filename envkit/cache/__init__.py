@@ -1,1 +1,1 @@
-"""A shared cache of builds that have passed: Horovod's module alone, since all that it stands on comes as wheels."""
+"""A shared cache of builds that have passed: Horovod's module, those that are made of wheels alone, and images."""

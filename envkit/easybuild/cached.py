@@ -33,7 +33,7 @@ from envkit.sources.progress import fetch_all
 
 
 class Work(Protocol):
-    """The part of an installation by modules (``method.py``) that is used here."""
+    """The part of an installation by modules (``installation.py``) that is used here."""
 
     @property
     def request(self) -> Request:

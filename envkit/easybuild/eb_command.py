@@ -1,4 +1,4 @@
-"""The EasyBuild method: plans are what ``eb`` resolves, builds are what ``eb`` does. ``eb`` runs as a program."""
+"""``eb`` as a program: plans are what it resolves, builds are what it does."""
 
 import hashlib
 import importlib.util

@@ -1,4 +1,7 @@
-"""The modules tool of this machine, Lmod or Environment Modules, and the settings that it leaves or is given."""
+"""The modules tool of this machine, Lmod or Environment Modules, and the settings that it leaves or is given.
+
+What is said when it fails is in environments/shell/modules_tool.sh.
+"""
 
 import os
 import re

@@ -24,7 +24,7 @@ FRAMEWORKS = {"pytorch": ("PyTorch", "torch"), "tensorflow": ("TensorFlow", "ten
 
 
 class Tested(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a patch is tested (easyconfigs/patches.toml)."""
+    """How a patch is tested (easyconfigs/patch_tests.toml)."""
 
     tests: tuple[str, ...]
     by_hand: str = ""
@@ -70,7 +70,7 @@ def every() -> tuple[HorovodPatch, ...]:
 @cache
 def tests() -> dict[str, Tested]:
     """Return how each patch is tested."""
-    return toml.read(recipes("easyconfigs") / "patches.toml", dict[str, Tested])
+    return toml.read(recipes("easyconfigs") / "patch_tests.toml", dict[str, Tested])
 
 
 def read(path: Path) -> HorovodPatch:
