@@ -22,7 +22,7 @@ from timing import ENVKIT, side_by_side
 from envkit.environments import prefix
 from envkit.environments.environment import ModuleEnvironment
 from envkit.environments.receipt import Mpi
-from envkit.launch import launcher
+from envkit.launch import srun_mpi
 from envkit.methods import installed
 from tests.lab.cluster import Cluster
 
@@ -79,7 +79,7 @@ class Jobs:
 
 def measure(jobs: Jobs, stack: str, inside: ModuleEnvironment) -> int:
     """Time both kinds of job in turn."""
-    speaks = launcher.job_srun_type(Mpi(family="Open MPI", version="4.1"))
+    speaks = srun_mpi.chosen_for_job(Mpi(family="Open MPI", version="4.1"))
     asked = [ENVKIT, "job", "slurm", stack, "--nodes", "2", "--ranks-per-node", "1", "--submit"]
     failed = 0
     for title, words, verify in (("without", ["--no-verify"], ()), ("with", [], (ENVKIT, "verify", stack))):

@@ -10,7 +10,7 @@ from envkit.apptainer.receipt import ImageReceipt
 from envkit.cli import run
 from envkit.easybuild.receipt import ModuleReceipt
 from envkit.environments.receipt import Mpi
-from envkit.launch import launcher
+from envkit.launch import launcher, srun_mpi
 
 Fake = Callable[..., Path]
 Output = pytest.CaptureFixture[str]
@@ -23,9 +23,9 @@ def toy(install: Callable[..., ModuleReceipt], monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("ENVKIT_PREFIX", str(tmp_path / "prefix"))
     for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"):
         monkeypatch.delenv(name, raising=False)
-    launcher.srun_types.cache_clear()
+    srun_mpi.listed.cache_clear()
     yield
-    launcher.srun_types.cache_clear()
+    srun_mpi.listed.cache_clear()
 
 
 def test_the_line_is_printed_and_why_on_standard_error(toy: None, capsys: Output) -> None:

@@ -12,7 +12,8 @@ from envkit.environments.environment import ContainerEnvironment, CurrentEnviron
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.launch import image_launch
-from envkit.launch.launcher import LaunchRequest, srun_types
+from envkit.launch.launcher import LaunchRequest
+from envkit.launch.srun_mpi import listed
 
 Fake = Callable[..., Path]
 OPEN_MPI = Mpi(family="Open MPI", version="4.1.4")
@@ -118,13 +119,13 @@ def test_in_a_slurm_job(types: str, model: MpiModel, fake: Fake, monkeypatch: py
     lines = "; ".join(f"echo {kind}" for kind in types.split())
     program = fake("srun", lines)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.defpath}")
-    srun_types.cache_clear()
+    listed.cache_clear()
     env = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "PATH": os.environ["PATH"]}
     site = ContainerEnvironment(
         name="toy", runtime=Path("/bin/apptainer"), image=Path("/t.sif"), srun=("--cpu-bind=x",)
     )
     inside, launch = image_launch.plan_launch(site, OPEN_MPI, LaunchRequest(ranks=2), env)
-    srun_types.cache_clear()
+    listed.cache_clear()
     assert isinstance(inside, ContainerEnvironment) and inside.model is model
     assert (launch.launcher == "srun") == (model is MpiModel.HYBRID)
     assert ("--cpu-bind=x" in launch.argv) == (model is MpiModel.HYBRID)

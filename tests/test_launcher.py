@@ -10,8 +10,9 @@ from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import ContainerEnvironment, CurrentEnvironment, MpiModel
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, EnvkitError, HostProblem, UsageProblem
-from envkit.launch import image_launch, launcher
+from envkit.launch import image_launch, launcher, srun_mpi
 from envkit.launch.launcher import LaunchRequest
+from envkit.launch.table import table
 from envkit.machine.host import cores, physical_cores
 
 Fake = Callable[..., Path]
@@ -108,10 +109,10 @@ def slurm(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str
     def make(speaks: str) -> None:
         srun = fake("srun", f"echo 'MPI plugin types are...'; printf '\\t%s\\n' none {speaks}")
         monkeypatch.setenv("PATH", f"{srun.parent}:{os.environ['PATH']}")
-        launcher.srun_types.cache_clear()
+        srun_mpi.listed.cache_clear()
 
     yield make
-    launcher.srun_types.cache_clear()
+    srun_mpi.listed.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -170,80 +171,134 @@ def test_what_a_job_is_told_that_srun_speaks(
 ) -> None:
     """Where no srun here tells it, the first that the MPI speaks."""
     slurm(speaks)
-    assert launcher.job_srun_type(mpi) == kind
+    assert srun_mpi.chosen_for_job(mpi) == kind
 
 
 PMI2, PMIX = "lib64/slurm/libpmi2.so", "lib/libpmix.so.2"
+LIBRARY, ASKED = "I_MPI_PMI_LIBRARY", "I_MPI_PMI"
 
 
 @pytest.mark.parametrize(
-    ("mpi", "types", "libraries", "named", "kind", "library"),
+    ("mpi", "types", "libraries", "settings", "kind", "library"),
     [
-        (INTEL, "pmi2 pmix", [PMI2], "", "pmi2", PMI2),
-        (INTEL, "pmi2 pmix", ["lib/libpmi2.so.0"], "", "pmi2", "lib/libpmi2.so.0"),
-        (INTEL, "pmi2 pmix", [PMI2, PMIX], "", "pmi2", PMI2),
-        (INTEL, "pmi2 pmix pmix_v4", [PMIX], "", "pmix", PMIX),
-        (INTEL, "pmi2 pmix_v4", [PMIX], "", "pmix_v4", PMIX),
-        (INTEL, "pmix", [PMI2, PMIX], "", "pmix", PMIX),
-        (INTEL, "pmi2 pmix", [PMI2], PMIX, "pmix", ""),
-        (INTEL, "pmi2 pmix", [PMIX], PMI2, "pmi2", ""),
-        (INTEL, "pmi2 pmix", [PMIX], "lib/libpmi.so", "pmi2", ""),
-        (INTEL_OLD, "pmi2 pmix", [PMI2, PMIX], "", "pmi2", PMI2),
+        (INTEL, "pmi2 pmix", [PMI2], {}, "pmi2", PMI2),
+        (INTEL, "pmi2 pmix", ["lib/libpmi2.so.0"], {}, "pmi2", "lib/libpmi2.so.0"),
+        (INTEL, "pmi2 pmix", ["lib/x86_64-linux-gnu/libpmi2.so.0"], {}, "pmi2", "lib/x86_64-linux-gnu/libpmi2.so.0"),
+        (INTEL, "pmi2 pmix", [PMI2, PMIX], {}, "pmi2", PMI2),
+        (INTEL, "pmi2 pmix pmix_v4", [PMIX], {}, "pmix", PMIX),
+        (INTEL, "pmi2 pmix_v4", [PMIX], {}, "pmix_v4", PMIX),
+        (INTEL, "pmix", [PMI2, PMIX], {}, "pmix", PMIX),
+        (INTEL_OLD, "pmi2 pmix", [PMI2, PMIX], {}, "pmi2", PMI2),
+        # what the caller's own settings name decides
+        (INTEL, "pmi2 pmix", [PMI2, PMIX], {LIBRARY: PMIX}, "pmix", PMIX),
+        (INTEL, "pmi2 pmix", [PMI2, PMIX], {LIBRARY: PMI2}, "pmi2", PMI2),
+        (INTEL, "pmi2 pmix", [PMI2, "pmix/libpmi2.so"], {LIBRARY: "pmix/libpmi2.so"}, "pmi2", "pmix/libpmi2.so"),
+        (INTEL, "pmi2 pmix", [PMI2, PMIX], {ASKED: "pmix"}, "pmix", PMIX),
+        (INTEL, "pmi2 pmix", [PMI2, PMIX], {ASKED: "auto"}, "pmi2", PMI2),
+        # an empty one is none, and with one of PMI-1 only one rank of a node starts
+        (INTEL, "pmi2 pmix", [PMIX], {LIBRARY: "", ASKED: ""}, "pmix", PMIX),
+        (INTEL, "pmi2 pmix", [PMI2], {LIBRARY: " "}, "pmi2", PMI2),
+        (INTEL, "pmi2 pmix", [PMIX, "lib/libpmi.so"], {LIBRARY: "lib/libpmi.so"}, "pmix", PMIX),
     ],
 )
 def test_intel_mpi_is_told_the_library_of_slurm(
-    mpi: Mpi, types: str, libraries: list[str], named: str, kind: str, library: str,
+    mpi: Mpi, types: str, libraries: list[str], settings: dict[str, str], kind: str, library: str,
     slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """That of what it speaks with srun, unless the caller's own settings name one, which decides what they speak."""
+    """In the command itself, so that it does not depend on who has written a script, and where it is sent from."""
     root = slurm_with(libraries, types, slurm, monkeypatch)
-    if named:
-        monkeypatch.setenv("I_MPI_PMI_LIBRARY", str(root / named))
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(root / value) if "/" in value else value)
     chosen = launcher.select(mpi, LaunchRequest(ranks=4, nodes=2), {**os.environ, **JOB})
     exported = [word for word in chosen.argv if word.startswith("--export=")]
-    assert chosen.argv[:2] == ("srun", f"--mpi={kind}") and launcher.job_srun_type(mpi) == kind
-    assert exported == ([f"--export=ALL,I_MPI_PMI_LIBRARY={root / library}"] if library else [])
+    assert chosen.argv[:2] == ("srun", f"--mpi={kind}") and srun_mpi.chosen_for_job(mpi) == kind
+    assert exported == [f"--export=ALL,I_MPI_PMI_LIBRARY={root / library}"] == [*srun_mpi.exported(mpi)]
+
+
+ABSENT = "Slurm has no {} here, which Intel MPI asks for under srun"
+RULED_OUT = "{} is {{root}}{}, by which Intel MPI does not start under srun here ({})"
 
 
 @pytest.mark.parametrize(
-    ("mpi", "types", "libraries", "named", "why"),
+    ("mpi", "types", "libraries", "settings", "why"),
     [
-        (
-            INTEL,
-            "pmi2 pmix",
-            [],
-            "",
-            "Slurm has no libpmi2.so or libpmix.so.2 here, which Intel MPI asks for under srun",
-        ),
-        (INTEL, "pmix_v3 pmix_v4", [PMI2], "", "Slurm has no libpmix.so.2 here, which Intel MPI asks for under srun"),
-        (INTEL_OLD, "pmi2 pmix", [PMIX], "", "Slurm has no libpmi2.so here, which Intel MPI asks for under srun"),
-        (INTEL_OLD, "pmix", [PMI2, PMIX], "", "srun here does not speak what Intel MPI does (pmix)"),
-        (
-            INTEL,
-            "pmix",
-            [PMIX],
-            PMI2,
-            f"I_MPI_PMI_LIBRARY is {{root}}/{PMI2}, and Intel MPI and srun here both speak pmix",
-        ),
+        (INTEL, "pmi2 pmix", [], {}, ABSENT.format("libpmi2.so or libpmix.so.2")),
+        (INTEL, "pmi2 pmix", ["a,b/lib/libpmi2.so"], {}, ABSENT.format("libpmi2.so or libpmix.so.2")),
+        (INTEL, "pmix_v3 pmix_v4", [PMI2], {}, ABSENT.format("libpmix.so.2")),
+        (INTEL_OLD, "pmi2 pmix", [PMIX], {}, ABSENT.format("libpmi2.so")),
+        (INTEL_OLD, "pmix", [PMI2, PMIX], {}, "srun here does not speak what Intel MPI does (pmix)"),
+        (INTEL, "pmix", [PMIX, PMI2], {LIBRARY: PMI2}, RULED_OUT.format(LIBRARY, f"/{PMI2}", "pmix")),
+        (INTEL, "pmix", [PMIX], {LIBRARY: "no/libpmix.so.2"}, RULED_OUT.format(LIBRARY, "/no/libpmix.so.2", "pmix")),
+        (INTEL, "pmix", [PMIX], {ASKED: "pmi1"}, RULED_OUT.format(ASKED, "", "pmix").replace("{root}", "pmi1")),
     ],
 )
 def test_intel_mpi_without_a_library_of_slurm_starts_its_ranks_itself(
-    mpi: Mpi, types: str, libraries: list[str], named: str, why: str,
+    mpi: Mpi, types: str, libraries: list[str], settings: dict[str, str], why: str,
     slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Under srun without it each rank would be a world of its own."""
     root = slurm_with(libraries, types, slurm, monkeypatch)
-    if named:
-        monkeypatch.setenv("I_MPI_PMI_LIBRARY", str(root / named))
+    for name, value in settings.items():
+        monkeypatch.setenv(name, str(root / value) if "/" in value else value)
     chosen = launcher.select(mpi, LaunchRequest(ranks=4), {**os.environ, **JOB})
-    assert chosen.argv == ("mpiexec", "-n", "4") and chosen.why == why.format(root=root, mpi=mpi.family)
-    assert launcher.job_srun_type(mpi) == "" and launcher.srun_export(mpi) == ()
+    assert chosen.argv == ("mpiexec", "-n", "4") and chosen.why == why.format(root=root)
+    assert srun_mpi.chosen_for_job(mpi) == "" and srun_mpi.exported(mpi) == ()
+
+
+def test_what_is_asked_of_srun_goes_by_the_settings_that_are_given(
+    slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = slurm_with([PMI2, PMIX], "pmi2 pmix", slurm, monkeypatch)
+    env = {**os.environ, **JOB, LIBRARY: str(root / PMIX)}
+    assert launcher.select(INTEL, LaunchRequest(ranks=4), env).argv[1] == "--mpi=pmix"
+
+
+@pytest.mark.parametrize(
+    ("prints", "types"),
+    [
+        ("echo 'MPI plugin types are...'; echo none; echo pmi2; echo pmix", ("pmi2", "pmix")),
+        ("echo 'srun: MPI types are...' >&2; echo 'srun: pmix_v3' >&2; echo 'srun: pmi2' >&2", ("pmix_v3", "pmi2")),
+        ("echo cray_shasta; echo 'specific pmix plugin versions available: pmix_v4'", ("cray_shasta", "pmix_v4")),
+        ("echo 'srun: error: mpi/pmix_v4: init: can not load PMIx library' >&2; echo none", ()),
+    ],
+)  # fmt: skip
+def test_what_srun_lists(prints: str, types: tuple[str, ...], fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{fake('srun', prints).parent}:{os.environ['PATH']}")
+    srun_mpi.listed.cache_clear()
+    assert srun_mpi.listed()[0] == types
+    srun_mpi.listed.cache_clear()
+
+
+def test_an_srun_that_fails_is_quoted(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = fake("srun", "echo 'srun: fatal: Could not establish a configuration source' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{failing.parent}:{os.environ['PATH']}")
+    srun_mpi.listed.cache_clear()
+    why = launcher.select(OPEN_MPI_4, LaunchRequest(ranks=2), JOB).why
+    assert why == "srun --mpi=list names no type here: srun: fatal: Could not establish a configuration source"
+    srun_mpi.listed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("words", "merged"),
+    [
+        (["-u"], "-u"),
+        (["--export=ALL,A=1", "-u"], "--export=ALL,A=1 -u"),
+        (["--export=ALL,A=1", "-u", "--export=ALL,B=2"], "-u --export=ALL,B=2,A=1"),
+        (["--export=ALL,A=1", "--export=ALL"], "--export=ALL,A=1"),
+        (["--export=ALL,A=1", "--export=NONE"], "--export=A=1"),
+        (["--export=ALL", "--export=NONE"], "--export=NONE"),
+        (["--export=ALL,A=1", "--export=HOME"], "--export=HOME,A=1"),
+    ],
+)
+def test_of_several_exports_srun_gets_one(words: list[str], merged: str) -> None:
+    """It heeds the last alone."""
+    assert " ".join(srun_mpi.merged(words)) == merged
 
 
 def slurm_with(libraries: list[str], types: str, slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a Slurm with these libraries, whose srun speaks these types; return the folder that it is in."""
     slurm(types)
-    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/proc/nonexistent"))
+    monkeypatch.setattr(srun_mpi, "LOADER_CACHE", Path("/proc/nonexistent"))
     root = Path(str(shutil.which("srun"))).parents[1]
     for library in libraries:
         (root / library).parent.mkdir(parents=True, exist_ok=True)
@@ -294,18 +349,18 @@ TOY = {"job": "TOY_JOB", "spans": True, "words": ["toyrun", "-n", "{ranks}"], "n
 
 def test_every_launcher_of_the_table_is_whole() -> None:
     """A row says all that a command line takes, but for those that launcher.py has a function for."""
-    for name, row in {**launcher.table()["launcher"], "toyrun": TOY}.items():
+    for name, row in {**table()["launcher"], "toyrun": TOY}.items():
         needed = {"spans"} if name in {"srun", "horovodrun"} else {"spans", "words", "nodes"}
         assert needed <= row.keys() <= needed | {"job"}, name
-    for name, row in launcher.table()["mpi"].items():
+    for name, row in table()["mpi"].items():
         needed = {"program", "speaks", "hosts"}
-        assert needed <= row.keys() <= needed | {"since", "library", "variable"}, name
+        assert needed <= row.keys() <= needed | {"since", "library", "variable", "chosen_by"}, name
 
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> dict[str, str]:
     """The settings of a job in which there is a launcher that only the table names."""
-    whole = {**launcher.table(), "launcher": {**launcher.table()["launcher"], "toyrun": TOY}}
+    whole = {**table(), "launcher": {**table()["launcher"], "toyrun": TOY}}
     monkeypatch.setattr(launcher, "table", lambda: whole)
     return {"PATH": str(fake("toyrun", "exit 0").parent), "TOY_JOB": "7"}
 
@@ -518,8 +573,7 @@ def test_a_pbs_job_that_is_none(tmp_path: Path) -> None:
 
 
 def test_only_an_mpi_that_asks_for_a_library_of_slurm_is_told_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its variable names it, unless the ranks have that anyway."""
     monkeypatch.setenv("PATH", "/proc/nonexistent")
-    monkeypatch.setattr(launcher, "LOADER_CACHE", Path("/proc/nonexistent"))
-    assert launcher.srun_export(OPEN_MPI_4) == launcher.srun_export(None) == launcher.srun_export(INTEL) == ()
-    assert launcher.library_of_slurm(INTEL, "pmi2", {"I_MPI_PMI_LIBRARY": "/x.so"}) == "/x.so"
+    monkeypatch.setattr(srun_mpi, "LOADER_CACHE", Path("/proc/nonexistent"))
+    assert srun_mpi.exported(OPEN_MPI_4) == srun_mpi.exported(None) == srun_mpi.exported(INTEL) == ()
+    assert srun_mpi.library(INTEL, "pmix", {"I_MPI_PMI_LIBRARY": "libpmix.so.2"}) == "libpmix.so.2"

@@ -22,7 +22,8 @@ from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.install.install import say_taken_over
 from envkit.knowledge.mpi import FAMILIES
-from envkit.launch import image_launch, launcher
+from envkit.launch import image_launch
+from envkit.launch.table import table
 from envkit.machine import host
 from envkit.machine.host import MPI_FAMILIES, Host, Interpreter, Program, by_preference
 from envkit.planning.compatibility import MPIS, versions
@@ -173,7 +174,7 @@ def test_a_family_that_is_not_there() -> None:
 
 def test_every_family_is_known_everywhere() -> None:
     named = {*(family for family, _ in MPI_FAMILIES), "MVAPICH", "Cray MPICH"}  # which have no launcher of their own
-    assert set(FAMILIES.values()) == named == set(launcher.table()["mpi"]) == set(host.REMEDIES)
+    assert set(FAMILIES.values()) == named == set(table()["mpi"]) == set(host.REMEDIES)
     assert named == {one for one in named if mpi.toolchain_of(Program(path=Path(), version="", family=one))}
     assert named == set(rules()["toolchains"]) == set(image_launch.table()["bind"])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -131,17 +132,18 @@ class Process:
 
 
 def read_loader_cache(data: bytes) -> dict[str, list[Path]]:
-    """Library name to paths, best first, from the contents of /etc/ld.so.cache (glibc's new format)."""
+    """Library name to paths, best first, from what there is of /etc/ld.so.cache (glibc's new format)."""
     start = data.find(CACHE_MAGIC)
     paths: dict[str, list[Path]] = {}
     if start < 0:
         return paths
     data = data[start:]
-    (count,) = struct.unpack_from("<I", data, len(CACHE_MAGIC))
-    for _, key, value, _, _ in struct.iter_unpack("<iIIIQ", data[48 : 48 + count * 24]):
-        name = data[key : data.index(b"\0", key)].decode("utf-8", "surrogateescape")
-        path = data[value : data.index(b"\0", value)].decode("utf-8", "surrogateescape")
-        paths.setdefault(name, []).append(Path(path))
+    with suppress(struct.error, ValueError):
+        (count,) = struct.unpack_from("<I", data, len(CACHE_MAGIC))
+        for _, key, value, _, _ in struct.iter_unpack("<iIIIQ", data[48 : 48 + count * 24]):
+            name = data[key : data.index(b"\0", key)].decode("utf-8", "surrogateescape")
+            path = data[value : data.index(b"\0", value)].decode("utf-8", "surrogateescape")
+            paths.setdefault(name, []).append(Path(path))
     return paths
 
 

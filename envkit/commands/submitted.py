@@ -44,7 +44,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     """
     from envkit.errors import EnvkitError
     from envkit.jobs import slurm
-    from envkit.launch import launcher
+    from envkit.launch import srun_mpi
     from envkit.verify import session
     from envkit.verify.report import Report
 
@@ -53,8 +53,8 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     if not receipt.horovod:
         usage(f"{receipt.name} has no Horovod, so there is nothing to verify.")
     inside = given["launcher"] != "auto" or given["scale"] or given["upstream_tests"] or given["mpi_model"] == "inside"
-    speaks = launcher.job_srun_type(receipt.mpi) if not inside else ""
-    exported = launcher.srun_export(receipt.mpi)
+    speaks = srun_mpi.chosen_for_job(receipt.mpi) if not inside else ""
+    of_srun = srun_mpi.merged([*srun_mpi.exported(receipt.mpi), *(site.srun if site else own)])
     settings = {**given, **batch.sizes(given), "time": given["time"] or VERIFYING}
     job = batch.prepared((), receipt.called, site, site.job.sbatch if site else (), settings)
     shape = f"--nodes {job.shape.nodes} --ranks-per-node {job.shape.ranks_per_node}"
@@ -62,9 +62,7 @@ def verification(name: str | None, given: dict[str, Any], words: Sequence[str]) 
     folder = session.of_starter(several_hosts=True, chosen=given["shared"]).shared
     job = replace(job, log=str(folder / "log").replace("%", "%%"))
     try:
-        text = slurm.verification(
-            job, words, folder / REPORT, speaks=speaks, srun=[*exported, *(site.srun if site else own)]
-        )
+        text = slurm.verification(job, words, folder / REPORT, speaks=speaks, srun=of_srun)
         taken = sent(text)
     except EnvkitError:
         shutil.rmtree(folder)

@@ -29,7 +29,7 @@ from envkit.environments.receipt import Mpi
 from envkit.errors import ConfigInvalid, Problem
 from envkit.knowledge.eessi import Repository, usual
 from envkit.knowledge.known import known
-from envkit.launch import host_mpi, image_launch, launcher
+from envkit.launch import host_mpi, image_launch, srun_mpi
 from envkit.machine import host, modules_tool, runtime
 from envkit.planning import preflight
 from envkit.planning.stack import stacks
@@ -107,8 +107,8 @@ def described(family: str, version: str, path: Path | None, env: Mapping[str, st
         launcher=str(path or ""),
         abi=abi,
         library=str(library or ""),
-        pmi=tuple(dict.fromkeys(map(launcher.api, launcher.speaks(mpi)))),
-        srun=launcher.srun_type(mpi) if process.which("srun", path=env.get("PATH")) else "",
+        pmi=tuple(dict.fromkeys(map(srun_mpi.api, srun_mpi.speaks(mpi)))),
+        srun=srun_mpi.chosen(mpi) if process.which("srun", path=env.get("PATH")) else "",
     )
 
 
@@ -183,7 +183,7 @@ def schedulers(env: Mapping[str, str]) -> Iterator[SchedulerClient]:
             name=words["title"],
             version=match[0] if match else "",
             job=job,
-            mpi=launcher.srun_types() if client and words["client"] == "srun" else (),
+            mpi=srun_mpi.listed()[0] if client and words["client"] == "srun" else (),
             attempt=words["try"],
         )
 

@@ -37,12 +37,12 @@ INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
 
 def text(job: Job, environment: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
     """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written into one."""
-    from envkit.launch import launcher
+    from envkit.launch import srun_mpi
 
-    speaks = launcher.job_srun_type(environment.mpi) if job.model != "inside" else ""
-    exported = launcher.srun_export(environment.mpi)
+    speaks = srun_mpi.chosen_for_job(environment.mpi) if job.model != "inside" else ""
+    words = [*srun_mpi.exported(environment.mpi), *(site.srun if site else environment.srun)]
     job = replace(job, words=site.job.sbatch if site else ())
-    return script(job, speaks=speaks, srun=[*exported, *(site.srun if site else environment.srun)], array=array)
+    return script(job, speaks=speaks, srun=srun_mpi.merged(words), array=array)
 
 
 def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") -> str:

@@ -11,7 +11,7 @@ from envkit.environments.environment import ContainerEnvironment, Environment, M
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
 from envkit.knowledge.eessi import symptom
-from envkit.launch import launcher
+from envkit.launch import launcher, srun_mpi
 from envkit.launch.host_mpi import bound
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.machine import host
@@ -62,7 +62,7 @@ def plan_launch(
         )
     launch = by_host(mpi, wanted, env)
     if launch.launcher == "srun":
-        launch = replace(launch, argv=(*launch.argv, *inside.srun))
+        launch = replace(launch, argv=srun_mpi.merged([*launch.argv, *inside.srun]))
     if chosen is MpiModel.BIND:
         why = f"{launch.why}; the host's MPI library takes the place of the image's"
         return by_binding(inside, mpi, env), replace(launch, why=why)
@@ -112,8 +112,9 @@ def unfit(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> str
     if launcher.spans(wanted.launcher) and not by_slurm(wanted, env):
         return ""  # how it and the MPI find each other is not known here
     if by_slurm(wanted, env):
-        speaks = launcher.srun_type(mpi)
-        return "" if speaks else f"srun here does not speak what {mpi.family} does"
+        if "library" in srun_mpi.row(mpi):
+            return f"{mpi.family} asks for a library of Slurm under srun, which is not in the image"
+        return "" if srun_mpi.chosen(mpi, env) else srun_mpi.why_not(mpi, env)
     own = host.launcher_mpi(env)
     if own is None:
         return "this host has no mpirun"

@@ -1,6 +1,5 @@
 """Starting ranks: from what is asked and what is here to the command line of a launcher, and why that one."""
 
-import functools
 import os
 import re
 from collections.abc import Mapping
@@ -8,16 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envkit.binary.loader import read_loader_cache
 from envkit.environments.environment import Environment
 from envkit.environments.receipt import Mpi
 from envkit.errors import EnvironmentDamaged, HostProblem, UsageProblem
 from envkit.inside.probe.started import counts, leftovers, whole
 from envkit.knowledge.known import known
+from envkit.launch import srun_mpi
+from envkit.launch.table import table
 from envkit.machine.host import MPI_FAMILIES, physical_cores
 from envkit.machine.modules_tool import require_entered
-from envkit.system import files, process, toml
-from envkit.system.resources import data
+from envkit.system import files, process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +65,10 @@ def select(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = os.e
     if wanted.launcher == "horovodrun" or (wanted.launcher == "auto" and mpi is None):
         why = "you asked for it" if wanted.launcher == "horovodrun" else "this Horovod has Gloo and no MPI"
         return horovodrun(wanted, env, why)
-    if wanted.launcher == "auto" and not wanted.hosts and env.get("SLURM_JOB_ID") and process.which("srun"):
-        if srun_type(mpi):
+    if mpi and wanted.launcher == "auto" and not wanted.hosts and env.get("SLURM_JOB_ID") and process.which("srun"):
+        if srun_mpi.chosen(mpi, env):
             return srun(mpi, wanted, env)
-        return mpi_launcher(mpi, wanted, without_srun(mpi), env=env)
+        return mpi_launcher(mpi, wanted, srun_mpi.why_not(mpi, env), env=env)
     if wanted.launcher == "auto":
         return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with", env=env)
     if words := table()["launcher"].get(wanted.launcher):
@@ -139,12 +138,12 @@ def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Laun
         )
     if wanted.hosts:
         raise UsageProblem(what="--hosts does not go with srun.", fix="Use --nodes; Slurm knows the hosts.")
-    kind = srun_type(mpi)
+    kind = srun_mpi.chosen(mpi, env)
     if not kind:
-        of_gloo = f"Gloo, which this Horovod uses, speaks nothing that srun has here: {', '.join(srun_types())}"
+        of_gloo = f"Gloo, which this Horovod uses, speaks nothing that srun has here: {', '.join(srun_mpi.listed()[0])}"
         raise HostProblem(
             what="srun cannot start these ranks as one world.",
-            why=f"{without_srun(mpi) if mpi else of_gloo}.",
+            why=f"{srun_mpi.why_not(mpi, env) if mpi else of_gloo}.",
             fix="Leave --launcher out: the MPI's own launcher works inside a Slurm job, too.",
         )
     argv = ["srun", f"--mpi={kind}", "--kill-on-bad-exit=0", "-n", str(wanted.ranks)]
@@ -154,7 +153,7 @@ def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Laun
     cpus = whole(env.get("SLURM_CPUS_PER_TASK", ""))
     argv += [f"--cpus-per-task={cpus}"] if cpus and cpus * wanted.ranks <= sum(granted_cpus(env)) else []
     family = mpi.family if mpi else ""
-    argv += srun_export(mpi, env)
+    argv += srun_mpi.exported(mpi, env)
     return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
 
 
@@ -194,91 +193,8 @@ def placed(wanted: LaunchRequest, env: Mapping[str, str]) -> LaunchRequest:
     return replace(wanted, hosts=tuple((host, slots) for host in listed)) if len(listed) > 1 else wanted
 
 
-@functools.cache
-def srun_types() -> tuple[str, ...]:
-    """Return the types that ``srun --mpi=list`` names."""
-    answer = process.capture(["srun", "--mpi=list"], timeout_s=20)
-    text = f"{answer.stdout}\n{answer.stderr}"
-    return tuple(dict.fromkeys(re.findall(r"\b(pmix(?:_v\d+)?|pmi2|cray_shasta)\b", text)))
-
-
-def speaks(mpi: Mpi | None) -> tuple[str, ...]:
-    """Return the types of ``srun --mpi`` that an MPI of this version speaks."""
-    words, version = of_table(mpi), numbers(mpi.version if mpi else "")
-    first = words.get("since", {})
-    return tuple(kind for kind in words.get("speaks", ()) if version >= numbers(first.get(api(kind), "")))
-
-
-def srun_type(mpi: Mpi | None, env: Mapping[str, str] = os.environ) -> str:
-    """Return the first type that both an MPI and this srun speak, or nothing."""
-    needs = of_table(mpi).get("library")
-    usable = (kind for kind in speaks(mpi) if kind in srun_types())
-    return next((kind for kind in usable if not needs or library_of_slurm(mpi, kind, env)), "")
-
-
-def without_srun(mpi: Mpi | None) -> str:
-    """Say why srun cannot start the ranks of an MPI here."""
-    words, family, types = of_table(mpi), mpi.family if mpi else "", srun_types()
-    common = dict.fromkeys(api(kind) for kind in speaks(mpi) if kind in types)
-    if common and (given := os.environ.get(words["variable"])):
-        return f"{words['variable']} is {given}, and {family} and srun here both speak {' and '.join(common)}"
-    if common:
-        names = " or ".join(words["library"][kind][0] for kind in common)
-        return f"Slurm has no {names} here, which {family} asks for under srun"
-    return f"srun here does not speak what {family} does ({', '.join(types)})"
-
-
-def library_of_slurm(mpi: Mpi | None, kind: str, env: Mapping[str, str]) -> str:
-    """Return the library by which an MPI speaks a type with Slurm: as its variable names it, or where Slurm has it."""
-    words = of_table(mpi)
-    if given := env.get(words.get("variable", "")):
-        return given if ("pmix" in Path(given).name) == (api(kind) == "pmix") else ""
-    srun = process.which("srun", path=env.get("PATH"))
-    root = Path(srun).resolve().parents[1] if srun else Path("/usr")
-    cached = read_loader_cache(LOADER_CACHE.read_bytes()) if LOADER_CACHE.is_file() else {}
-    for name in words.get("library", {}).get(api(kind), ()):
-        places = [root / lib / name for lib in ("lib", "lib64", "lib/slurm", "lib64/slurm")] + cached.get(name, [])
-        if library := next((place for place in places if place.is_file()), None):
-            return str(library)
-    return ""
-
-
-def of_table(mpi: Mpi | None) -> Mapping[str, Any]:
-    """Return the row of an MPI, which is empty where there is none."""
-    row: Mapping[str, Any] = table()["mpi"].get(mpi.family if mpi else "", {})
-    return row
-
-
-def api(kind: str) -> str:
-    """Return the type of srun --mpi without the version of its plugin: pmix for pmix_v4."""
-    return kind.partition("_v")[0]
-
-
-def numbers(version: str) -> list[int]:
-    """Return the numbers of a version; none of one that is not known."""
-    return [int(number) for number in re.findall(r"\d+", version)]
-
-
-LOADER_CACHE = Path("/etc/ld.so.cache")
 BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")  # the caller's own
 OF_THREADS = "OMP_NUM_THREADS"
-
-
-def job_srun_type(mpi: Mpi | None) -> str:
-    """Return what srun_type does, for a job; the first that the MPI speaks where no srun here tells its own."""
-    if srun_types() or of_table(mpi).get("library"):
-        return srun_type(mpi)
-    return next(iter(speaks(mpi)), "")
-
-
-def srun_export(mpi: Mpi | None, env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the word for srun that names Slurm's library to an MPI which asks for it; without srun it must not be set.
-
-    With it ranks that nobody has started, or the MPI's own launcher, would seek Slurm and fail.
-    """
-    variable, kind = of_table(mpi).get("variable", ""), srun_type(mpi, env)
-    library = library_of_slurm(mpi, kind, env) if kind and variable else ""
-    return (f"--export=ALL,{variable}={library}",) if library and variable not in env else ()
 
 
 def ranks_here(env: Mapping[str, str], default: int = 2) -> int:
@@ -359,12 +275,6 @@ def parse_hosts(text: str) -> tuple[tuple[str, int], ...]:
             raise UsageProblem(what=f"--hosts: {word!r} is no host.", fix="Write them as node1:2,node2:2")
         hosts.append((match[1], int(match[2] or 1)))
     return tuple(hosts)
-
-
-@functools.cache
-def table() -> dict[str, dict[str, Any]]:
-    """Return launchers.toml."""
-    return toml.read(data("launch/launchers.toml"), toml.Tables)
 
 
 def variables(env: Mapping[str, str]) -> dict[str, str]:

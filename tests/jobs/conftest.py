@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envkit.jobs import follow
-from envkit.launch import launcher
+from envkit.launch import srun_mpi
 
 JOB = """JobId={job} JobName=toy
    UserId=me(1000) GroupId=me(1000) MCS_label=N/A
@@ -73,5 +73,5 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     monkeypatch.setattr(follow, "PATIENCE_S", 0.2)
     pause: Callable[[float], float] = lambda _since: 0.03  # noqa: E731
     monkeypatch.setattr(follow, "pause_s", pause)
-    launcher.srun_types.cache_clear()
+    srun_mpi.listed.cache_clear()
     return made

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envkit.environments.receipt import Mpi
-from envkit.launch import launcher
+from envkit.launch import srun_mpi
 
 from .. import built
 from ..stacks import Site
@@ -49,7 +49,7 @@ def test_in_a_job_envkit_starts_them(verifying: Verifying) -> None:
 @pytest.mark.parametrize("prefix", ["Intel MPI"], indirect=True)
 def test_intel_mpi_by_pmix(verifying: Verifying) -> None:
     """As its settings name Slurm's library of it, whatever else Slurm has."""
-    library = launcher.library_of_slurm(INTEL, "pmix", {"PATH": os.environ["PATH"]})
+    library = srun_mpi.library(INTEL, "pmix", {"PATH": os.environ["PATH"]})
     assert library.endswith("/libpmix.so.2")
     done = verifying.batch(f"export I_MPI_PMI_LIBRARY={library}\nenvkit verify {STACK} --json", options=BOTH)
     assert_passed(done, "srun", 4, 2)
