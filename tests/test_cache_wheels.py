@@ -672,7 +672,7 @@ class TestPushed:
     def test_what_is_there_already_is_not_packed_again(
         self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Unless its object, its place in the index or its signature is not as it should be, or it was built anew."""
+        """Unless its object, its line in the index or its signature is not as it should be, or the module changed."""
         packing, cache = list[str](), tmp_path / "cache"
 
         def counted(tree: Tree, module: str, *rest: Any, pack_it: Callable[..., Any] = pack.pack) -> Any:
@@ -699,12 +699,18 @@ class TestPushed:
         assert push(*signed) == [HOROVOD] and push(*signed) == []  # with which all are listed again
         smallest = min((cache / "objects").iterdir(), key=lambda path: path.stat().st_size)
         smallest.unlink()
-        assert len(push(*signed)) == 1 and smallest.exists()
-        receipt.write(
-            receipt.path_of(Tree(root=Path(there.tree)), there.name),
-            msgspec.structs.replace(there, created="2026-12-01"),
-        )
-        assert push(*signed) == both
+        assert len(push(*signed)) == 1 and smallest.exists() and push(*signed) == []
+        tree = Tree(root=Path(there.tree))
+        (tree.software / HOROVOD / "notes.txt").write_text("added")
+        assert push(*signed) == [HOROVOD] and push(*signed) == []
+        cache = tmp_path / "elsewhere"
+        cache.mkdir()
+        assert push(*signed) == both and push(*signed) == []
+        receipt.write(receipt.path_of(tree, there.name), msgspec.structs.replace(there, created="2026-12-01"))
+        assert push(*signed) == []  # what is made from it is the same
+        for path in (tmp_path / "state" / "envkit" / "packed").iterdir():
+            path.write_text("0" * 64)
+        assert push(*signed) == both and push(*signed) == []
 
     def test_without_its_wheels_the_rest_is_pushed(
         self, there: ModuleReceipt, tmp_path: Path, capsys: pytest.CaptureFixture[str]

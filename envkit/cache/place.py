@@ -104,6 +104,11 @@ class Place:
         return not self.named.startswith(("http://", "https://"))
 
     @property
+    def has_index(self) -> bool:
+        """Whether it has a file that names its manifests; the tags of a registry do."""
+        return not self.named.startswith("oci://")
+
+    @property
     def store(self) -> Store:
         """The module that reads it."""
         return self.writable if self.is_listed else server
@@ -301,20 +306,23 @@ def put(
     if is_new:
         with packed() as stream:
             store.put(place.named, target, stream)
-    before = None
-    try:
-        before = place.entry(name)
-    except CacheInvalid as error:
-        if is_unread(error):  # it may be better than this one
-            raise
-    if before is not None and stays(before) and not is_new:
-        if name not in indexed(place):
-            index(place)
-        return False
-    if before is None or not stays(before):
-        store.put(place.named, f"manifests/{name}", io.BytesIO(content))
-    index(place)
-    return True
+
+    def is_right() -> bool:
+        try:
+            return stays(place.entry(name))
+        except CacheInvalid as error:
+            if is_unread(error):  # it may be better than this one
+                raise
+            return False
+
+    if not is_right():
+        with store.locked(place.named):  # else one that is signed could be replaced by one that is not
+            if not is_right():
+                store.put(place.named, f"manifests/{name}", io.BytesIO(content))
+                is_new = True
+    if is_new or name not in indexed(place):
+        index(place)
+    return is_new
 
 
 def require_cache(place: Place) -> None:

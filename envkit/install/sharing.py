@@ -1,5 +1,6 @@
 """Sharing builds that have passed: pushing one into a cache, and what can be asked of caches and tidied up in them."""
 
+import errno
 import os
 import platform
 import tempfile
@@ -13,7 +14,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from envkit.apptainer.receipt import ImageReceipt
-from envkit.cache import binaries, fit, layout, pack, place, unpack, wheels
+from envkit.cache import binaries, fit, layout, pack, packed_before, place, unpack, wheels
 from envkit.cache.layout import Stored
 from envkit.cache.manifest import Ci, Manifest, Needs, PackedFile, Provenance, folder_of, rules
 from envkit.cache.place import Place, SignedManifest
@@ -39,6 +40,7 @@ from envkit.sources.cache import Source, SourceCache, distinct
 from envkit.system import files, process, temporary
 from envkit.verify import target
 
+NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO}  # a link, a folder or a pipe in the place of a file
 LEFT_S = 24 * 3600  # what is half written for longer belongs to nobody
 
 
@@ -192,7 +194,7 @@ def pushed_modules(
         to.writable.require(to.named)
         for part in parts:
             origin, build, used = origins[part.name], there[part.name], wheels_of(made, part)
-            if build := build or (None if origin else there_already(to, made, part, key)):
+            if build:
                 builds.append(build)
             elif origin:
                 left_out[part.name] = f"It was taken {origin.shown}."
@@ -200,10 +202,24 @@ def pushed_modules(
                 fetch = f"envkit fetch {made.name} --prefix {Path(made.tree).parent}"
                 left_out[part.name] = f"Its wheels have gone. To fetch them: {fetch}"
             else:
-                tell(f"Packing {part.name}")
-                with tempfile.TemporaryFile() as stream:
-                    builds.append(sent(described_module(made, part, used, verdict, ci, stream), stream, to, key))
+                builds.append(pushed_module(made, part, used, verdict, to, key, ci, tell))
     return Pushed(name=made.name, place=to.shown, builds=tuple(builds), left_out=left_out)
+
+
+def pushed_module(
+    made: ModuleReceipt, part: LockedPart, used: Mapping[str, Path], verdict: msgspec.Raw,
+    to: Place, key: Path | None, ci: Ci | None, tell: Tell,
+) -> PushedBuild:  # fmt: skip
+    """Put a module into a cache; it is packed unless that was done before, and the place has it. Raises OSError."""
+    mark = packed_before.fingerprint(made, part, used)
+    if (own := packed_before.known(mark)) and (build := there_already(to, part.name, own, key)):
+        return build
+    tell(f"Packing {part.name}")
+    with tempfile.TemporaryFile() as stream:
+        described = described_module(made, part, used, verdict, ci, stream)
+        if packed_before.fingerprint(made, part, used) == mark:
+            packed_before.keep(mark, described.key)
+        return sent(described, stream, to, key)
 
 
 @contextmanager
@@ -217,12 +233,15 @@ def writing(to: Place, what: str) -> Iterator[None]:
         raise not_written(to, f"{error}.") from error
     except OSError as error:
         problem = of_storage(error, f"{what} could not be put into {to.shown}.")
-        raise problem or not_written(to, f"{error.strerror or error}: {error.filename}") from error
+        odd = f"See what is wrong with it: envkit cache verify {quote(to.shown)}" if error.errno in NO_FILE else ""
+        raise problem or not_written(to, f"{error.strerror or error}: {error.filename}", odd) from error
 
 
-def not_written(to: Place, why: str) -> NotWritable:
+def not_written(to: Place, why: str, fix: str = "") -> NotWritable:
     """Say that a place cannot be written to."""
-    return NotWritable(what=f"Nothing can be put into {to.shown}.", why=why, fix="Ask its owner for the right to.")
+    return NotWritable(
+        what=f"Nothing can be put into {to.shown}.", why=why, fix=fix or "Ask its owner for the right to."
+    )
 
 
 def shared(receipt: Receipt) -> Made | None:
@@ -387,23 +406,22 @@ def public_keys(key: Path | None, folder: Path) -> list[str]:
     return [str(folder / "public"), *place.configured().keys]
 
 
-def there_already(to: Place, receipt: ModuleReceipt, part: LockedPart, key: Path | None) -> PushedBuild | None:
-    """Return what is told of a module that was pushed before from this very environment, whole, listed and signed.
+def there_already(to: Place, module: str, own: str, key: Path | None) -> PushedBuild | None:
+    """Return what is told of a build, by its id, if a place has it whole, listed, and signed well enough; else None.
 
-    It saves packing it again to see that. Raises OSError, RefusedError.
+    Raises OSError, RefusedError.
     """
-    own = platform.node(), receipt.created, receipt.name, receipt.lock
+    name = f"{folder_of(module)}/{own}.json"
     with temporary.folder("push") as folder, suppress(CacheInvalid):
-        names, keys = [name for name in to.names(part.name) if name in place.indexed(to)], public_keys(key, folder)
-        for entry in to.entries(names, []):
-            made, origin = entry.manifest, entry.manifest.provenance
-            if (
-                made.part == part
-                and (origin.host, origin.built, origin.environment, origin.lock) == own
-                and to.writable.holds(to.named, made.object_name, made.size, made.sha256)
-                and (key is None or place.signer(entry, keys))
-            ):
-                return pushed(made, sent=False, signed=bool(entry.signed.signature))
+        entry, keys = to.entry(name), public_keys(key, folder)
+        made = entry.manifest
+        is_listed = not to.has_index or name in place.indexed(to)
+        if (
+            is_listed
+            and to.writable.holds(to.named, made.object_name, made.size, made.sha256)
+            and (key is None or place.signer(entry, keys))
+        ):
+            return pushed(made, sent=False, signed=bool(entry.signed.signature))
     return None
 
 
