@@ -65,7 +65,7 @@ def test_in_a_slurm_job_it_is_srun(toy: None, fake: Fake, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     assert run(["run", "toy-cpu", "-n", "4", "--nodes", "2", "--print", "--", "true"]) == 0
     said = capsys.readouterr()
-    assert " -- srun --mpi=pmix --kill-on-bad-exit=0 -n 4 -N 2 true\n" in said.out
+    assert " -- srun --mpi=pmix --kill-on-bad-exit=1 -n 4 -N 2 true\n" in said.out
     assert "both speak pmix" in said.err
 
 

@@ -167,3 +167,23 @@ def test_ranks_in_eessi_start_where_it_is_mounted() -> None:
     _, launch = image_launch.plan_launch(native, OPEN_MPI, elsewhere, {"PATH": os.defpath})
     assert native.command(["python"], launch.argv, remote=True).count("Toy/1") == 2  # each host enters
     assert "OMPI_MCA_ras" not in native.variables({})
+
+
+def test_an_image_in_a_job_of_several_nodes_keeps_to_its_own(host: Callable[[str], dict[str, str]]) -> None:
+    """Its mpirun would start daemons on the others by an srun that is not in it."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_JOB_CPUS_PER_NODE": "2(x2)"}
+    env = host("MPICH") | job
+    inside, launch = image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=4), env, MpiModel.INSIDE)
+    words = inside.command(["python"], launch.argv)
+    assert "OMPI_MCA_ras=^slurm,tm,lsf,gridengine,alps" in words and words.index("mpirun") > words.index("--env")
+    outside, _ = image_launch.plan_launch(INSIDE, OPEN_MPI, LaunchRequest(ranks=4), host("MPICH"), MpiModel.INSIDE)
+    assert not any("OMPI_MCA_ras" in word for word in outside.command(["python"]))
+
+
+def test_a_bound_library_of_crays_speaks_its_own_pmi(tmp_path: Path) -> None:
+    (tmp_path / "lib-abi-mpich").mkdir()
+    (tmp_path / "lib-abi-mpich" / "libmpi.so.12").touch()
+    env = {"PATH": "/proc/nonexistent", "MPICH_DIR": str(tmp_path), "CRAY_MPICH_VERSION": "8.1.32"}
+    assert image_launch.of_bound(MPICH, env) == Mpi(family="Cray MPICH", version="8.1.32")
+    assert image_launch.of_bound(OPEN_MPI, env) == OPEN_MPI
+    assert image_launch.of_bound(None, env) is None

@@ -22,7 +22,10 @@ OPEN_MPI_5 = Mpi(family="Open MPI", version="5.0.0rc12")
 MPICH = Mpi(family="MPICH", version="4.0.2")
 INTEL = Mpi(family="Intel MPI", version="2021.11")
 INTEL_OLD = Mpi(family="Intel MPI", version="2021.9")
+CRAY = Mpi(family="Cray MPICH", version="8.1.32")
 PLAIN = CurrentEnvironment(name="plain")
+PMI2, PMIX = "lib64/slurm/libpmi2.so", "lib/libpmix.so.2"  # libraries of Slurm
+LIBRARY, ASKED = "I_MPI_PMI_LIBRARY", "I_MPI_PMI"
 
 
 def words(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -54,6 +57,8 @@ HOSTS = (("a", 2), ("b", 1))
     [
         (OPEN_MPI_4, "mpirun -np 3 --host a:2,b:1 --bind-to none"),
         (MPICH, "mpiexec -n 3 -hosts a:2,b:1"),
+        (INTEL, "mpiexec -n 3 -hosts a,a,b -ppn 1"),
+        (CRAY, "mpiexec -n 3 --hosts a,b --ppn 2"),
         (None, "horovodrun -np 3 -H a:2,b:1"),
     ],
 )
@@ -121,7 +126,8 @@ def slurm(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str
         (OPEN_MPI_4, "pmi2 pmix pmix_v4", "srun --mpi=pmix --kill-on-bad-exit=0 -n 4 -N 2"),
         (OPEN_MPI_5, "pmi2 pmix_v3", "srun --mpi=pmix_v3 --kill-on-bad-exit=0 -n 4 -N 2"),
         (MPICH, "pmi2 pmix", "srun --mpi=pmi2 --kill-on-bad-exit=0 -n 4 -N 2"),
-        (MPICH, "cray_shasta", "srun --mpi=cray_shasta --kill-on-bad-exit=0 -n 4 -N 2"),
+        (CRAY, "cray_shasta", "srun --mpi=cray_shasta --kill-on-bad-exit=0 -n 4 -N 2"),
+        (MPICH, "cray_shasta", "mpiexec -n 4"),
         (OPEN_MPI_4, "pmi2", "mpirun -np 4 --oversubscribe"),
     ],
 )
@@ -133,12 +139,73 @@ def test_in_a_slurm_job_what_srun_and_the_mpi_both_speak(
     assert " ".join(chosen.argv).replace(" --bind-to none", "") == argv
     assert mpi.family in chosen.why
     assert chosen.launcher == argv.split()[0]
-    if chosen.launcher == "mpirun":
-        assert chosen.why == "srun here does not speak what Open MPI does (pmi2)"
+    if chosen.launcher != "srun":
+        assert chosen.why == f"srun here does not speak what {mpi.family} does ({speaks})"
     else:
         kind = argv.split()[1].removeprefix("--mpi=")
         assert chosen.why == f"this is a Slurm job, and {mpi.family} and srun both speak {kind}"
         assert not chosen.remote
+
+
+@pytest.mark.parametrize(
+    ("mpi", "argv"),
+    [
+        (OPEN_MPI_4, "mpirun -np 4 --host n1:2,n2:2 --bind-to none"),
+        (INTEL_OLD, "mpiexec -n 4 -hosts n1,n1,n2,n2 -ppn 1"),
+    ],
+)
+def test_the_own_launcher_fills_as_many_nodes_of_a_slurm_job_as_were_asked_for(
+    mpi: Mpi, argv: str, slurm: Callable[[str], None], fake: Fake
+) -> None:
+    slurm("none")
+    scontrol = fake("scontrol", "printf 'n1\\nn2\\nn3\\n'")
+    env = {**JOB, "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "PATH": str(scontrol.parent)}
+    assert words(mpi, LaunchRequest(ranks=4, nodes=2), env) == argv
+    assert "n1" not in words(mpi, LaunchRequest(ranks=4), env)
+
+
+@pytest.mark.parametrize(
+    ("said", "exported"), [("NONE", ["--export=ALL"]), ("NIL", ["--export=ALL"]), ("ALL,A=1", []), ("", [])]
+)
+def test_what_sbatch_was_told_to_keep_from_the_ranks_they_get_all_the_same(
+    said: str, exported: list[str], slurm: Callable[[str], None]
+) -> None:
+    """The environment is entered before srun."""
+    slurm("pmix")
+    argv = launcher.select(OPEN_MPI_4, LaunchRequest(ranks=4), {**JOB, "SLURM_EXPORT_ENV": said}).argv
+    assert [word for word in argv if word.startswith("--export")] == exported
+
+
+def test_a_rank_that_fails_ends_the_others_where_that_is_asked_for(slurm: Callable[[str], None]) -> None:
+    slurm("pmix")
+    argv = launcher.select(OPEN_MPI_4, LaunchRequest(ranks=4, ends_together=True), JOB).argv
+    assert "--kill-on-bad-exit=1" in argv
+
+
+@pytest.mark.parametrize(
+    ("mpi", "own", "is_image", "kind", "others"),
+    [
+        (OPEN_MPI_4, [], False, "pmix", []),
+        (OPEN_MPI_4, ["--mpi=pmix_v4", "-u"], False, "pmix_v4", ["-u"]),
+        (OPEN_MPI_4, ["--mpi", "pmix_v4"], False, "pmix_v4", []),
+        (MPICH, ["--mpi=pmix"], False, "pmix", []),  # one that was configured with PMIx
+        (None, ["--mpi=pmix"], False, "", []),
+        (INTEL, [], False, "pmi2", ["--export=ALL,I_MPI_PMI_LIBRARY={root}/" + PMI2]),
+        (INTEL, ["--mpi=pmix"], False, "pmix", ["--export=ALL,I_MPI_PMI_LIBRARY={root}/" + PMIX]),
+        (INTEL, ["--export", "ALL,X=1"], False, "pmi2", ["--export=ALL,X=1,I_MPI_PMI_LIBRARY={root}/" + PMI2]),
+        (INTEL, ["--export=ALL,I_MPI_PMI_LIBRARY=/l"], False, "pmi2", ["--export=ALL,I_MPI_PMI_LIBRARY=/l"]),
+        (INTEL, [], True, "", []),
+        (OPEN_MPI_4, [], True, "pmix", []),
+    ],
+)
+def test_what_srun_is_told_in_a_job(
+    mpi: Mpi | None, own: list[str], is_image: bool, kind: str, others: list[str],
+    slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A type that the site names is taken, with the library for that; an image has none of Slurm's in it."""
+    root = slurm_with([PMI2, PMIX], "pmi2 pmix", slurm, monkeypatch)
+    speaks, words = srun_mpi.for_job(mpi, own, is_image=is_image)
+    assert (speaks, [*words]) == (kind, [word.format(root=root) for word in others])
 
 
 @pytest.mark.parametrize(
@@ -172,10 +239,6 @@ def test_what_a_job_is_told_that_srun_speaks(
     """Where no srun here tells it, the first that the MPI speaks."""
     slurm(speaks)
     assert srun_mpi.chosen_for_job(mpi) == kind
-
-
-PMI2, PMIX = "lib64/slurm/libpmi2.so", "lib/libpmix.so.2"
-LIBRARY, ASKED = "I_MPI_PMI_LIBRARY", "I_MPI_PMI"
 
 
 @pytest.mark.parametrize(
@@ -288,6 +351,8 @@ def test_an_srun_that_fails_is_quoted(fake: Fake, monkeypatch: pytest.MonkeyPatc
         (["--export=ALL,A=1", "--export=NONE"], "--export=A=1"),
         (["--export=ALL", "--export=NONE"], "--export=NONE"),
         (["--export=ALL,A=1", "--export=HOME"], "--export=HOME,A=1"),
+        (["--export=ALL,A=1,B=2", "--export=ALL,A=3"], "--export=ALL,A=3,B=2"),
+        (["--export=ALL,A=1", "--export", "ALL,B=2"], "--export=ALL,B=2,A=1"),
     ],
 )
 def test_of_several_exports_srun_gets_one(words: list[str], merged: str) -> None:

@@ -156,6 +156,12 @@ def test_the_mpi_of_a_prefix_is_taken_also_where_another_is_first(machine: Machi
     assert taken.mpi == MPICH and taken.why_mpi == "of the family that modules of this prefix are built with"
 
 
+def test_a_family_that_a_stack_has_no_recipes_for_is_not_passed_over(machine: Machine, tree: Tree) -> None:
+    request = Request(prefix=Prefix(root=tree.root.parent), mpi="MPICH")
+    with pytest.raises(UsageProblem, match=r"^--mpi: tensorflow-2\.13-rocm has no recipes for MPICH\.$"):
+        mpi.fitted(request, machine(mpi=MPICH, other_mpis=(OPEN_MPI,)), stack("tensorflow-2.13-rocm"), tree)
+
+
 def test_a_stack_that_brings_its_own_has_none_to_choose(machine: Machine, tree: Tree) -> None:
     name = "pytorch-2.9-foss-2024a-cuda"
     assert fitted(machine, tree, [MPICH], name) == stack(name)

@@ -190,7 +190,7 @@ def run(
     if ranks is None:  # a rank of somebody's launcher
         rank = models.enter_as_rank(inside, receipt.mpi, env, model)
         return start(rank.command(command, visible=visible), rank.variables(env))
-    wanted = launcher.LaunchRequest(ranks=ranks, nodes=nodes)
+    wanted = launcher.LaunchRequest(ranks=ranks, nodes=nodes, ends_together=True)
     mpi = receipt.mpi if receipt.horovod or receipt.mpi else launcher.mpi_of(inside, os.environ)
     inside, launch = models.plan_launch(inside, mpi, wanted, model=model)
     if print_:

@@ -42,6 +42,12 @@ def fitted(request: Request, machine: Host, stack: Stack, tree: Tree) -> tuple[S
                 fix="Leave it out, or choose a stack whose recipe is for the machine's own: see 'envkit list'.",
             )
         return stack, machine
+    if request.mpi and machine.mpi and toolchain_of(machine.mpi) not in by_toolchain:
+        raise UsageProblem(
+            what=f"--mpi: {stack.name} has no recipes for {machine.mpi.family}.",
+            why=f"It has some for the toolchains {', '.join(by_toolchain)} alone.",
+            fix="Leave it out, or choose another stack: see 'envkit list'.",
+        )
     installed = mpis(machine)
     own = [toolchain for toolchain in map(toolchain_of, installed) if toolchain in by_toolchain]
     preferred = list(dict.fromkeys([*own, *by_toolchain]))

@@ -1,6 +1,7 @@
 """Slurm: a job as a batch script, submitted, asked for, explained and cancelled."""
 
 import functools
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -37,12 +38,13 @@ INLINE = re.compile(r"\b(JobState|Reason|ExitCode|ArrayTaskId)=(\S*)")
 
 def text(job: Job, environment: "Receipt", site: "Site | None", *, array: str, is_followed: bool) -> str:  # noqa: ARG001
     """Return the batch script of a job in an environment. Raises UsageProblem for what cannot be written into one."""
-    from envkit.launch import srun_mpi
+    from envkit.launch import image_launch, srun_mpi
 
-    speaks = srun_mpi.chosen_for_job(environment.mpi) if job.model != "inside" else ""
-    words = [*srun_mpi.exported(environment.mpi), *(site.srun if site else environment.srun)]
+    own = site.srun if site else environment.srun
+    mpi = image_launch.of_bound(environment.mpi, os.environ) if job.model == "bind" else environment.mpi
+    speaks, words = srun_mpi.for_job(mpi, own, is_image=environment.is_image)
     job = replace(job, words=site.job.sbatch if site else ())
-    return script(job, speaks=speaks, srun=srun_mpi.merged(words), array=array)
+    return script(job, speaks=speaks if job.model != "inside" else "", srun=words, array=array)
 
 
 def script(job: Job, *, speaks: str, srun: Sequence[str] = (), array: str = "") -> str:
@@ -88,7 +90,7 @@ def launcher(job: Job, speaks: str, words: Sequence[str]) -> tuple[str, ...]:
     """
     cpus = job.shape.cpus_per_rank
     counts, binds = (any(word.startswith(option) for word in words) for option in ("--cpus-per-task", "--cpu-bind"))
-    # srun does not take the number over from the job (since 22.05)
+    # srun does not take the number over from the job (from 22.05 to 23.02)
     number = () if counts or not cpus else (f"--cpus-per-task={cpus}",)
     binding = () if binds or not cpus else ("--cpu-bind=cores",)
     exported = () if any(word.startswith("--export=") for word in words) else ("--export=ALL",)

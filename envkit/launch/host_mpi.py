@@ -13,6 +13,7 @@ from envkit.errors import HostProblem
 from envkit.system import process
 
 TARGET = "/.envkit/mpi"
+CRAY_ABI = "lib-abi-mpich"  # the folder of Cray MPICH with its libraries for programs of any MPICH
 IMAGES_OWN = re.compile(
     r"(ld-linux|libc|libm|libdl|librt|libpthread|libutil|libresolv|libnss_\w+|libstdc\+\+|libgcc_s)[.-]"
 )
@@ -54,7 +55,7 @@ def find(soname: str, env: Mapping[str, str]) -> Path | None:
     """
     launcher = process.which("mpirun", path=env.get("PATH"))
     beside = [Path(launcher).resolve().parents[1] / lib for lib in ("lib", "lib64")] if launcher else []
-    cray = [Path(env["MPICH_DIR"]) / "lib-abi-mpich"] if "MPICH_DIR" in env else []
+    cray = [Path(env["MPICH_DIR"]) / CRAY_ABI] if "MPICH_DIR" in env else []
     folders = [Path(word) for word in env.get("LD_LIBRARY_PATH", "").split(":") if word] + cray + beside
     cache = read_loader_cache(Path("/etc/ld.so.cache").read_bytes()) if Path("/etc/ld.so.cache").is_file() else {}
     places = [*(folder / soname for folder in folders), *cache.get(soname, [])]

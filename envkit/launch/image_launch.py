@@ -10,9 +10,9 @@ from envkit.environments.eessi import EessiEnvironment
 from envkit.environments.environment import ContainerEnvironment, Environment, MpiModel
 from envkit.environments.receipt import Mpi
 from envkit.errors import HostProblem, UsageProblem
-from envkit.knowledge.eessi import symptom
+from envkit.knowledge.eessi import known, symptom
 from envkit.launch import launcher, srun_mpi
-from envkit.launch.host_mpi import bound
+from envkit.launch.host_mpi import CRAY_ABI, bound, find
 from envkit.launch.launcher import Launch, LaunchRequest
 from envkit.machine import host
 from envkit.system import toml
@@ -47,7 +47,8 @@ def plan_launch(
         why = "the launcher in the image, on this node: " + (
             "you asked for it" if model else unfit(mpi, wanted, env) or "nothing of this host's is needed"
         )
-        return replace(inside, model=chosen), replace(launch, why=why)
+        alone = tuple(known().one_node.items()) if launcher.in_job(env) else ()  # it has no srun for other nodes
+        return replace(inside, model=chosen, settings=(*inside.settings, *alone)), replace(launch, why=why)
     if mpi is None:
         raise HostProblem(
             what=f"The Horovod of {inside.name} has no MPI, so no launcher of the host's can start its ranks.",
@@ -60,7 +61,7 @@ def plan_launch(
             why=reason,
             fix="Leave --mpi-model out, or use --mpi-model inside on one node.",
         )
-    launch = by_host(mpi, wanted, env)
+    launch = by_host(of_bound(mpi, env) or mpi if chosen is MpiModel.BIND else mpi, wanted, env)
     if launch.launcher == "srun":
         launch = replace(launch, argv=srun_mpi.merged([*launch.argv, *inside.srun]))
     if chosen is MpiModel.BIND:
@@ -91,6 +92,14 @@ def enter_as_rank(
         )
     require_no_wall(env)
     return by_binding(inside, mpi, env) if model is MpiModel.BIND and mpi else inside
+
+
+def of_bound(mpi: Mpi | None, env: Mapping[str, str]) -> Mpi | None:
+    """Return the MPI whose library is bound into an image: Cray's speaks another PMI, others the image's own."""
+    library = find(table()["bind"].get(mpi.family, ""), env) if mpi else None
+    if library is None or library.parent.name != CRAY_ABI:
+        return mpi
+    return Mpi(family="Cray MPICH", version=env.get("CRAY_MPICH_VERSION", ""))
 
 
 def by_binding(inside: ContainerEnvironment, mpi: Mpi, env: Mapping[str, str]) -> ContainerEnvironment:

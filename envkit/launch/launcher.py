@@ -21,12 +21,16 @@ from envkit.system import files, process
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """How many ranks, on how many nodes or on which hosts (name and slots), by which launcher."""
+    """How many ranks, on how many nodes or on which hosts (name and slots), by which launcher.
+
+    ``ends_together`` says that one which fails is to end the others, which else would wait for it.
+    """
 
     ranks: int
     nodes: int | None = None
     hosts: tuple[tuple[str, int], ...] = ()
     launcher: str = "auto"
+    ends_together: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +72,12 @@ def select(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str] = os.e
     if mpi and wanted.launcher == "auto" and not wanted.hosts and env.get("SLURM_JOB_ID") and process.which("srun"):
         if srun_mpi.chosen(mpi, env):
             return srun(mpi, wanted, env)
-        return mpi_launcher(mpi, wanted, srun_mpi.why_not(mpi, env), env=env)
+        return mpi_launcher(mpi, on_nodes(wanted, env), srun_mpi.why_not(mpi, env), env=env)
     if wanted.launcher == "auto":
         return mpi_launcher(mpi, wanted, f"it belongs to {family}, which this Horovod was built with", env=env)
     if words := table()["launcher"].get(wanted.launcher):
         return by_table(words, wanted, env)
-    return mpi_launcher(mpi, wanted, "you asked for it", wanted.launcher, env)
+    return mpi_launcher(mpi, on_nodes(wanted, env), "you asked for it", wanted.launcher, env)
 
 
 def names() -> tuple[str, ...]:
@@ -124,8 +128,15 @@ def mpi_launcher(
 
 def place_words(words: Mapping[str, Any], wanted: LaunchRequest) -> list[str]:
     """Return the words that name the hosts."""
-    hosts = ",".join(f"{host}:{slots}" for host, slots in wanted.hosts)
-    return [word.format(hosts=hosts) for word in words["hosts"]] if hosts else []
+    if not wanted.hosts:
+        return []
+    values = {
+        "hosts": ",".join(f"{host}:{slots}" for host, slots in wanted.hosts),
+        "names": ",".join(host for host, _ in wanted.hosts),
+        "each": ",".join(host for host, slots in wanted.hosts for _ in range(slots)),
+        "most": max(slots for _, slots in wanted.hosts),
+    }
+    return [word.format(**values) for word in words["hosts"]]
 
 
 def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Launch:
@@ -146,14 +157,14 @@ def srun(mpi: Mpi | None, wanted: LaunchRequest, env: Mapping[str, str]) -> Laun
             why=f"{srun_mpi.why_not(mpi, env) if mpi else of_gloo}.",
             fix="Leave --launcher out: the MPI's own launcher works inside a Slurm job, too.",
         )
-    argv = ["srun", f"--mpi={kind}", "--kill-on-bad-exit=0", "-n", str(wanted.ranks)]
+    argv = ["srun", f"--mpi={kind}", f"--kill-on-bad-exit={wanted.ends_together:d}", "-n", str(wanted.ranks)]
     argv += ["-N", str(wanted.nodes)] if wanted.nodes else []
     argv += ["--overlap"] if env.get("SLURM_STEP_ID") else []
-    # Since 22.05 it does not take over what the job was granted for each rank.
+    # From 22.05 to 23.02 it does not take over what the job was granted for each rank.
     cpus = whole(env.get("SLURM_CPUS_PER_TASK", ""))
     argv += [f"--cpus-per-task={cpus}"] if cpus and cpus * wanted.ranks <= sum(granted_cpus(env)) else []
     family = mpi.family if mpi else ""
-    argv += srun_mpi.exported(mpi, env)
+    argv += srun_mpi.exported(mpi, env) or ["--export=ALL"] * (env.get("SLURM_EXPORT_ENV", "").upper() in WITHOUT)
     return Launch(argv=tuple(argv), why=f"this is a Slurm job, and {family} and srun both speak {kind}")
 
 
@@ -162,6 +173,11 @@ def horovodrun(wanted: LaunchRequest, env: Mapping[str, str], why: str) -> Launc
     hosts = wanted.hosts or slurm_hosts(wanted, env)
     place = ["-H", ",".join(f"{host}:{slots}" for host, slots in hosts)] if hosts else []
     return Launch(argv=("horovodrun", "-np", str(wanted.ranks), *place), why=why, remote=bool(place))
+
+
+def on_nodes(wanted: LaunchRequest, env: Mapping[str, str]) -> LaunchRequest:
+    """Name the hosts of a Slurm job where a number of nodes is asked for, which an MPI's own launcher is not told."""
+    return replace(wanted, hosts=slurm_hosts(wanted, env)) if wanted.nodes and not wanted.hosts else wanted
 
 
 def slurm_hosts(wanted: LaunchRequest, env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
@@ -193,6 +209,7 @@ def placed(wanted: LaunchRequest, env: Mapping[str, str]) -> LaunchRequest:
     return replace(wanted, hosts=tuple((host, slots) for host in listed)) if len(listed) > 1 else wanted
 
 
+WITHOUT = ("NONE", "NIL")  # what sbatch --export was told, by which srun gives its ranks no variables of the caller's
 BINDING = ("OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy")  # the caller's own
 OF_THREADS = "OMP_NUM_THREADS"
 

@@ -14,7 +14,7 @@ from envkit.system import process
 
 LOADER_CACHE = Path("/etc/ld.so.cache")
 FOLDERS = ("lib", "lib64", "lib/slurm", "lib64/slurm", *(f"lib/{arch}-linux-gnu" for arch in ("x86_64", "aarch64")))
-EXPORT = "--export="
+EXPORT, TYPE = "--export=", "--mpi="
 
 
 @cache
@@ -108,12 +108,37 @@ def is_of(path: str, kind: str) -> bool:
     return f"lib{kind}." in Path(path).name
 
 
-def exported(mpi: Mpi | None, env: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def for_job(mpi: Mpi | None, own: Sequence[str], *, is_image: bool = False) -> tuple[str, tuple[str, ...]]:
+    """Return the type of ``srun --mpi`` for a job, nothing where srun cannot start its ranks, and other words for srun.
+
+    A type among the site's ``own`` words is taken. In an image there is no library of Slurm's.
+    """
+    words = joined(own)
+    named = [word.removeprefix(TYPE) for word in words if word.startswith(TYPE)]
+    is_out = mpi is None or (is_image and "library" in row(mpi))
+    kind = "" if is_out else named[-1] if named else chosen_for_job(mpi)
+    others = [word for word in words if not word.startswith(TYPE)]
+    return kind, merged([*exported(mpi, kind=kind), *others])
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """Return words for srun with --mpi and --export as one word each."""
+    made = list[str]()
+    for word in words:
+        if made and made[-1] in ("--mpi", "--export"):
+            made[-1] += f"={word}"
+        else:
+            made.append(word)
+    return made
+
+
+def exported(mpi: Mpi | None, env: Mapping[str, str] = os.environ, kind: str | None = None) -> tuple[str, ...]:
     """Return the word for srun that names Slurm's library to an MPI which asks for it; without srun it must not be set.
 
-    With it ranks that nobody has started, or the MPI's own launcher, would seek Slurm and fail.
+    With it ranks that nobody has started, or the MPI's own launcher, would seek Slurm and fail. ``kind`` is the type of
+    ``srun --mpi``, else that which is chosen.
     """
-    variable, kind = row(mpi).get("variable", ""), chosen(mpi, env)
+    variable, kind = row(mpi).get("variable", ""), chosen(mpi, env) if kind is None else kind
     found = library(mpi, kind, env) if kind and variable else ""
     return (f"{EXPORT}ALL,{variable}={found}",) if found else ()
 
@@ -121,12 +146,15 @@ def exported(mpi: Mpi | None, env: Mapping[str, str] = os.environ) -> tuple[str,
 def merged(words: Sequence[str]) -> tuple[str, ...]:
     """Return words for srun, of which only the last ``--export`` would count, with one that says what all say.
 
-    Whether all else is exported is as the last says.
+    Whether all else is exported is as the last says, and so is a variable that it sets.
     """
+    words = joined(words)
     exports = [word.removeprefix(EXPORT) for word in words if word.startswith(EXPORT)]
     if len(exports) < 2:
         return tuple(words)
     *before, last = exports
-    parts = [part for part in (re.sub(r"^(ALL|NONE|NIL)(,|$)", "", export) for export in before) if part]
+    is_set = {part.partition("=")[0] for part in last.split(",")}
+    each = (part for export in before for part in export.split(",") if part not in ("", "ALL", "NONE", "NIL"))
+    parts = [part for part in each if part.partition("=")[0] not in is_set]
     whole = ",".join([*([] if last in ("NONE", "NIL") else [last]), *parts]) or last
     return (*(word for word in words if not word.startswith(EXPORT)), f"{EXPORT}{whole}")
