@@ -17,7 +17,7 @@ from unearth import PackageFinder, TargetPython
 
 PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 ARCHS = ("x86_64", "aarch64")
-GLIBCS = (28, 27, 17)
+GLIBCS = range(28, 16, -1)  # the minor versions that wheels of Linux may ask for, the newest first
 
 
 def pip_settings() -> dict[str, str]:

@@ -42,6 +42,13 @@ for folder in dev sys; do mount --rbind /$folder "$root/$folder"; done
 mount -t proc none "$root/proc"
 mount -t tmpfs -o mode=1777 none "$root/dev/shm"
 mount -t tmpfs -o mode=755 none "$root/run"
+cpus=$root/sys/devices/system/cpu  # oneDNN, in PyTorch, ends the program where it cannot read what an arm64 CPU says
+mount -t tmpfs none "$cpus"
+for word in online possible present; do echo 0-1 > "$cpus/$word"; done
+for number in 0 1; do
+    mkdir -p "$cpus/cpu$number/regs/identification"
+    echo 0x00000000413fd0c1 > "$cpus/cpu$number/regs/identification/midr_el1"  # a Neoverse N1
+done
 mkdir -p "$root/x86/usr"; mount --rbind -o ro /usr "$root/x86/usr"
 while [ "$1" != -- ]; do
     mkdir -p "$root$1"; mount --bind -o ro "$1" "$root$1"; shift

@@ -18,7 +18,7 @@ HOSTS = [(python, arch) for python in PYTHONS for arch in ARCHS]
 SHA256 = re.compile(r"[0-9a-f]{64}")
 UNSUPPORTED = {  # the first whose name is in a recipe's counts
     "tensorflow-datasets-": {("3.10.13", arch) for arch in ARCHS},
-    "CUDA-13.0": {(python, arch) for python, arch in HOSTS if arch != "x86_64" or python == "3.10.13"},
+    "CUDA-13.0": {("3.10.13", arch) for arch in ARCHS},
     "ROCm-5.7": set(HOSTS) - {("3.11.7", "x86_64")},
     "PyTorch-2.13.0": {("3.10.13", "x86_64")},
     "TensorFlow-2.15.1": {(python, arch) for python in ("3.12.1", "3.13.0") for arch in ARCHS},

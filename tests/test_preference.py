@@ -230,7 +230,7 @@ def test_from_what_the_doctor_has_found(name: str, stack: str) -> None:
         ({"compiler": None}, "pytorch-2.13-cpu", "There is no gcc and g++ that compile C++17."),
         ({"modules_tool": None}, "pytorch-2.13-cpu", "Neither Lmod nor Environment Modules was found."),
         ({"machine": "ppc64le"}, "pytorch-2.13-cpu", "pytorch-2.13-cpu has no wheels for ppc64le."),
-        ({"machine": "aarch64"}, "pytorch-2.13-cuda", "pytorch-2.13-cuda has no wheels for aarch64."),
+        ({"machine": "ppc64le"}, "pytorch-2.13-cuda", "pytorch-2.13-cuda has no wheels for ppc64le."),
         ({"machine": "aarch64"}, "pytorch-2.13-cuda-image", "pytorch-2.13-cuda-image cannot be built on aarch64."),
         ({"machine": "arm64"}, "pytorch-2.13-cpu", "pytorch-2.13-cpu has no wheels for arm64."),
         (

@@ -90,7 +90,8 @@ def test_a_stack_by_what_it_contains(
     [
         (Platform(machine="x86_64", python="3.13"), "pytorch-2.13-cuda"),
         (Platform(machine="x86_64", python="3.14"), "pytorch-2.9-foss-2024a-cuda"),
-        (Platform(machine="aarch64", python="3.11"), "pytorch-2.9-foss-2024a-cuda"),
+        (Platform(machine="aarch64", python="3.11"), "pytorch-2.13-cuda"),
+        (Platform(machine="aarch64", python="3.10"), "pytorch-2.9-foss-2024a-cuda"),
     ],
 )
 def test_where_there_are_no_wheels_with_cuda_eb_builds_all_of_it(platform: Platform, expected: str) -> None:
